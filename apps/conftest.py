@@ -30,8 +30,8 @@ def on_store(
             settings = app.settings.model_copy(update={"database_url": url, "worker": worker})
             places._in_force.append(settings)
             stack.callback(places._in_force.remove, settings)
-            forced = list(app.registry.stand_ins)
-            stack.callback(lambda: app.registry.stand_ins.__setitem__(slice(None), forced))
+            forced = list(app.registry.overrides)
+            stack.callback(lambda: app.registry.overrides.__setitem__(slice(None), forced))
             stack.enter_context(app.redirected(settings))
             return Helper(app, spec)
 

@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from mulligan import beside
+from mulligan import background_worker
 
 
-# -- a demo -----------------------------------------------------------------------------------------
+# -- a demo --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Stage:
     folder: Path
@@ -42,7 +42,7 @@ class Stage:
         self, web: Any, jobs: str, way_in: str = "/", *, more: str = "", dashboard: bool = False
     ) -> None:
         """A worker and the page, until somebody ends them. The first line on stdout is where to go."""
-        with beside(jobs, page=dashboard):
+        with background_worker(jobs, page=dashboard):
             print(f"{self.url}{way_in}", flush=True)
             if more:
                 print(more, file=sys.stderr, flush=True)
@@ -80,7 +80,7 @@ def _arguments(name: str, about: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-# -- the world outside ------------------------------------------------------------------------------
+# -- the world outside ---------------------------------------------------------------------------
 class Program:
     """A program of the world outside, running: `Program("pdfxml.gateway")`. Its first line is its address."""
 

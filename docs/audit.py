@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-SHELVES = (ROOT / "src/mulligan/web/static/vendor", ROOT / "tests/browser/vendor")
+SHELVES = (ROOT / "src/mulligan/http/dashboard/static/vendor", ROOT / "tests/browser/vendor")
 FOUND, UNKNOWN = 1, 3
 # Of what is installed with Mulligan and its extras; all of them allow use in closed and open programs.
 LICENCES = re.compile(

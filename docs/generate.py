@@ -1,12 +1,11 @@
 """Prints the parts of the docs that come from the code: `python docs/generate.py`.
 
-Whole pages: settings.md, codes.md, events.md and cli.md in reference/. Parts between two marks: the files and the
+Whole pages: settings.md, codes.md, events.md and cli.md in reference/. Parts between two marks: the
 state diagram in ARCHITECTURE.md. `tests/docs/test_generated.py` fails when one of them is stale.
 """
 
 from __future__ import annotations
 
-import ast
 import errno
 import importlib
 import inspect
@@ -20,10 +19,10 @@ from typing import Any
 from mulligan.config import ENV_PREFIX, Section, Settings
 from mulligan.core import errors, lifecycle
 from mulligan.core.attempt import RETRYABLE, Cls, Failure
-from mulligan.core.format import duration
+from mulligan.core.format import format_duration
 from mulligan.failures import codes
 from mulligan.failures import codes as ends
-from mulligan.failures.builtin import FAINT, PROCESS_FAILED, RULES, UNKNOWN
+from mulligan.failures.builtin import PROCESS_FAILED, RULES, UNKNOWN, WEAKEST
 from mulligan.failures.rules import Rule
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +40,7 @@ def _cell(value: str) -> str:
     return value.replace("|", "\\|")
 
 
-# -- settings -----------------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------
 # What the fields do not say of themselves.
 MEANING = {
     "database_url": "`sqlite:///path`, `sqlite+stdlib:///path` or `postgresql://…`",
@@ -134,7 +133,7 @@ def _section(name: str) -> str:
 def _setting(name: str, value: Any) -> list[str]:
     shown = "" if value in ("", None) else f"`{_plain(value)}`"
     if _section(name) == "retention":
-        shown += f" ({duration(value)})"
+        shown += f" ({format_duration(value)})"
     environment = ENV_PREFIX + name.upper().replace(".", "__").replace("__TRANSIENT__", "__CLASS__")
     return [
         f"`{name.replace('.transient.', '.CLASS.')}`",
@@ -228,7 +227,7 @@ def _number(value: float) -> str:
     return f"{years:.0f} years" if years >= 1 and years.is_integer() else f"{value:,.0f}"
 
 
-# -- codes --------------------------------------------------------------------------------------------
+# -- codes ---------------------------------------------------------------------------------------
 CLASSES = {
     Cls.TRANSIENT: "it will probably work later",
     Cls.TIMEOUT: "it took too long",
@@ -245,7 +244,7 @@ CLASSES = {
 # (the failure, when it happens, what it counts as)
 ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.timed_out(300), "an attempt ran longer than its `timeout`", "failure"),
-    (ends.memory_limit(1, 2), "an attempt used more than its `memory_limit`", "failure"),
+    (ends.memory_limit_exceeded(1, 2), "an attempt used more than its `memory_limit`", "failure"),
     (ends.process_died(signal=9), "the runner process died during the attempt", "loss"),
     (
         ends.process_died(signal=9, oom=True),
@@ -281,7 +280,7 @@ ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.snooze_limit(1), "more snoozes than `max_snoozes`", "end"),
     (ends.retry_requested(""), "the handler returned `Retry`", "failure"),
     (
-        ends.unrecordable(""),
+        ends.outcome_refused(""),
         "the database refused to store the ending; this is stored instead",
         "failure",
     ),
@@ -413,7 +412,7 @@ def _matches(rule: Rule) -> str:
             found.append(f"{word} {', '.join(str(value) for value in values)}")
     found += [f"signal {', '.join(str(number) for number in rule.signal)}"] if rule.signal else []
     if rule.message:
-        texts = "faint signs in the text" if rule in FAINT.rules else "what the text says"
+        texts = "weak phrases in the text" if rule in WEAKEST.rules else "phrases in the text"
         found.append(texts)
     return " and ".join(found)
 
@@ -442,17 +441,17 @@ def _exceptions() -> Iterator[list[str]]:
             yield [f"`{name}`", f"`{thing.code}`", _yes(answer=thing.retryable)]
 
 
-# -- events -------------------------------------------------------------------------------------------
+# -- events --------------------------------------------------------------------------------------
 def events_page() -> str:
     return _page_of("generate_events", table, "\n".join(_source("event.py")))
 
 
-# -- the command line ---------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------
 def cli_page() -> str:
     return _page_of("generate_cli")
 
 
-# -- metrics ------------------------------------------------------------------------------------------
+# -- metrics -------------------------------------------------------------------------------------
 def metrics_page() -> str:
     return _page_of("generate_metrics", table)
 
@@ -462,121 +461,36 @@ def _page_of(module: str, *given: Any) -> str:
     return importlib.import_module(module).page(NOTICE, *given)  # type: ignore[no-any-return]
 
 
-# -- the runbook --------------------------------------------------------------------------------------
+# -- the runbook ---------------------------------------------------------------------------------
 def runbook_page() -> str:
     return _page_of("generate_runbook")
 
 
-# -- HTTP ---------------------------------------------------------------------------------------------
+# -- HTTP ----------------------------------------------------------------------------------------
 def http_page() -> str:
     return _page_of("generate_http", table)
 
 
-# -- the five specifications ---------------------------------------------------------------------------
+# -- the five specifications ---------------------------------------------------------------------
 def seeds_page() -> str:
     return _page_of("generate_seeds")
 
 
-# -- security -----------------------------------------------------------------------------------------
+# -- security ------------------------------------------------------------------------------------
 def security_page() -> str:
     return _page_of("generate_security")
 
 
-# -- the fault storm -----------------------------------------------------------------------------------
+# -- the fault storm -----------------------------------------------------------------------------
 def storm_page() -> str:
     return _page_of("generate_storm", table)
-
-
-# -- the house ----------------------------------------------------------------------------------------
-ROOM = 120  # characters
-LAYERS = (
-    (
-        "words",
-        "stdlib, pydantic",
-        (
-            "core/",
-            "errors.py",
-            "job.py",
-            "event.py",
-            "tally.py",
-            "argument.py",
-            "ids.py",
-            "plain_json.py",
-            "config.py",
-            "_version.py",
-        ),
-    ),
-    ("rules", "words; pure: no clock, no random source, no database", ("policy/",)),
-    ("memory", "words; all SQL, no rules", ("store/", "dbapi/")),
-    ("hands", "words, rules, memory", ("engine/",)),
-    ("outlets", "words, rules, memory, hands; not each other", ("notify/", "observe/")),
-    (
-        "app",
-        "all above",
-        (
-            "app.py",
-            "nouns.py",
-            "aio.py",
-            "alongside.py",
-            "checks/",
-            "verify/",
-            "testing/",
-            "pytest_plugin.py",
-            "__init__.py",
-        ),
-    ),
-    ("doors", "app and below, not each other", ("cli/", "web/", "__main__.py")),
-)
-
-
-def house() -> str:
-    parts = []
-    for title, imports, rooms in LAYERS:
-        files = [path for room in rooms for path in _files(room)]
-        rows = [
-            [f"`{path.relative_to(SOURCE)}`", _opening(path)] for path in files if _opening(path)
-        ]
-        parts += [f"### {title}", f"May import: {imports}.", table(("file", "what it is"), rows)]
-    _no_room_is_missing()
-    return "\n\n".join(parts)
-
-
-def _files(room: str) -> list[Path]:
-    path = SOURCE / room
-    if path.is_file():
-        return [path]
-    return sorted(
-        path.rglob("*.py"), key=lambda file: (len(file.relative_to(path).parts) > 1, str(file))
-    )
-
-
-def _no_room_is_missing() -> None:
-    rooms = {room.rstrip("/") for _, _, names in LAYERS for room in names}
-    there = {
-        path.name
-        for path in SOURCE.iterdir()
-        if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
-    if there - rooms:
-        message = f"docs/generate.py: LAYERS has no place for {', '.join(sorted(there - rooms))}"
-        raise LookupError(message)
-
-
-def _opening(path: Path) -> str:
-    """Its first sentence, and the next ones while there is room."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    first = " ".join(text.split("\n\n")[0].split())
-    told, *more = re.split(r"(?<=\.)\s+", first)
-    while more and len(told) + len(more[0]) < ROOM:
-        told = f"{told} {more.pop(0)}"
-    return told.removesuffix(".")
 
 
 def diagram() -> str:
     return f"```mermaid\n{lifecycle.diagram()}\n```"
 
 
-# -- all of it ----------------------------------------------------------------------------------------
+# -- all of it -----------------------------------------------------------------------------------
 PAGES = {
     "docs/reference/settings.md": settings_page,
     "docs/reference/codes.md": codes_page,
@@ -600,7 +514,7 @@ def elsewhere() -> str:
     return importlib.import_module("generate_verify").elsewhere(table)  # type: ignore[no-any-return]
 
 
-PARTS = {"house": house, "states": diagram, "invariants": invariants, "elsewhere": elsewhere}
+PARTS = {"states": diagram, "invariants": invariants, "elsewhere": elsewhere}
 PARTLY = ("ARCHITECTURE.md", "docs/operate/verify.md")
 
 

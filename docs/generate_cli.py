@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from mulligan.cli import MEANINGS, cli
+from mulligan.cli import EXIT_CODE_MEANINGS, cli
 
 PAGE = """\
 {notice}
@@ -41,7 +41,7 @@ FIELDS = "../operate/dead-letters.md#which-jobs-can-i-find"
 
 
 def page(notice: str) -> str:
-    codes = table(("exit code", "means"), ([str(code), words] for code, words in MEANINGS.items()))
+    codes = table(("exit code", "means"), ([str(code), words] for code, words in EXIT_CODE_MEANINGS.items()))
     parts = [
         part for path, command in every(cli, ("mulligan",)) for part in _command(path, command)
     ]

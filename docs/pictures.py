@@ -24,7 +24,7 @@ from mulligan import Job, Mulligan
 from mulligan.access.keys import Sessions
 from mulligan.http.dashboard.renderer import MENU
 from support import browser as browsers
-from support.browser import NARROW, WIDE, Visit
+from support.browser import PHONE_WIDTH, DESKTOP_WIDTH, BrowserSession
 from support.waiting import until
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -35,14 +35,14 @@ WITHIN = 90  # seconds: all that the demo shows happens within a minute
 class Shot(NamedTuple):
     name: str
     reach: Callable[
-        [Visit, Mulligan], Page
+        [BrowserSession, Mulligan], Page
     ]  # waits until there is to be seen what the caption says
-    width: int = WIDE
+    width: int = DESKTOP_WIDTH
     height: int = 900
     theme: str = "light"
 
 
-def _shown(person: Visit, path: str, *what: str) -> Page:
+def _shown(person: BrowserSession, path: str, *what: str) -> Page:
     """The screen once all of these are on it together; it is live, so nothing is asked again."""
     page = person.go(path)
     together = "".join(f":has({one})" for one in what)
@@ -50,15 +50,15 @@ def _shown(person: Visit, path: str, *what: str) -> Page:
     return page
 
 
-def _overview(person: Visit, _: Mulligan) -> Page:
+def _overview(person: BrowserSession, _: Mulligan) -> Page:
     return _shown(person, "/", ".banner:has-text('is down')", ".groups tbody tr:nth-child(4)")
 
 
-def _failures(person: Visit, _: Mulligan) -> Page:
+def _failures(person: BrowserSession, _: Mulligan) -> Page:
     return _shown(person, "/failures", ".groups tbody tr:nth-child(4)")
 
 
-def _group(person: Visit, app: Mulligan) -> Page:
+def _group(person: BrowserSession, app: Mulligan) -> Page:
     groups = until(
         lambda: [one for one in app.failures.groups() if one.code == "BAD_FILE"],
         WITHIN,
@@ -67,7 +67,7 @@ def _group(person: Visit, app: Mulligan) -> Page:
     return _shown(person, f"/failures/{groups[0].fingerprint}", ".jobs tbody tr")
 
 
-def _job(person: Visit, app: Mulligan) -> Page:
+def _job(person: BrowserSession, app: Mulligan) -> Page:
     """One that failed three times and recovered."""
 
     def recovered() -> list[Job]:
@@ -80,15 +80,15 @@ def _job(person: Visit, app: Mulligan) -> Page:
     return _shown(person, f"/jobs/{until(recovered, WITHIN)[0].id}", ".attempts li:nth-child(4)")
 
 
-def _policies(person: Visit, _: Mulligan) -> Page:
+def _policies(person: BrowserSession, _: Mulligan) -> Page:
     return _shown(person, "/policies?kind=send_receipt", ".delays")
 
 
-def _batches(person: Visit, _: Mulligan) -> Page:
+def _batches(person: BrowserSession, _: Mulligan) -> Page:
     return _shown(person, "/batches", ".badge:has-text('ready')", ".badge:has-text('partial')")
 
 
-def _status(person: Visit, app: Mulligan) -> Page:
+def _status(person: BrowserSession, app: Mulligan) -> Page:
     dead = until(
         lambda: app.jobs.list("state:dead kind:import_table", limit=1),
         WITHIN,
@@ -99,7 +99,7 @@ def _status(person: Visit, app: Mulligan) -> Page:
 
 SHOTS = (
     Shot("overview", _overview),
-    Shot("overview-phone", _overview, NARROW, 844, "dark"),
+    Shot("overview-phone", _overview, PHONE_WIDTH, 844, "dark"),
     Shot("failures", _failures, height=620, theme="dark"),
     Shot("group", _group),
     Shot("job", _job),
@@ -139,8 +139,8 @@ def a_demo(folder: str) -> Iterator[tuple[str, Mulligan]]:
 
 def take(browser: Browser, home: str, app: Mulligan, shot: Shot) -> None:
     size = {"width": shot.width, "height": shot.height}
-    with browsers.visit(browser, home, viewport=size, color_scheme=shot.theme) as person:
-        person.enter(f"{home}/sign-in?link={Sessions(lambda: app.store).link()}")
+    with browsers.open_session(browser, home, viewport=size, color_scheme=shot.theme) as person:
+        person.sign_in(f"{home}/sign-in?link={Sessions(lambda: app.store).create_link()}")
         page = shot.reach(person, app)
         save(page.screenshot(animations="disabled"), FOLDER / f"{shot.name}.png")
 
@@ -157,10 +157,10 @@ def save(picture: bytes, path: Path) -> None:
 def every_screen(browser: Browser, home: str, app: Mulligan, folder: Path) -> None:
     """Whole pages, for whoever wants to see what is ugly."""
     folder.mkdir(parents=True, exist_ok=True)
-    for width in (WIDE, NARROW):
+    for width in (DESKTOP_WIDTH, PHONE_WIDTH):
         for theme in ("light", "dark"):
-            with browsers.visit(browser, home, width=width, color_scheme=theme) as person:
-                person.enter(f"{home}/sign-in?link={Sessions(lambda: app.store).link()}")
+            with browsers.open_session(browser, home, width=width, color_scheme=theme) as person:
+                person.sign_in(f"{home}/sign-in?link={Sessions(lambda: app.store).create_link()}")
                 for name, path in _paths(app).items():
                     person.go(path).screenshot(
                         path=folder / f"{name}-{width}-{theme}.png", full_page=True
@@ -190,7 +190,7 @@ def _paths(app: Mulligan) -> dict[str, str]:
 
 
 def main(everything: str = "") -> None:
-    found = browsers.found()
+    found = browsers.find_browser()
     if found is None:
         sys.exit(browsers.MISSING)
     for name in [name for name in os.environ if name.startswith("MULLIGAN_")]:

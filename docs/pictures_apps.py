@@ -13,8 +13,8 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from support import browser as browsers
-from support.browser import NARROW, WIDE
-from support.staged import FURNISHED, Page, demo, opened
+from support.browser import PHONE_WIDTH, DESKTOP_WIDTH
+from support.staged import DEMO_PAGES, Page, demo, open_page
 
 APPS = Path(__file__).parent.parent / "apps"
 HEIGHTS = {  # of the pictures that the READMEs show
@@ -31,7 +31,7 @@ def take(
     chromium: Browser, page: Page, goal: Path, width: int, height: int, theme: str = "light"
 ) -> None:
     look = {"viewport": {"width": width, "height": height or 900}, "color_scheme": theme}
-    with opened(chromium, page, **look) as seen:
+    with open_page(chromium, page, **look) as seen:
         seen.screenshot(path=goal, full_page=not height)
     sys.stdout.write(f"{goal}\n")
 
@@ -39,24 +39,24 @@ def take(
 def take_all(chromium: Browser, name: str, pages: list[Page], folder: Path | None) -> None:
     for page in pages:
         if height := HEIGHTS.get((name, page.name)):
-            take(chromium, page, APPS / name / f"{page.name}.png", WIDE, height)
-        for width in (WIDE, NARROW) if folder else ():
+            take(chromium, page, APPS / name / f"{page.name}.png", DESKTOP_WIDTH, height)
+        for width in (DESKTOP_WIDTH, PHONE_WIDTH) if folder else ():
             for theme in ("light", "dark"):
                 goal = Path(str(folder)) / f"{name}-{page.name}-{width}-{theme}.png"
                 take(chromium, page, goal, width, 0, theme)
 
 
 def main() -> None:
-    found = browsers.found()
+    found = browsers.find_browser()
     if found is None:
         sys.exit(browsers.MISSING)
-    names = [word for word in sys.argv[1:] if word in FURNISHED] or list(FURNISHED)
-    folders = [Path(word) for word in sys.argv[1:] if word not in FURNISHED]
+    names = [word for word in sys.argv[1:] if word in DEMO_PAGES] or list(DEMO_PAGES)
+    folders = [Path(word) for word in sys.argv[1:] if word not in DEMO_PAGES]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         with tempfile.TemporaryDirectory() as place, demo(name, Path(place)) as running:
-            pages = FURNISHED[name](running)
+            pages = DEMO_PAGES[name](running)
             with browsers.browser(found) as chromium:
                 take_all(chromium, name, pages, next(iter(folders), None))
 

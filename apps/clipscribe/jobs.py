@@ -115,7 +115,7 @@ def _analyse(ctx: Context, url: str, video: Path, seconds: float, model: str) ->
     )
 
 
-# -- intake -----------------------------------------------------------------------------------------
+# -- intake --------------------------------------------------------------------------------------
 def submit(user: str, url: str, duration: float | None, size: int | None, model: str) -> Job:
     """A job in any case: what cannot be processed ends at once, with its sentence, for its owner to see."""
     said = {"url": url, "duration": duration, "size": size, "model": model}

@@ -71,7 +71,7 @@ def review(message: Message) -> dict[str, str]:
     }
 
 
-# -- alerts -----------------------------------------------------------------------------------------
+# -- alerts --------------------------------------------------------------------------------------
 def alarms() -> dict[str, Any]:
     """Every alert as mail; a rising share of failures to Slack, dead letters that pile up to PagerDuty."""
     found: dict[str, Any] = {"alerts": Email(CONFIG.admin)}

@@ -42,7 +42,7 @@ def below(folder: str, most: int) -> list[Any]:
     return [read(path) for path in sorted(found, reverse=True)[:most]]
 
 
-# -- plans ------------------------------------------------------------------------------------------
+# -- plans ---------------------------------------------------------------------------------------
 def _month(user: str) -> str:
     return f"usage/{hashlib.sha256(user.encode()).hexdigest()[:32]}/{datetime.now(UTC):%Y-%m}"
 

@@ -71,7 +71,7 @@ async def life(_: FastAPI) -> AsyncIterator[None]:
 web = FastAPI(title="clipscribe", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
 
 
-# -- who may ask ------------------------------------------------------------------------------------
+# -- who may ask ---------------------------------------------------------------------------------
 def key_of(job_id: str) -> str:
     """Whoever was given the link of a job is its owner."""
     return hmac.new(CONFIG.secret.encode(), job_id.encode(), hashlib.sha256).hexdigest()[:32]
@@ -114,7 +114,7 @@ Owned = Annotated[Job, Depends(owned)]
 FOR_ADMINS = [Depends(admin)]
 
 
-# -- jobs -------------------------------------------------------------------------------------------
+# -- jobs ----------------------------------------------------------------------------------------
 class Order(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -162,7 +162,7 @@ def feedback(job: Owned, text: Annotated[str, Form(min_length=1, max_length=2000
     return RedirectResponse(link(job.id), 303)
 
 
-# -- what became of a job, told by Mulligan ---------------------------------------------------------
+# -- what became of a job, told by Mulligan ------------------------------------------------------
 @web.post("/hooks/jobs", status_code=204)
 async def told(request: Request) -> None:
     """At least once, in any order: what is written is how the job stands now."""
@@ -192,7 +192,7 @@ def _duration(job: Job) -> float | None:
     return float(found["duration"]) if found else job.payload["duration"]
 
 
-# -- dead letters -----------------------------------------------------------------------------------
+# -- dead letters --------------------------------------------------------------------------------
 @web.get("/dlq", dependencies=FOR_ADMINS)
 def letters(limit: int = 100) -> list[dict[str, Any]]:
     switched_on("letters")
@@ -239,7 +239,7 @@ def letter(job: Job) -> dict[str, Any]:
     }
 
 
-# -- numbers ----------------------------------------------------------------------------------------
+# -- numbers -------------------------------------------------------------------------------------
 @web.get("/metrics", dependencies=FOR_ADMINS, response_class=PlainTextResponse)
 def numbers() -> str:
     return metrics.text(app)
@@ -250,7 +250,7 @@ def success() -> list[dict[str, Any]]:
     return metrics.success(app)
 
 
-# -- pages ------------------------------------------------------------------------------------------
+# -- pages ---------------------------------------------------------------------------------------
 @web.get("/", response_class=HTMLResponse)
 def home() -> str:
     where = os.environ.get("CLIPSCRIBE_SAMPLES", "")
@@ -320,7 +320,7 @@ def away(why: str) -> Response:
     return Response(json.dumps({"detail": why}), 503, {"Retry-After": "30"}, "application/json")
 
 
-# -- a job, as its owner knows it -------------------------------------------------------------------
+# -- a job, as its owner knows it ----------------------------------------------------------------
 def seen(job: Job) -> dict[str, Any]:
     error = failure(job)
     changed = job.finished_at or (error and error["timestamp"]) or job.started_at or job.created_at

@@ -28,7 +28,7 @@ HANG, SLOW = 120, 7  # seconds; who waits for the first has left long before
 PAGE = "<h1>Gateway</h1><p>Standing order: <b>{now}</b></p><form method='post' action='/say'>{buttons}</form>"
 
 
-# -- conversion -------------------------------------------------------------------------------------
+# -- conversion ----------------------------------------------------------------------------------
 def as_xml(pdf: bytes, mapping: str) -> bytes:
     """`layout`: every letter with its place, as pdfminer tells it; `text`: the lines of each page."""
     from pdfminer.high_level import extract_pages, extract_text_to_fp  # noqa: PLC0415 - only its own process needs it
@@ -58,7 +58,7 @@ def printable(text: str) -> str:
     return escape("".join(sign for sign in text if sign.isprintable()).strip())
 
 
-# -- orders -----------------------------------------------------------------------------------------
+# -- orders --------------------------------------------------------------------------------------
 class Desk:
     """What it was told to do, and what it was asked."""
 

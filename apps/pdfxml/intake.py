@@ -104,7 +104,7 @@ def sha256_of(body: BinaryIO) -> str:
 def rejected(upload: Upload, status: int, why: Fail, **more: Any) -> Refusal:
     """Its owner finds it in the queue, as failed."""
     job = convert.options(owner=upload.owner).reject(why, **upload.payload(**more))
-    return Refusal(status, why.code_given, job=job.id)
+    return Refusal(status, why.failure_code, job=job.id)
 
 
 def stored(upload: Upload, digest: str) -> Job:

@@ -30,7 +30,7 @@ class Converted(TypedDict):
     path: str
 
 
-# -- the gateway ------------------------------------------------------------------------------------
+# -- the gateway ---------------------------------------------------------------------------------
 def calling(timeout: float) -> httpx2.Client:
     """Certificates take a while to load, and without TLS nobody looks at them."""
     secure = SETTINGS.gateway_url.startswith("https:")
@@ -87,7 +87,7 @@ def safe_words(text: str) -> str:
     return words if SAFE.fullmatch(words) and redact(words) == words else ""
 
 
-# -- the conversion ---------------------------------------------------------------------------------
+# -- the conversion ------------------------------------------------------------------------------
 def result_path(job_id: str) -> str:
     return f"results/{job_id}.xml"
 
@@ -134,7 +134,7 @@ def convert(
     return Converted(path=path)
 
 
-# -- retention --------------------------------------------------------------------------------------
+# -- retention -----------------------------------------------------------------------------------
 @app.job(queue="housekeeping")
 def expire(ctx: Context, source: str) -> str | Snooze:
     """Remove source and result, once the conversion has been over for long enough, or if there never was one."""

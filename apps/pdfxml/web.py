@@ -71,7 +71,7 @@ web.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
 pages = Jinja2Templates(directory=HERE / "templates")
 
 
-# -- who asks ---------------------------------------------------------------------------------------
+# -- who asks ------------------------------------------------------------------------------------
 @web.middleware("http")
 async def with_session(request: Request, call_next: Any) -> Response:
     """A visitor is a cookie; what is stored of it is a hash, so that no record lets anybody in."""
@@ -138,7 +138,7 @@ def troubled(_: Request, error: Exception) -> JSONResponse:
     )
 
 
-# -- uploads ----------------------------------------------------------------------------------------
+# -- uploads -------------------------------------------------------------------------------------
 async def taken_in(request: Request, owner: str) -> Job:
     """The job of the form's file. A body that is too large is heard out, or the answer would be lost with it."""
     await run_in_threadpool(check_the_door)
@@ -176,7 +176,7 @@ async def upload(request: Request, owner: Owner) -> JSONResponse:
     return JSONResponse(body, 200 if job.deduplicated else 201)
 
 
-# -- jobs -------------------------------------------------------------------------------------------
+# -- jobs ----------------------------------------------------------------------------------------
 @web.get("/api/jobs")
 def jobs(owner: Owner) -> list[dict[str, Any]]:
     return [views.shown(job) for job in views.listed(owner)]
@@ -234,7 +234,7 @@ def metrics() -> PlainTextResponse:
     return PlainTextResponse(views.metrics())
 
 
-# -- pages ------------------------------------------------------------------------------------------
+# -- pages ---------------------------------------------------------------------------------------
 @web.get("/")
 def queue(request: Request, owner: Owner, said: str = "") -> HTMLResponse:
     rows = [{**views.shown(job), **views.about_files(job)} for job in views.listed(owner)]

@@ -64,7 +64,7 @@ async def render(ctx: Context, timeline: Timeline) -> dict[str, str]:
     return {"video": await _store(video, f"{ctx.job.id}.mp4")}
 
 
-# -- pictures ---------------------------------------------------------------------------------------
+# -- pictures ------------------------------------------------------------------------------------
 async def _fetch(clip: Clip, file: Path) -> Path:
     try:
         async with asyncio.timeout(CONFIG.download_timeout_ms / MS):
@@ -118,7 +118,7 @@ def _without_secrets(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-# -- video ------------------------------------------------------------------------------------------
+# -- video ---------------------------------------------------------------------------------------
 async def _render(ctx: Context, timeline: Timeline, pictures: list[Path]) -> Path:
     video = ctx.workdir / "video.mp4"
     clips = [
@@ -152,7 +152,7 @@ def _not_rendered(exit_code: int | None, stderr: str) -> Fail:
     return Fail("FFMPEG_ERROR", said, public=said)
 
 
-# -- storage ----------------------------------------------------------------------------------------
+# -- storage -------------------------------------------------------------------------------------
 def storage() -> ObjectStore:
     """Its client tries again by itself, for seconds; after that the job does."""
     if not CONFIG.storage_url.startswith("s3:"):

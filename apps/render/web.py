@@ -138,7 +138,7 @@ def refused(status: int, message: str) -> Response:
     )
 
 
-# -- a job, as callers know it ----------------------------------------------------------------------
+# -- a job, as callers know it -------------------------------------------------------------------
 def seen(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,

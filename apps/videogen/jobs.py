@@ -40,7 +40,7 @@ class GenerationError(Exception):
         self.code = code
 
 
-# -- one video --------------------------------------------------------------------------------------
+# -- one video -----------------------------------------------------------------------------------
 class SoFar(TypedDict):
     """What is known of a task beyond its attempts."""
 
@@ -112,7 +112,7 @@ async def finished(ctx: Context, provider: httpx2.AsyncClient, so_far: SoFar) ->
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-# -- files ------------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------
 def video_of(job_id: str) -> Path:
     return Path(SETTINGS.folder) / f"{job_id}.mp4"
 
@@ -133,7 +133,7 @@ def there(ctx: Context) -> Made | None:
     return Made(video=goal.name) if goal.exists() else None
 
 
-# -- providers --------------------------------------------------------------------------------------
+# -- providers -----------------------------------------------------------------------------------
 def registered(provider: Provider) -> Kind[..., Any]:
     """With its breaker, unless nothing is tried again: then there is nothing to hold back."""
 
@@ -155,7 +155,7 @@ def registered(provider: Provider) -> Kind[..., Any]:
 KINDS = {provider.name: registered(provider) for provider in PROVIDERS}
 
 
-# -- webhooks ---------------------------------------------------------------------------------------
+# -- webhooks ------------------------------------------------------------------------------------
 def told(message: Message) -> dict[str, Any]:
     """A task in a few words; which retry it is counts from one."""
     data = message.data

@@ -46,7 +46,7 @@ web = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
 web.mount("/static", StaticFiles(directory=STATIC), name="static")
 
 
-# -- refusals ---------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 class Refusal(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         self.status, self.code, self.message = status, code, message
@@ -103,7 +103,7 @@ async def with_headers(request: Request, call_next: Any) -> Response:
     return answer
 
 
-# -- who asks ---------------------------------------------------------------------------------------
+# -- who asks ------------------------------------------------------------------------------------
 def virtual_key(request: Request) -> Any:
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     key = app.keys.known(text.strip()) if kind.lower() == "bearer" else None
@@ -134,7 +134,7 @@ def own_task(task_id: str, key: VirtualKey) -> Job:
 OwnTask = Annotated[Job, Depends(own_task)]
 
 
-# -- tasks ------------------------------------------------------------------------------------------
+# -- tasks ---------------------------------------------------------------------------------------
 class Order(BaseModel, extra="forbid"):
     model: str
     prompt: str = Field(min_length=1, max_length=1000)
@@ -212,7 +212,7 @@ def content(job: OwnTask) -> Response:
     return FileResponse(video_of(job.id), media_type="video/mp4")
 
 
-# -- operators --------------------------------------------------------------------------------------
+# -- operators -----------------------------------------------------------------------------------
 @web.get("/v1/videos/report")
 def numbers(key: VirtualKey) -> dict[str, Any]:
     """Of all owners together, so it needs a key for all of them."""

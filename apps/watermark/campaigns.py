@@ -51,7 +51,7 @@ def resume(session: Session) -> None:
             campaign.state = "EXPIRED"
 
 
-# -- as people see them ---------------------------------------------------------------------------------
+# -- as people see them --------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TokenView:
     id: str
@@ -164,7 +164,7 @@ def _retries(job: Job) -> int:
     return job.failures - (job.state == "dead" and not lost and job.failures > 0)
 
 
-# -- what people do -------------------------------------------------------------------------------------
+# -- what people do ------------------------------------------------------------------------------
 def retry(campaign: Campaign, token: Token) -> None:
     """Who presses second is told so: the first press has moved the job."""
     if campaign_view(campaign).state == "EXPIRED":

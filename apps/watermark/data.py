@@ -101,7 +101,7 @@ class Token(Base):
     recipient: Mapped[Recipient] = relationship()
 
 
-# -- where ----------------------------------------------------------------------------------------------
+# -- where ---------------------------------------------------------------------------------------
 def files() -> Path:
     return Path(os.environ.get("WATERMARK_FILES", "watermark-files")).absolute()
 

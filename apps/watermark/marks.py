@@ -41,7 +41,7 @@ def ffmpeg() -> str:
     )
 
 
-# -- bits -----------------------------------------------------------------------------------------------
+# -- bits ----------------------------------------------------------------------------------------
 def bits_of(mark: str) -> np.ndarray:
     raw = bytes.fromhex(mark)
     return np.unpackbits(np.frombuffer(raw + _check(raw), np.uint8))
@@ -90,7 +90,7 @@ def votes(luma: np.ndarray) -> np.ndarray:
     return np.stack([np.bincount(places, leaning, BITS), np.bincount(places, minlength=BITS)])
 
 
-# -- video ----------------------------------------------------------------------------------------------
+# -- video ---------------------------------------------------------------------------------------
 class Video:
     """What ffmpeg reads, frame by frame, as the lines of YUV4MPEG2 tell."""
 

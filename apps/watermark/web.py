@@ -63,7 +63,7 @@ web = FastAPI(title="Watermark campaigns", lifespan=lifespan)
 web.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
 
 
-# -- who asks -------------------------------------------------------------------------------------------
+# -- who asks ------------------------------------------------------------------------------------
 def transaction() -> Iterator[Session]:
     with db() as session:
         yield session
@@ -155,7 +155,7 @@ def enter(key: Annotated[str, Form()]) -> RedirectResponse:
     return answer
 
 
-# -- campaigns ------------------------------------------------------------------------------------------
+# -- campaigns -----------------------------------------------------------------------------------
 @web.get("/campaigns")
 def list_campaigns(request: Request, session: DB, account: Owner) -> HTMLResponse:
     own = session.scalars(
@@ -273,7 +273,7 @@ def retry(request: Request, campaign: Own, token: OwnToken) -> Response:
     return back(f"/campaigns/{campaign.id}", f"Retry queued for {token.recipient.name}.")
 
 
-# -- live -----------------------------------------------------------------------------------------------
+# -- live ----------------------------------------------------------------------------------------
 @web.get("/campaigns/{id}/events")
 def campaign_events(campaign: Own) -> StreamingResponse:
     return stream(campaign.id, None)
@@ -330,7 +330,7 @@ def frame(event: str, body: dict[str, Any]) -> str:
     return f"event: {event}\ndata: {json.dumps(body, default=str)}\n\n"
 
 
-# -- recipients -----------------------------------------------------------------------------------------
+# -- recipients ----------------------------------------------------------------------------------
 @web.get("/t/{tokenID}")
 def fetch(tokenID: str, session: DB) -> FileResponse:  # noqa: N803 - the path's own word
     token = session.get(Token, tokenID)
@@ -349,7 +349,7 @@ def fetch(tokenID: str, session: DB) -> FileResponse:  # noqa: N803 - the path's
     )
 
 
-# -- detection ------------------------------------------------------------------------------------------
+# -- detection -----------------------------------------------------------------------------------
 @web.get("/detect")
 def ask(request: Request, account: Owner) -> HTMLResponse:
     found = app.jobs.list("kind:detect", owner=account.id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mulligan._version import __version__
 
 if TYPE_CHECKING:
-    from mulligan.app.background import beside
+    from mulligan.app.background import background_worker
     from mulligan.app.kind import Kind
     from mulligan.app.mulligan import Mulligan
     from mulligan.batches.service import Batch
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mulligan.app.mulligan": ("Mulligan",),
-    "mulligan.app.background": ("beside",),
+    "mulligan.app.background": ("background_worker",),
     "mulligan.batches.service": ("Batch",),
     "mulligan.failures.capture": ("classify",),
     "mulligan.app.kind": ("Kind",),
@@ -101,7 +101,7 @@ __all__ = [
     "Unique",
     "Webhook",
     "__version__",
-    "beside",
+    "background_worker",
     "classify",
     "pack",
     "redact",

@@ -1,4 +1,4 @@
-"""A key lets somebody in, for one owner or for everything, until it ends; only a hash of it is kept."""
+"""API keys: creation, recognition, expiry, revocation; only a hash is stored."""
 
 from __future__ import annotations
 
@@ -7,137 +7,137 @@ import asyncio
 import pytest
 
 from mulligan.access.keys import Role
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import NotFound, Refused
-from mulligan.core.job import SECOND
 from support.app_tools import advance
 from support.store import sql
 
 
-def test_a_key_is_known_by_its_text_alone(app):
-    made = app.keys.create("acme", "operator", name="their backend")
-    assert made.text.startswith("mk_")
-    assert len(made.text) >= 35
-    found = app.keys.known(made.text)
+def test_a_key_is_recognised_by_its_whole_text(app):
+    created = app.keys.create("acme", "operator", name="their backend")
+    assert created.text.startswith("mk_")
+    assert len(created.text) >= 35
+    found = app.keys.known(created.text)
     assert (found.id, found.scope, found.owner, found.role) == (
-        made.key.id,
+        created.key.id,
         "acme",
         "acme",
         Role.OPERATOR,
     )
     for wrong in (
-        made.text[:-1],
-        made.text + "0",
-        made.key.id,
-        made.text.upper(),
-        f"{made.text}\x00",
+        created.text[:-1],
+        created.text + "0",
+        created.key.id,
+        created.text.upper(),
+        f"{created.text}\x00",
         "",
         "mk_ä",
     ):
         assert app.keys.known(wrong) is None
-    twisted = made.text[:-1] + ("0" if made.text[-1] != "0" else "1")
-    assert app.keys.known(twisted) is None
+    altered = created.text[:-1] + ("0" if created.text[-1] != "0" else "1")
+    assert app.keys.known(altered) is None
 
 
 @pytest.mark.security("S04")
-def test_the_key_itself_is_nowhere(app):
-    made = app.keys.create("*", "admin")
+def test_the_text_of_a_key_is_not_stored(app):
+    created = app.keys.create("*", "admin")
     dump = repr(
         [*sql(app.store, "SELECT * FROM {p}api_key"), *sql(app.store, "SELECT * FROM {p}event")]
     )
-    assert made.key.id in dump
-    assert made.text not in dump
-    assert made.text[15:] not in dump
-    assert made.text not in repr(made)
-    assert made.key.owner is None
+    assert created.key.id in dump
+    assert created.text not in dump
+    assert created.text[15:] not in dump
+    assert created.text not in repr(created)
+    assert created.key.owner is None
 
 
 @pytest.mark.security("S05")
-def test_a_revoked_key_lets_nobody_in_and_is_revoked_once(app):
-    made = app.keys.create("acme", "viewer")
-    assert app.keys.revoke(made.key.id).state == "revoked"
-    assert app.keys.known(made.text) is None
-    assert app.keys.revoke(made.key.id, reason="again").state == "revoked"
+def test_a_revoked_key_is_not_accepted_and_stays_revoked(app):
+    created = app.keys.create("acme", "viewer")
+    assert app.keys.revoke(created.key.id).state == "revoked"
+    assert app.keys.known(created.text) is None
+    assert app.keys.revoke(created.key.id, reason="again").state == "revoked"
     assert [event.type for event in app.events.list()] == ["key.revoked", "key.created"]
     with pytest.raises(NotFound):
-        app.keys.revoke("mk_nobody")
+        app.keys.revoke("mk_unknown")
 
 
-def test_a_key_ends_when_its_time_is_over(app):
-    made = app.keys.create("acme", "viewer", expires=60)
-    assert app.keys.known(made.text) is not None
+def test_an_expired_key_is_not_accepted(app):
+    created = app.keys.create("acme", "viewer", expires=60)
+    assert app.keys.known(created.text) is not None
     advance(app, 61)
-    assert app.keys.known(made.text) is None
+    assert app.keys.known(created.text) is None
     assert [key.state for key in app.keys.list()] == ["expired"]
 
 
-def test_when_a_key_was_last_used_is_known_to_the_minute(app):
-    made = app.keys.create("acme", "viewer")
-    assert app.keys.get(made.key.id).last_used_at is None
-    app.keys.used(made.key)
-    first = app.keys.get(made.key.id).last_used_at
-    app.keys.used(made.key)
-    assert app.keys.get(made.key.id).last_used_at == first
+def test_the_last_use_of_a_key_is_recorded_to_the_minute(app):
+    created = app.keys.create("acme", "viewer")
+    assert app.keys.get(created.key.id).last_used_at is None
+    app.keys.used(created.key)
+    first = app.keys.get(created.key.id).last_used_at
+    app.keys.used(created.key)
+    assert app.keys.get(created.key.id).last_used_at == first
     advance(app, 61)
-    asyncio.run(app.aio.keys.used(made.key))
-    assert app.keys.get(made.key.id).last_used_at > first
+    asyncio.run(app.aio.keys.used(created.key))
+    assert app.keys.get(created.key.id).last_used_at > first
 
 
 @pytest.mark.any_store
 @pytest.mark.parametrize(
-    ("said", "match"),
+    ("options", "match"),
     [
         ({"scope": ""}, "scope"),
         ({"scope": "a\x00"}, "scope"),
-        ({"role": "root"}, "role must be one of viewer, operator, admin"),
+        ({"role": "root"}, "unknown role 'root'. Use viewer, operator, admin."),
         ({"expires": -1}, "expires"),
         ({"name": "\ud800"}, "name"),
     ],
     ids=str,
 )
-def test_a_key_that_makes_no_sense_is_not_made(app, said, match):
+def test_an_invalid_key_request_is_refused(app, options, match):
     with pytest.raises(Refused, match=match):
-        app.keys.create(**{"scope": "acme", "role": "viewer", **said})
+        app.keys.create(**{"scope": "acme", "role": "viewer", **options})
     assert app.keys.list() == []
 
 
 def test_roles_include_those_before_them():
-    assert [Role.OPERATOR.may(role) for role in Role] == [True, True, False]
+    assert [Role.OPERATOR.includes(role) for role in Role] == [True, True, False]
 
 
 @pytest.mark.any_store
-def test_keys_can_be_awaited(app):
-    async def walk():
-        made = await app.aio.keys.create("acme", "viewer")
-        assert (await app.aio.keys.known(made.text)).id == made.key.id
-        assert (await app.aio.keys.revoke(made.key.id)).state == "revoked"
+def test_keys_have_an_async_api(app):
+    async def use_keys():
+        created = await app.aio.keys.create("acme", "viewer")
+        assert (await app.aio.keys.known(created.text)).id == created.key.id
+        assert (await app.aio.keys.revoke(created.key.id)).state == "revoked"
         assert [key.id for key in await app.aio.keys.list()] == [
-            (await app.aio.keys.get(made.key.id)).id
+            (await app.aio.keys.get(created.key.id)).id
         ]
 
-    asyncio.run(walk())
+    asyncio.run(use_keys())
 
 
-def test_keys_and_answers_that_serve_nobody_leave(app):
-    old = app.keys.create("acme", "viewer", expires=1)
-    kept = app.keys.create("acme", "viewer")
+def test_expired_keys_and_idempotency_records_are_deleted(app):
+    expired = app.keys.create("acme", "viewer", expires=1)
+    valid = app.keys.create("acme", "viewer")
     advance(app, 10)
-    with app.store.begin() as unit:
-        assert unit.take_answer(kept.key.id, "one", "hash", before=0)
-        unit.forget_api_keys(unit.now())
-        assert unit.prune_answers(unit.now() + SECOND, 10) == 1
-        assert unit.answer(kept.key.id, "one") is None
-    assert [key.id for key in app.keys.list()] == [kept.key.id]
-    assert old.key.id != kept.key.id
+    with app.store.begin() as tx:
+        assert tx.claim_idempotency_key(valid.key.id, "one", "hash", before=0)
+        tx.delete_old_api_keys(tx.now())
+        assert tx.prune_stored_responses(tx.now() + SECOND, 10) == 1
+        assert tx.get_stored_response(valid.key.id, "one") is None
+    assert [key.id for key in app.keys.list()] == [valid.key.id]
+    assert expired.key.id != valid.key.id
 
 
-def test_an_answer_is_taken_once_and_taken_over_when_its_first_taker_never_ended(app):
-    with app.store.begin() as unit:
-        assert unit.take_answer("k", "one", "hash", before=0)
-        assert not unit.take_answer("k", "one", "hash", before=0)
-        assert not unit.take_answer("k", "one", "another", before=unit.now() + SECOND)
-        assert unit.take_answer("k", "one", "hash", before=unit.now() + SECOND)
-        unit.end_answer("k", "one", 201, "{}")
-        assert not unit.take_answer("k", "one", "hash", before=unit.now() + SECOND)
-        unit.drop_answer("k", "one")
-        assert unit.answer("k", "one") == ("hash", 201, "{}")
-        assert unit.take_answer("another key", "one", "hash", before=0)
+def test_an_idempotency_key_is_claimed_once_and_taken_over_after_a_timeout(app):
+    with app.store.begin() as tx:
+        assert tx.claim_idempotency_key("k", "one", "hash", before=0)
+        assert not tx.claim_idempotency_key("k", "one", "hash", before=0)
+        assert not tx.claim_idempotency_key("k", "one", "another", before=tx.now() + SECOND)
+        assert tx.claim_idempotency_key("k", "one", "hash", before=tx.now() + SECOND)
+        tx.store_response("k", "one", 201, "{}")
+        assert not tx.claim_idempotency_key("k", "one", "hash", before=tx.now() + SECOND)
+        tx.release_idempotency_key("k", "one")
+        assert tx.get_stored_response("k", "one") == ("hash", 201, "{}")
+        assert tx.claim_idempotency_key("another key", "one", "hash", before=0)

@@ -1,4 +1,4 @@
-"""Alerts in the product: measured from what happened, told once, acted on, and given back."""
+"""Alerts end to end: measured from real jobs, reported once, acted on, resolved."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import pytest
 from mulligan import Fail, Fixed, Kind, Mulligan, Policy
 from mulligan.alerts.chore import AlertChecker
 from mulligan.alerts.measures import MEASURES
-from mulligan.alerts.readings import Gauges, tallies_for
+from mulligan.alerts.readings import Readings, build_count_cache
 from mulligan.alerts.rules import AlertDefinition
 from mulligan.config import read_settings
 from mulligan.core.errors import ConfigError, NotFound
+from support.alert_driver import AlertDriver
 from support.app_tools import advance
-from support.desk import Desk
 from support.store import close_worker, open_worker
 
-PATIENT = Policy(max_retries=50, backoff=Fixed(7200))
+LONG_RETRIES = Policy(max_retries=50, backoff=Fixed(7200))
 
 
 class Site:
-    """A kind whose calls are answered, or told to slow down."""
+    """A kind whose calls succeed or are rate limited."""
 
-    def __init__(self, app: Mulligan, **said: object) -> None:
+    def __init__(self, app: Mulligan, **options: object) -> None:
         self.app = app
 
-        @app.job(name="fetch", queue="pages", policy=PATIENT, **said)  # type: ignore[call-overload]
+        @app.job(name="fetch", queue="pages", policy=LONG_RETRIES, **options)  # type: ignore[call-overload]
         def fetch(limited: bool) -> Fail | None:
             return Fail("RATE_LIMITED", "slow down") if limited else None
 
         self.fetch: Kind[[bool], Fail | None] = fetch
 
     def calls(self, n: int, *, limited: int = 0) -> None:
-        self.fetch.enqueue_many({"limited": place < limited} for place in range(n))
+        self.fetch.enqueue_many({"limited": index < limited} for index in range(n))
         self.app.run_inline(seed=7)
 
 
@@ -45,17 +45,17 @@ def limit_of(app: Mulligan, queue: str = "pages") -> int | None:
     return app.queues.get(queue).concurrency
 
 
-# -- a rate-limit spike -------------------------------------------------------------------------------
+# --- A spike of rate limits ---
 @pytest.mark.seed("004-64")
-def test_a_spike_of_rate_limits_lowers_concurrency_and_gives_it_back_step_by_step(app, site):
-    desk = Desk(app)
+def test_rate_limits_reduce_the_concurrency_and_it_recovers_step_by_step(app, site):
+    driver = AlertDriver(app)
     site.calls(30, limited=10)
-    desk.look()
-    assert desk.told() == [("alert.fired", "rate_limited_queue", "pages")]
-    fired = desk.event("alert.fired").data
+    driver.run()
+    assert driver.reported() == [("alert.fired", "rate_limited_queue", "pages")]
+    fired = driver.event("alert.fired").data
     assert (fired["action"], fired["limit"], fired["threshold"]) == ("reduce", 7, 0.05)
     assert fired["evidence"] == {"bad": 10, "of": 30}
-    changed = desk.event("queue.changed")
+    changed = driver.event("queue.changed")
     assert (changed.actor, changed.data["before"], changed.data["after"]["concurrency"]) == (
         "alert",
         {},
@@ -63,82 +63,84 @@ def test_a_spike_of_rate_limits_lowers_concurrency_and_gives_it_back_step_by_ste
     )
     assert limit_of(app) == 7
     site.calls(20, limited=10)
-    desk.look()
-    assert limit_of(app) == 7, "one change in half a minute, or it acts on what it has not seen yet"
+    driver.run()
+    assert limit_of(app) == 7, (
+        "at most one change in half a minute, so that its effect is measured first"
+    )
     site.calls(20, limited=10)
-    desk.look(31)
+    driver.run(31)
     assert limit_of(app) == 4
-    desk.look(240)
-    seen = [limit_of(app)]
+    driver.run(240)
+    limits = [limit_of(app)]
     for _ in range(7):
         site.calls(20)
-        desk.look(61)
-        seen.append(limit_of(app))
-    assert sorted(seen) == seen, "never down again while all is well"
-    assert {4, 5, 6, 7, 8, 9, 10} == set(seen)
-    assert desk.told()[-1] == ("alert.resolved", "rate_limited_queue", "pages")
-    assert desk.event("queue.changed").data["cleared"]
+        driver.run(61)
+        limits.append(limit_of(app))
+    assert sorted(limits) == limits, "it only rises without rate limits"
+    assert {4, 5, 6, 7, 8, 9, 10} == set(limits)
+    assert driver.reported()[-1] == ("alert.resolved", "rate_limited_queue", "pages")
+    assert driver.event("queue.changed").data["cleared"]
     assert not app.queues.get("pages").set_by_hand
 
 
-def test_what_an_alert_has_set_ends_by_itself_when_nobody_looks_any_more(app, site):
-    desk = Desk(app)
+def test_an_alerts_limit_expires_without_further_evaluation(app, site):
+    driver = AlertDriver(app)
     site.calls(30, limited=10)
-    desk.look()
+    driver.run()
     assert limit_of(app) == 7
     advance(app, 901)
     assert limit_of(app) == 10
 
 
-def test_a_persons_limit_wins_and_stays_when_the_spike_is_over(app, site):
-    desk = Desk(app)
-    app.queues.set("pages", concurrency=8, reason="we know")
+def test_a_manual_limit_wins_over_an_alert_and_stays(app, site):
+    driver = AlertDriver(app)
+    app.queues.set("pages", concurrency=8, reason="known")
     site.calls(30, limited=10)
-    desk.look()
+    driver.run()
     assert limit_of(app) == 8
-    assert "has set its limit" in desk.event("alert.fired").data["did"]
-    desk.look(1000)
+    assert "limit set by" in driver.event("alert.fired").data["did"]
+    driver.run(1000)
     assert limit_of(app) == 8
 
 
-def test_a_person_who_sets_a_rate_does_not_make_the_reduction_last(app, site):
-    desk = Desk(app)
+def test_setting_a_rate_does_not_prolong_an_alerts_reduction(app, site):
+    driver = AlertDriver(app)
     site.calls(30, limited=10)
-    desk.look()
+    driver.run()
     app.queues.set("pages", rate="5/s")
     assert limit_of(app) == 10
 
 
-def test_in_dry_run_it_tells_what_it_would_do_and_does_nothing(make_app):
+def test_with_actions_disabled_an_alert_reports_and_does_nothing(make_app):
     app = make_app(alerts__act="false")
     app.queue("pages", concurrency=10)
-    site, desk = Site(app), Desk(app)
+    site, driver = Site(app), AlertDriver(app)
     site.calls(30, limited=10)
-    desk.look()
-    assert "not done" in desk.event("alert.fired").data["did"]
+    driver.run()
+    assert "disabled by alerts.act" in driver.event("alert.fired").data["did"]
     assert limit_of(app) == 10
 
 
-def test_of_what_uses_a_dependency_its_guard_sees_to_it_and_the_alert_tells(app):
+def test_calls_to_a_dependency_are_throttled_by_its_guard_not_by_the_alert(app):
     app.dependency("gateway", max_concurrency=10)
-    site, desk = Site(app, uses="gateway"), Desk(app)
+    site, driver = Site(app, uses="gateway"), AlertDriver(app)
     site.calls(30, limited=10)
-    desk.look()
-    assert desk.told() == [("alert.fired", "rate_limited", "gateway")]
+    driver.run()
+    assert driver.reported() == [("alert.fired", "rate_limited", "gateway")]
     assert limit_of(app) is None
 
 
-# -- other rules --------------------------------------------------------------------------------------
-def test_an_error_nobody_knows_is_told_once(app):
+# --- Other rules ---
+def test_an_unknown_error_fires_once(app):
     @app.job(name="odd", policy=Policy(max_retries=0))
     def odd() -> None:
         raise RuntimeError("the flux capacitor is out of plutonium")
 
-    desk = Desk(app)
+    driver = AlertDriver(app)
     odd.enqueue()
     app.run_inline()
-    desk.look()
-    fired = desk.event("alert.fired").data
+    driver.run()
+    fired = driver.event("alert.fired").data
     assert (fired["rule"], fired["evidence"]["kind"], fired["evidence"]["class"]) == (
         "unknown_error",
         "odd",
@@ -146,55 +148,57 @@ def test_an_error_nobody_knows_is_told_once(app):
     )
     odd.enqueue()
     app.run_inline()
-    desk.look()
-    desk.look(1000)
-    assert [told[:2] for told in desk.told()] == [("alert.fired", "unknown_error")]
+    driver.run()
+    driver.run(1000)
+    assert [reported[:2] for reported in driver.reported()] == [("alert.fired", "unknown_error")]
 
 
-def test_a_queue_that_ages_is_told_but_not_one_that_is_paused(app):
+def test_an_ageing_queue_fires_unless_it_is_paused(app):
     @app.job(name="slow", queue="slow")
     def slow() -> None: ...
 
     slow.enqueue_many({} for _ in range(120))
-    desk = Desk(app)
-    desk.look(302)
-    desk.look(302)
-    assert ("alert.fired", "queue_ageing", "slow") in desk.told()
+    driver = AlertDriver(app)
+    driver.run(302)
+    driver.run(302)
+    assert ("alert.fired", "queue_ageing", "slow") in driver.reported()
     app.queues.pause("slow")
-    desk.look()
-    assert ("alert.resolved", "queue_ageing", "slow") in desk.told()
+    driver.run()
+    assert ("alert.resolved", "queue_ageing", "slow") in driver.reported()
 
 
-def test_a_kind_that_no_worker_runs_and_a_worker_that_is_silent_are_told(app):
-    @app.job(name="lonely")
-    def lonely() -> None: ...
+def test_an_unserved_kind_and_a_silent_worker_fire(app):
+    @app.job(name="unserved")
+    def unserved() -> None: ...
 
-    lonely.enqueue()
+    unserved.enqueue()
     open_worker(app.store, "w_silent")
-    desk = Desk(app)
-    desk.look(62)
+    driver = AlertDriver(app)
+    driver.run(62)
     assert {
-        ("alert.fired", "no_worker", "lonely"),
+        ("alert.fired", "no_worker", "unserved"),
         ("alert.fired", "no_heartbeat", "w_silent"),
-    } <= set(desk.told())
+    } <= set(driver.reported())
     close_worker(app.store, "w_silent")
     app.run_inline()
-    desk.look()
+    driver.run()
     assert {
-        ("alert.resolved", "no_worker", "lonely"),
+        ("alert.resolved", "no_worker", "unserved"),
         ("alert.resolved", "no_heartbeat", "w_silent"),
-    } <= set(desk.told())
+    } <= set(driver.reported())
 
 
-def test_a_dependency_that_is_held_for_long_is_told(app):
-    app.dependencies.open("gateway", reason="they are down")
-    desk = Desk(app)
-    desk.look(601)
-    assert desk.told() == [("alert.fired", "breaker_open", "gateway")]
-    assert desk.event("alert.fired").data["evidence"]["reason"] == "they are down"
+def test_a_dependency_on_hold_for_long_fires(app):
+    app.dependencies.open("gateway", reason="it is down")
+    driver = AlertDriver(app)
+    driver.run(601)
+    assert driver.reported() == [("alert.fired", "breaker_open", "gateway")]
+    assert driver.event("alert.fired").data["evidence"]["reason"] == "it is down"
 
 
-def test_own_rules_pause_a_queue_and_open_a_breaker_each_with_an_end(make_app, tmp_path, store_url):
+def test_custom_rules_pause_a_queue_and_open_a_breaker_for_a_limited_time(
+    make_app, tmp_path, store_url
+):
     file = tmp_path / "alerts.toml"
     file.write_text("""
 [[alerts.rules]]
@@ -213,9 +217,9 @@ action = "open"
 """)
     app = Mulligan(settings=read_settings({"database_url": store_url}, environ={}, file=file))
     app.dependency("gateway", max_concurrency=10)
-    site, desk = Site(app, uses="gateway"), Desk(app)
+    site, driver = Site(app, uses="gateway"), AlertDriver(app)
     site.calls(20, limited=15)
-    desk.look()
+    driver.run()
     queue, gateway = app.queues.get("pages"), app.dependencies.get("gateway")
     assert (queue.paused, queue.actor, gateway.state, gateway.actor) == (
         True,
@@ -225,15 +229,15 @@ action = "open"
     )
     assert queue.paused_until is not None
     assert gateway.until is not None
-    assert desk.event("queue.paused").actor == "alert"
+    assert driver.event("queue.paused").actor == "alert"
     advance(app, 901)
     assert not app.queues.get("pages").paused
     assert app.dependencies.get("gateway").state != "open"
     app.close()
 
 
-def test_what_is_measured_is_what_is_counted(app):
-    """Every share, number, duration and cost sees real jobs: names and labels are those of the fold."""
+def test_measures_match_the_counters_of_real_jobs(app):
+    """Names and labels of all measures are those that the event counter writes."""
 
     @app.job(
         name="pay",
@@ -246,16 +250,19 @@ def test_what_is_measured_is_what_is_counted(app):
         if n:
             raise RuntimeError("the flux capacitor is out of plutonium")
 
-    desk = Desk(app)
+    driver = AlertDriver(app)
     pay.enqueue_many({"n": n} for n in (0, 0, 0, 1))
     app.run_inline()
     advance(app, 11)
     app.run_inline()
-    desk.look()
-    with app.store.read() as unit:
-        gauges = Gauges(unit, unit.now(), tallies_for([a_rule(name) for name in MEASURES]), {})
+    driver.run()
+    with app.store.read() as tx:
+        readings = Readings(
+            tx, tx.now(), build_count_cache([a_rule(name) for name in MEASURES]), {}
+        )
         found = {
-            name: {one.key: one.value for one in gauges.samples(a_rule(name))} for name in MEASURES
+            name: {one.key: one.value for one in readings.samples(a_rule(name))}
+            for name in MEASURES
         }
     assert found["dead_share"] == {"": 0.25}
     assert found["dead_share_by_kind"] == {"pay": 0.25}
@@ -282,53 +289,53 @@ def a_rule(measure: str) -> AlertDefinition:
     return AlertDefinition(measure, measure, 0.0, "", window=600)
 
 
-# -- by hand ------------------------------------------------------------------------------------------
-def test_a_silenced_alert_neither_tells_nor_acts_and_fires_afterwards_if_it_still_holds(app, site):
-    desk = Desk(app)
-    assert app.alerts.silence("rate_limited_queue", 60, reason="we know").silenced_until is not None
-    assert desk.event("alert.silenced").actor == "python"
+# --- Silences and lists ---
+def test_a_silenced_alert_does_nothing_and_fires_afterwards(app, site):
+    driver = AlertDriver(app)
+    assert app.alerts.silence("rate_limited_queue", 60, reason="known").silenced_until is not None
+    assert driver.event("alert.silenced").actor == "python"
     site.calls(30, limited=10)
-    desk.look()
-    assert (desk.told(), limit_of(app)) == ([], 10)
+    driver.run()
+    assert (driver.reported(), limit_of(app)) == ([], 10)
     alert = next(one for one in app.alerts.list() if one.rule == "rate_limited_queue")
     assert (alert.state, alert.silenced_until is not None) == ("pending", True)
     app.alerts.unsilence("rate_limited_queue")
-    desk.look()
+    driver.run()
     assert limit_of(app) == 7
-    with pytest.raises(NotFound, match="did you mean rate_limited"):
+    with pytest.raises(NotFound, match="Did you mean rate_limited"):
         app.alerts.silence("rate_limted", 60)
 
 
-def test_the_list_shows_what_fires_what_it_did_and_kinds_that_a_guard_holds(app, site):
+def test_the_list_includes_alerts_their_actions_and_held_kinds(app, site):
     @app.job(name="odd")
     def odd() -> None:
         raise KeyError("the flux capacitor is out of plutonium")
 
-    desk = Desk(app)
+    driver = AlertDriver(app)
     site.calls(30, limited=10)
     for owner in ("acme", "zenith") * 3:
         odd.options(owner=owner).enqueue()
     app.run_inline()
-    desk.look()
+    driver.run()
     found = {alert.rule: alert for alert in app.alerts.list()}
     assert (found["rate_limited_queue"].limit, found["rate_limited_queue"].action) == (7, "reduce")
     assert (found["same_cause"].key, found["same_cause"].state) == ("odd", "firing")
     assert {rule.name for rule in app.alerts.rules()} >= {"rate_limited_queue", "failures_fast"}
 
 
-def test_nonsense_in_a_rule_is_refused_at_start(tmp_path):
+def test_an_invalid_rule_is_refused_at_start(tmp_path):
     file = tmp_path / "bad.toml"
     file.write_text('[[alerts.rules]]\nname = "slow_jobs"\nabov = 3\n')
-    with pytest.raises(ConfigError, match="did you mean 'above'"):
+    with pytest.raises(ConfigError, match="Did you mean 'above'"):
         AlertChecker(read_settings(environ={}, file=file).alerts)
 
 
-def test_two_workers_that_look_at_once_tell_once(app, site):
-    desk = Desk(app)
+def test_two_workers_evaluate_once(app, site):
+    driver = AlertDriver(app)
     other = AlertChecker(app.settings.alerts)
     site.calls(30, limited=10)
-    desk.look()
-    other.turn(app.store)
+    driver.run()
+    other.run_once(app.store)
     advance(app, 6)
-    other.turn(app.store)
-    assert len(desk.told()) == 1
+    other.run_once(app.store)
+    assert len(driver.reported()) == 1

@@ -1,4 +1,4 @@
-"""A worker beside one's own program: it ends with it, however that ends."""
+"""A worker background_worker one's own program: it ends with it, however that ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mulligan import Mulligan, beside
+from mulligan import Mulligan, background_worker
 from mulligan.core.errors import ConfigError
 from support.waiting import until
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.processes
 
 PROGRAM = """
 import time
-from mulligan import beside
+from mulligan import background_worker
 
-with beside("jobs:app") as worker:
+with background_worker("jobs:app") as worker:
     print(worker, flush=True)
     time.sleep(600)
 """
@@ -41,7 +41,7 @@ def app(folder, monkeypatch):
 
 
 def test_a_worker_beside_a_program_gets_time_for_what_it_runs(app, folder):
-    with beside("jobs:app", env={"MULLIGAN_LOG__LEVEL": "ERROR"}) as worker:
+    with background_worker("jobs:app", env={"MULLIGAN_LOG__LEVEL": "ERROR"}) as worker:
         waits = app.enqueue("wait_for", {"path": str(folder / "it")})
         until(lambda: app.jobs.get(waits.id).state == "running", 20, "a start")
         (folder / "it").touch()
@@ -68,5 +68,5 @@ def test_a_program_that_is_killed_takes_its_worker_along(app, folder):
 
 @pytest.mark.parametrize("said", ["jobs", "", None, 7])
 def test_what_is_no_app_is_told_before_anything_starts(said):
-    with pytest.raises(ConfigError, match="module:attribute, for example jobs:app"), beside(said):
+    with pytest.raises(ConfigError, match="module:attribute, for example jobs:app"), background_worker(said):
         pass

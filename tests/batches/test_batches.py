@@ -24,7 +24,7 @@ from mulligan.core.errors import (
     UniqueTaken,
 )
 from mulligan.core.job import State
-from support.app_tools import advance, drain_anywhere, row_of, stand_by
+from support.app_tools import advance, drain_anywhere, load_row, register_idle_worker
 from support.store import together, undone
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ def news(app, batch, name):
     return [event for event in app.batches.history(batch.id) if event.type == f"batch.{name}"]
 
 
-# -- outcomes -----------------------------------------------------------------------------------------
+# -- outcomes ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("fates", "outcome"),
     [
@@ -119,7 +119,7 @@ def test_the_event_of_an_outcome_carries_the_counts(app, work):
     assert (batch.counts.succeeded, batch.counts.dead, batch.counts.cancelled) == (4, 1, 1)
 
 
-def test_before_it_is_sealed_nothing_completes(app, work):
+def test_an_unsealed_batch_does_not_complete(app, work):
     batch = app.batch("spring")
     work.options(batch=batch).enqueue()
     app.run_inline()
@@ -140,7 +140,7 @@ def test_tolerance_is_a_count_or_a_share(app, work):
 
 
 @pytest.mark.parametrize("fate", ["dies", "stops"])
-def test_without_a_must_have_the_batch_has_failed(app, work, fate):
+def test_a_batch_fails_if_a_must_have_member_is_missing(app, work, fate):
     with app.batch("spring", tolerance=5) as batch:
         work.options(batch=batch, must_have=True).enqueue(fate=fate)
         work.options(batch=batch).enqueue_many([{"n": n} for n in range(5)])
@@ -155,7 +155,7 @@ def test_a_must_have_needs_a_batch(work):
         work.options(must_have=7, batch="b").enqueue()
 
 
-def test_a_member_that_waits_for_its_retry_keeps_the_batch_processing_until_it_ends(app, work):
+def test_a_member_waiting_for_its_retry_keeps_the_batch_processing(app, work):
     batch = made(app, work, "well", "waits")
     assert batch.counts.queued == 1
     app.fates["waits"] = "well"
@@ -190,7 +190,7 @@ def test_a_deadline_that_passes_while_a_member_waits_completes_its_batch(app, wo
 
 
 @pytest.mark.seed("000-44")
-def test_a_member_of_a_kind_nobody_knows_dies_within_a_bound_and_the_batch_ends(app, work):
+def test_a_member_of_an_unknown_kind_dies_in_bounded_time_and_the_batch_ends(app, work):
     with app.batch("spring") as batch:
         work.options(batch=batch).enqueue()
         app.enqueue("unheard_of", batch=batch.id)
@@ -204,7 +204,7 @@ def test_a_member_of_a_kind_nobody_knows_dies_within_a_bound_and_the_batch_ends(
     ]
 
 
-def test_failures_of_members_are_told_by_code_with_their_public_sentence(app, work):
+def test_failures_of_members_are_listed_by_code_with_their_public_message(app, work):
     batch = made(app, work, "well", "dies", "dies")
     [failed] = app.batches.failures(batch.id)
     assert (failed.code, failed.count, failed.message) == (
@@ -215,7 +215,7 @@ def test_failures_of_members_are_told_by_code_with_their_public_sentence(app, wo
     assert app.jobs.get(failed.job).state is State.DEAD
 
 
-def test_a_discarded_member_does_not_change_an_outcome_that_was_told(app, work):
+def test_a_discarded_member_does_not_change_an_announced_outcome(app, work):
     batch = made(app, work, "well", "dies")
     [dead] = app.batches.members(batch.id, "state:dead")
     app.jobs.discard(dead.id, reason="a test file")
@@ -223,7 +223,7 @@ def test_a_discarded_member_does_not_change_an_outcome_that_was_told(app, work):
     assert told(app, batch) == ["sealed", "partial"]
 
 
-# -- joining ------------------------------------------------------------------------------------------
+# -- joining -------------------------------------------------------------------------------------
 def test_a_sealed_batch_takes_no_new_members(app, work):
     batch = made(app, work, "well")
     for given in (batch, batch.id):
@@ -234,7 +234,7 @@ def test_a_sealed_batch_takes_no_new_members(app, work):
     assert batch.refresh().counts.total == 1
 
 
-def test_sealed_twice_is_refused_and_changes_nothing(app, work):
+def test_a_second_seal_is_refused_and_changes_nothing(app, work):
     batch = made(app, work, "well")
     with pytest.raises(BatchSealed, match="already") as refused:
         batch.seal()
@@ -260,7 +260,7 @@ def test_a_batch_that_does_not_exist_is_refused(app, work):
 
 
 @pytest.mark.parametrize("by", ["handle", "id"])
-def test_a_member_takes_the_owner_of_its_batch_and_no_other(app, work, by):
+def test_a_member_gets_the_owner_of_its_batch_and_no_other(app, work, by):
     batch = app.batch("spring", owner="acme")
     given = batch if by == "handle" else batch.id
     job = work.options(batch=given, unique="k").enqueue()
@@ -272,14 +272,14 @@ def test_a_member_takes_the_owner_of_its_batch_and_no_other(app, work, by):
     assert batch.refresh().counts.total == 1
 
 
-def test_a_batch_without_an_owner_takes_members_of_any(app, work):
+def test_a_batch_without_an_owner_accepts_members_of_any_owner(app, work):
     batch = app.batch("spring")
     for owner in ("", "acme", "beta"):
         work.options(batch=batch, owner=owner).enqueue()
     assert sorted(job.owner for job in app.batches.members(batch.id)) == ["", "acme", "beta"]
 
 
-def test_an_owner_in_a_fair_queue_takes_their_share_of_it(app, work):
+def test_a_member_in_a_fair_queue_gets_the_share_of_its_owner(app, work):
     app.queue("shared", fair=True)
     batch = app.batch("spring", owner="acme")
     alone = work.options(queue="shared", owner="acme").enqueue()
@@ -291,7 +291,7 @@ def test_an_owner_in_a_fair_queue_takes_their_share_of_it(app, work):
     assert {alone.owner, member.owner} == {"acme"}
 
 
-def test_a_running_member_adds_others_also_after_the_seal(app, work):
+def test_a_running_member_may_add_members_after_the_seal(app, work):
     added = []
 
     @app.job(name="splits")
@@ -324,7 +324,7 @@ def test_an_attempt_that_lost_its_job_adds_nothing(app, work):
     assert (batch.refresh().state, batch.refresh().counts.total) == ("ready", 1)
 
 
-def test_a_job_that_is_in_no_batch_has_none_to_add_to(app, work):
+def test_a_job_outside_a_batch_cannot_add_members(app, work):
     refused = []
 
     @app.job(name="alone")
@@ -357,20 +357,20 @@ def test_an_attempt_that_runs_again_finds_its_batch_and_its_members(app, work):
     assert told(app, batch) == ["sealed", "partial"]
 
 
-def test_a_key_has_one_member_whatever_became_of_it(app, work):
+def test_a_unique_key_has_one_member_whatever_its_state(app, work):
     batch = app.batch("spring")
     first = work.options(batch=batch, unique="k").enqueue(fate="dies")
     app.run_inline()
     again = work.options(batch=batch, unique="k").enqueue(fate="dies")
     assert (again.id, again.deduplicated, again.state) == (first.id, True, State.DEAD)
-    with pytest.raises(UniqueMismatch, match="another payload"):
+    with pytest.raises(UniqueMismatch, match="a different payload"):
         work.options(batch=batch, unique="k").enqueue(fate="well")
     assert work.options(batch=batch, unique="k", owner="acme").enqueue(fate="dies").id != first.id
     assert work.options(unique="k").enqueue(fate="dies").id != first.id
     assert batch.refresh().counts.total == 2
 
 
-def test_a_unique_batch_is_one_per_owner(app):
+def test_a_unique_batch_exists_once_per_owner(app):
     first = app.batch("spring", unique="k", owner="acme")
     assert app.batch("summer", unique="k", owner="acme").name == "spring"
     assert app.batch("spring", unique="k", owner="beta").id != first.id
@@ -379,7 +379,7 @@ def test_a_unique_batch_is_one_per_owner(app):
     assert len(set(found)) == 1
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_written(app, work):
+def test_invalid_options_are_refused_before_writing(app, work):
     app.open()
     for said, words in [
         ({"name": ""}, "name"),
@@ -402,15 +402,15 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(app, work):
     assert app.batches.list() == []
 
 
-# -- transactions -------------------------------------------------------------------------------------
-def test_batch_members_and_seal_share_the_fate_of_a_transaction(app, work):
+# -- transactions --------------------------------------------------------------------------------
+def test_batch_members_and_seal_commit_or_roll_back_together(app, work):
     app.open()
     with undone(app.transaction()) as tx, app.batch("spring", connection=tx) as batch:
         work.options(batch=batch, connection=tx).enqueue()
     assert (app.batches.list(), app.jobs.list()) == ([], [])
 
 
-def test_a_seal_in_a_transaction_is_told_and_completed_by_upkeep(app, work):
+def test_a_seal_in_a_callers_transaction_is_announced_and_completed_by_upkeep(app, work):
     app.open()
     with app.transaction() as tx, app.batch("spring", connection=tx) as batch:
         work.options(batch=batch, connection=tx).enqueue()
@@ -432,8 +432,8 @@ def test_a_block_that_raises_does_not_seal(app, work):
     assert not batch.refresh().sealed
 
 
-# -- on_complete --------------------------------------------------------------------------------------
-def test_the_job_that_completes_a_batch_is_enqueued_once_with_each_outcome(app, work, ended):
+# -- on_complete ---------------------------------------------------------------------------------
+def test_the_on_complete_job_is_enqueued_once_per_outcome(app, work, ended):
     batch = made(app, work, "well", "dies", on_complete=ended, owner="acme")
     assert app.heard == [("spring", "partial", 1)]
     [job] = app.jobs.list("kind:ended")
@@ -452,29 +452,29 @@ def test_the_job_that_completes_a_batch_is_enqueued_once_with_each_outcome(app, 
     assert batch.refresh().counts.total == 2
 
 
-def test_it_has_what_its_kind_and_its_options_say(app, work, ended):
+def test_the_on_complete_job_has_the_options_of_its_kind_and_call(app, work, ended):
     made(app, work, on_complete=ended.options(queue="slow", priority=3, max_retries=7, delay=60))
     [job] = app.jobs.list("kind:ended")
     assert (job.queue, job.priority, job.max_retries, job.phase) == ("slow", 3, 7, "scheduled")
-    with pytest.raises(Refused, match="leave batch="):
+    with pytest.raises(Refused, match="Leave out batch="):
         app.batch("spring", on_complete=ended.options(unique="k"))
 
 
-def test_it_may_be_named_before_anybody_knows_it(app, work):
+def test_on_complete_may_name_an_unregistered_kind(app, work):
     made(app, work, "well", on_complete="unheard_of")
     [job] = app.jobs.list("kind:unheard_of")
     assert job.state is State.QUEUED
 
 
-def test_a_handler_that_cannot_take_it_is_refused_at_once(app, work):
+def test_on_complete_refuses_a_handler_that_does_not_fit(app, work):
     for kind in (work, "work"):
         with pytest.raises(PayloadRefused, match="one argument, batch"):
             app.batch("spring", on_complete=kind)
     assert app.batches.list() == []
 
 
-# -- once more ----------------------------------------------------------------------------------------
-def test_retry_of_the_failed_turns_partial_into_ready(app, work):
+# -- once more -----------------------------------------------------------------------------------
+def test_retry_failed_turns_partial_into_ready(app, work):
     batch = made(app, work, "well", "dies", "dies")
     app.fates["dies"] = "well"
     done = app.batches.retry_failed(batch.id, reason="the disk was full")
@@ -508,7 +508,7 @@ def test_a_retry_that_fails_again_is_announced_again(app, work):
     assert told(app, batch)[4:] == ["reopened", "ready", "recovered"]
 
 
-def test_a_single_retry_opens_a_finished_batch_again(app, work):
+def test_a_single_retry_reopens_a_finished_batch(app, work):
     batch = made(app, work, "well", "dies", "dies")
     first, second = app.batches.members(batch.id, "state:dead")
     app.fates["dies"] = "well"
@@ -533,7 +533,7 @@ def test_a_cancelled_member_may_be_retried_too(app, work):
     )
 
 
-def test_a_retry_before_the_outcome_opens_nothing(app, work):
+def test_a_retry_before_the_outcome_reopens_nothing(app, work):
     batch = made(app, work, "dies", "parks")
     [dead] = app.batches.members(batch.id, "state:dead")
     app.fates["dies"] = "well"
@@ -545,15 +545,15 @@ def test_a_retry_before_the_outcome_opens_nothing(app, work):
     assert (batch.refresh().generation, told(app, batch)) == (1, ["sealed", "ready"])
 
 
-def test_nothing_dead_is_nothing_to_retry(app, work):
+def test_retry_failed_without_dead_members_is_refused(app, work):
     batch = made(app, work, "well")
-    with pytest.raises(NothingFailed, match="no member is dead") as refused:
+    with pytest.raises(NothingFailed, match="no dead members") as refused:
         app.batches.retry_failed(batch.id)
     assert refused.value.code == "NOTHING_FAILED"
     assert batch.refresh().generation == 1
 
 
-def test_twenty_who_press_at_once_make_one_generation(app, work):
+def test_twenty_concurrent_retry_failed_make_one_generation(app, work):
     batch = made(app, work, "well", *["dies"] * 5)
 
     def press():
@@ -565,11 +565,11 @@ def test_twenty_who_press_at_once_make_one_generation(app, work):
     assert sorted(together(*[press] * 20)) == [0] * 19 + [5]
     assert (batch.refresh().generation, told(app, batch)) == (2, ["sealed", "partial", "reopened"])
     assert {
-        row_of(app, job).generation for job in app.batches.members(batch.id, "state:queued")
+        load_row(app, job).generation for job in app.batches.members(batch.id, "state:queued")
     } == {2}
 
 
-def test_a_member_whose_key_is_taken_stays_dead_and_keeps_no_other(app):
+def test_a_member_whose_key_is_taken_stays_dead_and_does_not_stop_others(app):
     @app.job(name="scan", unique=Unique())
     def scan(n: int) -> Fail:
         return Fail("BAD_FILE", final=True)
@@ -587,7 +587,7 @@ def test_a_member_whose_key_is_taken_stays_dead_and_keeps_no_other(app):
     assert twin.refresh().state is State.QUEUED
 
 
-def test_when_every_member_is_refused_nothing_is_opened(app):
+def test_if_every_member_is_refused_the_batch_is_not_reopened(app):
     @app.job(name="scan", unique=Unique())
     def scan(n: int) -> Fail:
         return Fail("BAD_FILE", final=True)
@@ -600,7 +600,7 @@ def test_when_every_member_is_refused_nothing_is_opened(app):
     assert (batch.refresh().state, batch.refresh().generation) == ("failed", 1)
 
 
-# -- expiry -------------------------------------------------------------------------------------------
+# -- expiry --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("fates", "outcome"), [("well", "ready"), ("well dies", "partial"), ("dies", "failed")]
 )
@@ -619,7 +619,7 @@ def test_a_finished_batch_expires_at_its_time(app, work, fates, outcome):
     )
 
 
-def test_one_that_is_still_processing_gets_its_outcome_first(app, work):
+def test_a_processing_batch_gets_its_outcome_before_it_expires(app, work):
     batch = made(app, work, "well", "parks", expires_in=3600)
     advance(app, 3601)
     app.run_inline()
@@ -634,7 +634,7 @@ def test_one_that_is_still_processing_gets_its_outcome_first(app, work):
 def test_a_member_of_an_expired_batch_cannot_be_retried(app, work):
     batch = made(app, work, "well", "dies", expires_in=3600)
     [dead] = app.batches.members(batch.id, "state:dead")
-    before = row_of(app, dead)
+    before = load_row(app, dead)
     advance(app, 3601)
     for _ in range(2):
         with pytest.raises(BatchExpired, match="expired at") as refused:
@@ -643,7 +643,7 @@ def test_a_member_of_an_expired_batch_cannot_be_retried(app, work):
         with pytest.raises(BatchExpired, match="expired at"):
             app.batches.retry_failed(batch.id)
         app.run_inline()
-    assert row_of(app, dead) == before
+    assert load_row(app, dead) == before
     assert batch.refresh().state == "expired"
 
 
@@ -651,15 +651,15 @@ def test_an_open_batch_is_sealed_when_it_expires(app, work):
     batch = app.batch("spring", expires_in=60)
     work.options(batch=batch).enqueue()
     advance(app, 61)
-    with pytest.raises(BatchExpired, match="takes no new ones"):
+    with pytest.raises(BatchExpired, match="accepts no new members"):
         work.options(batch=batch).enqueue()
     app.run_inline()
     app.run_inline()
     assert told(app, batch) == ["sealed", "ready", "expired"]
 
 
-# -- cancel -------------------------------------------------------------------------------------------
-def test_cancel_seals_and_stops_what_waits(app, work):
+# -- cancel --------------------------------------------------------------------------------------
+def test_cancel_seals_the_batch_and_cancels_waiting_members(app, work):
     with app.batch("spring") as batch:
         work.options(batch=batch).enqueue()
     app.run_inline()
@@ -715,7 +715,7 @@ def test_a_running_member_of_a_cancelled_batch_is_asked_to_stop_and_the_outcome_
     assert told(app, batch) == ["sealed", "cancelled", "failed"]
 
 
-# -- look ---------------------------------------------------------------------------------------------
+# -- look ----------------------------------------------------------------------------------------
 def test_lists_are_newest_first_and_by_state_and_owner(app, work):
     ready, partial = made(app, work, "well", owner="acme"), made(app, work, "well", "dies")
     gone = made(app, work, "well", expires_in=60)
@@ -752,7 +752,7 @@ def test_members_are_found_by_the_filter_of_jobs(app, work):
 
 
 def test_explain_names_the_batch(app, work):
-    stand_by(app)
+    register_idle_worker(app)
     batch = made(app, work, "well", "dies")
     [dead] = app.batches.members(batch.id, "state:dead")
     told = app.jobs.explain(dead.id)
@@ -760,8 +760,8 @@ def test_explain_names_the_batch(app, work):
     assert fact.value == f"spring ({batch.id}), partial"
 
 
-# -- awaitable ----------------------------------------------------------------------------------------
-def test_from_async_code(app, work, ended):
+# -- awaitable -----------------------------------------------------------------------------------
+def test_batches_work_from_async_code(app, work, ended):
     async def walk():
         async with await app.aio.batch("spring", on_complete=ended, unique="k") as batch:
             await work.options(batch=batch).enqueue_async(fate="dies")
@@ -783,10 +783,10 @@ def test_from_async_code(app, work, ended):
     asyncio.run(walk())
 
 
-def test_what_is_stored_of_the_completing_job_is_plain(app, work, ended):
+def test_the_stored_on_complete_job_is_plain_json(app, work, ended):
     batch = app.batch("spring", on_complete=ended, owner="acme")
     with app.store.read() as unit:
-        row = unit.batch(batch.id)
+        row = unit.get_batch(batch.id)
     said = json.loads(row.on_complete)
     assert (said["kind"], said["owner"], json.loads(said["payload"])) == (
         "ended",

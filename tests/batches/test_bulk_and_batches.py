@@ -42,9 +42,7 @@ def outcomes(app, ids):
     return [app.batches.get(one).state for one in ids]
 
 
-def test_an_operation_over_one_cause_makes_every_batch_ready_that_was_partial_for_it(
-    app, render, broken
-):
+def test_an_operation_over_one_cause_makes_its_partial_batches_ready(app, render, broken):
     ids = campaigns(app, render, 3, 4)
     assert outcomes(app, ids) == ["partial"] * 3
     broken.clear()
@@ -71,7 +69,9 @@ def test_an_operation_that_cancels_the_last_members_ends_their_batches(app, rend
     assert outcomes(app, ids) == ["failed"] * 3
 
 
-def test_an_operation_retries_no_member_of_an_expired_batch_and_all_others(app, render, broken):
+def test_an_operation_refuses_members_of_expired_batches_and_retries_the_others(
+    app, render, broken
+):
     with app.batch("short", expires_in=60) as short:
         render.options(batch=short).enqueue(clip=1)
     lasting = campaigns(app, render, 1, 2)[0]
@@ -135,7 +135,7 @@ def tried(act, number):
         return
 
 
-def test_while_what_jobs_use_is_down_and_lets_nobody_wait_an_operation_waits(make_app):
+def test_an_operation_waits_while_a_fail_fast_dependency_is_down(make_app):
     app = make_app(guards__same_cause="0")
     app.dependency("gateway", mode="fail_fast")
     down = {"yes"}

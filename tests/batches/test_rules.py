@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from mulligan.batches.rules import (
     BatchCounts,
     BatchState,
-    checked_tolerance,
-    counted,
-    reckoned,
-    recovered,
-    shown,
+    check_tolerance,
+    compute_outcome,
+    count_members,
+    displayed_state,
+    has_recovered,
 )
 from mulligan.core.errors import Refused
 
@@ -47,12 +47,12 @@ from mulligan.core.errors import Refused
     ],
 )
 def test_the_outcome_follows_from_the_members(counts, tolerance, outcome):
-    assert reckoned(counts, tolerance) == outcome
+    assert compute_outcome(counts, tolerance) == outcome
 
 
 @given(st.builds(BatchCounts, *[st.integers(0, 60)] * 6))
 def test_a_batch_with_a_dead_member_is_never_ready_unless_that_was_tolerated(counts):
-    outcome = reckoned(counts, "0")
+    outcome = compute_outcome(counts, "0")
     assert (outcome is BatchState.PROCESSING) == (counts.unfinished > 0)
     if counts.dead:
         assert outcome is not BatchState.READY
@@ -73,19 +73,19 @@ def test_a_batch_with_a_dead_member_is_never_ready_unless_that_was_tolerated(cou
     ],
 )
 def test_a_tolerance_is_a_count_or_a_share(given, kept):
-    assert checked_tolerance(given) == kept
+    assert check_tolerance(given) == kept
 
 
 @pytest.mark.parametrize(
     "given", [-1, 1.5, -0.1, math.nan, math.inf, "ten", "-1%", "101%", "3", None, True, [1], "%"]
 )
-def test_a_tolerance_that_makes_no_sense_is_refused(given):
+def test_an_invalid_tolerance_is_refused(given):
     with pytest.raises(Refused, match="tolerance"):
-        checked_tolerance(given)
+        check_tolerance(given)
 
 
-def test_members_are_counted_by_state_and_missed_must_haves_apart():
-    counts = counted(
+def test_members_are_counted_by_state_and_missed_must_haves_separately():
+    counts = count_members(
         [("succeeded", True, 2), ("succeeded", False, 3), ("dead", True, 1), ("cancelled", True, 1)]
     )
     assert counts == BatchCounts(succeeded=5, dead=1, cancelled=1, missed=2)
@@ -93,15 +93,15 @@ def test_members_are_counted_by_state_and_missed_must_haves_apart():
     assert BatchCounts().share == 1.0
 
 
-def test_a_batch_has_recovered_when_all_is_well_that_was_not():
-    assert recovered("partial", "ready")
-    assert recovered("failed", "ready")
-    assert not recovered("ready", "ready")
-    assert not recovered("failed", "partial")
-    assert not recovered(None, "ready")
+def test_a_batch_has_recovered_when_partial_or_failed_becomes_ready():
+    assert has_recovered("partial", "ready")
+    assert has_recovered("failed", "ready")
+    assert not has_recovered("ready", "ready")
+    assert not has_recovered("failed", "partial")
+    assert not has_recovered(None, "ready")
 
 
-def test_what_people_see():
-    assert shown(None, expired=False) == "processing"
-    assert shown("partial", expired=False) == "partial"
-    assert shown("ready", expired=True) == "expired"
+def test_the_displayed_state():
+    assert displayed_state(None, expired=False) == "processing"
+    assert displayed_state("partial", expired=False) == "partial"
+    assert displayed_state("ready", expired=True) == "expired"

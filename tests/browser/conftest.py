@@ -15,12 +15,12 @@ from mulligan.access.keys import Sessions
 from mulligan.config import read_settings
 from mulligan.storage import open_store
 from support import browser as browsers
-from support.browser import Visit
+from support.browser import BrowserSession
 from support.waiting import until
 from support.worker import Worker
 
-APP = "support.operated:app"
-expect.set_options(timeout=browsers.PATIENCE)
+APP = "support.operations_app:app"
+expect.set_options(timeout=browsers.TIMEOUT)
 
 
 class Site:
@@ -50,7 +50,7 @@ class Site:
         return self
 
     def link(self) -> str:
-        return f"{self.home}/sign-in?link={Sessions(lambda: self.app.store).link()}"
+        return f"{self.home}/sign-in?link={Sessions(lambda: self.app.store).create_link()}"
 
     def fills(self, shelf: str, clips: int) -> None:
         """So many jobs that all die of one cause, until it is mended."""
@@ -69,7 +69,7 @@ class Site:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One for all tests of a file, and gone before others come: its loop runs in this thread."""
-    found = browsers.found()
+    found = browsers.find_browser()
     if found is None:
         pytest.skip(browsers.MISSING)
     with browsers.browser(found) as browser:
@@ -98,14 +98,14 @@ def site(
 
 
 @pytest.fixture
-def visit(chromium: Browser, site: Site) -> Iterator[Callable[..., Visit]]:
+def visit(chromium: Browser, site: Site) -> Iterator[Callable[..., BrowserSession]]:
     """Somebody comes: signed in, unless said otherwise."""
     with ExitStack() as visits:
 
-        def come(*, signed_in: bool = True, **options: Any) -> Visit:
-            person = visits.enter_context(browsers.visit(chromium, site.home, **options))
+        def come(*, signed_in: bool = True, **options: Any) -> BrowserSession:
+            person = visits.enter_context(browsers.open_session(chromium, site.home, **options))
             if signed_in:
-                person.enter(site.link())
+                person.sign_in(site.link())
             return person
 
         yield come

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page
 
-from support.browser import NARROW
-from support.furnished import Words, furnish
-from support.house import SIDEWAYS, a_house, everywhere, inside
+from support.browser import PHONE_WIDTH
+from support.dashboard_browser import (
+    FIND_HORIZONTAL_OVERFLOW,
+    check_pages,
+    serve_dashboard,
+    sign_in,
+)
+from support.sample_data import SampleTexts, create_sample_data
 from support.store import Background
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300), pytest.mark.slow]
@@ -28,18 +33,20 @@ TAKEN_FOR_MARKUP = """() => [
 
 
 def look(page: Page) -> list[str]:
-    return page.evaluate(TAKEN_FOR_MARKUP) + page.evaluate(SIDEWAYS)
+    return page.evaluate(TAKEN_FOR_MARKUP) + page.evaluate(FIND_HORIZONTAL_OVERFLOW)
 
 
 @pytest.mark.security("S25")
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_hostile_words_are_only_words_on_every_screen(text, chromium, tmp_path, store_url):
+def test_hostile_text_is_escaped_on_every_screen(text, chromium, tmp_path, store_url):
     name = "".join(
         letter
         for letter in text
         if letter not in " |,\t\r\n\x0b\x0c\u2028\u2029" and letter.isprintable()
     )[:200]
-    with a_house(tmp_path, store_url) as (home, app):
-        paths = Background(lambda: furnish(app, Words(text, name, text[:100]))).answer(60)
-        with inside(chromium, home, app, width=NARROW) as person:
-            assert everywhere(person, paths, look) == ""
+    with serve_dashboard(tmp_path, store_url) as (home, app):
+        paths = Background(
+            lambda: create_sample_data(app, SampleTexts(text, name, text[:100]))
+        ).answer(60)
+        with sign_in(chromium, home, app, width=PHONE_WIDTH) as person:
+            assert check_pages(person, paths, look) == ""

@@ -13,7 +13,7 @@ taken = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
 SHOWN = re.compile(r"!\[[^\]]+\]\((?:\.\./|docs/)pictures/([\w-]+)\.png\)")
 
 
-def test_each_has_the_size_it_is_taken_in_and_loads_quickly() -> None:
+def test_each_picture_has_its_declared_size_and_is_small() -> None:
     for shot in taken["SHOTS"]:
         path = taken["FOLDER"] / f"{shot.name}.png"
         with Image.open(path) as image:
@@ -21,7 +21,7 @@ def test_each_has_the_size_it_is_taken_in_and_loads_quickly() -> None:
         assert path.stat().st_size <= taken["LARGEST"]
 
 
-def test_each_is_shown_somewhere_and_none_is_left_over() -> None:
+def test_each_picture_is_used_in_the_docs() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     shown = {name for page in pages for name in SHOWN.findall(page.read_text(encoding="utf-8"))}
     names = {shot.name for shot in taken["SHOTS"]}

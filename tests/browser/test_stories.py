@@ -124,11 +124,11 @@ def test_what_happens_while_the_page_reads_itself_is_not_missed(site, visit):
 
 def test_a_link_signs_in_once_and_who_signs_out_is_out(site, visit):
     link, person = site.link(), visit(signed_in=False)
-    page = person.enter(link)
+    page = person.sign_in(link)
     expect(page.get_by_text("admin · *")).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    person.forgiven = ("401",)
+    person.expected_errors = ("401",)
     page.goto(link)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_be_visible()
@@ -162,6 +162,20 @@ def test_rows_are_walked_ticked_and_retried_from_the_keyboard(site, visit):
     page.keyboard.type("state:succeeded")
     keys.press("Enter")
     page.wait_for_url("**/jobs?filter=state%3Asucceeded")
+
+
+def test_keys_work_as_soon_as_the_help_is_closed(site, visit):
+    """The browser moves the focus out of a closed dialog only with the next frame."""
+    person = visit()
+    page = person.go("/queues")
+    person.page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.evaluate("""() => {
+        document.getElementById("keys").close();
+        const key = new KeyboardEvent("keydown", { key: "j", bubbles: true });
+        document.activeElement.dispatchEvent(key);
+    }""")
+    expect(page.locator("table[data-rows] tbody tr").first).to_have_attribute("data-at", "")
 
 
 def test_all_of_it_works_as_plain_links_and_forms_without_javascript(site, visit):

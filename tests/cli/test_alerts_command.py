@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 
-def test_rules_are_listed_as_the_settings_have_changed_them_and_one_can_be_silenced(call, folder):
+def test_rules_show_configured_thresholds_and_can_be_silenced(call, folder):
     (folder / "mulligan.toml").write_text('[[alerts.rules]]\nname = "slow_jobs"\nabove = 30\n')
     call("migrate")
     rules = {rule["name"]: rule for rule in json.loads(call("alerts", "rules", "-o", "json").out)}
@@ -19,14 +19,16 @@ def test_rules_are_listed_as_the_settings_have_changed_them_and_one_can_be_silen
     assert call("alerts", "silence", "slow_job").code == 3
 
 
-def test_a_rule_that_makes_no_sense_is_refused_when_a_worker_starts(start, folder):
+def test_a_worker_refuses_to_start_with_an_invalid_rule(start, folder):
     (folder / "mulligan.toml").write_text('[[alerts.rules]]\nname = "slow_jobs"\nabov = 30\n')
-    answer = start("worker", "jobs:app", MULLIGAN_DATABASE_URL="sqlite:///here.db").ended(60)
+    answer = start("worker", "jobs:app", MULLIGAN_DATABASE_URL="sqlite:///here.db").wait_for_exit(
+        60
+    )
     assert answer.code == 2
-    assert "did you mean 'above'?" in answer.err
+    assert "Did you mean 'above'?" in answer.err
 
 
-def test_doctor_says_what_is_wrong_with_a_rule(call, folder):
+def test_doctor_reports_an_invalid_rule(call, folder):
     (folder / "mulligan.toml").write_text('[[alerts.rules]]\nname = "slow_jobs"\nabove = "much"\n')
     call("migrate")
-    assert "above must be a number" in call("doctor").out
+    assert "invalid above='much'. Use a number" in call("doctor").out

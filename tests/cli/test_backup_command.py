@@ -25,7 +25,7 @@ while True:
 """
 
 
-def checked(file: Path) -> str:
+def integrity_check(file: Path) -> str:
     with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         return connection.execute("PRAGMA integrity_check").fetchall()[0][0]
 
@@ -37,7 +37,7 @@ def ids_in(file: Path) -> set[str]:
 
 @pytest.fixture
 def acknowledged(folder, sqlite_url):
-    """Two programs enqueue as fast as they can. Answers with the ids they were given so far."""
+    """Run two programs that enqueue as fast as they can. Yield a function that returns their job ids."""
     (folder / "feeder.py").write_text(FEEDER)
     Mulligan(sqlite_url).open().close()
     logs = [folder / f"feeder-{number}.log" for number in range(2)]
@@ -51,22 +51,22 @@ def acknowledged(folder, sqlite_url):
         process.wait()
 
 
-def test_under_load_it_has_every_job_acknowledged_before_it_began(
+def test_backup_under_load_has_every_job_acknowledged_before_it_started(
     call, start, folder, acknowledged, sqlite_url
 ):
-    start("worker", "jobs:app", "--database", sqlite_url).says("concurrency")
+    start("worker", "jobs:app", "--database", sqlite_url).wait_for_output("concurrency")
     until(lambda: len(acknowledged()) > 100, 20)
     for number in range(3):
         before, target = acknowledged(), folder / f"copy-{number}.db"
         assert call("backup", target, "--database", sqlite_url).code == 0
-        assert checked(target) == "ok"
+        assert integrity_check(target) == "ok"
         assert before <= ids_in(target)
         assert target.stat().st_mode & 0o777 == 0o600
         assert list(folder.glob(".copy*")) == []
-        until(lambda: len(acknowledged()) > len(before), what="nobody was stopped by it")  # noqa: B023 - called here
+        until(lambda: len(acknowledged()) > len(before), what="the programs to continue")  # noqa: B023 - called here
 
 
-def test_cp_leaves_out_what_was_acknowledged(folder, sqlite_url, tmp_path):
+def test_cp_loses_acknowledged_jobs(folder, sqlite_url, tmp_path):
     with closing(Mulligan(sqlite_url)) as app:
         app.open()
         shutil.copy(tmp_path / "mulligan.db", folder / "before.db")
@@ -75,7 +75,7 @@ def test_cp_leaves_out_what_was_acknowledged(folder, sqlite_url, tmp_path):
     assert (folder / "cp.db").read_bytes() == (folder / "before.db").read_bytes()
 
 
-def test_it_replaces_nothing_and_leaves_nothing_behind(call, folder, sqlite_url):
+def test_backup_overwrites_nothing_and_leaves_no_temporary_files(call, folder, sqlite_url):
     Mulligan(sqlite_url).open().close()
     (folder / "precious.db").write_text("keep me")
     refused = call("backup", "precious.db", "--database", sqlite_url)
@@ -86,7 +86,7 @@ def test_it_replaces_nothing_and_leaves_nothing_behind(call, folder, sqlite_url)
     assert [path.name for path in folder.glob("*.db*")] == ["precious.db"]
 
 
-def test_a_file_system_without_links_gets_its_backup_too(call, folder, sqlite_url, monkeypatch):
+def test_backup_works_on_a_file_system_without_hard_links(call, folder, sqlite_url, monkeypatch):
     Mulligan(sqlite_url).open().close()
 
     def no_links(*_: object) -> None:
@@ -94,11 +94,11 @@ def test_a_file_system_without_links_gets_its_backup_too(call, folder, sqlite_ur
 
     monkeypatch.setattr(os, "link", no_links)
     assert call("backup", "copy.db", "--database", sqlite_url).code == 0
-    assert checked(folder / "copy.db") == "ok"
+    assert integrity_check(folder / "copy.db") == "ok"
     assert call("backup", "copy.db", "--database", sqlite_url).code != 0
 
 
-def test_a_file_that_is_damaged_gives_no_backup(call, folder, sqlite_url, tmp_path):
+def test_backup_of_a_damaged_file_is_refused(call, folder, sqlite_url, tmp_path):
     with closing(Mulligan(sqlite_url)) as app:
         app.enqueue("add", {"a": 1, "b": "x" * 200_000})
     file = tmp_path / "mulligan.db"
@@ -109,14 +109,14 @@ def test_a_file_that_is_damaged_gives_no_backup(call, folder, sqlite_url, tmp_pa
     assert list(folder.glob("*copy*")) == []
 
 
-def test_postgresql_is_told_its_own_tool(call, postgres_url):
-    told = call("backup", "copy.db", "--database", postgres_url)
-    assert (told.code, "pg_dump --format=custom --schema=mulligan" in told.err) == (2, True)
+def test_backup_of_postgresql_suggests_pg_dump(call, postgres_url):
+    answer = call("backup", "copy.db", "--database", postgres_url)
+    assert (answer.code, "pg_dump --format=custom --schema=mulligan" in answer.err) == (2, True)
 
 
-# -- restored -----------------------------------------------------------------------------------------
-def dumped(url: str, tmp_path: Path) -> None:
-    """Into a dump, and from it over what is there now, as docs/operate/backup.md says."""
+# --- Restored ---
+def dump_and_restore(url: str, tmp_path: Path) -> None:
+    """Dump the schema and restore it over the current one, as docs/operate/backup.md describes."""
     binaries, dump = find_binaries(), str(tmp_path / "jobs.dump")
     subprocess.run(
         [binaries / "pg_dump", "--format=custom", "--schema=mulligan", "--file", dump, url],
@@ -127,7 +127,7 @@ def dumped(url: str, tmp_path: Path) -> None:
     subprocess.run([binaries / "pg_restore", "--dbname", url, dump], check=True)
 
 
-def copied(call, url: str, tmp_path: Path) -> None:
+def backup_and_restore(call, url: str, tmp_path: Path) -> None:
     assert call("backup", tmp_path / "copy.db", "--database", url).code == 0
     for left in tmp_path.glob("mulligan.db*"):
         if left.is_file():
@@ -136,7 +136,7 @@ def copied(call, url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.any_store
-def test_after_a_restore_what_ran_runs_again_under_a_token_never_seen(
+def test_after_a_restore_running_jobs_run_again_with_a_new_token(
     app, call, start, store_url, tmp_path
 ):
     (Path.cwd() / "slow.py").write_text(SLOW)
@@ -145,18 +145,18 @@ def test_after_a_restore_what_ran_runs_again_under_a_token_never_seen(
         "MULLIGAN_WORKER__HEARTBEAT": "0.3",
         "MULLIGAN_WORKER__SWEEP": "0.3",
     }
-    job = app.enqueue("naps", {"seconds": 30})
+    job = app.enqueue("nap", {"seconds": 30})
     first = start("worker", "slow:app", **quick)
     until(lambda: app.jobs.get(job.id).state == State.RUNNING, 20)
     refused = call("restored")
     assert (refused.code, "may be alive" in refused.err) == (2, True)
     first.process.kill()
-    first.ended()
+    first.wait_for_exit()
     app.close()
     if store_url.startswith("sqlite"):
-        copied(call, store_url, tmp_path)
+        backup_and_restore(call, store_url, tmp_path)
     else:
-        dumped(store_url, tmp_path)
+        dump_and_restore(store_url, tmp_path)
     until(lambda: call("restored").code == 0, 10)
     assert app.jobs.get(job.id).token == 1_000_001
     app.close()
@@ -172,7 +172,7 @@ from mulligan import Context, Mulligan
 app = Mulligan()
 
 @app.job
-def naps(ctx: Context, seconds: float) -> int:
+def nap(ctx: Context, seconds: float) -> int:
     time.sleep(float(os.environ.get("NAP", seconds)))
     return ctx.token
 """

@@ -1,4 +1,4 @@
-"""`mulligan batches`, as an operator types it."""
+"""`mulligan batches …`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mulligan.cli import completion as complete
-from mulligan.cli.batches import NOTHING
+from mulligan.cli.batches import NO_BATCHES
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def test_list_takes_state_and_owner(call, app, partial):
     assert len(rows(call("batches", "list", "state:partial"))) == 1
     assert len(rows(call("batches", "list", "state:processing", "owner:acme"))) == 0
     answer = call("batches", "list", "state:done")
-    assert (answer.code, "a batch is processing" in answer.err) == (2, True)
+    assert (answer.code, "unknown batch state 'done'" in answer.err) == (2, True)
     answer = call("batches", "list", "kind:add")
     assert (answer.code, "mulligan jobs list batch:ID" in answer.err) == (2, True)
-    assert "no batch matches" in call("batches", "list", "owner:nobody", "-o", "table").err
+    assert "No batch matches" in call("batches", "list", "owner:nobody", "-o", "table").err
 
 
-def test_a_page_names_the_next(call, app):
+def test_a_page_prints_the_cursor_of_the_next(call, app):
     ids = [app.batch(f"b{n}").id for n in range(3)]
     answer = call("batches", "list", "--limit", 2)
     assert f"--cursor {ids[1]}" in answer.err
@@ -57,12 +57,12 @@ def test_a_page_names_the_next(call, app):
     ]
 
 
-def test_an_empty_list_says_how_to_begin(call, app):
+def test_an_empty_list_says_how_to_create_a_batch(call, app):
     app.open()
-    assert NOTHING in call("batches", "list", "-o", "table").err
+    assert NO_BATCHES in call("batches", "list", "-o", "table").err
 
 
-def test_show_tells_members_failures_and_history(call, partial):
+def test_show_prints_members_failures_and_events(call, partial):
     answer = call("batches", "show", partial.id[:22])
     assert answer.code == 0
     assert facts(answer)["members"] == "2 succeeded, 1 dead"
@@ -73,11 +73,15 @@ def test_show_tells_members_failures_and_history(call, partial):
     assert f"mulligan jobs list batch:{partial.id}" in answer.err
 
 
-def test_show_as_json_has_all_of_it(call, partial):
-    told = json.loads(call("batches", "show", partial.id, "-o", "json").out)
-    assert (told["state"], told["counts"]["total"], told["counts"]["dead"]) == ("partial", 3, 1)
-    assert told["failures"][0]["code"] == "BAD_FILE"
-    assert [event["type"] for event in told["events"]] == ["batch.sealed", "batch.partial"]
+def test_show_as_json_has_every_field(call, partial):
+    record = json.loads(call("batches", "show", partial.id, "-o", "json").out)
+    assert (record["state"], record["counts"]["total"], record["counts"]["dead"]) == (
+        "partial",
+        3,
+        1,
+    )
+    assert record["failures"][0]["code"] == "BAD_FILE"
+    assert [event["type"] for event in record["events"]] == ["batch.sealed", "batch.partial"]
     assert json.loads(call("batches", "list", "-o", "jsonl").out)["id"] == partial.id
 
 
@@ -98,7 +102,7 @@ def test_a_terminal_shows_a_bar(terminal, app, partial):
     assert "spring" in terminal("batches", "list").out
 
 
-def test_seal_once(call, app):
+def test_sealing_twice_is_refused(call, app):
     batch = app.batch("spring")
     [row] = rows(call("batches", "seal", batch.id))
     assert row[:2] == [batch.id, "ready"]
@@ -107,7 +111,7 @@ def test_seal_once(call, app):
     assert app.batches.history(batch.id)[0].actor.startswith("cli:")
 
 
-def test_retry_runs_the_dead_once_more(call, app, partial):
+def test_retry_runs_dead_members_again(call, app, partial):
     answer = call("batches", "retry", partial.id, "--dry-run")
     assert (answer.code, "would retry 1 member; nothing was changed" in answer.err) == (0, True)
     assert app.batches.get(partial.id).generation == 1
@@ -121,16 +125,20 @@ def test_retry_runs_the_dead_once_more(call, app, partial):
     assert (reopened.type, reopened.data["reason"]) == ("batch.reopened", "file sent again")
 
 
-def test_retry_as_json_tells_each(call, partial):
-    told = json.loads(call("batches", "retry", partial.id, "-o", "json").out)
-    assert (told["batch"]["state"], len(told["retried"]), told["refused"]) == ("processing", 1, [])
+def test_retry_as_json_lists_each_member(call, partial):
+    record = json.loads(call("batches", "retry", partial.id, "-o", "json").out)
+    assert (record["batch"]["state"], len(record["retried"]), record["refused"]) == (
+        "processing",
+        1,
+        [],
+    )
 
 
-def test_cancel_stops_the_rest(call, app, partial):
+def test_cancel_stops_unfinished_members(call, app, partial):
     batch = app.batch("summer")
     app.enqueue("add", {"a": 1, "b": 1}, batch=batch, delay=60)
     answer = call("batches", "cancel", batch.id, "--dry-run")
-    assert (answer.code, "would cancel 1 member and ask 0 to stop" in answer.err) == (0, True)
+    assert (answer.code, "would cancel 1 member and stop 0 running" in answer.err) == (0, True)
     assert not app.batches.get(batch.id).cancelled
     assert rows(call("batches", "cancel", batch.id, "--reason", "wrong list"))[0][1] == "failed"
     for dry in ((), ("--dry-run",)):
@@ -138,7 +146,7 @@ def test_cancel_stops_the_rest(call, app, partial):
         assert (answer.code, "[ILLEGAL_MOVE]" in answer.err) == (5, True)
 
 
-def test_nobody_knows_it(call, app):
+def test_an_unknown_batch_is_not_found(call, app):
     app.open()
     for command in ("show", "seal", "retry", "cancel"):
         answer = call("batches", command, "nobody")
@@ -146,14 +154,14 @@ def test_nobody_knows_it(call, app):
     assert call("batches", "show", "").code == 2
 
 
-def test_a_member_names_its_batch(call, app, partial):
+def test_a_member_shows_its_batch(call, app, partial):
     [dead] = app.batches.members(partial.id, "state:dead")
     assert "batch:        spring" in call("jobs", "show", dead.id).out
     assert json.loads(call("jobs", "show", dead.id, "-o", "json").out)["batch"]["name"] == "spring"
     assert f"spring ({partial.id}), partial" in call("jobs", "explain", dead.id).out
 
 
-def test_a_member_of_an_expired_batch_stays_dead(call, app):
+def test_an_expired_batch_cannot_be_retried(call, app):
     with app.batch("spring", expires_in=0.001) as batch:
         pass
     app.run_inline()
@@ -161,7 +169,7 @@ def test_a_member_of_an_expired_batch_stays_dead(call, app):
     assert (answer.code, "[BATCH_EXPIRED]" in answer.err) == (5, True)
 
 
-def test_a_member_can_be_enqueued_by_hand(call, app):
+def test_a_member_can_be_enqueued_from_the_command_line(call, app):
     batch = app.batch("spring", owner="acme")
     answer = call("enqueue", "add", "a=1", "b=2", "--batch", batch.id[:24])
     assert app.jobs.get(answer.out.strip()).batch_id == batch.id
@@ -171,9 +179,11 @@ def test_a_member_can_be_enqueued_by_hand(call, app):
     assert (answer.code, "[BATCH_SEALED]" in answer.err) == (5, True)
 
 
-def test_ids_are_completed(app, partial):
+def test_the_shell_completes_batch_ids(app, partial):
     import click
 
     context = click.Context(click.Command("x"))
     context.params = {"database": None}
-    assert complete.batch_ids(context, click.Argument(["id"]), partial.id[:5]) == [partial.id]
+    assert complete.complete_batch_ids(context, click.Argument(["id"]), partial.id[:5]) == [
+        partial.id
+    ]

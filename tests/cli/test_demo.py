@@ -18,20 +18,20 @@ PATIENCE = (
     120.0  # seconds, for a machine that has other things to do; an idle one needs less than thirty
 )
 
-SEEN: dict[str, Callable[[Mulligan], Any]] = {
+EXPECTED: dict[str, Callable[[Mulligan], Any]] = {
     "a flaky job recovered": lambda app: any(
         job.failures for job in app.jobs.list("kind:send_receipt state:succeeded", limit=200)
     ),
     "one failed for good": lambda app: _died(app, "PROGRAMMING_ERROR"),
     "one took too long": lambda app: _died(app, "TIMEOUT"),
     "one was killed": lambda app: _attempt(app, "kind:convert_raw", "PROCESS_DIED"),
-    "one was told to slow down": lambda app: _attempt(app, "kind:translate", "RATE_LIMITED"),
+    "one was rate limited": lambda app: _attempt(app, "kind:translate", "RATE_LIMITED"),
     "one waits for a person": lambda app: app.jobs.list("state:parked"),
     "a breaker opened": lambda app: _happened(app, "dependency.opened", "gateway"),
     "and closed": lambda app: _happened(app, "dependency.closed", "gateway"),
     "a batch is ready": lambda app: app.batches.list(state="ready"),
     "a batch is partial": lambda app: app.batches.list(state="partial"),
-    "a batch was mended": lambda app: _happened(app, "batch.recovered"),
+    "a batch recovered": lambda app: _happened(app, "batch.recovered"),
     "an operation finished": lambda app: any(
         one.state == "finished" for one in app.operations.list()
     ),
@@ -49,7 +49,7 @@ SEEN: dict[str, Callable[[Mulligan], Any]] = {
         {"queue.paused", "kind.held", "job.cancelled", "job.retried", "dependency.changed"}
         <= {event.type for event in app.events.list(limit=200)}
     ),
-    "a rule in shadow spoke": lambda app: any(
+    "a shadow rule matched": lambda app: any(
         "feed-not-there" in (one.judged or "")
         for job in app.jobs.list("kind:parse_feed")
         for one in app.jobs.attempts(job.id)
@@ -69,7 +69,7 @@ def _attempt(app: Mulligan, filter: str, code: str) -> bool:  # noqa: A002 - as 
 
 def _happened(app: Mulligan, type_: str, dependency: str = "") -> bool:
     with app.store.read() as unit:
-        events = unit.events_after(0, 20_000)
+        events = unit.list_events_after(0, 20_000)
     return any(
         one.type == type_ and dependency in ("", one.data.get("dependency")) for one in events
     )
@@ -77,21 +77,21 @@ def _happened(app: Mulligan, type_: str, dependency: str = "") -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE + 60)
-def test_within_half_a_minute_there_is_one_of_everything(start, store_url):
+def test_the_demo_shows_every_outcome_within_half_a_minute(start, store_url):
     demo = start("demo", "--port", "0", "--seconds", "120", "--database", store_url)
-    demo.says("http://", PATIENCE / 2)
-    missing = dict(SEEN)
+    demo.wait_for_output("http://", PATIENCE / 2)
+    missing = dict(EXPECTED)
 
-    def all_seen() -> bool:
-        for name, seen in list(missing.items()):
+    def all_present() -> bool:
+        for name, check in list(missing.items()):
             try:
-                if seen(app):
+                if check(app):
                     del missing[name]
             except MulliganError:
                 continue
         return not missing
 
     with closing(Mulligan(store_url)) as app, suppress(AssertionError):
-        until(all_seen, PATIENCE)
+        until(all_present, PATIENCE)
     assert list(missing) == []
     assert demo.stop().code == 0

@@ -1,4 +1,4 @@
-"""`mulligan demo NAME`: the applications, found in the repository and in a wheel."""
+"""`mulligan demo NAME`: the applications, in the repository and in a wheel."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mulligan.cli import demo as demo_apps
+from mulligan.cli import demo
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parent.parent.parent
-NAMES = sorted(demo_apps.applications())
+NAMES = sorted(demo.applications())
 
 
 def answers(address: str) -> bool:
@@ -29,20 +29,20 @@ def answers(address: str) -> bool:
     return False
 
 
-def test_a_name_that_is_no_application_gets_those_that_are(call):
+def test_an_unknown_application_lists_the_available_ones(call):
     answer = call("demo", "watercolour")
     assert answer.code == 2
-    assert "there is no application 'watercolour'; there are: " in answer.err
+    assert "unknown application 'watercolour'. Available: " in answer.err
     assert "watermark" in answer.err
 
 
-def test_an_application_is_started_in_our_place_with_what_was_said(monkeypatch):
+def test_an_application_replaces_the_process_and_gets_the_options(monkeypatch):
     started = []
-    monkeypatch.setattr(demo_apps.os, "execve", lambda *said: started.append(said))
-    demo_apps.run_application("watermark", "postgresql://db/x", None, 8400)
-    ((program, words, environ),) = started
+    monkeypatch.setattr(demo.os, "execve", lambda *arguments: started.append(arguments))
+    demo.run_application("watermark", "postgresql://db/x", None, 8400)
+    ((program, arguments, environment),) = started
     assert program == sys.executable
-    assert words == [
+    assert arguments == [
         program,
         "-m",
         "watermark",
@@ -51,37 +51,37 @@ def test_an_application_is_started_in_our_place_with_what_was_said(monkeypatch):
         "--port",
         "8400",
     ]
-    assert environ["PYTHONPATH"].split(":")[0] == str(ROOT / "apps")
+    assert environment["PYTHONPATH"].split(":")[0] == str(ROOT / "apps")
 
 
 @pytest.mark.slow
 @pytest.mark.seed("000-14")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(120)
-def test_an_application_runs_on_one_file_and_leaves_nothing(name, tmp_path, monkeypatch):
+def test_an_application_runs_on_one_file_and_leaves_no_files(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    words = [sys.executable, "-m", "mulligan", "demo", name, "--port", str(port)]
+    command = [sys.executable, "-m", "mulligan", "demo", name, "--port", str(port)]
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
     ) as demo:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+\S*", demo.stdout.readline())[0]
-            until(lambda: answers(address), 60, "its page")
+            until(lambda: answers(address), 60, "the page")
         finally:
             demo.terminate()
         assert demo.wait(60) in (0, -signal.SIGTERM)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("pytest")] == []
 
 
-def family(pid):
-    """Those it has started, and those they have."""
-    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return found + [below for one in found for below in family(one)]
+def descendants(pid):
+    """Return the process ids of all children, recursively."""
+    children = [int(id_) for id_ in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [below for child in children for below in descendants(child)]
 
 
-def gone(pid):
+def has_exited(pid):
     stat = Path(f"/proc/{pid}/stat")
     with suppress(FileNotFoundError, ProcessLookupError):
         return stat.read_text().rpartition(")")[2].split()[0] == "Z"
@@ -91,21 +91,21 @@ def gone(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(120)
-def test_an_application_that_is_killed_leaves_nobody_behind(name, tmp_path, monkeypatch):
+def test_a_killed_application_leaves_no_processes(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("MULLIGAN_WORKER__SHUTDOWN_GRACE", "1")
-    words = [sys.executable, "-m", "mulligan", "demo", name]
+    command = [sys.executable, "-m", "mulligan", "demo", name]
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
     ) as demo:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+\S*", demo.stdout.readline())[0]
-            until(lambda: answers(address), 60, "its page")
-            until(lambda: len(family(demo.pid)) >= 2, 60, "a worker and its runners")
-            started = family(demo.pid)
+            until(lambda: answers(address), 60, "the page")
+            until(lambda: len(descendants(demo.pid)) >= 2, 60, "a worker and its runners")
+            started = descendants(demo.pid)
         finally:
             demo.kill()
-    until(lambda: all(gone(pid) for pid in started), 30, "nobody")
+    until(lambda: all(has_exited(pid) for pid in started), 30, "all processes to exit")
 
 
 @pytest.mark.slow

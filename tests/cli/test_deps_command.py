@@ -6,7 +6,7 @@ import pytest
 
 from mulligan import Policy
 from mulligan.cli import completion as complete
-from mulligan.cli.gates import EMPTY
+from mulligan.cli.gates import NO_DEPENDENCIES
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def bring_down(app, kind, jobs=20):
     assert app.dependencies.get("gateway").state == "open"
 
 
-def test_an_empty_list_says_what_to_do(terminal, file_app):
+def test_an_empty_list_says_how_to_declare_a_dependency(terminal, file_app):
     file_app.open()
-    assert " ".join(EMPTY.split()) in " ".join(terminal("deps", "list").out.split())
+    assert " ".join(NO_DEPENDENCIES.split()) in " ".join(terminal("deps", "list").out.split())
 
 
-def test_list_shows_a_breaker_that_has_opened_with_reason_and_next_probe(call, app, call_gateway):
+def test_list_shows_an_open_breaker_with_reason_and_next_probe(call, app, call_gateway):
     bring_down(app, call_gateway)
     (row,) = rows(call("deps", "list"))
     name, status, held, running, _, concurrency, _, _, mode, reason = row
     assert (name, running, concurrency, mode) == ("gateway", "0", "8", "hold")
-    assert status.startswith("open since ")
+    assert status.startswith("open for ")
     assert "next probe in " in status
     assert int(held) > 0
     assert "3 of 3 calls failed in the last 2 min" in reason
@@ -51,11 +51,11 @@ def test_list_shows_a_breaker_that_has_opened_with_reason_and_next_probe(call, a
     assert (record["state"], record["probing"], record["set_by_hand"]) == ("open", False, False)
 
 
-def test_open_and_close_say_who_and_why_and_what_to_type_next(call, app, call_gateway):
+def test_open_and_close_record_actor_and_reason_and_print_the_next_command(call, app, call_gateway):
     call_gateway.enqueue(number=1)
     opened = call("deps", "open", "gateway", "--new", "--for", "2h", "--reason", "they told us")
     (row,) = rows(opened)
-    assert row[1] == "open since 0 s, closes in 2 h"
+    assert row[1] == "open for 0 s, closes in 2 h"
     assert row[2] == "1"
     assert row[-1].startswith("they told us (cli:")
     assert "mulligan deps close gateway" in opened.err
@@ -65,7 +65,7 @@ def test_open_and_close_say_who_and_why_and_what_to_type_next(call, app, call_ga
     assert app.dependencies.get("gateway").state == "ramping"
 
 
-def test_a_probe_is_asked_for_and_refused_where_nothing_is_open(call, app, call_gateway):
+def test_probe_is_refused_unless_the_breaker_is_open(call, app, call_gateway):
     bring_down(app, call_gateway)
     assert rows(call("deps", "probe", "gateway"))[0][1].endswith("next probe in 0 s")
     call("deps", "close", "gateway")
@@ -77,7 +77,7 @@ def test_a_probe_is_asked_for_and_refused_where_nothing_is_open(call, app, call_
 
 
 @pytest.mark.parametrize("verb", ["open", "close", "probe", "set"])
-def test_a_name_that_nothing_names_is_not_found_and_stays_unknown(call, app, call_gateway, verb):
+def test_an_unknown_key_is_not_found_and_not_created(call, app, call_gateway, verb):
     call_gateway.enqueue(number=1)
     answer = call("deps", verb, "gatway", *(("--rate", "1/s") if verb == "set" else ()))
     assert answer.code == 3
@@ -85,7 +85,7 @@ def test_a_name_that_nothing_names_is_not_found_and_stays_unknown(call, app, cal
     assert [one.key for one in app.dependencies.list()] == ["gateway"]
 
 
-def test_set_changes_one_limit_and_keeps_the_other_until_cleared(call, app, call_gateway):
+def test_set_changes_one_limit_until_cleared(call, app, call_gateway):
     app.run_inline()
     call("deps", "set", "gateway", "--concurrency", "3", "--reason", "gently")
     (row,) = rows(call("deps", "set", "gateway", "--rate", "100/m", "--for", "1h"))
@@ -99,29 +99,29 @@ def test_set_changes_one_limit_and_keeps_the_other_until_cleared(call, app, call
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (("set", "gateway"), "concurrency=, rate= or both"),
         (("set", "gateway", "--rate", "often"), "5/s"),
-        (("set", "gateway", "--clear", "--rate", "1"), "--clear goes alone"),
+        (("set", "gateway", "--clear", "--rate", "1"), "--clear cannot be combined"),
         (("open", "two words", "--new"), "without spaces"),
         (("open", "gateway", "--for", "soon"), "2h"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    call, app, call_gateway, arguments, words
+def test_invalid_arguments_are_refused_and_change_nothing(
+    call, app, call_gateway, arguments, expected
 ):
     app.run_inline()
     answer = call("deps", *arguments)
     assert answer.code == 2
-    assert words in answer.err
+    assert expected in answer.err
     found = app.dependencies.get("gateway")
     assert (found.state, found.set_by_hand) == ("closed", False)
 
 
-def test_a_shell_completes_the_keys(app, call_gateway):
+def test_the_shell_completes_dependency_keys(app, call_gateway):
     import click
 
     app.run_inline()
     context = click.Context(click.Command("deps"))
-    assert complete.dependencies(context, click.Argument(["key"]), "ga") == ["gateway"]
+    assert complete.complete_dependencies(context, click.Argument(["key"]), "ga") == ["gateway"]

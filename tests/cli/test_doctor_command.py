@@ -7,21 +7,21 @@ def checks(answer):
     return {check["check"]: check for check in json.loads(answer.out)["checks"]}
 
 
-def test_every_setting_is_told_with_its_origin(call, app, folder, monkeypatch):
+def test_every_setting_is_shown_with_its_origin(call, app, folder, monkeypatch):
     (folder / "mulligan.toml").write_text("[worker]\nconcurrency = 3\n")
     monkeypatch.setenv("MULLIGAN_WORKER__LEASE", "20")
     app.enqueue("ask")
-    told = {one["name"]: one for one in json.loads(call("doctor", "-o", "json").out)["settings"]}
-    assert told["worker.concurrency"] == {
+    record = {one["name"]: one for one in json.loads(call("doctor", "-o", "json").out)["settings"]}
+    assert record["worker.concurrency"] == {
         "name": "worker.concurrency",
         "value": 3,
         "origin": "mulligan.toml",
     }
-    assert told["worker.lease"]["origin"] == "environment MULLIGAN_WORKER__LEASE"
-    assert told["worker.poll"]["origin"] == "default"
+    assert record["worker.lease"]["origin"] == "environment MULLIGAN_WORKER__LEASE"
+    assert record["worker.poll"]["origin"] == "default"
 
 
-def test_a_healthy_database_fails_nothing(call, app):
+def test_no_check_fails_on_a_healthy_database(call, app):
     app.enqueue("add", {"a": 1, "b": 2})
     app.run_inline()
     answer = call("doctor", "-o", "json")
@@ -34,21 +34,21 @@ def test_a_healthy_database_fails_nothing(call, app):
     assert found["workers"]["next"] == "mulligan worker APP"
 
 
-def test_jobs_of_a_kind_nobody_knows_are_told(call, app):
+def test_warns_about_jobs_of_an_unknown_kind(call, app):
     app.enqueue("nobody_knows_me")
     found = checks(call("doctor", "-o", "json"))
     assert found["kinds"]["status"] == "warn"
     assert "nobody_knows_me" in found["kinds"]["found"]
 
 
-def test_a_missing_file_fails_and_is_not_made(call, folder):
+def test_a_missing_file_fails_and_is_not_created(call, folder):
     answer = call("doctor", "-o", "json")
     assert answer.code == 1
     assert checks(answer)["database"]["next"] == "mulligan migrate"
     assert not (folder / "mulligan.db").exists()
 
 
-def test_an_empty_database_fails_with_what_to_type(call, postgres_url):
+def test_an_empty_database_fails_and_suggests_migrate(call, postgres_url):
     answer = call("doctor", "-o", "json", "--database", postgres_url)
     assert answer.code == 1
     schema = checks(answer)["schema"]
@@ -59,7 +59,7 @@ def test_an_empty_database_fails_with_what_to_type(call, postgres_url):
     )
 
 
-def test_a_server_that_is_away_fails_and_no_password_is_shown(call, impatient):
+def test_an_unreachable_server_fails_without_showing_the_password(call, impatient):
     answer = call(
         "doctor",
         "-o",
@@ -72,14 +72,14 @@ def test_a_server_that_is_away_fails_and_no_password_is_shown(call, impatient):
     assert "s3cret" not in answer.out + answer.err
 
 
-def test_a_file_that_is_no_database_is_a_finding(call, folder):
+def test_a_file_that_is_not_a_database_fails_the_check(call, folder):
     (folder / "mulligan.db").write_text("dear diary, " * 1000)
     answer = call("doctor", "-o", "json")
     assert answer.code == 1
     assert checks(answer)["database"]["status"] == "fail"
 
 
-def test_a_file_others_may_read_and_a_thin_lease_are_warnings(call, folder, monkeypatch):
+def test_warns_about_a_readable_file_and_a_short_lease(call, folder, monkeypatch):
     call("migrate")
     (folder / "mulligan.db").chmod(0o644)
     monkeypatch.setenv("MULLIGAN_WORKER__LEASE", "6")
@@ -90,7 +90,7 @@ def test_a_file_others_may_read_and_a_thin_lease_are_warnings(call, folder, monk
     assert found["lease"]["status"] == "warn"
 
 
-def test_it_prints_for_people_and_for_pipes(call, folder):
+def test_prints_a_table_or_tsv(call, folder):
     call("migrate")
     assert "sqlite:///mulligan.db" in call("doctor", "-o", "table").out
     kinds = {line.split("\t")[0] for line in call("doctor").out.splitlines()}

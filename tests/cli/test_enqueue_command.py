@@ -5,8 +5,8 @@ import json
 import pytest
 
 
-def test_values_are_json_where_they_are_json_else_text(call, app):
-    given = (
+def test_values_are_parsed_as_json_or_taken_as_text(call, app):
+    pairs = (
         "n=7",
         "yes=true",
         "list=[1, 2]",
@@ -16,7 +16,7 @@ def test_values_are_json_where_they_are_json_else_text(call, app):
         "nan=NaN",
         "eq=a=b",
     )
-    answer = call("enqueue", "any", *given)
+    answer = call("enqueue", "any", *pairs)
     assert answer.code == 0
     assert app.jobs.get(answer.out.strip()).payload == {
         "n": 7,
@@ -30,13 +30,13 @@ def test_values_are_json_where_they_are_json_else_text(call, app):
     }
 
 
-def test_stdout_is_the_id_alone_and_the_talk_is_on_stderr(call, app):
+def test_stdout_has_only_the_id_and_stderr_the_messages(call, app):
     answer = call("enqueue", "add", "a=1", "b=2")
     assert answer.out == f"{app.jobs.list()[0].id}\n"
     assert "mulligan jobs watch" in answer.err
 
 
-def test_what_is_said_about_the_job_arrives(call, app):
+def test_options_set_the_fields_of_the_job(call, app):
     place = ("--queue", "mail", "--priority", "-3", "--owner", "acme")
     rest = ("--delay", "5m", "--unique", "k", "--max-retries", "0", "-o", "json")
     answer = call("enqueue", "add", "--payload", '{"a": 1, "b": 1}', "b=2", *place, *rest)
@@ -46,16 +46,16 @@ def test_what_is_said_about_the_job_arrives(call, app):
     assert (record["unique_key"], record["max_retries"], record["phase"]) == ("k", 0, "scheduled")
 
 
-def test_a_twin_is_the_first_job_and_another_payload_a_conflict(call, app):
+def test_a_duplicate_returns_the_first_job_and_another_payload_is_refused(call, app):
     first = call("enqueue", "add", "a=1", "b=2", "--unique", "k")
     twin = call("enqueue", "add", "a=1", "b=2", "--unique", "k")
     assert (twin.code, twin.out) == (0, first.out)
-    assert "there already" in twin.err
+    assert "already holds this unique key" in twin.err
     assert call("enqueue", "add", "a=2", "b=2", "--unique", "k").code == 5
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["a"], "KEY=VALUE"),
         (["=1"], "KEY=VALUE"),
@@ -63,31 +63,31 @@ def test_a_twin_is_the_first_job_and_another_payload_a_conflict(call, app):
         (["--payload", "[1]"], "JSON object"),
         (["--payload", "{"], "not valid JSON"),
         (["--payload", '{"a": NaN}'], "NaN"),
-        (["--delay", "soon"], "length of time"),
-        (["--delay", "-5"], "length of time"),
+        (["--delay", "soon"], "invalid duration"),
+        (["--delay", "-5"], "invalid duration"),
         (["--priority", "10"], "priority"),
         (["--max-retries", "-1"], "max_retries"),
         (["--queue", "a b"], "queue"),
         (["--owner", "x" * 501], "owner"),
     ],
 )
-def test_bad_input_is_a_usage_error_and_writes_nothing(call, app, arguments, words):
+def test_bad_input_is_a_usage_error_and_writes_nothing(call, app, arguments, expected):
     answer = call("enqueue", "add", *arguments)
     assert (answer.code, answer.out) == (2, "")
-    assert words in answer.err
+    assert expected in answer.err
     assert app.jobs.list() == []
 
 
-def test_a_kind_nobody_knows_is_enqueued_with_a_warning_and_the_nearest_name(call, app):
+def test_an_unknown_kind_is_enqueued_with_a_warning_and_a_suggestion(call, app):
     app.enqueue("add", {"a": 1, "b": 2})
     app.run_inline()
     answer = call("enqueue", "ad", "a=1")
     assert answer.code == 0
-    assert "no worker has ever named kind ad" in answer.err
+    assert "no recent worker has kind ad" in answer.err
     assert "Did you mean add?" in answer.err
 
 
-def test_a_file_made_just_now_is_said_aloud(call, folder):
+def test_a_newly_created_file_is_reported(call, folder):
     answer = call("enqueue", "add", "a=1")
     assert answer.code == 0
     assert f"{folder}/mulligan.db did not exist" in answer.err
@@ -95,21 +95,21 @@ def test_a_file_made_just_now_is_said_aloud(call, folder):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "told"),
+    ("pairs", "warning"),
     [
         (("a=1", "b=2"), ""),
         (("a=1", "c=2"), "add lacks b and does not take c; it takes a, b"),
         (("a=1",), "add lacks b; it takes a, b"),
     ],
 )
-def test_a_payload_whose_names_do_not_fit_is_said_at_once(app, call, pairs, told):
+def test_a_payload_that_does_not_fit_the_schema_is_reported(app, call, pairs, warning):
     app.run_inline()  # so that the kinds are known
     queued = call("enqueue", "add", *pairs)
     assert queued.code == 0
-    assert ("warning" in queued.err, told in queued.err) == (bool(told), True)
+    assert ("warning" in queued.err, warning in queued.err) == (bool(warning), True)
 
 
-def test_a_kind_that_takes_any_name_is_left_alone(app, call):
+def test_a_kind_that_accepts_any_field_causes_no_warning(app, call):
     @app.job(name="open")
     def anything(**named: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""`mulligan failures`, as an operator types it at 3 a.m."""
+"""`mulligan failures …`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 import pytest
 
 from mulligan.cli import completion as complete
-from mulligan.cli.failures import NOTHING
+from mulligan.cli.failures import NO_FAILURES
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def rows(answer):
     return [line.split("\t") for line in answer.out.splitlines()]
 
 
-def test_list_shows_causes_largest_first_and_what_to_type_next(call, groups):
+def test_list_shows_the_largest_group_first_and_prints_the_next_command(call, groups):
     answer = call("failures", "list")
     first, second = rows(answer)
     assert first[:6] == [
@@ -46,24 +46,24 @@ def test_list_shows_causes_largest_first_and_what_to_type_next(call, groups):
     assert f"mulligan failures show {first[0]}" in answer.err
 
 
-def test_list_takes_the_filter_of_jobs(call, groups):
+def test_list_accepts_job_filters(call, groups):
     assert len(rows(call("failures", "list", "kind:crash"))) == 1
     assert len(rows(call("failures", "list", "owner:acme", "moov atom"))) == 1
     assert len(rows(call("failures", "list", "moov atom"))) == 1
     answer = call("failures", "list", "kind:nobody", "-o", "table")
-    assert (answer.out, "no dead job matches" in answer.err) == ("", True)
+    assert (answer.out, "No dead job matches" in answer.err) == ("", True)
     answer = call("failures", "list", "state:queued")
     assert (answer.code, "groups are made of dead jobs" in answer.err) == (2, True)
     answer = call("failures", "list", "cod:X")
     assert (answer.code, "did you mean code:?" in answer.err) == (2, True)
 
 
-def test_an_empty_list_says_what_would_be_there(call, app):
+def test_an_empty_list_explains_itself(call, app):
     app.open()
-    assert NOTHING in call("failures", "list", "-o", "table").err
+    assert NO_FAILURES in call("failures", "list", "-o", "table").err
 
 
-def test_the_name_of_a_table_is_enough(call, groups):
+def test_the_short_name_in_the_table_is_enough(call, groups):
     for group in groups.values():
         assert (
             dict(rows(call("failures", "show", group.fingerprint[:11])))["group"]
@@ -71,30 +71,30 @@ def test_the_name_of_a_table_is_enough(call, groups):
         )
 
 
-def test_a_person_sees_a_table_with_a_line_of_bars(call, groups):
+def test_a_table_shows_a_sparkline(call, groups):
     out = call("failures", "list", "-o", "table").out
     head, first, *_ = out.splitlines()
     assert head.split()[:4] == ["GROUP", "STATE", "COUNT", "CODE"]
     assert first.split()[:4] == [groups["BAD_FILE"].fingerprint[:11], "new", "4", "BAD_FILE"]
     assert "▁▁▁▁▁▁▁█" in first
     shown = call("failures", "show", groups["BAD_FILE"].fingerprint[:8], "-o", "table").out
-    for words in ("4", "refuse", "24 h", "14 d", "first seen", "This file could not be read."):
-        assert words in shown
+    for expected in ("4", "refuse", "24 h", "14 d", "first seen", "This file could not be read."):
+        assert expected in shown
     assert "moov atom" not in shown
 
 
-def test_show_counts_what_jobs_list_shows_and_names_both_ways_on(call, groups):
+def test_show_agrees_with_jobs_list_and_prints_next_commands(call, groups):
     group = groups["BAD_FILE"]
     answer = call("failures", "show", group.fingerprint)
     facts = dict(rows(answer))
     assert (facts["count"], facts["sample"], facts["kinds"]) == ("4", group.sample.job, "refuse")
-    words = f"mulligan jobs list state:dead group:{group.fingerprint}"
-    assert words in answer.err
-    assert len(rows(call(*words.split()[1:]))) == 4
+    expected = f"mulligan jobs list state:dead group:{group.fingerprint}"
+    assert expected in answer.err
+    assert len(rows(call(*expected.split()[1:]))) == 4
     assert f"mulligan jobs explain {group.sample.job}" in answer.err
 
 
-def test_the_private_half_is_shown_to_who_asks(call, groups):
+def test_private_details_are_shown_only_with_private(call, groups):
     name = groups["BAD_FILE"].fingerprint
     assert "moov atom" in call("failures", "show", name, "--private").out
     plain = json.loads(call("failures", "show", name, "-o", "json").out)
@@ -109,20 +109,22 @@ def test_the_private_half_is_shown_to_who_asks(call, groups):
     )
 
 
-def test_mute_resolve_and_reopen_say_who_why_and_how_to_take_it_back(call, app, groups):
+def test_mute_resolve_and_reopen_record_actor_and_reason(call, app, groups):
     name = groups["BAD_FILE"].fingerprint
     answer = call("failures", "mute", name, "--for", "2h", "--reason", "known", "-o", "json")
     (muted,) = json.loads(answer.out)
     assert (muted["state"], muted["note"], muted["actor"][:4]) == ("muted", "known", "cli:")
     assert f"mulligan failures reopen {name}" in answer.err
-    assert "muted for 2 h, said" in call("failures", "show", name).out
+    assert "muted for 2 h, set by" in call("failures", "show", name).out
     answer = call("failures", "resolve", name, "--note", "fixed in 2026-03")
     assert rows(answer)[0][1] == "resolved"
     assert f"mulligan failures retry {name}" in answer.err
     assert rows(call("failures", "reopen", name))[0][1] == "open"
     with app.store.read() as unit:
         events = [
-            event for event in unit.events_after(0, 10_000) if event.type.startswith("failure.")
+            event
+            for event in unit.list_events_after(0, 10_000)
+            if event.type.startswith("failure.")
         ]
     assert [event.type for event in events] == [
         "failure.muted",
@@ -140,18 +142,18 @@ def test_an_unknown_or_ambiguous_group_is_not_found(call, groups):
     assert call("failures", "show", "").code == 3
 
 
-def test_a_shell_completes_groups_and_filters(app, groups):
+def test_the_shell_completes_groups_and_filters(app, groups):
     context = click.Context(click.Command("x"))
     context.params = {"database": app.settings.database_url}
     name = groups["BAD_FILE"].fingerprint
-    assert name in complete.groups(context, click.Argument(["group"]), "v2-")
-    assert complete.filters(context, click.Argument(["f"]), "cl") == ["class:"]
-    assert complete.filters(context, click.Argument(["f"]), "state:d") == ["state:dead"]
-    assert f"group:{name}" in complete.filters(context, click.Argument(["f"]), "group:v2")
-    assert complete.filters(context, click.Argument(["f"]), "kind:x") == []
+    assert name in complete.complete_groups(context, click.Argument(["group"]), "v2-")
+    assert complete.complete_filters(context, click.Argument(["f"]), "cl") == ["class:"]
+    assert complete.complete_filters(context, click.Argument(["f"]), "state:d") == ["state:dead"]
+    assert f"group:{name}" in complete.complete_filters(context, click.Argument(["f"]), "group:v2")
+    assert complete.complete_filters(context, click.Argument(["f"]), "kind:x") == []
 
 
-def test_jobs_list_and_watch_take_the_new_fields(call, groups):
+def test_jobs_list_and_watch_accept_code_and_owner(call, groups):
     assert len(rows(call("jobs", "list", "code:BAD_FILE"))) == 4
     assert len(rows(call("jobs", "list", "state:dead,queued", "owner:acme"))) == 4
     answer = call("jobs", "list", "arg.text:x")

@@ -1,4 +1,4 @@
-"""What all commands have in common."""
+"""Conventions that all commands share: exit codes, suggestions, help texts, output formats."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from urllib.parse import urlsplit
 import click
 import pytest
 
-from mulligan.cli import COMMANDS, MEANINGS, cli, main
+from mulligan.cli import COMMANDS, EXIT_CODE_MEANINGS, cli, main
 from mulligan.core import errors
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]m")
 
 
-def commands(command: click.Command, path: tuple[str, ...] = ()):
+def iterate_commands(command: click.Command, path: tuple[str, ...] = ()):
     if isinstance(command, click.Group):
         ctx = click.Context(command)
         for name in command.list_commands(ctx):
             found = command.get_command(ctx, name)
             assert found is not None
-            yield from commands(found, (*path, name))
+            yield from iterate_commands(found, (*path, name))
     else:
         yield path, command
 
 
-ALL = dict(commands(cli))
+ALL = dict(iterate_commands(cli))
 
 
-# -- exit codes -------------------------------------------------------------------------------------
+# --- Exit codes ---
 def test_every_exit_code_has_a_meaning_and_every_error_an_exit_code():
-    assert list(MEANINGS) == [0, 1, 2, 3, 4, 5, 6, 7, 130]
+    assert list(EXIT_CODE_MEANINGS) == [0, 1, 2, 3, 4, 5, 6, 7, 130]
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def test_every_exit_code_has_a_meaning_and_every_error_an_exit_code():
         (errors.UniqueTaken("x"), 5),
     ],
 )
-def test_an_error_ends_with_its_code_in_one_line(error, code, monkeypatch, capsys, folder):
+def test_an_error_is_one_line_with_its_code(error, code, monkeypatch, capsys, folder):
     def fail(*_, **__):
         raise error
 
     monkeypatch.setattr("mulligan.cli.job_views.show_list", fail)
     assert main(["jobs", "list"]) == code
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.rstrip().endswith(f"[{error.code}]")
-    assert len(said.err.splitlines()) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.rstrip().endswith(f"[{error.code}]")
+    assert len(captured.err.splitlines()) == 1
 
 
-def test_a_login_that_is_refused_ends_with_4_at_once(call, postgres_url):
+def test_a_refused_login_exits_with_4(call, postgres_url):
     stranger = urlsplit(postgres_url)
     address = stranger.netloc.rpartition("@")[2]
     answer = call(
@@ -69,7 +69,7 @@ def test_a_login_that_is_refused_ends_with_4_at_once(call, postgres_url):
     assert "[ACCESS_DENIED]" in answer.err
 
 
-def test_rights_that_are_missing_end_with_4_and_without_a_traceback(call, file_app, monkeypatch):
+def test_missing_permissions_exit_with_4_without_a_traceback(call, file_app, monkeypatch):
     class Denied(Exception):
         sqlstate = "42501"
 
@@ -84,7 +84,7 @@ def test_rights_that_are_missing_end_with_4_and_without_a_traceback(call, file_a
     assert "permission denied" in answer.err
 
 
-# -- words ------------------------------------------------------------------------------------------
+# --- Names and help ---
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
@@ -98,19 +98,19 @@ def test_rights_that_are_missing_end_with_4_and_without_a_traceback(call, file_a
         (["jobs", "list", "sate:dead"], "state"),
     ],
 )
-def test_a_wrong_name_gets_the_nearest_right_one(call, file_app, wrong, right):
+def test_a_wrong_name_suggests_the_nearest(call, file_app, wrong, right):
     file_app.enqueue("ask")
     answer = call(*wrong)
     assert (answer.code, answer.out) == (2, "")
     assert re.search(rf"did you mean '?{right}", answer.err, re.IGNORECASE)
 
 
-def test_a_command_far_from_any_other_gets_the_list(call):
-    assert "There are: demo, init" in call("xyzzy").err
+def test_an_unknown_command_without_a_near_match_lists_all(call):
+    assert "Available: demo, init" in call("xyzzy").err
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_every_command_and_every_option_says_what_it_does(path):
+def test_every_command_and_option_has_a_help_text(path):
     command = ALL[path]
     assert command.help or path[0] in COMMANDS
     for parameter in command.params:
@@ -129,12 +129,12 @@ MANY = [
 
 
 @pytest.mark.parametrize("path", MANY, ids=" ".join)
-def test_what_may_change_more_than_one_row_has_a_dry_run(path):
+def test_commands_that_change_many_rows_have_a_dry_run(path):
     assert "--dry-run" in {name for parameter in ALL[path].params for name in parameter.opts}
 
 
-# -- looks ------------------------------------------------------------------------------------------
-def test_a_terminal_gets_a_table_with_colours_and_one_line_per_job(terminal, file_app):
+# --- Output ---
+def test_a_terminal_gets_a_coloured_table_with_one_line_per_job(terminal, file_app):
     for _ in range(2):
         file_app.enqueue("refuse")
     file_app.run_inline()
@@ -145,7 +145,7 @@ def test_a_terminal_gets_a_table_with_colours_and_one_line_per_job(terminal, fil
     assert not COLOUR.search(terminal("jobs", "list", NO_COLOR="1").out)
 
 
-def test_a_pipe_gets_tabs_and_colours_only_when_forced(call, file_app, monkeypatch):
+def test_a_pipe_gets_tabs_and_no_colours_unless_forced(call, file_app, monkeypatch):
     file_app.enqueue("refuse")
     file_app.run_inline()
     assert "\t" in call("jobs", "list").out
@@ -165,7 +165,7 @@ def test_a_job_is_watched_live_on_a_terminal(terminal, file_app):
     assert answer.out.count("no live worker") > 1
 
 
-def test_an_export_into_a_file_shows_how_far_it_is(terminal, file_app, folder):
+def test_an_export_into_a_file_shows_progress(terminal, file_app, folder):
     for _ in range(3):
         file_app.enqueue("ask")
     answer = terminal("jobs", "export", out=folder / "jobs.jsonl")

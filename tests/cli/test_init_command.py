@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-def test_what_init_writes_runs_at_once_fails_once_and_succeeds(call, start, folder):
+def test_the_app_that_init_writes_fails_once_and_succeeds(call, start, folder):
     first = call("init", "shop")
     assert first.code == 0
     assert first.out.split() == ["shop/jobs.py", "shop/mulligan.toml"]
@@ -31,35 +31,35 @@ def test_what_init_writes_runs_at_once_fails_once_and_succeeds(call, start, fold
         check=True,
         timeout=50,
     )
-    for words in (
+    for expected in (
         "code 0",
-        "It succeeded at",
+        "Succeeded at",
         "Attempt 1",
         "with CONNECTION (class transient",
         "Retry 1 of",
         "Attempt 2",
     ):
-        assert words in done.stdout
+        assert expected in done.stdout
 
 
-def test_what_is_there_is_never_overwritten(call, folder):
-    mine = (folder / "jobs.py").read_text()
+def test_init_never_overwrites_a_file(call, folder):
+    original = (folder / "jobs.py").read_text()
     answer = call("init")
     assert answer.code == 5
-    assert "jobs.py exists already" in answer.err
-    assert (folder / "jobs.py").read_text() == mine
+    assert "jobs.py already exists" in answer.err
+    assert (folder / "jobs.py").read_text() == original
     assert not (folder / "mulligan.toml").exists()
 
 
-def test_a_place_that_cannot_be_written_is_said_in_a_line(call, folder):
+def test_an_unwritable_directory_is_reported_in_one_line(call, folder):
     answer = call("init", str(folder / "jobs.py" / "below"))
     assert answer.code == 1
     assert len(answer.err.splitlines()) == 1
 
 
-# -- completion -------------------------------------------------------------------------------------
-def completed(*words: str) -> list[str]:
-    """What real bash offers for the last of these words."""
+# --- Completion ---
+def complete_in_bash(*words: str) -> list[str]:
+    """Return what bash suggests for the last of these words."""
     script = f"""
         source <({shlex.quote(sys.executable)} -m mulligan completion bash 2>/dev/null)
         COMP_WORDS=(mulligan {shlex.join(words)}); COMP_CWORD={len(words)}
@@ -77,26 +77,26 @@ def completed(*words: str) -> list[str]:
 def test_bash_completes_commands_options_kinds_and_queues(file_app):
     file_app.enqueue("add", {"a": 1, "b": 2})
     file_app.run_inline()
-    assert completed("jobs", "re") == ["retry", "release"]
-    assert "--cursor" in completed("jobs", "list", "--")
-    assert completed("enqueue", "a") == ["add", "ask"]
-    assert completed("worker", "jobs:app", "--queues", "mail,def") == ["mail,default"]
-    assert completed("jobs", "show", "") == [job.id for job in file_app.jobs.list()]
+    assert complete_in_bash("jobs", "re") == ["retry", "release"]
+    assert "--cursor" in complete_in_bash("jobs", "list", "--")
+    assert complete_in_bash("enqueue", "a") == ["add", "ask"]
+    assert complete_in_bash("worker", "jobs:app", "--queues", "mail,def") == ["mail,default"]
+    assert complete_in_bash("jobs", "show", "") == [job.id for job in file_app.jobs.list()]
 
 
-def test_completing_makes_no_database_and_says_nothing(folder):
-    assert completed("enqueue", "a") == []
+def test_completion_creates_no_database_and_prints_nothing(folder):
+    assert complete_in_bash("enqueue", "a") == []
     assert not (folder / "mulligan.db").exists()
 
 
 def test_every_shell_has_its_script(call):
-    for shell, words in (
+    for shell, expected in (
         ("bash", "complete -o"),
         ("zsh", "compdef"),
         ("fish", "complete --no-files"),
     ):
         answer = call("completion", shell)
         assert answer.code == 0
-        assert words in answer.out
+        assert expected in answer.out
         assert "_MULLIGAN_COMPLETE" in answer.out
     assert call("completion", "cmd").code == 2

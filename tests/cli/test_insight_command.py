@@ -7,31 +7,31 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mulligan.core.errors import Refused
-from mulligan.insight import service as engine
+from mulligan.insight import service as insight_service
 from mulligan.storage.stat_queries import MINUTE, StatRow
-from support.history import many_lives
+from support.history import insert_finished_jobs
 from support.store import now
 
 
 @pytest.fixture
 def past(app):
     """Five hundred jobs of the last days: 60 % succeed at once, 20 % after a retry, 20 % die after four attempts."""
-    many_lives(app.open().store, 500, now=now(app.store), private=10)
+    insert_finished_jobs(app.open().store, 500, now=now(app.store), private=10)
     return app
 
 
-def test_an_empty_database_says_what_to_do(call, app):
+def test_an_empty_database_prints_suggestions(call, app):
     app.open()
-    told = call("insight", "-o", "table")
-    assert told.code == 0
-    assert "0 jobs enqueued since" in told.out
-    assert "mulligan demo" in told.out
+    answer = call("insight", "-o", "table")
+    assert answer.code == 0
+    assert "0 jobs enqueued since" in answer.out
+    assert "mulligan demo" in answer.out
     assert "# all kinds and queues" in call("insight", "--kind", "nobody", "-o", "table").out
 
 
-def test_what_retries_are_worth_is_drawn_and_said(call, past):
-    told = call("insight", "-o", "table").out
-    for words in (
+def test_the_report_shows_rates_bars_costs_and_advice(call, past):
+    output = call("insight", "-o", "table").out
+    for expected in (
         "500 jobs enqueued since",
         "900 attempts ended",
         "retry success       █████        50 %  100 of 200, 43–57 %",
@@ -40,45 +40,45 @@ def test_what_retries_are_worth_is_drawn_and_said(call, past):
         "by hand             no data",
         "of work in 400 failures, cost 4",
         "attempts for each job that started: 1.80",
-        "1. Retries after HTTP_5XX succeed 0 % (0 of 300",
+        "1. Retries after HTTP_5XX succeed in 0 % of cases (0 of 300",
     ):
-        assert words in told, told
+        assert expected in output, output
 
 
-def test_nothing_is_wider_than_a_terminal(call, past):
+def test_the_report_fits_a_terminal(call, past):
     lines = call("insight", "-o", "table").out.split("Advice")[0].splitlines()
     assert max(map(len, lines)) <= 120
 
 
-def test_as_json_every_share_has_its_counts_and_its_value(call, past):
-    told = json.loads(call("insight", "--since", "30d", "-o", "json").out)
-    assert told["numbers"]["retry_success"] == {
+def test_json_has_counts_and_value_of_every_share(call, past):
+    record = json.loads(call("insight", "--since", "30d", "-o", "json").out)
+    assert record["numbers"]["retry_success"] == {
         "part": 100,
         "whole": 200,
         "low": pytest.approx(0.43, abs=0.01),
         "high": pytest.approx(0.57, abs=0.01),
         "value": 0.5,
     }
-    assert told["numbers"]["false_permanent"]["value"] is None
-    assert told["numbers"]["chances"][0]["chance"]["trials"] == 100
-    assert told["partial"] is False
-    assert "Succeeded jobs are kept for 7 d" in told["notes"][0]
+    assert record["numbers"]["false_permanent"]["value"] is None
+    assert record["numbers"]["chances"][0]["chance"]["trials"] == 100
+    assert record["partial"] is False
+    assert "Succeeded jobs are stored for 7 d" in record["notes"][0]
 
 
-def test_in_a_pipe_it_is_lines(call, past):
+def test_a_pipe_gets_tsv_rows(call, past):
     lines = [line.split("\t") for line in call("insight").out.splitlines()]
     assert lines[0][:3] == ["rate", "retry success", "0.5000"]
     assert {line[0] for line in lines} == {"rate", "lately", "attempt", "wasted", "advice"}
 
 
-def test_a_time_that_is_none_is_refused(call, app):
+def test_an_invalid_duration_is_refused(call, app):
     app.open()
     assert call("insight", "--since", "yesterday").code == 2
     assert call("insight", "--since", "1").code == 2
 
 
-# -- the same in Python -----------------------------------------------------------------------------
-def test_python_asks_with_lengths_and_moments(past):
+# --- The same in Python ---
+def test_python_accepts_durations_and_times(past):
     for since in (timedelta(days=7), 7 * 86_400, datetime.now(UTC) - timedelta(days=6, hours=23)):
         assert past.insight(since).numbers.jobs == 500
     assert past.insight(timedelta(days=3)).numbers.jobs < 300
@@ -88,38 +88,38 @@ def test_python_asks_with_lengths_and_moments(past):
         past.insight(datetime.now(UTC) + timedelta(days=1))
 
 
-def test_when_there_is_more_than_is_looked_at_it_is_said(past, monkeypatch):
-    monkeypatch.setattr(engine, "JOBS", 100)
+def test_a_truncated_insight_says_so(past, monkeypatch):
+    monkeypatch.setattr(insight_service, "MAX_JOBS", 100)
     found = past.insight()
     assert found.partial
     assert found.numbers.jobs == 100
-    assert "More was there than is looked at" in found.notes[0]
+    assert "Only the newest jobs are counted: up to 100 jobs" in found.notes[0]
 
 
-def test_jobs_that_have_not_ended_are_named_and_in_no_rate(past):
+def test_pending_jobs_are_noted_and_not_part_of_any_rate(past):
     past.enqueue("add", {"a": 1, "b": 2})
     found = past.insight()
     assert found.numbers.pending == 1
-    assert "1 jobs have not ended yet; they are in no rate, and may change it." in found.notes
+    assert "1 job has not ended yet. The rates do not include pending jobs and may change." in found.notes
 
 
-def test_the_awaitable_twin_answers_the_same(past):
+def test_the_async_method_returns_the_same(past):
     assert asyncio.run(past.aio.insight()).numbers.jobs == 500
 
 
-def test_what_happened_lately_is_told_where_workers_have_counted_it(call, past):
-    assert "Lately" not in call("insight", "-o", "table").out
+def test_recent_rates_are_shown_if_workers_have_counted_them(call, past):
+    assert "Recently" not in call("insight", "-o", "table").out
     with past.store.begin() as unit:
         minute = unit.now() // MINUTE
-        said = '{"kind":"render","outcome":"%s","queue":"default","try":"%s"}'
+        labels = '{"kind":"render","outcome":"%s","queue":"default","try":"%s"}'
         unit.add_stats(
             [
-                StatRow(minute, "tries", said % ("succeeded", 2), 8, 0),
-                StatRow(minute, "tries", said % ("dead", 1), 2, 0),
+                StatRow(minute, "tries", labels % ("succeeded", 2), 8, 0),
+                StatRow(minute, "tries", labels % ("dead", 1), 2, 0),
             ]
         )
-    told = call("insight", "-o", "table").out
+    output = call("insight", "-o", "table").out
     assert (
-        "  last 5 minutes  2 of 10, 6–51 % of attempts failed (20 %); 80 % were retries" in told
-    ), told
+        "  last 5 minutes  2 of 10, 6–51 % of attempts failed (20 %); 80 % were retries" in output
+    ), output
     assert json.loads(call("insight", "-o", "json").out)["lately"][1]["failed"]["value"] == 0.2

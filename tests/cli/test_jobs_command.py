@@ -21,7 +21,7 @@ def parked(app):
     return job
 
 
-# -- read -------------------------------------------------------------------------------------------
+# --- Read ---
 def test_list_is_tsv_when_piped_newest_first(call, app):
     first, second = app.enqueue("add", {"a": 1, "b": 2}), app.enqueue("refuse")
     answer = call("jobs", "list")
@@ -40,7 +40,7 @@ def test_list_as_json_and_jsonl_carries_every_field(call, app):
     assert json.loads(line) == record
 
 
-def test_list_as_a_table_has_a_header_and_prints_text_as_it_is(call, app, monkeypatch):
+def test_list_as_a_table_has_a_header_and_does_not_interpret_markup(call, app, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     app.enqueue("[red]evil[/red]")
     answer = call("jobs", "list", "-o", "table")
@@ -59,22 +59,23 @@ def test_list_takes_a_filter_and_a_limit(call, app, dead):
     assert "3 in all" in limited.err
 
 
-def test_the_next_page_is_what_the_page_before_says(call, app):
+def test_each_page_prints_the_command_for_the_next(call, app):
     ids = [app.enqueue("add", {"a": 1, "b": n}).id for n in range(5)]
-    seen, said = [], ["jobs", "list", "kind:add", "--limit", "2"]
-    while said:
-        answer = call(*said)
-        seen += [line.split("\t")[0] for line in answer.out.splitlines()]
-        said = (
+    listed: list[str] = []
+    command = ["jobs", "list", "kind:add", "--limit", "2"]
+    while command:
+        answer = call(*command)
+        listed += [line.split("\t")[0] for line in answer.out.splitlines()]
+        command = (
             [*answer.err.rpartition("mulligan ")[2].split(), "--limit", "2"]
             if "--cursor" in answer.err
             else []
         )
-    assert seen == ids[::-1]
+    assert listed == ids[::-1]
     assert call("jobs", "list", "--cursor", "nonsense").code == 2
 
 
-def test_jobs_of_the_last_hours_can_be_asked_for(call, app):
+def test_since_filters_by_age(call, app):
     old = app.enqueue("add", {"a": 1, "b": 2})
     app.store.shift_clock(3 * 3600 * 1_000_000)
     new = app.enqueue("add", {"a": 1, "b": 2})
@@ -90,7 +91,7 @@ def test_jobs_of_the_last_hours_can_be_asked_for(call, app):
     assert "since:2h" in answer.err
 
 
-def test_counts_stop_where_they_say(app, call):
+def test_counts_stop_at_their_cap(app, call):
     for _ in range(3):
         app.enqueue("add", {"a": 1, "b": 2})
     assert (
@@ -100,20 +101,20 @@ def test_counts_stop_where_they_say(app, call):
     ) == (3, 2, 0)
 
 
-@pytest.mark.parametrize("words", ["state:ded", "colour:red", "dead", 'kind:"x'])
-def test_a_filter_nobody_understands_is_a_usage_error(call, app, words):
+@pytest.mark.parametrize("expected", ["state:ded", "colour:red", "dead", 'kind:"x'])
+def test_an_invalid_filter_is_a_usage_error(call, app, expected):
     app.enqueue("ask")
-    answer = call("jobs", "list", words)
+    answer = call("jobs", "list", expected)
     assert (answer.code, answer.out) == (2, "")
     assert "[REFUSED]" in answer.err
 
 
-def test_show_tells_facts_attempts_private_half_and_events(call, app):
+def test_show_prints_fields_attempts_private_details_and_events(call, app):
     job = app.enqueue("crash", {"text": f"{ESC}boom"})
     app.run_inline()
     answer = call("jobs", "show", job.id)
     assert answer.code == 0
-    for words in (
+    for expected in (
         "PROGRAMMING_ERROR",
         "ATTEMPTS (1)",
         "private trace",
@@ -121,18 +122,22 @@ def test_show_tells_facts_attempts_private_half_and_events(call, app):
         "job.died",
         "why:",
     ):
-        assert words in answer.out
+        assert expected in answer.out
     assert "\x1b" not in answer.out
 
 
-def test_show_as_json_holds_attempts_and_events(call, dead):
-    told = json.loads(call("jobs", "show", dead.id, "-o", "json").out)
-    assert told["state"] == "dead"
-    assert told["attempts_made"][0]["code"] == "BAD_FILE"
-    assert [event["type"] for event in told["events"]] == ["job.queued", "job.started", "job.died"]
+def test_show_as_json_includes_attempts_and_events(call, dead):
+    record = json.loads(call("jobs", "show", dead.id, "-o", "json").out)
+    assert record["state"] == "dead"
+    assert record["attempts_made"][0]["code"] == "BAD_FILE"
+    assert [event["type"] for event in record["events"]] == [
+        "job.queued",
+        "job.started",
+        "job.died",
+    ]
 
 
-def test_an_id_may_be_given_by_its_beginning(call, dead):
+def test_a_unique_prefix_of_an_id_is_enough(call, dead):
     assert dead.id in call("jobs", "show", dead.id[:-3]).out
 
 
@@ -150,7 +155,7 @@ def test_an_unknown_id_is_not_found(call, app, dead):
         assert answer.err == "mulligan: no job 'zzzz' [NOT_FOUND]\n"
 
 
-def test_an_ambiguous_beginning_is_refused(call, app):
+def test_an_ambiguous_prefix_is_refused(call, app):
     first, _ = app.enqueue("ask"), app.enqueue("ask")
     second = app.jobs.list()[0]
     answer = call("jobs", "show", first.id[:2])
@@ -159,8 +164,8 @@ def test_an_ambiguous_beginning_is_refused(call, app):
     assert f"{first.id}, {second.id}" in answer.err
 
 
-# -- repair -----------------------------------------------------------------------------------------
-def test_cancel_stops_a_waiting_job_and_twice_is_a_conflict(call, app):
+# --- Repair ---
+def test_cancel_ends_a_waiting_job_and_a_second_cancel_is_refused(call, app):
     job = app.enqueue("ask")
     answer = call("jobs", "cancel", job.id, "--reason", "not wanted")
     assert (answer.code, answer.out) == (0, f"{job.id}\tcancelled\tcancelled\n")
@@ -168,7 +173,7 @@ def test_cancel_stops_a_waiting_job_and_twice_is_a_conflict(call, app):
     assert app.jobs.history(job.id)[-1].actor.startswith("cli:")
 
 
-def test_retry_brings_a_dead_job_back(call, app, dead):
+def test_retry_requeues_a_dead_job(call, app, dead):
     answer = call("jobs", "retry", dead.id, "--max-retries", "7", "-o", "json")
     record = json.loads(answer.out)
     assert (answer.code, record["state"], record["generation"], record["max_retries"]) == (
@@ -180,7 +185,7 @@ def test_retry_brings_a_dead_job_back(call, app, dead):
     assert call("jobs", "retry", dead.id).code == 5
 
 
-def test_release_hands_over_the_choice(call, app, parked):
+def test_release_passes_the_choice_to_the_handler(call, app, parked):
     assert call("jobs", "release", parked.id, "--choice", "left").code == 0
     app.run_inline()
     assert app.jobs.get(parked.id).result == "left"
@@ -192,8 +197,8 @@ def test_discard_needs_a_reason(call, app, dead):
     assert app.jobs.get(dead.id).state == "cancelled"
 
 
-# -- watch ------------------------------------------------------------------------------------------
-def test_watch_tells_by_its_exit_code_whether_the_job_succeeded(call, app, dead, parked):
+# --- Watch ---
+def test_the_exit_code_of_watch_says_whether_the_job_succeeded(call, app, dead, parked):
     good = app.enqueue("add", {"a": 1, "b": 2})
     app.run_inline()
     assert call("jobs", "watch", good.id).code == 0
@@ -208,15 +213,15 @@ def test_watch_gives_up_after_its_timeout(call, app):
     assert "[WAIT_TIMEOUT]" in answer.err
 
 
-# -- the database -----------------------------------------------------------------------------------
-def test_looking_makes_no_database(call, folder):
+# --- The database ---
+def test_reading_commands_create_no_database(call, folder):
     answer = call("jobs", "list")
     assert answer.code == 1
     assert str(folder / "mulligan.db") in answer.err
     assert not (folder / "mulligan.db").exists()
 
 
-def test_a_database_that_does_not_answer_is_one_clear_line(call, impatient):
+def test_an_unreachable_database_is_reported_in_one_line(call, impatient):
     answer = call(
         "jobs",
         "list",
@@ -232,7 +237,7 @@ def test_a_database_that_does_not_answer_is_one_clear_line(call, impatient):
     "command",
     [("jobs", "cancel"), ("jobs", "show"), ("workers", "drain"), ("workers", "check", "--id")],
 )
-def test_an_empty_id_is_nobody(call, app, command):
+def test_an_empty_id_is_refused(call, app, command):
     """An unset variable in a shell must not mean the only one there is."""
     job = app.enqueue("add", {"a": 1, "b": 2})
     answer = call(*command, "")
@@ -241,7 +246,7 @@ def test_an_empty_id_is_nobody(call, app, command):
     assert job.refresh().state == "queued"
 
 
-def test_json_says_everything_and_commands_no_terminal(call, app):
+def test_json_escapes_terminal_control_characters(call, app):
     strange = "\x9b31m \x7f \u202e half \ud800 é 🎈"
     app.enqueue("echo", {"a": strange})
     answer = call("jobs", "export")

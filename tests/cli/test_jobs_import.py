@@ -1,4 +1,4 @@
-"""Dead letters out as lines and in again as jobs; what lists say to programs; old jobs indexed."""
+"""`mulligan jobs import`, pages for programs, and `mulligan jobs index`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mulligan.storage import search_queries as skimming
 
 
 @pytest.fixture
-def letters(app, call, folder):
+def exported(app, call, folder):
     """Three dead jobs in a file."""
     made = [
         app.enqueue("refuse", {"text": f"row {n}"}, owner="acme", priority=n, max_retries=n)
@@ -29,16 +29,16 @@ def imported(answer):
 
 
 @pytest.mark.seed("004-79")
-def test_a_dead_letter_that_was_exported_and_imported_runs_again(call, app, letters):
-    made, file = letters
+def test_an_exported_dead_job_can_be_imported_and_runs_again(call, app, exported):
+    jobs, file = exported
     answer = call("jobs", "import", file)
     assert (answer.code, answer.err) == (0, "3 queued\n")
     rows = imported(answer)
     assert [row[0] for row in rows] == ["1", "2", "3"]
     assert {tuple(row[2:]) for row in rows} == {("refuse", "queued")}
     new = [app.jobs.get(row[1]) for row in rows]
-    assert not {job.id for job in new} & {job.id for job in made}
-    for job, old in zip(new, reversed(made), strict=True):
+    assert not {job.id for job in new} & {job.id for job in jobs}
+    for job, old in zip(new, reversed(jobs), strict=True):
         assert (job.kind, job.payload, job.owner, job.priority, job.max_retries, job.queue) == (
             old.kind,
             old.payload,
@@ -51,16 +51,16 @@ def test_a_dead_letter_that_was_exported_and_imported_runs_again(call, app, lett
     assert {app.jobs.get(job.id).state for job in new} == {"dead"}
 
 
-def test_a_file_that_is_imported_twice_makes_no_job_twice(call, app, letters):
-    _, file = letters
+def test_importing_a_file_twice_creates_no_duplicates(call, app, exported):
+    _, file = exported
     first = call("jobs", "import", file)
     again = call("jobs", "import", file)
     assert [row[1] for row in imported(again)] == [row[1] for row in imported(first)]
-    assert again.err == "0 queued, 3 there already\n"
+    assert again.err == "0 queued, 3 already imported\n"
     assert app.jobs.count("state:queued") == 3
 
 
-def test_jobs_keep_their_unique_keys(call, app, folder):
+def test_import_keeps_unique_keys(call, app, folder):
     job = app.enqueue("refuse", unique="order 7")
     app.run_inline()
     (folder / "dead.jsonl").write_text(call("jobs", "export").out)
@@ -69,14 +69,14 @@ def test_jobs_keep_their_unique_keys(call, app, folder):
     assert app.enqueue("refuse", unique="order 7").id == row[1] != job.id
 
 
-def test_a_dry_run_checks_every_line_and_changes_nothing(call, app, letters):
-    _, file = letters
+def test_a_dry_run_checks_every_line_and_changes_nothing(call, app, exported):
+    _, file = exported
     with file.open("a") as more:
         more.write("nonsense\n")
     answer = call("jobs", "import", "--dry-run", file)
     assert answer.code == 1
     assert [row[3] for row in imported(answer)] == ["would be queued"] * 3
-    assert "3 would be queued; nothing was changed, 1 refused" in answer.err
+    assert "3 would be queued, 1 refused; nothing was changed" in answer.err
     assert app.jobs.count() == 3
 
 
@@ -94,13 +94,13 @@ BAD = {
     '{"kind": "add", "payload": {"a": 1, "b": 2}, "queue": "a|b"}': "queue",
     '{"kind": "add", "payload": {"a": 1, "b": 2}, "uses": 7}': "uses must be",
     '{"kind": "add", "payload": {"a": 1, "b": 2}, "unique_key": 7}': "unique_key must be",
-    '{"kind": "mulligan.probe"}': "Mulligan's own",
+    '{"kind": "mulligan.probe"}': "the prefix 'mulligan.' is reserved",
     '{"kind": ""}': "kind",
     "\udcff": "not a line of JSON",
 }
 
 
-def test_a_bad_line_is_told_with_its_number_and_keeps_no_other_out(call, app, folder):
+def test_an_invalid_line_is_reported_and_the_others_are_imported(call, app, folder):
     app.run_inline()
     good = '{"kind": "add", "payload": {"a": 1, "b": 2}}'
     lines = [good, "", *BAD, good]
@@ -108,17 +108,17 @@ def test_a_bad_line_is_told_with_its_number_and_keeps_no_other_out(call, app, fo
     answer = call("jobs", "import", "lines")
     assert answer.code == 1
     assert [row[0] for row in imported(answer)] == ["1", str(len(lines))]
-    told = answer.err.splitlines()
-    for number, (line, words) in enumerate(BAD.items(), start=3):
-        assert any(one.startswith(f"line {number}: ") and words in one for one in told), (
+    output = answer.err.splitlines()
+    for number, (line, expected) in enumerate(BAD.items(), start=3):
+        assert any(one.startswith(f"line {number}: ") and expected in one for one in output), (
             line,
             answer.err,
         )
-    assert told[-1] == f"2 queued, {len(BAD)} refused"
+    assert output[-1] == f"2 queued, {len(BAD)} refused"
     assert app.jobs.count() == 2
 
 
-def test_as_json_refusals_are_among_the_answers(call, app, folder):
+def test_json_output_includes_refused_lines(call, app, folder):
     (folder / "lines").write_text('{"kind": "ask"}\n{}\n')
     good, bad = json.loads(call("jobs", "import", "lines", "-o", "json").out)
     assert (good["line"], good["outcome"], bad["line"], bad["error"]["code"]) == (
@@ -129,7 +129,7 @@ def test_as_json_refusals_are_among_the_answers(call, app, folder):
     )
 
 
-def test_a_key_that_another_payload_holds_refuses_its_line_alone(call, app, folder):
+def test_a_unique_key_conflict_refuses_only_its_line(call, app, folder):
     app.enqueue("nobody_knows_me", {"n": 1}, unique="k")
     record = {"kind": "nobody_knows_me", "payload": {"n": 2}, "unique_key": "k"}
     (folder / "lines").write_text(f'{{"kind": "ask"}}\n{json.dumps(record)}\n')
@@ -137,11 +137,11 @@ def test_a_key_that_another_payload_holds_refuses_its_line_alone(call, app, fold
     assert answer.code == 1
     assert "line 2: unique key 'k' belongs to job" in answer.err
     assert [row[2] for row in imported(answer)] == ["ask"]
-    assert "warning: no worker has named kind ask" in answer.err
+    assert "warning: no recent worker has kind ask" in answer.err
 
 
-# -- lists for programs -------------------------------------------------------------------------------
-def test_a_page_tells_programs_what_they_do_not_see(call, app):
+# --- Pages for programs ---
+def test_page_as_json_has_cursor_and_count(call, app):
     for n in range(3):
         app.enqueue("add", {"a": 1, "b": n})
     page = json.loads(call("jobs", "list", "kind:add", "--limit", "2", "--page", "-o", "json").out)
@@ -154,15 +154,15 @@ def test_a_page_tells_programs_what_they_do_not_see(call, app):
     assert call("jobs", "list", "--page").code == 2
 
 
-def test_a_partial_list_says_so_and_how_to_go_on(call, app, monkeypatch):
-    monkeypatch.setattr(skimming, "EXAMINED", 4)
-    monkeypatch.setattr(skimming, "AT_FIRST", 2)
+def test_a_partial_list_says_so_and_how_to_continue(call, app, monkeypatch):
+    monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 4)
+    monkeypatch.setattr(skimming, "FIRST_EXAMINED", 2)
     job = app.enqueue("ask")
     for n in range(5):
         app.enqueue("add", {"a": 1, "b": n})
     answer = call("jobs", "list", "kind:ask")
     assert (answer.code, answer.out) == (0, "")
-    assert "this is a part" in answer.err
+    assert "Incomplete: stopped after reading" in answer.err
     cursor = answer.err.split("--cursor ")[1].split()[0]
     assert call("jobs", "list", "kind:ask", "--cursor", cursor).out.startswith(job.id)
     assert [
@@ -172,8 +172,8 @@ def test_a_partial_list_says_so_and_how_to_go_on(call, app, monkeypatch):
     assert (watched["partial"], watched["capped"]) == (["queued", "succeeded"], [])
 
 
-# -- arguments ----------------------------------------------------------------------------------------
-def test_old_jobs_of_a_kind_are_indexed_by_a_command(call, app):
+# --- Arguments ---
+def test_index_makes_old_jobs_searchable(call, app):
     job = app.enqueue("bill", {"customer": 7})
 
     @app.job(name="bill", index="customer")
@@ -182,10 +182,10 @@ def test_old_jobs_of_a_kind_are_indexed_by_a_command(call, app):
     assert call("jobs", "index", "bill").code == 3
     app.run_inline()
     assert call("jobs", "list", "arg.customer:7").out == ""
-    assert call("jobs", "index", "bill").err == "1 jobs of bill are indexed\n"
+    assert call("jobs", "index", "bill").err == "1 jobs of bill indexed\n"
     assert call("jobs", "list", "arg.customer:7").out.startswith(job.id)
-    assert complete.filters(
-        click.Context(click.Command("x")), click.Argument(["words"]), "arg"
+    assert complete.complete_filters(
+        click.Context(click.Command("x")), click.Argument(["expected"]), "arg"
     ) == ["arg.customer:"]
     assert call("jobs", "index", "add").code == 2
     assert call("jobs", "list", "arg.a:1").code == 2

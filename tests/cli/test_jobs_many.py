@@ -1,4 +1,4 @@
-"""Several jobs at once, streams of jobs, and the reasons of one."""
+"""`mulligan jobs` on several jobs: repair, export, explain, watch."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import json
 
 import pytest
 
-from mulligan.cli import job_transfer as exporting
+from mulligan.cli import job_transfer
 
 
 @pytest.fixture
 def three(app):
-    """dead, parked, succeeded."""
+    """A dead, a parked and a succeeded job."""
     jobs = [app.enqueue("refuse"), app.enqueue("ask"), app.enqueue("add", {"a": 1, "b": 2})]
     app.run_inline()
     return jobs
 
 
-# -- repair -----------------------------------------------------------------------------------------
-def test_each_of_several_jobs_has_its_own_answer_and_the_first_trouble_is_the_exit_code(
-    call, app, three
-):
+# --- Repair ---
+def test_each_job_has_its_own_result_and_the_first_error_sets_the_exit_code(call, app, three):
     dead, parked, done = three
     answer = call("jobs", "retry", dead.id, done.id, parked.id)
     assert answer.code == 5
@@ -31,7 +29,7 @@ def test_each_of_several_jobs_has_its_own_answer_and_the_first_trouble_is_the_ex
     assert "retry: 2 of 3" in answer.err
 
 
-def test_as_json_those_that_failed_are_told_too(call, three):
+def test_json_output_includes_refused_jobs(call, three):
     dead, _, done = three
     records = json.loads(
         call("jobs", "discard", dead.id, done.id, "nobody", "--reason", "x", "-o", "json").out
@@ -40,7 +38,7 @@ def test_as_json_those_that_failed_are_told_too(call, three):
     assert [record["error"]["code"] for record in records[1:]] == ["ILLEGAL_MOVE", "NOT_FOUND"]
 
 
-def test_a_dry_run_says_what_would_change_and_changes_nothing(call, app, three):
+def test_a_dry_run_shows_the_changes_and_makes_none(call, app, three):
     dead, parked, _ = three
     for verb in (("retry",), ("discard", "--reason", "x")):
         answer = call("jobs", *verb, "--dry-run", dead.id, parked.id)
@@ -57,9 +55,9 @@ def test_bad_input_stops_before_the_first_job(call, app, three):
     assert app.jobs.get(dead.id).state == "dead"
 
 
-# -- export -----------------------------------------------------------------------------------------
-def test_an_export_is_every_job_once_page_after_page(call, app, monkeypatch):
-    monkeypatch.setattr(exporting, "PAGE", 2)
+# --- Export ---
+def test_export_prints_every_job_once_across_pages(call, app, monkeypatch):
+    monkeypatch.setattr(job_transfer, "PAGE_SIZE", 2)
     ids = {app.enqueue("add", {"a": 1, "b": n}).id for n in range(5)}
     app.enqueue("ask")
     answer = call("jobs", "export", "kind:add")
@@ -69,30 +67,30 @@ def test_an_export_is_every_job_once_page_after_page(call, app, monkeypatch):
     assert answer.err == "5 jobs\n"
 
 
-def test_an_export_may_carry_the_attempts(call, three):
+def test_export_can_include_attempts(call, three):
     lines = call("jobs", "export", "state:dead", "--attempts").out.splitlines()
     (attempt,) = json.loads(lines[0])["attempts_made"]
     assert attempt["code"] == "BAD_FILE"
 
 
-# -- explain ----------------------------------------------------------------------------------------
-def test_an_explanation_says_why_by_which_rule_and_what_to_type(call, app):
+# --- Explain ---
+def test_explain_shows_the_reason_the_rule_and_the_next_commands(call, app):
     job = app.enqueue("crash", {"text": "boom"})
     app.run_inline()
-    told = call("jobs", "explain", job.id).out
-    for words in (
+    output = call("jobs", "explain", job.id).out
+    for expected in (
         "queue default, dead. As of",
-        "PROGRAMMING_ERROR (class permanent: trying again would not help; judged by rule py.programming-error)",
-        "That was the end: not retried",
-        "To have such errors tried again: Policy(retry_unknown=True)",
+        "PROGRAMMING_ERROR (class permanent: a retry would not help; rule py.programming-error)",
+        "The job died: not retried",
+        "To have such errors retried: Policy(retry_unknown=True)",
         "1 of 3 used  (system)",
         f"mulligan jobs retry {job.id}",
         f"mulligan jobs discard {job.id}",
     ):
-        assert words in told
+        assert expected in output
 
 
-def test_the_private_half_is_told_only_if_it_is_asked_for(call, app):
+def test_explain_shows_private_details_only_with_private(call, app):
     job = app.enqueue("crash", {"text": "boom"})
     app.run_inline()
     for form in ((), ("-o", "json")):
@@ -104,42 +102,42 @@ def test_the_private_half_is_told_only_if_it_is_asked_for(call, app):
         )
 
 
-def test_python_and_the_command_line_tell_the_same_story(call, app, three):
+def test_python_and_the_command_line_show_the_same_story(call, app, three):
     for job in three:
         text, out = app.jobs.explain(job.id).text, call("jobs", "explain", job.id).out
         assert out.split("What happened")[1].startswith(text.split("What happened")[1].rstrip())
-        told = json.loads(call("jobs", "explain", job.id, "-o", "json").out)
-        assert [one["text"] for one in told["story"]] == [
+        record = json.loads(call("jobs", "explain", job.id, "-o", "json").out)
+        assert [one["text"] for one in record["story"]] == [
             one.text for one in app.jobs.explain(job.id).story
         ]
 
 
-def test_an_explanation_of_a_parked_job_names_its_choices(call, app, three):
-    told = call("jobs", "explain", three[1].id).out
-    assert f"mulligan jobs release {three[1].id} --choice left" in told
-    assert f"mulligan jobs release {three[1].id} --choice right" in told
+def test_explain_lists_the_choices_of_a_parked_job(call, app, three):
+    output = call("jobs", "explain", three[1].id).out
+    assert f"mulligan jobs release {three[1].id} --choice left" in output
+    assert f"mulligan jobs release {three[1].id} --choice right" in output
 
 
-def test_an_explanation_of_one_that_waits_says_for_whom(call, app):
+def test_explain_says_what_a_queued_job_waits_for(call, app):
     job = app.enqueue("nobody_knows_me", max_retries=7, unique="k")
-    told = json.loads(call("jobs", "explain", job.id, "-o", "json").out)
-    facts = {fact["name"]: (fact["value"], fact["origin"]) for fact in told["facts"]}
-    assert told["job"]["phase"] == "no_worker"
+    record = json.loads(call("jobs", "explain", job.id, "-o", "json").out)
+    facts = {fact["name"]: (fact["value"], fact["origin"]) for fact in record["facts"]}
+    assert record["job"]["phase"] == "no_worker"
     assert facts["retries"] == ("0 of 7 used", "job")
-    assert facts["workers for it"] == ("none is live", "")
-    assert facts["unique key"] == ("k (held)", "job")
-    assert told["next"][0] == "mulligan worker APP"
+    assert facts["matching workers"] == ("none is live", "")
+    assert facts["unique key"] == ("k (reserved)", "job")
+    assert record["next"][0] == "mulligan worker APP"
 
 
-def test_an_explanation_of_a_job_in_a_paused_queue_says_how_to_resume_it(call, app):
+def test_explain_says_how_to_resume_a_paused_queue(call, app):
     job = app.enqueue("add", {"a": 1, "b": 2}, queue="mail")
     app.queues.pause("mail", reason="the provider is down")
-    told = call("jobs", "explain", job.id).out
-    assert "the provider is down" in told
-    assert "mulligan queues resume mail" in told
+    output = call("jobs", "explain", job.id).out
+    assert "the provider is down" in output
+    assert "mulligan queues resume mail" in output
 
 
-def test_hints_name_the_database_that_was_named_without_its_password(call, app, store_url):
+def test_hints_repeat_the_database_option_without_its_password(call, app, store_url):
     job = app.enqueue("ask")
     (watch, *_) = [
         line
@@ -149,8 +147,8 @@ def test_hints_name_the_database_that_was_named_without_its_password(call, app, 
     assert "--database" in watch
 
 
-# -- watch ------------------------------------------------------------------------------------------
-def test_a_filter_is_watched_until_nothing_waits_or_runs(call, app, three):
+# --- Watch ---
+def test_watching_a_filter_ends_when_nothing_waits_or_runs(call, app, three):
     answer = call("jobs", "watch", "kind:add")
     assert answer.code == 0
     assert "succeeded\t1" in answer.out
@@ -165,7 +163,7 @@ def test_a_filter_is_watched_until_nothing_waits_or_runs(call, app, three):
     )
 
 
-def test_a_watched_filter_gives_up_after_its_timeout(call, app):
+def test_watching_a_filter_ends_at_its_timeout(call, app):
     app.enqueue("ask")
     answer = call("jobs", "watch", "kind:ask", "--timeout", "0.1")
     assert answer.code == 1

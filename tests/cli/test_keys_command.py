@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 
-def test_a_key_is_printed_once_listed_without_itself_and_revoked(file_app, call):
+def test_a_key_is_printed_once_listed_without_its_secret_and_revoked(file_app, call):
     made = call(
         "keys",
         "create",
@@ -19,7 +19,7 @@ def test_a_key_is_printed_once_listed_without_itself_and_revoked(file_app, call)
     text = made.out.strip()
     assert made.code == 0
     assert file_app.keys.known(text).scope == "acme"
-    assert "only time" in made.err
+    assert "not shown again" in made.err
     key = file_app.keys.list()[0]
     listed = call("keys", "list")
     assert key.id in listed.out
@@ -30,16 +30,16 @@ def test_a_key_is_printed_once_listed_without_itself_and_revoked(file_app, call)
     assert "revoked" in call("keys", "list", "-o", "jsonl").out
 
 
-def test_a_program_gets_the_key_as_json(file_app, call):
+def test_create_as_json_includes_the_key(file_app, call):
     made = json.loads(call("keys", "create", "--scope", "*", "--role", "viewer", "-o", "json").out)
     assert file_app.keys.known(made["key"]).id == made["id"]
     assert made["role"] == "viewer"
     assert made["expires_at"] is None
 
 
-def test_what_makes_no_sense_is_refused(file_app, call):
+def test_invalid_arguments_are_refused(file_app, call):
     file_app.store.prepare()
     assert call("keys", "create", "--scope", "", "--role", "viewer").code == 2
     assert call("keys", "create", "--scope", "acme", "--role", "root").code == 2
     assert call("keys", "revoke", "mk_nobody").code == 3
-    assert "no keys yet" not in call("keys", "list").out
+    assert "No keys yet" not in call("keys", "list").out

@@ -1,4 +1,4 @@
-"""`mulligan kinds`, as an operator types it."""
+"""`mulligan kinds …`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _some_work(app):
 
 @pytest.fixture
 def held(app):
-    """A kind the guard holds: five jobs of two owners died of one cause."""
+    """A kind that the guard holds: five jobs of two owners died of one cause."""
     jobs = [app.enqueue("crash", {"text": str(n)}, owner=f"owner{n % 2}") for n in range(8)]
     app.run_inline()
     return jobs
@@ -25,12 +25,12 @@ def rows(answer):
     return [line.split("\t") for line in answer.out.splitlines()]
 
 
-def test_list_shows_what_is_held_first_with_why_since_when_how_many_wait_and_an_example(call, held):
+def test_list_shows_held_kinds_first_with_reason_age_counts_and_sample(call, held):
     first, *others = rows(call("kinds", "list"))
     assert first[:4] == ["crash", "held", "4", "0"]
     assert first[4].endswith("ago")
     assert first[5] == held[4].id
-    assert first[6].startswith("5 jobs of 2 owners died of")
+    assert first[6].startswith("5 jobs of 2 owners died with PROGRAMMING_ERROR")
     assert first[6].endswith("(guard)")
     assert {row[1] for row in others} == {"open"}
     assert [row[0] for row in rows(call("kinds", "list", "--held"))] == ["crash"]
@@ -45,7 +45,7 @@ def test_list_shows_what_is_held_first_with_why_since_when_how_many_wait_and_an_
     assert record["fingerprint"]
 
 
-def test_release_lets_all_go_and_says_where_the_dead_are(call, app, held):
+def test_release_reopens_a_kind_and_prints_how_to_list_the_dead_jobs(call, app, held):
     answer = call("kinds", "release", "crash", "--reason", "fixed")
     assert rows(answer)[0][:3] == ["crash", "open", "4"]
     assert "mulligan jobs list kind:crash state:dead" in answer.err
@@ -53,31 +53,31 @@ def test_release_lets_all_go_and_says_where_the_dead_are(call, app, held):
     assert call("jobs", "list", "kind:crash", "state:dead").out.count(held[0].id) == 1
 
 
-def test_hold_and_release_by_hand_say_who_and_why(call, app):
+def test_hold_and_release_record_actor_and_reason(call, app):
     answer = call("kinds", "hold", "add", "--for", "2h", "--reason", "the table is migrated")
     (row,) = rows(answer)
-    assert row[1] == "held for 2 h"
+    assert row[1] == "held, released in 2 h"
     assert row[-1].startswith("the table is migrated (cli:")
     assert "mulligan kinds release add" in answer.err
     assert app.kinds.get("add").held
     assert json.loads(call("kinds", "release", "add", "-o", "json").out)["held"] is False
 
 
-def test_nothing_is_held(call):
+def test_list_held_is_empty_if_nothing_is_held(call):
     assert rows(call("kinds", "list", "--held")) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [(("hold", "two words"), "without spaces"), (("hold", "add", "--for", "soon"), "2h")],
 )
-def test_what_makes_no_sense_is_refused(call, arguments, words):
+def test_invalid_arguments_are_refused(call, arguments, expected):
     answer = call("kinds", *arguments)
     assert answer.code == 2
-    assert words in answer.err
+    assert expected in answer.err
 
 
-def test_doctor_names_what_is_held_and_what_to_type(call, held):
+def test_doctor_reports_held_kinds(call, held):
     answer = call("doctor")
     assert "kind crash is held by its guard since" in answer.out
     assert "mulligan kinds release crash" in answer.out

@@ -14,15 +14,15 @@ def test_a_dry_run_changes_nothing_and_the_real_one_is_safe_to_repeat(call, empt
     applied = call("migrate", "--database", empty_url)
     assert applied.out == planned.out.replace("pending", "applied")
     again = call("migrate", "--database", empty_url)
-    assert (again.code, again.out, again.err) == (0, "", "the schema is up to date\n")
+    assert (again.code, again.out, again.err) == (0, "", "The schema is up to date.\n")
 
 
-def test_a_dry_run_makes_no_file(call, folder):
+def test_a_dry_run_creates_no_file(call, folder):
     assert call("migrate", "--dry-run").code == 0
     assert not (folder / "mulligan.db").exists()
 
 
-def test_a_url_of_no_known_kind_is_a_usage_error(call):
+def test_an_unknown_database_url_is_a_usage_error(call):
     assert call("migrate", "--database", "mysql://x").code == 2
 
 
@@ -37,5 +37,5 @@ def test_a_url_of_no_known_kind_is_a_usage_error(call):
         ("postgresql://h/db", "sqlite:///db", False),
     ],
 )
-def test_two_spellings_of_one_database_are_one(one, other, same):
+def test_two_spellings_of_one_database_are_the_same(one, other, same):
     assert same_database(one, other) is same

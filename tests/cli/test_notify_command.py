@@ -1,4 +1,4 @@
-"""`mulligan notify`, as an operator types it."""
+"""`mulligan notify …`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_add_shows_the_secret_once(call):
     assert "whsec_" not in call("notify", "list", "-o", "json").out
 
 
-def test_mail_and_others_show_to_where_without_secrets(call):
+def test_list_shows_mail_and_apprise_targets_without_secrets(call):
     call("notify", "add", "job.died", "--email", "ann@example.com", "--email", "bo@example.com")
     call("notify", "add", "job.died", "--apprise", "ntfy://topic-that-is-secret")
     found = rows(call("notify", "list"))
@@ -61,7 +61,7 @@ def test_mail_and_others_show_to_where_without_secrets(call):
     ]
 
 
-def test_off_and_on_and_away_by_the_first_characters(call, hook):
+def test_disable_enable_rotate_and_remove_accept_an_id_prefix(call, hook):
     short = hook["id"][:10]
     answer = call("notify", "disable", short, "--reason", "too loud")
     assert rows(answer)[0][-1] == "off: too loud"
@@ -73,7 +73,7 @@ def test_off_and_on_and_away_by_the_first_characters(call, hook):
     assert rows(call("notify", "list")) == []
 
 
-def test_a_test_message_is_a_delivery(call, hook):
+def test_a_test_message_is_listed_as_a_delivery(call, hook):
     (sent,) = rows(call("notify", "test", hook["id"]))
     assert sent[2:5] == ["queued", "0", "subscription.test"]
     (listed,) = rows(
@@ -85,10 +85,10 @@ def test_a_test_message_is_a_delivery(call, hook):
     assert record["body"]["type"] == "subscription.test"
 
 
-def test_doctor_says_who_is_not_told_and_what_to_type(call, app, hook):
+def test_doctor_reports_failing_and_disabled_subscriptions(call, app, hook):
     assert "1 known, all on, none fails" in call("doctor").out
     with app.store.begin() as unit:
-        unit.undelivered(hook["id"])
+        unit.record_failed_delivery(hook["id"])
     assert "1 failures in a row since" in call("doctor").out
     call("notify", "disable", hook["id"], "--reason", "too loud")
     answer = call("doctor").out
@@ -97,17 +97,17 @@ def test_doctor_says_who_is_not_told_and_what_to_type(call, app, hook):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "expected"),
     [
-        (("add", "job.dead", "--webhook", HOOK), 2, "did you mean job.died"),
+        (("add", "job.dead", "--webhook", HOOK), 2, "Did you mean job.died"),
         (("add", "job.died"), 2, "--webhook"),
-        (("add", "job.died", "--webhook", HOOK, "--email", "a@example.com"), 2, "one of"),
+        (("add", "job.died", "--webhook", HOOK, "--email", "a@example.com"), 2, "exactly one of"),
         (("add", "job.died", "--webhook", "ftp://x"), 2, "https://"),
-        (("add", "job.died", "--webhook", HOOK, "--batch", "none"), 3, "no batch"),
-        (("test", "sub_none"), 3, "no subscription"),
-        (("rotate", "sub_none"), 3, "no subscription"),
+        (("add", "job.died", "--webhook", HOOK, "--batch", "none"), 3, "unknown batch"),
+        (("test", "sub_none"), 3, "unknown subscription"),
+        (("rotate", "sub_none"), 3, "unknown subscription"),
     ],
 )
-def test_what_makes_no_sense_is_refused(call, arguments, code, words):
+def test_invalid_arguments_are_refused(call, arguments, code, expected):
     answer = call("notify", *arguments)
-    assert (answer.code, words in answer.err) == (code, True), answer.err
+    assert (answer.code, expected in answer.err) == (code, True), answer.err

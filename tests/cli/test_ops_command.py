@@ -1,4 +1,4 @@
-"""`mulligan ops`, and what else begins an operation, as an operator types it at 3 a.m."""
+"""`mulligan ops …`, and other commands that start operations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from mulligan.cli import ops as bulk
-from mulligan.cli.ops import NONE_YET, NOTHING
+from mulligan.cli import ops
+from mulligan.cli.ops import NO_MATCHING_JOBS, NO_OPERATIONS
 from mulligan.operations import chore as operate
 
 
 @pytest.fixture
 def dead(app):
-    """Four dead of one cause, one of another."""
+    """Four jobs that died of one cause, and one of another."""
     jobs = [app.enqueue("refuse", {"text": f"moov atom {n}"}, owner="acme") for n in range(4)]
     jobs.append(app.enqueue("crash", {"text": "secret key"}))
     app.run_inline()
@@ -24,7 +24,7 @@ def dead(app):
 
 @pytest.fixture
 def worker(app):
-    """Somebody who takes turns and runs jobs, inline, for as long as the test lasts."""
+    """Run operations and jobs inline until the test ends."""
     over = threading.Event()
 
     def work():
@@ -47,18 +47,21 @@ def facts(answer):
     return dict(line.split("\t") for line in answer.out.splitlines())
 
 
-def test_a_dry_run_tells_everything_and_changes_nothing(call, app, dead):
+def test_a_dry_run_shows_the_preview_and_changes_nothing(call, app, dead):
     answer = call("ops", "start", "retry", "code:BAD_FILE", "--dry-run")
-    said = facts(answer)
+    shown = facts(answer)
     assert answer.code == 0
-    assert (said["jobs"], said["codes"], said["kinds"], said["owners"]) == (
+    assert (shown["jobs"], shown["codes"], shown["kinds"], shown["owners"]) == (
         "4",
         "BAD_FILE 4",
         "refuse 4",
         "acme 4",
     )
-    assert (said["steps"], said["chance"]) == ("1, 3", "nobody has tried yet")
-    assert "would retry: 4; nothing was changed" in answer.err
+    assert (shown["steps"], shown["chance"]) == (
+        "1, 3",
+        "unknown: no job with these causes was retried before",
+    )
+    assert "would retry 4; nothing was changed" in answer.err
     assert app.operations.list() == []
     record = json.loads(
         call("ops", "start", "retry", "code:BAD_FILE", "--dry-run", "-o", "json").out
@@ -66,25 +69,25 @@ def test_a_dry_run_tells_everything_and_changes_nothing(call, app, dead):
     assert (record["count"], record["codes"], record["chance"]) == (4, {"BAD_FILE": 4}, None)
 
 
-def test_start_follows_to_the_end_and_exits_with_six_when_it_stopped(call, app, dead, worker):
+def test_start_watches_and_exits_with_6_when_the_operation_stops(call, app, dead, worker):
     answer = call(
         "ops", "start", "retry", "code:BAD_FILE", "--reason", "perhaps", "--stop-if", "50%"
     )
     assert answer.code == 6
-    said = facts(answer)
-    assert (said["state"], said["untouched"], said["reason"]) == ("stopped", "3", "perhaps")
+    shown = facts(answer)
+    assert (shown["state"], shown["untouched"], shown["reason"]) == ("stopped", "3", "perhaps")
     assert (
-        "1 of the 1 of step 1 of 2 failed again of the same cause (BAD_FILE), more than 50 %"
+        "Stopped at step 1 of 2: 1 of 1 retried jobs failed again with BAD_FILE (limit 50 %)."
         in answer.err
     )
     assert "mulligan ops items" in answer.err
     assert app.operations.list()[0].actor.startswith("cli:")
 
 
-def test_start_ends_well_when_all_is_done(call, app, dead):
+def test_watch_exits_with_0_when_the_operation_finishes(call, app, dead):
     answer = call("ops", "start", "discard", "code:BAD_FILE", "--reason", "no", "--no-wait")
     assert (answer.code, facts(answer)["state"]) == (0, "running")
-    operate.turn(app.store)
+    operate.run_operations(app.store)
     one = app.operations.list()[0]
     answer = call("ops", "show", one.id[:20], "--watch")
     assert (answer.code, facts(answer)["state"], facts(answer)["ended"]) == (
@@ -95,7 +98,7 @@ def test_start_ends_well_when_all_is_done(call, app, dead):
 
 
 def test_list_show_and_items(call, app, dead):
-    assert NONE_YET in call("ops", "list", "-o", "table").err
+    assert NO_OPERATIONS in call("ops", "list", "-o", "table").err
     one = app.operations.start("retry", "code:BAD_FILE")
     app.run_inline()
     (row,) = rows(call("ops", "list"))
@@ -115,11 +118,11 @@ def test_pause_resume_abort(call, app, dead):
     assert facts(call("ops", "pause", one.id, "--reason", "lunch"))["state"] == "paused"
     assert facts(call("ops", "resume", one.id))["state"] == "running"
     answer = call("ops", "abort", one.id, "--reason", "no")
-    assert (facts(answer)["state"], "4 of 4 are untouched" in answer.err) == ("aborted", True)
+    assert (facts(answer)["state"], "4 of 4 jobs are untouched" in answer.err) == ("aborted", True)
     assert call("ops", "resume", one.id).code == 5
 
 
-def test_failures_retry_and_jobs_with_a_filter_are_the_same_operation(call, app, dead):
+def test_failures_retry_and_jobs_with_a_filter_start_operations(call, app, dead):
     group = next(group for group in app.failures.groups() if group.code == "BAD_FILE")
     first = facts(call("failures", "retry", group.fingerprint[:8], "--no-wait"))
     assert (first["filter"], first["total"]) == (f"group:{group.fingerprint}", "4")
@@ -143,21 +146,21 @@ def test_failures_retry_and_jobs_with_a_filter_are_the_same_operation(call, app,
     )
 
 
-def test_ids_or_a_filter_and_not_both(call, app, dead):
+def test_ids_and_a_filter_cannot_be_combined(call, app, dead):
     for arguments in ((), (dead[0].id, "--filter", "state:dead")):
         answer = call("jobs", "retry", *arguments)
-        assert (answer.code, "one of both" in answer.err) == (2, True)
+        assert (answer.code, "not both" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "expected"),
     [
         (("retry",), 2, "needs a filter"),
         (("retry", "cod:X"), 2, "did you mean code:?"),
-        (("retry", "state:running"), 5, "retry is for jobs"),
-        (("retry", "state:dead", "--steps", "rest,1"), 2, "can only be the last"),
-        (("retry", "state:dead", "--steps", "1,x"), 2, "steps: each is"),
-        (("retry", "state:dead", "--stop-if", "often"), 2, "no share"),
+        (("retry", "state:running"), 5, "retry applies to jobs"),
+        (("retry", "state:dead", "--steps", "rest,1"), 2, "must be the last step"),
+        (("retry", "state:dead", "--steps", "1,x"), 2, "steps: each must be"),
+        (("retry", "state:dead", "--stop-if", "often"), 2, "invalid share"),
         (("retry", "state:dead", "--stop-if", "200%"), 2, "stop_if"),
         (("retry", "state:dead", "--rate", "0"), 2, "rate"),
         (("discard", "state:dead"), 2, "needs a reason"),
@@ -165,20 +168,20 @@ def test_ids_or_a_filter_and_not_both(call, app, dead):
         (("burn", "state:dead"), 2, "burn"),
     ],
 )
-def test_nonsense_is_refused(call, app, dead, arguments, code, words):
+def test_invalid_arguments_are_refused(call, app, dead, arguments, code, expected):
     answer = call("ops", "start", *arguments)
-    assert (answer.code, words in answer.err) == (code, True), answer.err
+    assert (answer.code, expected in answer.err) == (code, True), answer.err
     assert app.operations.list() == []
 
 
-def test_nothing_to_do_starts_nothing(call, app, dead):
+def test_a_filter_without_matches_starts_no_operation(call, app, dead):
     answer = call("ops", "start", "retry", "code:NEVER")
-    assert (answer.code, NOTHING in answer.err, app.operations.list()) == (0, True, [])
+    assert (answer.code, NO_MATCHING_JOBS in answer.err, app.operations.list()) == (0, True, [])
 
 
 @pytest.fixture
 def many(app):
-    """A hundred and one dead."""
+    """101 dead jobs."""
     for n in range(101):
         app.enqueue("refuse", {"text": f"part {n}"})
     app.run_inline()
@@ -187,14 +190,16 @@ def many(app):
 @pytest.mark.parametrize(
     ("keys", "code", "begun"), [("101\n", 0, 1), ("yes\n", 130, 0), ("\n", 130, 0)]
 )
-def test_on_a_terminal_many_jobs_need_their_number_typed(terminal, app, many, keys, code, begun):
+def test_on_a_terminal_many_jobs_need_confirmation_by_their_number(
+    terminal, app, many, keys, code, begun
+):
     answer = terminal("ops", "start", "retry", "state:dead", "--no-wait", keys=keys)
-    assert "Type 101 to go on" in answer.out
+    assert "Type 101 to confirm" in answer.out
     assert "BAD_FILE 101" in answer.out
     assert (answer.code, len(app.operations.list())) == (code, begun)
 
 
-def test_few_jobs_or_a_yes_are_not_asked_about(terminal, app, many):
+def test_few_jobs_or_yes_need_no_confirmation(terminal, app, many):
     assert "Type" not in terminal("ops", "start", "retry", "state:dead", "--no-wait", "--yes").out
     app.enqueue("crash", {"text": "x"})
     app.run_inline()
@@ -202,26 +207,30 @@ def test_few_jobs_or_a_yes_are_not_asked_about(terminal, app, many):
     assert len(app.operations.list()) == 2
 
 
-def test_ctrl_c_leaves_it_running_and_says_how_to_look_again(start, app, dead, store_url):
+def test_ctrl_c_leaves_the_operation_running_and_prints_how_to_follow_it(
+    start, app, dead, store_url
+):
     program = start("ops", "start", "retry", "code:BAD_FILE", MULLIGAN_DATABASE_URL=store_url)
-    program.says("0 of 4")
+    program.wait_for_output("0 of 4")
     program.signal(signal.SIGINT)
-    answer = program.ended()
+    answer = program.wait_for_exit()
     (one,) = app.operations.list()
     assert (answer.code, one.state) == (130, "running")
-    assert f"the operation goes on; mulligan ops show {one.id} --watch" in answer.err
+    assert (
+        f"The operation continues. Follow it with: mulligan ops show {one.id} --watch" in answer.err
+    )
 
 
-def test_without_a_worker_it_says_so_and_a_timeout_ends_the_watching(call, app, dead, monkeypatch):
-    monkeypatch.setattr(bulk, "ALONE_AFTER", 0.0)
+def test_a_missing_worker_is_reported_and_a_timeout_ends_the_watch(call, app, dead, monkeypatch):
+    monkeypatch.setattr(ops, "NO_WORKER_AFTER", 0.0)
     answer = call("ops", "start", "retry", "code:BAD_FILE", "--timeout", "0.5")
     assert answer.code == 1
-    assert bulk.NOBODY in answer.err
-    assert "the operation goes on" in answer.err
+    assert ops.NO_LIVE_WORKER in answer.err
+    assert "The operation continues" in answer.err
     assert "is still running after 0.5 s [WAIT_TIMEOUT]" in answer.err
 
 
-def test_a_bar_shows_how_far_it_is(terminal, app, dead, worker):
+def test_a_progress_bar_is_shown_on_a_terminal(terminal, app, dead, worker):
     answer = terminal("ops", "start", "retry", "code:BAD_FILE", "--stop-if", "1")
     assert (answer.code, "4 of 4" in answer.out or "step" in answer.out) == (0, True)
-    assert "retry of 4: 4 same" in answer.out
+    assert "Retry of 4 jobs: 4 failed again." in answer.out

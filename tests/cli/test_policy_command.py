@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mulligan import Fixed, Rule, Then
-from mulligan.cli.policy import BAR, bar
-from mulligan.retries.preview import Try
+from mulligan.cli.policy import WINDOW_WIDTH, draw_attempt_window
+from mulligan.retries.preview import PlannedAttempt
 
 
 @pytest.fixture(autouse=True)
@@ -15,24 +15,24 @@ def _known(app):
     app.run_inline()
 
 
-def test_without_a_kind_there_is_a_line_for_each_and_one_for_the_system(call):
+def test_show_without_a_kind_lists_the_system_and_every_kind(call):
     answer = call("policy", "show")
     lines = [line.split("\t") for line in answer.out.splitlines()]
     assert answer.code == 0
     assert [line[0] for line in lines] == ["(system)", "add", "ask", "crash", "refuse", "wait_for"]
     assert lines[0][2:4] == ["3", "default"]
-    assert "a worker with other settings has another" in answer.err
+    assert "A worker with other settings differs" in answer.err
     assert len(json.loads(call("policy", "show", "-o", "json").out)) == len(lines)
 
 
-def test_a_kind_is_told_in_fields_classes_and_tries(call):
+def test_show_prints_fields_classes_and_attempts_of_a_kind(call):
     lines = [line.split("\t") for line in call("policy", "show", "add").out.splitlines()]
     assert {line[0] for line in lines} == {"field", "class", "try"}
     assert ["field", "max_retries", "3", "system", "default"] in lines
     assert [
         "class",
         "auth",
-        "no: such failures do not go away by themselves",
+        "no: a retry does not fix failures of class auth",
         "",
         "",
         "",
@@ -43,10 +43,10 @@ def test_a_kind_is_told_in_fields_classes_and_tries(call):
     assert [line[2] for line in lines if line[:2] == ["try", "unknown"]] == ["1", "2", "3"]
 
 
-def test_json_has_the_whole_of_it(call):
-    told = json.loads(call("policy", "show", "add", "-o", "json").out)
-    assert set(told) == {"kind", "queue", "fields", "classes", "rules"}
-    unknown = next(one for one in told["classes"] if one["class"] == "unknown")
+def test_show_as_json_has_every_field(call):
+    record = json.loads(call("policy", "show", "add", "-o", "json").out)
+    assert set(record) == {"kind", "queue", "fields", "classes", "rules"}
+    unknown = next(one for one in record["classes"] if one["class"] == "unknown")
     assert (unknown["limit"], unknown["limit_origin"], len(unknown["calendar"])) == (
         2,
         "default",
@@ -67,7 +67,7 @@ def test_a_table_draws_the_calendar(call, monkeypatch):
     assert "●" in out
 
 
-def test_rules_with_terms_of_their_own_are_listed_and_their_secrets_are_not(app, call):
+def test_rules_with_their_own_settings_are_listed_without_secrets(app, call):
     step = Then(queue="big", settings={"model": "small", "api_key": "hunter2hunter2"})
     busy = Rule(
         "busy",
@@ -96,7 +96,7 @@ def test_rules_with_terms_of_their_own_are_listed_and_their_secrets_are_not(app,
     plain = json.loads(call("policy", "show", "add", "-o", "json").out)["rules"]
     assert [(rule["id"], rule["max_retries"]) for rule in plain] == [("busy", 1)]
     table = call("policy", "show", "add", "-o", "table").out
-    assert "Rules with terms of their own" in table
+    assert "Rules with their own retry settings" in table
     assert "hunter2" not in f"{listed}{plain}{table}"
 
 
@@ -105,28 +105,28 @@ def test_an_unknown_kind_is_not_found(call):
     assert (answer.code, "did you mean 'add'" in answer.err) == (3, True)
 
 
-def test_a_bar_spans_what_is_possible():
-    found = Try(2, 10, 5, 15, 5, 10, 15)
-    assert bar(found, 15) == "·" * 10 + "─" * 11 + "●" + "─" * 10
-    assert len(bar(found, 15)) == BAR
-    assert bar(Try(1, 0, 0, 0, 0, 0, 0), 0) == "●"
+def test_the_window_spans_the_possible_start_times():
+    found = PlannedAttempt(2, 10, 5, 15, 5, 10, 15)
+    assert draw_attempt_window(found, 15) == "·" * 10 + "─" * 11 + "●" + "─" * 10
+    assert len(draw_attempt_window(found, 15)) == WINDOW_WIDTH
+    assert draw_attempt_window(PlannedAttempt(1, 0, 0, 0, 0, 0, 0), 0) == "●"
 
 
-def test_a_file_that_is_not_there_is_a_mistake_of_the_caller(call, tmp_path):
+def test_a_missing_file_is_a_usage_error(call, tmp_path):
     answer = call("policy", "test", "--jsonl", str(tmp_path / "nobody.jsonl"))
     assert (answer.code, "does not exist" in answer.err) == (2, True)
 
 
-def test_a_verdict_says_what_the_name_of_its_group_is_made_of(call):
+def test_test_shows_what_the_group_is_made_of(call):
     out = call(
         "policy", "test", "HTTP Error 503: gone", "--exception", "urllib.error.HTTPError"
     ).out
     assert "made of\tclass transient; code HTTP_5XX; " in out
-    told = json.loads(call("policy", "test", "order 7 is odd", "-o", "json").out)
-    assert told["group_of"] == {
+    record = json.loads(call("policy", "test", "order 7 is odd", "-o", "json").out)
+    assert record["group_of"] == {
         "version": "v2",
         "class": "unknown",
         "code": "UNKNOWN_ERROR",
         "words": "order * is odd",
     }
-    assert told["group"].startswith("v2-")
+    assert record["group"].startswith("v2-")

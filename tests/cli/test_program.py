@@ -10,7 +10,7 @@ import psycopg
 from mulligan.cli import COMMANDS, cli, main
 
 
-def test_help_names_every_command_and_loads_none_of_them(folder):
+def test_help_lists_every_command_without_importing_it(folder):
     heavy = "[name for name in ('rich', 'fastapi', 'jinja2') if name in sys.modules]"
     code = f"import sys, mulligan.cli; mulligan.cli.main(['--help']); print({heavy})"
     answer = subprocess.run(
@@ -21,22 +21,22 @@ def test_help_names_every_command_and_loads_none_of_them(folder):
     assert answer.stdout.rstrip().endswith("[]")
 
 
-def test_a_command_loads_no_more_than_it_needs(file_app):
+def test_a_command_imports_only_what_it_needs(file_app):
     file_app.enqueue("ask")
-    for words, unwanted in (
+    for arguments, unwanted in (
         (["jobs", "--help"], ("pydantic", "rich", "apsw", "asyncio")),
         (["jobs", "list", "--help"], ("pydantic", "rich", "apsw", "asyncio")),
         (["jobs", "list", "-o", "tsv"], ("rich", "psycopg", "fastapi")),
     ):
         heavy = f"[name for name in {unwanted!r} if name in sys.modules]"
-        code = f"import sys, mulligan.cli; mulligan.cli.main({words!r}); print({heavy})"
+        code = f"import sys, mulligan.cli; mulligan.cli.main({arguments!r}); print({heavy})"
         answer = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
-        assert answer.stdout.rstrip().endswith("[]"), words
+        assert answer.stdout.rstrip().endswith("[]"), arguments
 
 
-def test_an_app_is_loaded_without_anything_that_talks_to_the_database():
+def test_loading_an_app_imports_no_database_code():
     code = "import sys, mulligan.worker.runner.start; from mulligan import Mulligan; app = Mulligan()\n"
     code += "@app.job\ndef ask(i: int): pass\n"
     unwanted = (
@@ -57,7 +57,7 @@ def test_an_app_is_loaded_without_anything_that_talks_to_the_database():
     )
 
 
-def test_every_command_explains_itself(call):
+def test_every_command_has_help(call):
     for name in COMMANDS:
         answer = call(name, "--help")
         assert answer.code == 0
@@ -65,7 +65,7 @@ def test_every_command_explains_itself(call):
 
 
 def test_python_m_mulligan_is_the_same_program(start):
-    answer = start("--version").ended()
+    answer = start("--version").wait_for_exit()
     assert answer.code == 0
     assert answer.out.startswith("mulligan, version ")
 
@@ -76,7 +76,7 @@ def test_an_unknown_command_is_a_usage_error(call):
     assert "jbos" in answer.err
 
 
-def test_a_setting_that_is_nonsense_is_refused_with_its_name(call, monkeypatch):
+def test_an_invalid_setting_is_refused_with_its_name(call, monkeypatch):
     monkeypatch.setenv("MULLIGAN_WORKER__LEASE", "-1")
     answer = call("jobs", "list")
     assert answer.code == 2
@@ -84,15 +84,15 @@ def test_a_setting_that_is_nonsense_is_refused_with_its_name(call, monkeypatch):
     assert answer.err.rstrip().endswith("[CONFIG]")
 
 
-def test_ctrl_c_ends_with_130(app, start):
+def test_ctrl_c_exits_with_130(app, start):
     job = app.jobs.get(app.enqueue("add", {"a": 1, "b": 2}).id)
     watching = start("jobs", "watch", job.id)
-    watching.says("no live worker")
+    watching.wait_for_output("no live worker")
     watching.signal(signal.SIGINT)
-    assert watching.ended().code == 130
+    assert watching.wait_for_exit().code == 130
 
 
-def test_ctrl_c_in_the_middle_of_a_statement_ends_with_130_too(monkeypatch):
+def test_ctrl_c_during_a_statement_exits_with_130(monkeypatch):
     """The driver cannot clean up a connection that is busy, and says that instead."""
 
     def interrupted(*_: object, **__: object) -> None:
@@ -105,7 +105,7 @@ def test_ctrl_c_in_the_middle_of_a_statement_ends_with_130_too(monkeypatch):
     assert main([]) == 130
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback(app, folder):
+def test_a_closed_pipe_causes_no_traceback(app, folder):
     for _ in range(3):
         app.enqueue("add", {"a": 1, "b": 2})
     read, write = os.pipe()

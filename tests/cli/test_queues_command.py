@@ -16,7 +16,7 @@ def rows(answer):
     return [line.split("\t") for line in answer.out.splitlines()]
 
 
-def test_list_shows_what_waits_where(call):
+def test_list_shows_waiting_jobs_per_queue(call):
     assert [row[:5] for row in rows(call("queues", "list"))] == [
         ["default", "open", "1", "0", "0"],
         ["mail", "open", "0", "1", "0"],
@@ -27,10 +27,10 @@ def test_list_shows_what_waits_where(call):
     ]
 
 
-def test_pause_and_resume_say_who_and_why_and_what_to_type_next(call, app):
+def test_pause_and_resume_record_actor_and_reason_and_print_the_next_command(call, app):
     paused = call("queues", "pause", "mail", "--for", "2h", "--reason", "the relay is down")
     (row,) = rows(paused)
-    assert row[1] == "paused for 2 h"
+    assert row[1] == "paused, resumes in 2 h"
     assert row[-1].startswith("the relay is down (cli:")
     assert "mulligan queues resume mail" in paused.err
     assert app.queues.get("mail").paused
@@ -38,7 +38,7 @@ def test_pause_and_resume_say_who_and_why_and_what_to_type_next(call, app):
     assert not app.queues.get("mail").paused
 
 
-def test_set_changes_one_limit_and_keeps_the_other_until_cleared(call, app):
+def test_set_changes_one_limit_until_cleared(call, app):
     call("queues", "set", "mail", "--concurrency", "3", "--reason", "gently")
     assert rows(call("queues", "set", "mail", "--rate", "100/m"))[0][6:8] == ["3", "1.7 a second"]
     record = json.loads(call("queues", "set", "mail", "--concurrency", "none", "-o", "json").out)
@@ -48,19 +48,19 @@ def test_set_changes_one_limit_and_keeps_the_other_until_cleared(call, app):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (("set", "mail"), "concurrency=, rate= or both"),
         (("set", "mail", "--concurrency", "few"), "few"),
         (("set", "mail", "--concurrency", "0"), "pause"),
         (("set", "mail", "--rate", "often"), "5/s"),
-        (("set", "mail", "--clear", "--rate", "1"), "--clear goes alone"),
+        (("set", "mail", "--clear", "--rate", "1"), "--clear cannot be combined"),
         (("pause", "two words"), "without spaces"),
         (("pause", "mail", "--for", "soon"), "2h"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(call, app, arguments, words):
+def test_invalid_arguments_are_refused_and_change_nothing(call, app, arguments, expected):
     answer = call("queues", *arguments)
     assert answer.code == 2
-    assert words in answer.err
+    assert expected in answer.err
     assert app.queues.get("mail").set_by_hand is False

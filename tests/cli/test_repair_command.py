@@ -1,4 +1,4 @@
-"""`mulligan jobs retry` with something said about it, and `mulligan events list`."""
+"""`mulligan jobs retry` with overrides, and `mulligan events list`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mulligan.cli.events import change_of
-from mulligan.manifest.declared import speak
+from mulligan.cli.events import format_changes
+from mulligan.manifest.declared import publish_manifest
 
 
 @pytest.fixture
-def spoken(app):
-    """Kinds that a worker has told of: one may be edited, one refuses, one has no schema to check by."""
+def repair_app(app):
+    """An app with stored kinds: one has editable fields, one refuses retries."""
     from mulligan import Fail, Policy
 
     once = Policy(max_retries=0)
@@ -27,18 +27,18 @@ def spoken(app):
         return Fail("X", final=True)
 
     with app.store.begin() as unit:
-        speak(unit, app.manifest("here"))
+        publish_manifest(unit, app.manifest("here"))
     return app
 
 
 @pytest.fixture
-def dead(spoken):
-    job = spoken.enqueue("convert", {"path": "in.mp4"}, owner="acme")
-    spoken.run_inline()
+def dead(repair_app):
+    job = repair_app.enqueue("convert", {"path": "in.mp4"}, owner="acme")
+    repair_app.run_inline()
     return job
 
 
-def test_what_is_said_with_a_retry_is_done_and_told(call, spoken, dead):
+def test_retry_applies_and_prints_its_overrides(call, repair_app, dead):
     answer = call(
         "jobs",
         "retry",
@@ -77,20 +77,20 @@ def test_what_is_said_with_a_retry_is_done_and_told(call, spoken, dead):
         "max_retries",
         "payload.quality",
     }
-    spoken.run_inline()
-    assert spoken.jobs.get(dead.id).result == "low"
+    repair_app.run_inline()
+    assert repair_app.jobs.get(dead.id).result == "low"
 
 
-@pytest.mark.parametrize("at", ["5m", "300", "moment"])
-def test_a_retry_may_be_set_for_later(call, spoken, dead, at):
-    moment = (datetime.now(UTC) + timedelta(minutes=5)).isoformat() if at == "moment" else at
-    assert call("jobs", "retry", dead.id, "--at", moment).code == 0
-    wait = spoken.jobs.get(dead.id).run_at - datetime.now(UTC)
+@pytest.mark.parametrize("at", ["5m", "300", "time"])
+def test_a_retry_can_be_scheduled(call, repair_app, dead, at):
+    when = (datetime.now(UTC) + timedelta(minutes=5)).isoformat() if at == "time" else at
+    assert call("jobs", "retry", dead.id, "--at", when).code == 0
+    wait = repair_app.jobs.get(dead.id).run_at - datetime.now(UTC)
     assert timedelta(minutes=4) < wait < timedelta(minutes=6)
 
 
-WRONG = [
-    (("--at", "soon"), 2, "neither a length"),
+INVALID = [
+    (("--at", "soon"), 2, "invalid time"),
     (("--at", "2030-01-01T06:00"), 2, "time zone"),
     (("--set", "quality"), 2, "--set"),
     (("--set", "colour=red"), 2, "allows: quality, token [OVERRIDE_REFUSED]"),
@@ -102,31 +102,33 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "words"), WRONG, ids=[" ".join(said) for said, _, _ in WRONG]
+    ("options", "code", "expected"), INVALID, ids=[" ".join(options) for options, _, _ in INVALID]
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(call, spoken, dead, said, code, words):
-    answer = call("jobs", "retry", dead.id, *said)
-    assert (answer.code, words in answer.err) == (code, True), answer.err
-    assert spoken.jobs.get(dead.id).generation == 1
+def test_invalid_arguments_are_refused_and_change_nothing(
+    call, repair_app, dead, options, code, expected
+):
+    answer = call("jobs", "retry", dead.id, *options)
+    assert (answer.code, expected in answer.err) == (code, True), answer.err
+    assert repair_app.jobs.get(dead.id).generation == 1
 
 
-def test_a_dry_run_shows_what_would_change_and_writes_nothing(call, spoken, dead):
-    said = ("--set", "quality=low", "--set", "token=s3cret", "--queue", "big")
-    answer = call("jobs", "retry", dead.id, *said, "--dry-run")
+def test_a_dry_run_shows_what_would_change_and_writes_nothing(call, repair_app, dead):
+    options = ("--set", "quality=low", "--set", "token=s3cret", "--queue", "big")
+    answer = call("jobs", "retry", dead.id, *options, "--dry-run")
     assert (answer.code, answer.out) == (0, f"{dead.id}\tdead\tqueued\n")
-    for words in (
+    for expected in (
         "queue: default → big",
         "payload.quality: unset → low",
         "nothing was changed",
         "1 attempt, cost 0.5",
     ):
-        assert words in answer.err
+        assert expected in answer.err
     assert "s3cret" not in answer.err
-    assert spoken.jobs.get(dead.id).state == "dead"
+    assert repair_app.jobs.get(dead.id).state == "dead"
 
 
-def test_a_dry_run_names_all_that_is_in_the_way(call, spoken, dead):
-    spoken.jobs.retry(dead.id)
+def test_a_dry_run_lists_every_obstacle(call, repair_app, dead):
+    repair_app.jobs.retry(dead.id)
     answer = call("jobs", "retry", dead.id, "--priority", "99", "--dry-run", "-o", "json")
     assert answer.code == 5
     assert [one["code"] for one in json.loads(answer.out)["refused"]] == [
@@ -136,26 +138,26 @@ def test_a_dry_run_names_all_that_is_in_the_way(call, spoken, dead):
     assert "[OVERRIDE_REFUSED]" in answer.err
 
 
-def test_one_that_is_refused_does_not_keep_the_others(call, spoken, dead):
-    other = spoken.enqueue("refuse")
-    spoken.run_inline()
+def test_a_refused_job_does_not_stop_the_others(call, repair_app, dead):
+    other = repair_app.enqueue("refuse")
+    repair_app.run_inline()
     answer = call("jobs", "retry", other.id, dead.id, "--set", "quality=low")
     assert answer.code == 2
     assert f"{other.id}: payload field quality cannot be changed" in answer.err
-    assert spoken.jobs.get(dead.id).state == "queued"
+    assert repair_app.jobs.get(dead.id).state == "queued"
 
 
-def test_where_the_app_is_not_at_hand_its_no_comes_as_the_end_of_the_job(call, spoken):
-    job = spoken.enqueue("fixed")
-    spoken.run_inline()
+def test_without_the_app_can_retry_is_checked_when_the_job_runs(call, repair_app):
+    job = repair_app.enqueue("fixed")
+    repair_app.run_inline()
     assert call("jobs", "retry", job.id).code == 0
-    spoken.run_inline()
-    assert spoken.jobs.get(job.id).error["code"] == "RETRY_REFUSED"
+    repair_app.run_inline()
+    assert repair_app.jobs.get(job.id).error["code"] == "RETRY_REFUSED"
     assert "never twice" in call("jobs", "explain", job.id).out
 
 
-# -- who did what -------------------------------------------------------------------------------------
-def test_who_did_what_newest_first(call, spoken, dead):
+# --- Who did what ---
+def test_events_list_shows_actions_newest_first(call, repair_app, dead):
     call("queues", "pause", "default", "--reason", "the farm moves")
     call("jobs", "discard", dead.id, "--reason", "not wanted")
     rows = [line.split("\t") for line in call("events", "list").out.splitlines()]
@@ -172,7 +174,7 @@ def test_who_did_what_newest_first(call, spoken, dead):
     assert call("events", "list", "--until", "1h").out == ""
 
 
-def test_a_page_names_the_next_one(call, spoken):
+def test_a_page_prints_the_cursor_of_the_next(call, repair_app):
     for n in range(3):
         call("queues", "pause", "default", "--reason", str(n))
     first = call("events", "list", "--limit", "2")
@@ -183,7 +185,7 @@ def test_a_page_names_the_next_one(call, spoken):
     assert second.err == ""
 
 
-def test_as_a_table_it_has_a_header(call, spoken, monkeypatch):
+def test_events_list_as_a_table_has_a_header(call, repair_app, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     call("queues", "pause", "default", "--reason", "[red]x[/red]")
     answer = call("events", "list", "-o", "table")
@@ -191,27 +193,27 @@ def test_as_a_table_it_has_a_header(call, spoken, monkeypatch):
     assert "[red]" in answer.out
 
 
-def test_a_type_that_does_not_exist_gets_the_nearest(call, spoken):
+def test_an_unknown_event_type_suggests_the_nearest(call, repair_app):
     answer = call("events", "list", "--type", "job.retryed")
-    assert (answer.code, "did you mean job.retried?" in answer.err) == (2, True)
+    assert (answer.code, "Did you mean job.retried?" in answer.err) == (2, True)
 
 
-def test_a_drained_worker_is_told_with_who_and_why(call, spoken):
+def test_events_list_shows_a_drain_request_with_its_reason(call, repair_app):
     from support.store import open_worker
 
-    open_worker(spoken.store, "w_123456789")
+    open_worker(repair_app.store, "w_123456789")
     assert call("workers", "drain", "w_123", "--reason", "old release").code == 0
     (event,) = json.loads(call("events", "list", "-o", "json").out)
     assert (event["type"], event["data"]["reason"]) == ("worker.drain_requested", "old release")
 
 
-def test_only_what_is_different_is_shown():
+def test_only_changed_fields_are_shown():
     data = {
         "before": {"state": "dead", "generation": 1, "until": None},
         "after": {"state": "queued", "generation": 1, "until": 1_800_000_000_000_000},
         "changes": {"queue": {"before": None, "after": "big"}},
     }
     assert (
-        change_of(data)
+        format_changes(data)
         == "state: dead → queued, until: unset → 2027-01-15 08:00:00, queue: unset → big"
     )

@@ -37,21 +37,19 @@ def test_list_as_json_and_jsonl_carries_every_field(call, nightly):
     assert json.loads(call("schedules", "list", "-o", "jsonl").out.splitlines()[0]) == first
 
 
-def test_list_as_a_table_has_a_header_and_without_schedules_a_hint(
-    call, nightly, monkeypatch, tmp_path
-):
+def test_list_as_a_table_has_a_header(call, nightly, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "200")
     assert call("schedules", "list", "-o", "table").out.split()[:3] == ["NAME", "CRON", "TIMEZONE"]
 
 
-def test_without_schedules_there_is_a_hint(call, app):
+def test_an_empty_list_prints_a_hint(call, app):
     app.run_inline()
     answer = call("schedules", "list", "-o", "table")
     assert (answer.code, answer.out) == (0, "")
     assert "app.schedule(" in answer.err
 
 
-def test_next_prints_as_many_slots_as_wanted_in_both_times(call, nightly):
+def test_next_prints_the_requested_number_of_runs_in_both_zones(call, nightly):
     rows = [
         line.split("\t")
         for line in call("schedules", "next", "nightly", "-n", "3").out.splitlines()
@@ -64,7 +62,7 @@ def test_next_prints_as_many_slots_as_wanted_in_both_times(call, nightly):
     assert call("schedules", "next", "nightly", "-n", "0").code == 2
 
 
-def test_run_prints_the_job_and_its_history_tells_who_and_why(call, nightly):
+def test_run_prints_the_job_and_records_actor_and_reason(call, nightly):
     answer = call("schedules", "run", "nightly", "--reason", "disk was full")
     job = nightly.jobs.get(answer.out.strip())
     assert (answer.code, job.kind, job.payload) == (0, "add", {"a": 1, "b": 2})
@@ -76,18 +74,18 @@ def test_run_prints_the_job_and_its_history_tells_who_and_why(call, nightly):
 
 
 @pytest.mark.parametrize("command", ["next", "run"])
-def test_a_schedule_nobody_declared_is_not_found(call, nightly, command):
+def test_an_unknown_schedule_is_not_found(call, nightly, command):
     answer = call("schedules", command, "nightli")
     assert (answer.code, answer.out) == (3, "")
     assert "did you mean nightly? [NOT_FOUND]" in answer.err
 
 
-def test_one_is_paused_and_resumed_with_a_reason(call, nightly):
+def test_a_schedule_is_paused_and_resumed_with_a_reason(call, nightly):
     answer = call("schedules", "pause", "nightly", "--for", "2h", "--reason", "moving house")
     assert answer.code == 0
     assert "moving house" in answer.err
     assert nightly.schedules.get("nightly").paused
     assert call("schedules", "list").out.splitlines()[0].split("\t")[8] == "true"
-    assert "goes on" in call("schedules", "resume", "nightly").err
+    assert "Resumed. Next run: " in call("schedules", "resume", "nightly").err
     assert not nightly.schedules.get("nightly").paused
     assert call("schedules", "pause", "nobody").code == 3

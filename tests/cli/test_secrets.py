@@ -1,4 +1,4 @@
-"""Secrets planted where jobs fail are nowhere to be read afterwards: stored, told, shown or logged."""
+"""Secrets planted where jobs fail are not stored, printed, shown or logged."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def stored(url: str) -> str:
 
 @pytest.mark.security("S44", "S45")
 @pytest.mark.any_store
-def test_planted_secrets_appear_nowhere_an_outlet_could_read(app, store_url, start, call):
+def test_planted_secrets_appear_in_no_output(app, store_url, start, call):
     jobs = [
         app.enqueue("leak", {"what": name}) for name in PLANTED if name not in {*OWN, "payload"}
     ]
@@ -173,31 +173,36 @@ def test_planted_secrets_appear_nowhere_an_outlet_could_read(app, store_url, sta
         40,
         "every job has ended",
     )
-    said = worker.stop()
+    result = worker.stop()
 
-    seen = {"store": stored(store_url), "worker": said.out + said.err}
-    for words in (("list",), ("list", "-o", "json"), ("export", "--attempts")):
-        seen[" ".join(words)] = call("jobs", *words).out
+    outputs = {"store": stored(store_url), "worker": result.out + result.err}
+    for arguments in (("list",), ("list", "-o", "json"), ("export", "--attempts")):
+        outputs[" ".join(arguments)] = call("jobs", *arguments).out
     for job in jobs:
-        for words in (("show",), ("show", "-o", "json"), ("explain",), ("explain", "-o", "json")):
-            seen[f"{words} {job.id}"] = call("jobs", words[0], job.id, *words[1:]).out
+        for arguments in (
+            ("show",),
+            ("show", "-o", "json"),
+            ("explain",),
+            ("explain", "-o", "json"),
+        ):
+            outputs[f"{arguments} {job.id}"] = call("jobs", arguments[0], job.id, *arguments[1:]).out
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         for path in ("/", *(f"/jobs/{job.id}" for job in jobs)):
-            seen[path] = client.get(path).text
+            outputs[path] = client.get(path).text
 
     assert len(jobs) == len(PLANTED) - 1
     leaks = [
         (name, where)
         for name, secret in PLANTED.items()
-        for where, text in seen.items()
+        for where, text in outputs.items()
         if secret in text
     ]
     own_words = ("death", "worker")  # what an app writes to its own stderr is passed on as it is
     assert [leak for leak in leaks if leak != own_words] == []
-    assert "[redacted]" in seen["store"]
+    assert "[redacted]" in outputs["store"]
 
 
-def test_what_owners_can_see_names_no_path_and_no_address(app):
+def test_owners_see_no_paths_and_no_addresses(app):
     jobs = [app.enqueue(name, {}) for name in ("declared", "reason", "parked", "progress")]
     app.run_inline()
     for job in jobs:
@@ -214,13 +219,13 @@ def test_what_owners_can_see_names_no_path_and_no_address(app):
 
 
 @pytest.mark.security("S44")
-def test_a_refused_payload_is_not_repeated_with_what_it_held(app, call):
+def test_a_refused_payload_is_not_quoted(app, call):
     text = json.dumps({"number": PLANTED["payload"]})
     job = NewJob(
         id=new_id(), kind="payload", queue="default", payload=text
     )  # as from an older version of the app
     with app.store.begin() as unit:
-        unit.insert([job], announce=True)
+        unit.insert_jobs([job], announce=True)
     app.run_inline()
     attempt = call("jobs", "explain", job.id).out
     assert "PAYLOAD_REFUSED" in attempt

@@ -14,7 +14,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.core.errors import ConfigError
-from mulligan.http.serve import allowed
+from mulligan.http.serve import check_bind_address
 from mulligan.observability import exporter
 from support.waiting import until
 
@@ -43,7 +43,7 @@ def answers(address: str) -> bool:
     return True
 
 
-def test_a_worker_runs_jobs_to_their_end_and_leaves_in_order(start, call, app, store_url):
+def test_a_worker_runs_jobs_and_exits_cleanly(start, call, app, store_url):
     worker = start("worker", "jobs:app", "--database", store_url, "--concurrency", "2")
     until(lambda: "fold" in readers(app), 20)
     good = call("enqueue", "add", "a=40", "b=2").out.strip()
@@ -56,7 +56,9 @@ def test_a_worker_runs_jobs_to_their_end_and_leaves_in_order(start, call, app, s
         '{error_class="invalid_input",state="dead"} 1.0',
     )
     until(
-        lambda: all(f"mulligan_job_ends_total{end}\n" in exporter.fresh(app.store) for end in ends),
+        lambda: all(
+            f"mulligan_job_ends_total{end}\n" in exporter.render(app.store) for end in ends
+        ),
         20,
     )
     assert worker.stop().code == 0
@@ -64,16 +66,16 @@ def test_a_worker_runs_jobs_to_their_end_and_leaves_in_order(start, call, app, s
 
 def readers(app):
     with app.open().store.read() as unit:
-        return {row.name for row in unit.readers()}
+        return {row.name for row in unit.list_readers()}
 
 
-def test_the_database_the_app_names_in_its_code_is_the_workers_too(start, folder):
+def test_a_worker_uses_the_database_that_the_app_sets_in_code(start, folder):
     code = (folder / "jobs.py").read_text().replace("Mulligan()", 'Mulligan("sqlite:///own.db")')
     (folder / "jobs.py").write_text("print('talk on import')\n" + code)
     worker = start("worker", "jobs:app")
-    said = worker.says("concurrency")
-    assert f"database: {folder}/own.db" in said
-    assert "created just now" in said
+    output = worker.wait_for_output("concurrency")
+    assert f"database: {folder}/own.db" in output
+    assert "was created" in output
     assert not (folder / "mulligan.db").exists()
     assert worker.stop().code == 0
 
@@ -81,31 +83,31 @@ def test_the_database_the_app_names_in_its_code_is_the_workers_too(start, folder
 def test_two_databases_are_refused(start, folder):
     code = (folder / "jobs.py").read_text().replace("Mulligan()", 'Mulligan("sqlite:///own.db")')
     (folder / "jobs.py").write_text(code)
-    answer = start("worker", "jobs:app", MULLIGAN_DATABASE_URL="sqlite:///other.db").ended()
+    answer = start("worker", "jobs:app", MULLIGAN_DATABASE_URL="sqlite:///other.db").wait_for_exit()
     assert answer.code == 2
     assert "two databases" in answer.err
     assert not (folder / "own.db").exists()
 
 
 @pytest.mark.parametrize(
-    ("app", "words"),
+    ("app", "expected"),
     [
         ("nowhere:app", "No module named 'nowhere'"),
         ("jobs", "module:attribute"),
-        ("jobs:nothing", "has no 'nothing'"),
+        ("jobs:nothing", "has no attribute 'nothing'"),
         ("jobs:Mulligan", "not a Mulligan app"),
     ],
 )
-def test_a_wrong_name_of_an_app_is_a_usage_error_in_one_line(call, app, words):
+def test_an_invalid_app_name_is_a_usage_error_in_one_line(call, app, expected):
     answer = call("web", app)
     assert answer.code == 2
-    assert words in answer.err
+    assert expected in answer.err
     assert len(answer.err.splitlines()) == 1
 
 
-def test_an_app_that_breaks_while_it_is_imported_shows_where(start, folder):
+def test_an_app_that_fails_to_import_shows_its_traceback(start, folder):
     (folder / "broken.py").write_text("1 / 0\n")
-    answer = start("worker", "broken:app").ended()
+    answer = start("worker", "broken:app").wait_for_exit()
     assert answer.code == 1
     assert 'broken.py", line 1' in answer.err
     last = answer.err.splitlines()[-1]
@@ -114,7 +116,7 @@ def test_an_app_that_breaks_while_it_is_imported_shows_where(start, folder):
     )
 
 
-def test_up_is_a_worker_and_the_page_and_they_end_together(start, folder):
+def test_up_runs_worker_and_dashboard_and_stops_both(start, folder):
     up = start("up", "jobs:app", "--port", "0")
     address = up.address()
     app = Mulligan(f"sqlite:///{folder}/mulligan.db")
@@ -122,20 +124,20 @@ def test_up_is_a_worker_and_the_page_and_they_end_together(start, folder):
     assert app.jobs.wait(job.id, 20).state == "succeeded"
     app.close()
     assert "Sign in" in fetch(f"{address}jobs/{job.id}")
-    assert "succeeded" in fetch(f"{address}jobs/{job.id}", signed_in(up.way_in()))
+    assert "succeeded" in fetch(f"{address}jobs/{job.id}", signed_in(up.sign_in_url()))
     assert up.stop().code == 0
     assert not answers(address)
 
 
-def test_the_page_does_not_outlive_an_up_that_is_killed(start):
+def test_the_dashboard_ends_when_up_is_killed(start):
     up = start("up", "jobs:app", "--port", "0")
     address = up.address()
     up.close()
     until(lambda: not answers(address), 10, "the page's end")
 
 
-def test_a_page_whose_up_was_gone_before_it_had_begun_leaves_too(folder):
-    asked = [sys.executable, "-m", "mulligan.http", "--leave-with-stdin"]
+def test_the_dashboard_exits_if_stdin_is_closed_at_start(folder):
+    command = [sys.executable, "-m", "mulligan.http", "--leave-with-stdin"]
     environment = {
         **os.environ,
         "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/mulligan.db",
@@ -143,15 +145,15 @@ def test_a_page_whose_up_was_gone_before_it_had_begun_leaves_too(folder):
     }
     assert (
         subprocess.run(
-            asked, stdin=subprocess.DEVNULL, env=environment, timeout=50, check=False
+            command, stdin=subprocess.DEVNULL, env=environment, timeout=50, check=False
         ).returncode
         == 0
     )
 
 
-def test_a_page_that_falls_takes_up_along(start, folder):
+def test_up_ends_when_the_dashboard_fails(start, folder):
     up = start("up", "jobs:app", "--host", "192.0.2.1")
-    answer = up.ended()
+    answer = up.wait_for_exit()
     assert answer.code == 1
     assert "not a loopback address" in answer.err
 
@@ -161,8 +163,8 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     demo = start("demo", "--port", "0", "--seconds", "20", TMPDIR=str(temporary))
-    address, visitor = demo.address(), signed_in(demo.way_in())
-    words = (
+    address, visitor = demo.address(), signed_in(demo.sign_in_url())
+    expected = (
         "succeeded",
         "dead",
         "parked",
@@ -173,7 +175,7 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
     )
     until(
         lambda: all(
-            word in fetch(address, visitor) + fetch(f"{address}jobs", visitor) for word in words
+            word in fetch(address, visitor) + fetch(f"{address}jobs", visitor) for word in expected
         ),
         40,
         "pages with every ending",
@@ -184,11 +186,11 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_left_for_the_next_one_or_refused_when_it_was_named(start):
+def test_a_taken_port_moves_to_the_next_unless_it_was_named(start):
     first = start("web", "--port", "0")
     address = first.address()
     port = address.rstrip("/").rpartition(":")[2]
-    named = start("web", "--port", port).ended()
+    named = start("web", "--port", port).wait_for_exit()
     assert named.code == 1
     assert f"port {port} of 127.0.0.1 is taken" in named.err
     moved = start("web", MULLIGAN_WEB__PORT=port)
@@ -199,7 +201,7 @@ def test_a_taken_port_is_left_for_the_next_one_or_refused_when_it_was_named(star
 
 @pytest.mark.security("S01")
 def test_an_address_that_is_not_loopback_is_refused(start):
-    answer = start("web", "--host", "0.0.0.0").ended()  # noqa: S104 - to be refused
+    answer = start("web", "--host", "0.0.0.0").wait_for_exit()  # noqa: S104 - to be refused
     assert answer.code == 2
     assert "not a loopback address" in answer.err
 
@@ -208,7 +210,7 @@ def test_an_address_that_is_not_loopback_is_refused(start):
 @pytest.mark.parametrize("host", ["::", "example.com", "192.0.2.1", "", "127.0.0.1.example.com"])
 def test_without_a_key_only_loopback_is_allowed(file_app, host):
     def where(host):
-        return allowed(
+        return check_bind_address(
             read_settings({"database_url": file_app.settings.database_url, "web.host": host})
         )
 
@@ -224,14 +226,14 @@ def test_without_a_key_only_loopback_is_allowed(file_app, host):
     made = file_app.keys.create("acme", "viewer")
     assert where("192.0.2.1") == "192.0.2.1"
     file_app.keys.revoke(made.key.id)
-    with pytest.raises(ConfigError, match="no key yet"):
+    with pytest.raises(ConfigError, match="no key exists yet"):
         where("192.0.2.1")
 
 
 def test_sigterm_while_the_app_is_still_imported_ends_it(start, folder):
     (folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     worker = start("worker", "slow:app")
-    worker.says("importing")
+    worker.wait_for_output("importing")
     assert worker.stop().code == 143
 
 
@@ -245,26 +247,24 @@ app = Mulligan()
 
 @app.job
 def add(a: int, b: int) -> int:
-    with sqlite3.connect(FILE) as mine:
-        mine.execute("INSERT INTO sums VALUES (?)", (a + b,))
+    with sqlite3.connect(FILE) as connection:
+        connection.execute("INSERT INTO sums VALUES (?)", (a + b,))
         if b:
-            add.options(connection=mine).enqueue(a=a, b=0)
-    mine.close()
+            add.options(connection=connection).enqueue(a=a, b=0)
+    connection.close()
     return a + b
 """
 
 
 @pytest.mark.parametrize("command", ["worker", "up"])
-def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_library(
-    start, call, folder, command
-):
+def test_handlers_may_use_sqlite3_while_the_supervisor_uses_apsw(start, call, folder, command):
     (folder / "jobs.py").write_text(USES_SQLITE3)
     with closing(Mulligan("sqlite:///legacy.db")) as app, app.transaction() as tx:
         tx.execute("CREATE TABLE sums (n INTEGER)")
     worker = start(
         command, "jobs:app", MULLIGAN_DATABASE_URL=f"sqlite+stdlib:///{folder}/legacy.db"
     )
-    worker.says("concurrency")
+    worker.wait_for_output("concurrency")
     job = call("enqueue", "add", "a=40", "b=2", "--database", "sqlite:///legacy.db").out.strip()
     assert (
         call("jobs", "watch", job, "--timeout", "20", "--database", "sqlite:///legacy.db").code == 0
@@ -273,28 +273,26 @@ def test_the_handlers_of_an_app_on_sqlite3_use_it_and_its_supervisor_uses_our_li
         until(lambda: [job.state for job in app.jobs.list()] == ["succeeded"] * 2)
         with app.transaction() as tx:
             assert tx.execute("SELECT n FROM sums ORDER BY n").fetchall() == [(40,), (42,)]
-    assert "sqlite:///" in worker.said
+    assert "sqlite:///" in worker.output
     assert worker.stop().code == 0
 
 
-def test_in_json_every_line_of_a_worker_is_an_object_and_those_of_a_handler_know_their_job(
-    start, call, folder
-):
+def test_json_logs_are_one_object_per_line_and_handler_lines_name_their_job(start, call, folder):
     (folder / "jobs.py").write_text(
         (folder / "jobs.py").read_text()
         + "\nimport logging\n@app.job\ndef talk() -> None:\n"
         + "    logging.getLogger('theirs').warning('two\\nlines')\n    raise KeyError('x\\ny')\n"
     )
     worker = start("worker", "jobs:app", "--log-format", "json")
-    worker.says("concurrency")
+    worker.wait_for_output("concurrency")
     job = call("enqueue", "talk").out.strip()
-    worker.says("ended for good")
+    worker.wait_for_output("ended for good")
     lines = [json.loads(line) for line in worker.stop().err.splitlines()]
-    said = {line["message"]: line for line in lines}
+    by_message = {line["message"]: line for line in lines}
     assert (
-        said["two\nlines"]["job"],
-        said["two\nlines"]["kind"],
-        said["two\nlines"]["attempt"],
+        by_message["two\nlines"]["job"],
+        by_message["two\nlines"]["kind"],
+        by_message["two\nlines"]["attempt"],
     ) == (job, "talk", 1)
     assert (
         next(line for line in lines if "attempt 1 of talk failed" in line["message"])["job"] == job

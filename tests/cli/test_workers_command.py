@@ -26,7 +26,7 @@ def worker(start, app):
         MULLIGAN_RELEASE="r7",
         **QUICK,
     )
-    process.says("concurrency")
+    process.wait_for_output("concurrency")
     return process
 
 
@@ -51,14 +51,14 @@ def test_a_worker_is_listed_drains_for_as_long_as_its_job_takes_and_leaves(
     until(lambda: app.jobs.get(running.id).state == "running", 10)
     assert listed(call)[0]["running"] == 1
     assert call("workers", "drain", row["id"][:-4], "--reason", "new release").code == 0
-    worker.says("draining")
+    worker.wait_for_output("draining")
     later = app.enqueue("add", {"a": 1, "b": 2})
     until(lambda: listed(call)[0]["draining"], 10)
     assert call("workers", "check", "--id", row["id"]).code == 0, "one that drains is alive"
     assert worker.process.poll() is None
 
     (folder / "now").touch()
-    assert worker.ended().code == 0
+    assert worker.wait_for_exit().code == 0
     assert (app.jobs.get(running.id).state, app.jobs.get(later.id).state) == ("succeeded", "queued")
     assert listed(call) == []
     assert listed(call, "--all")[0]["life"] == "left"
@@ -66,7 +66,7 @@ def test_a_worker_is_listed_drains_for_as_long_as_its_job_takes_and_leaves(
 
 
 @pytest.mark.any_store
-def test_draining_can_be_waited_for_and_a_signal_ends_the_patience(call, app, worker, folder):
+def test_a_signal_ends_the_drain_of_a_worker_whose_job_does_not_end(call, app, worker, folder):
     job = app.enqueue("wait_for", {"path": str(folder / "never")})
     until(lambda: app.jobs.get(job.id).state == "running", 10)
     (row,) = listed(call)
@@ -77,15 +77,15 @@ def test_draining_can_be_waited_for_and_a_signal_ends_the_patience(call, app, wo
     assert (app.jobs.get(job.id).state, app.jobs.get(job.id).failures) == ("queued", 0)
 
 
-def test_a_timeout_without_a_wait_is_refused_before_anybody_is_asked(call, app):
+def test_drain_refuses_a_timeout_without_wait(call, app):
     app.store.prepare()
     answer = call("workers", "drain", "w_somebody", "--timeout", "5m")
     assert answer.code == 2
-    assert "--timeout is how long --wait waits" in answer.err
+    assert "--timeout needs --wait" in answer.err
 
 
 @pytest.mark.any_store
-def test_a_dry_run_asks_nobody_and_a_worker_that_was_killed_is_not_alive(call, app, worker):
+def test_a_dry_run_drains_no_worker_and_a_killed_worker_is_not_alive(call, app, worker):
     (row,) = listed(call)
     answer = call("workers", "drain", row["id"], "--dry-run")
     assert (answer.code, answer.out.split("\t")[0]) == (0, row["id"])
@@ -99,25 +99,25 @@ def test_a_dry_run_asks_nobody_and_a_worker_that_was_killed_is_not_alive(call, a
     assert "is dead" in answer.err
 
 
-def test_while_the_database_is_away_a_held_life_file_is_life(
+def test_a_locked_liveness_file_proves_life_while_the_database_is_away(
     call, start, folder, postgres_server, postgres_url, monkeypatch
 ):
     monkeypatch.setenv("MULLIGAN_DATABASE_URL", postgres_url)
     monkeypatch.setenv("MULLIGAN_WORKER__STATE_DIR", str(folder / "state"))
     worker = start("worker", "jobs:app")
-    worker.says("concurrency")
+    worker.wait_for_output("concurrency")
     postgres_server.stop()
     answer = call("workers", "check")
-    assert (answer.code, "alive by its life file" in answer.err) == (0, True)
+    assert (answer.code, "alive by liveness file" in answer.err) == (0, True)
     worker.close()
     assert call("workers", "check").code == 1
 
 
-def test_checking_makes_no_database(call, folder):
+def test_a_check_creates_no_database(call, folder):
     assert call("workers", "check").code == 1
     assert not (folder / "mulligan.db").exists()
 
 
-def test_no_worker_is_said_in_words(terminal, file_app):
+def test_an_empty_list_of_workers_says_so(terminal, file_app):
     file_app.enqueue("ask")
-    assert "mulligan worker APP starts one" in terminal("workers", "list").out
+    assert "Start one with: mulligan worker APP" in terminal("workers", "list").out

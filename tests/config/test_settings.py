@@ -209,7 +209,7 @@ def test_a_value_where_a_section_should_be_is_refused(tmp_path):
                 read(tmp_path, pairs)
 
 
-# -- layers -----------------------------------------------------------------------------------------
+# -- layers --------------------------------------------------------------------------------------
 def test_flags_win_over_environment_over_file_over_defaults_and_each_value_knows_its_origin(
     tmp_path,
 ):
@@ -299,7 +299,7 @@ def test_a_worker_refuses_nonsense_before_it_does_anything(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# -- words ------------------------------------------------------------------------------------------
+# -- words ---------------------------------------------------------------------------------------
 def test_a_section_that_is_given_a_value_is_told_what_it_holds(tmp_path):
     with pytest.raises(
         ConfigError,

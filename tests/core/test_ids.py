@@ -1,4 +1,4 @@
-"""Ids: in the order they were made, and nothing in one tells another."""
+"""Ids sort in the order in which they were made and do not reveal each other."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ ALPHABET = set("0123456789abcdefghjkmnpqrstvwxyz")
 
 
 @pytest.mark.parametrize("count", [1, 2, 5000])
-def test_each_is_greater_than_the_one_before(count):
-    before, made, after = ids.new_id(), ids.new_ids(count), ids.new_id()
+def test_each_id_is_greater_than_the_previous_one(count):
+    before = ids.new_id()
+    made = ids.new_ids(count)
+    after = ids.new_id()
     assert [before, *made, after] == sorted({before, *made, after})
     assert len(made) == count
     assert all(len(one) == ids.LENGTH and set(one) <= ALPHABET for one in made)
 
 
-def test_the_millisecond_is_written_into_it():
+def test_an_id_contains_its_millisecond():
     before = time.time_ns() // 1_000_000
     made = ids.new_ids(3)
     assert all(before <= ids.created_ms(one) <= time.time_ns() // 1_000_000 + 1 for one in made)
@@ -27,16 +29,16 @@ def test_the_millisecond_is_written_into_it():
 
 
 @pytest.mark.parametrize("first", [0, 1023, 1024, (1 << 60) - 3000, 123_456_789_012_345_678])
-def test_one_or_many_they_begin_alike(monkeypatch, first):
-    monkeypatch.setattr(ids, "_tick", lambda count: first)
+def test_single_and_bulk_ids_have_the_same_time_part(monkeypatch, first):
+    monkeypatch.setattr(ids, "_reserve", lambda count: first)
     many = ids.new_ids(2500)
     assert many == sorted(many)
     for n in (0, 1, 1023, 1024, 2499):
-        monkeypatch.setattr(ids, "_tick", lambda count, n=n: first + n)
-        assert ids.new_id()[:12] == many[n][:12] == ids._text((first + n) << 80)[:12]
+        monkeypatch.setattr(ids, "_reserve", lambda count, n=n: first + n)
+        assert ids.new_id()[:12] == many[n][:12] == ids._encode((first + n) << 80)[:12]
 
 
-def test_the_rest_is_chance():
+def test_the_random_part_is_never_shared():
     made = ids.new_ids(2000)
     assert len({one[12:] for one in made}) == 2000
-    assert {sign for one in made for sign in one[12:]} == ALPHABET
+    assert {char for one in made for char in one[12:]} == ALPHABET

@@ -38,30 +38,30 @@ PAIRS = {(verb.strip(), start): end for verb, start, end in ROWS}
 
 
 @pytest.mark.parametrize(("verb", "start"), list(itertools.product(Verb, State)))
-def test_exactly_the_moves_of_the_design_are_legal(verb, start):
+def test_exactly_the_transitions_of_the_design_are_legal(verb, start):
     if (verb, start) in PAIRS:
-        assert lifecycle.move(verb, start) == PAIRS[verb, start]
+        assert lifecycle.next_state(verb, start) == PAIRS[verb, start]
     else:
         with pytest.raises(IllegalMove):
-            lifecycle.move(verb, start)
+            lifecycle.next_state(verb, start)
 
 
-def test_a_refusal_names_the_state_the_wish_and_what_is_legal():
+def test_a_refusal_names_the_verb_the_state_and_the_legal_verbs():
     with pytest.raises(
         IllegalMove,
-        match="cannot release: the job is dead; from there one can retry by hand, discard",
+        match=r"cannot release: the job is dead\. Possible now: retry by hand, discard\.",
     ):
-        lifecycle.move(Verb.RELEASE, State.DEAD)
+        lifecycle.next_state(Verb.RELEASE, State.DEAD)
 
 
-def test_nothing_leaves_succeeded():
+def test_no_verb_is_legal_from_succeeded():
     with pytest.raises(IllegalMove, match="succeeded, which is final"):
-        lifecycle.move(Verb.RETRY_BY_HAND, State.SUCCEEDED)
+        lifecycle.next_state(Verb.RETRY_BY_HAND, State.SUCCEEDED)
 
 
-def test_terminal_states_are_left_only_by_hand():
-    by_hand = {Verb.RETRY_BY_HAND, Verb.DISCARD}
-    assert {verb for state in lifecycle.TERMINAL for verb in lifecycle.legal_from(state)} == by_hand
+def test_only_manual_actions_leave_a_terminal_state():
+    manual = {Verb.RETRY_BY_HAND, Verb.DISCARD}
+    assert {verb for state in lifecycle.TERMINAL for verb in lifecycle.legal_verbs(state)} == manual
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_terminal_states_are_left_only_by_hand():
         (Verb.RETRY_BY_HAND, EventType.JOB_RETRIED),
     ],
 )
-def test_a_move_has_its_event(verb, event):
+def test_each_transition_is_recorded_by_its_event(verb, event):
     assert lifecycle.event_for(verb) == event
 
 
-def test_every_verb_has_an_event_and_a_move():
+def test_every_verb_has_an_event_and_a_transition():
     assert all(lifecycle.event_for(verb) for verb in Verb)
     assert {verb for verb, _ in lifecycle.MOVES} == set(Verb)
 
 
-def test_the_diagram_is_printed_from_the_table():
+def test_the_diagram_shows_every_transition():
     text = lifecycle.diagram()
     assert text.startswith("stateDiagram-v2\n    [*] --> queued: enqueue\n")
     assert "    running --> queued: retry, snooze, hold, lose, give back" in text

@@ -1,4 +1,4 @@
-"""What a filter compares of a payload."""
+"""Payload values that filters compare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.core.json import HASHED, LONGEST, indexed, kept, needles, text_at
+from mulligan.core.json import (
+    HASH_PREFIX,
+    MAX_INDEXED_LENGTH,
+    index_entries,
+    index_value,
+    payload_substrings,
+    scalar_text,
+)
 from mulligan.manifest.arguments import to_json
 
 
@@ -26,28 +33,28 @@ from mulligan.manifest.arguments import to_json
     ],
 )
 def test_a_scalar_is_compared_by_its_text(value, text):
-    assert text_at({"a": value}, "a") == text
-    assert text_at({"b": {"c": value}}, "b.c") == text
+    assert scalar_text({"a": value}, "a") == text
+    assert scalar_text({"b": {"c": value}}, "b.c") == text
 
 
-def test_what_is_not_there_has_no_text():
+def test_a_missing_field_has_no_text():
     for payload in ({}, {"a": {"b": 1}}, {"a": [1]}, {"a": "b"}, [1], 7):
-        assert text_at(payload, "a.b.c") is None
+        assert scalar_text(payload, "a.b.c") is None
 
 
-def test_an_index_has_a_row_for_each_argument_that_is_a_scalar():
-    assert indexed({"a": 1, "b": {"c": "x"}, "d": [1]}, ("a", "b.c", "d", "e")) == (
+def test_each_scalar_field_is_indexed():
+    assert index_entries({"a": 1, "b": {"c": "x"}, "d": [1]}, ("a", "b.c", "d", "e")) == (
         ("a", "1"),
         ("b.c", "x"),
     )
 
 
-def test_a_long_value_and_one_that_no_database_holds_are_hashed():
-    assert kept("x" * LONGEST) == "x" * LONGEST
-    for text in ("x" * (LONGEST + 1), "a\x00b", "\ud800", kept("x" * 500)):
-        assert kept(text).startswith(HASHED)
-        assert kept(text) != text
-    assert kept("x" * 500) != kept("x" * 501)
+def test_long_and_unstorable_values_are_indexed_by_their_hash():
+    assert index_value("x" * MAX_INDEXED_LENGTH) == "x" * MAX_INDEXED_LENGTH
+    for text in ("x" * (MAX_INDEXED_LENGTH + 1), "a\x00b", "\ud800", index_value("x" * 500)):
+        assert index_value(text).startswith(HASH_PREFIX)
+        assert index_value(text) != text
+    assert index_value("x" * 500) != index_value("x" * 501)
 
 
 scalars = (
@@ -61,17 +68,14 @@ names = st.text(min_size=1).filter(lambda name: "." not in name)
 
 
 @given(st.dictionaries(names, scalars | st.dictionaries(names, scalars), min_size=1))
-def test_every_payload_that_says_so_holds_one_of_the_needles(payload):
+def test_every_matching_payload_contains_one_of_the_substrings(payload):
     text = to_json(payload, "it")
     paths = list(payload.items())
     for name, value in payload.items():
-        paths += (
-            [(f"{name}.{inner}", one) for inner, one in value.items()]
-            if isinstance(value, dict)
-            else []
-        )
+        if isinstance(value, dict):
+            paths += [(f"{name}.{inner}", one) for inner, one in value.items()]
     for path, value in paths:
-        said = text_at(json.loads(text), path)
-        assert (said is None) == isinstance(value, dict)
-        if said is not None:
-            assert any(needle in text for needle in needles(path, said))
+        expected = scalar_text(json.loads(text), path)
+        assert (expected is None) == isinstance(value, dict)
+        if expected is not None:
+            assert any(part in text for part in payload_substrings(path, expected))

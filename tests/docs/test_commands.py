@@ -10,7 +10,7 @@ import click
 import pytest
 from doc_pages import ROOT, blocks, name_of, pages, prose
 
-from mulligan.cli import COMMANDS, MEANINGS, cli
+from mulligan.cli import COMMANDS, EXIT_CODE_MEANINGS, cli
 
 CALL = re.compile(r"(?<![\w./-])(?:\S*/bin/)?mulligan ([^\n`#|;&)]+)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -74,4 +74,4 @@ def test_the_check_finds_what_is_wrong() -> None:
 def test_the_reference_has_every_command_and_every_exit_code() -> None:
     text = PAGE.read_text()
     assert [name for name in COMMANDS if f"## `mulligan {name}" not in text] == []
-    assert [code for code in MEANINGS if f"| {code} |" not in text] == []
+    assert [code for code in EXIT_CODE_MEANINGS if f"| {code} |" not in text] == []

@@ -64,7 +64,7 @@ def seconds_before_the_kill(settings: Settings) -> float:
     return settings.worker.shutdown_grace + settings.worker.kill_grace
 
 
-# -- what they say ----------------------------------------------------------------------------------
+# -- what they say -------------------------------------------------------------------------------
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
     reason="no systemd here; the unit is parsed all the same",
@@ -121,7 +121,7 @@ def healthy(folder: Path, environ: dict[str, str]) -> bool:
     return done.returncode == 0
 
 
-# -- what they do -----------------------------------------------------------------------------------
+# -- what they do --------------------------------------------------------------------------------
 def test_what_the_image_runs_while_it_is_built_is_right(tmp_path):
     requirements = next(
         block.text for block in blocks(PAGE) if block.text.startswith("# requirements.txt")

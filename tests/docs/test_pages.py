@@ -11,14 +11,13 @@ import pytest
 from doc_pages import ROOT, name_of, pages, prose
 
 import mulligan
-from mulligan.app.kind import Kind, handler_of
+from mulligan.app.kind import Kind, build_handler
 from mulligan.batches.service import Batches
 from mulligan.jobs.service import Jobs
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 SOURCE = ROOT / "src" / "mulligan"
-MIGRATIONS = SOURCE / "store" / "migrations"
 PYTHON = ROOT / "docs" / "reference" / "python.md"
 
 
@@ -72,22 +71,6 @@ def test_every_page_has_a_line_on_its_shelf() -> None:
     assert {name_of(page) for page in kept - listed - {docs / "README.md"}} == set()
 
 
-def test_every_table_and_every_index_is_told_in_the_architecture() -> None:
-    told = prose(ROOT / "ARCHITECTURE.md")
-    made = "\n".join(path.read_text() for path in MIGRATIONS.glob("*.sql"))
-    names = re.findall(r"CREATE (?:UNIQUE )?(?:TABLE|INDEX) (?:\{p\})?(\w+)", made)
-    assert names
-    assert {name for name in names if f"| `{name}` |" not in told} == set()
-    shown = re.findall(r"^\| `(\w+_for_\w+)` \|", told, re.MULTILINE)
-    assert set(shown) <= set(names)
-
-
-def test_every_file_named_in_the_architecture_exists() -> None:
-    named = re.findall(r"`([\w/]+\.(?:py|sql))`", prose(ROOT / "ARCHITECTURE.md"))
-    missing = {name for name in named if not any(SOURCE.rglob(name))}
-    assert missing == set()
-
-
 def words(page: Path) -> set[str]:
     """Every name the page writes in code font."""
     return {
@@ -106,14 +89,14 @@ FOR_THE_RUNNER = {
     "seq",
     "lease",
     "spent",
-    "asking",
-    "stop_seen",
-    "stop_asked",
-    "ask_to_stop",
+    "current_callback",
+    "stop_observed",
+    "stop_requested",
+    "request_stop",
     "has_workdir",
-    "tidy",
+    "clean_up",
     "traced",
-    "untidy",
+    "needs_cleanup",
 }
 FOR_THE_RUNNER |= {"started_programs", "end_programs"}
 
@@ -124,7 +107,7 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
         ("the public names", set(mulligan.__all__)),
         (
             "the options of @app.job",
-            set(inspect.signature(handler_of).parameters) - {"function", "keep", "app_rules"},
+            set(inspect.signature(build_handler).parameters) - {"function", "retention_settings", "app_rules"},
         ),
         ("the options of enqueue", set(inspect.signature(Kind.options).parameters) - {"self"}),
         (
@@ -132,7 +115,7 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
             {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")},
         ),
         ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
-        ("the verbs of app.jobs", members(Jobs) - {"inserted", "fresh", "all_fresh"}),
+        ("the verbs of app.jobs", members(Jobs) - {"view_enqueued", "view_inserted", "view_all_inserted"}),
         ("the verbs of app.batches", members(Batches) - {"begin"}),
         ("what a batch has", members(mulligan.Batch)),
     ],

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mulligan.core.durations import SECOND
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND
 from mulligan.doctor.verify import Clients, verify, witness
 from support.store import (
     FAILED,
@@ -65,7 +65,7 @@ def a_context(lease):
     return SimpleNamespace(job=job, attempt=lease.attempt, token=lease.token)
 
 
-# -- what is well -----------------------------------------------------------------------------------
+# -- what is well --------------------------------------------------------------------------------
 def test_lives_of_every_kind_break_nothing(store):
     ended(store, FATAL)
     lease = running(store)
@@ -87,7 +87,7 @@ def test_a_store_alone_is_judged_by_what_it_can_show(store):
     assert {"S2", "S18", "U1", "N1", "D1"} <= set(report.checked)
 
 
-# -- lives ------------------------------------------------------------------------------------------
+# -- lives ---------------------------------------------------------------------------------------
 def test_an_ending_after_the_end_breaks_s2(store):
     job = ended(store, FATAL)
     event(store, job, "job.succeeded", token=1, attempt=1)
@@ -153,7 +153,7 @@ def test_a_success_at_once_that_another_worker_wrote_breaks_s7(store):
 def a_late_checkpoint(store):
     lease = running(store)
     with store.begin() as unit:
-        assert unit.checkpoint(lease.id, lease.worker, lease.token, "half", "1")
+        assert unit.save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
     finish(store, lease, LOST)
     sql(store, "UPDATE {p}checkpoint SET at = at + 60000000")
 
@@ -223,7 +223,7 @@ def test_a_lease_that_was_renewed_by_another_clock_breaks_s10_on_a_server(store)
     assert broken(store) == ({"S10"} if is_postgres(store) else set())
 
 
-# -- several ----------------------------------------------------------------------------------------
+# -- several -------------------------------------------------------------------------------------
 def test_two_jobs_with_one_key_break_u1(store):
     insert(store, unique_job("one"))
     insert(store, twin := unique_job("two"))
@@ -242,7 +242,7 @@ def test_two_jobs_of_one_slot_break_c1(store):
     assert broken(store) == {"C1"}
 
 
-# -- clients ----------------------------------------------------------------------------------------
+# -- clients -------------------------------------------------------------------------------------
 def test_what_was_accepted_and_is_not_there_breaks_s1(store, tmp_path):
     clients = Clients(tmp_path / "clients")
     with clients.call("enqueue", kind="render") as call:
@@ -291,7 +291,7 @@ def test_a_follower_of_the_log_that_missed_an_event_breaks_n5(store, tmp_path):
     assert broken(store, clients=[clients.path]) == {"N5"}
 
 
-# -- witnesses --------------------------------------------------------------------------------------
+# -- witnesses -----------------------------------------------------------------------------------
 def test_success_without_the_end_of_its_handler_breaks_s9(store, tmp_path):
     lease = running(store)
     witness(tmp_path / "seen", a_context(lease), "start")
@@ -324,7 +324,7 @@ def test_a_token_that_was_run_twice_breaks_s6(store, tmp_path):
     assert broken(store, witness=[tmp_path / "seen"]) == {"S6"}
 
 
-# -- settled ----------------------------------------------------------------------------------------
+# -- settled -------------------------------------------------------------------------------------
 def test_what_runs_on_a_worker_that_is_gone_breaks_l2_once_all_is_calm(store):
     lease = running(store)
     close_worker(store, lease.worker)

@@ -10,14 +10,14 @@ import pytest
 
 from mulligan import Mulligan, Unique
 from mulligan.config import read_settings
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.doctor import environment as database
 from mulligan.doctor import environment as host
-from mulligan.doctor import examine
+from mulligan.doctor import run_checks
 from mulligan.doctor import runtime as guards
 from mulligan.doctor import runtime as inside
 from mulligan.doctor.settings import settings_checks
-from mulligan.guards.ramp import Reduced
+from mulligan.guards.ramp import ThrottleState
 from mulligan.guards.state import GuardState
 from support.store import open_worker
 
@@ -40,7 +40,7 @@ def settings(**environ):
     )
 
 
-# -- settings that fight ----------------------------------------------------------------------------
+# -- settings that fight -------------------------------------------------------------------------
 def test_the_defaults_are_in_nobodys_way():
     assert statuses(settings_checks(settings())) == {"lease": "ok", "settings": "ok"}
 
@@ -52,7 +52,7 @@ def test_the_defaults_are_in_nobodys_way():
         ({"WORKER__SWEEP": "60"}, "sweep 1 min is longer than lease", "SWEEP=5"),
         ({"WORKER__SHUTDOWN_GRACE": "120"}, "systemd kills after 90 s", "TimeoutStopSec=130"),
         ({"WORKER__SHUTDOWN_GRACE": "2"}, "kill_grace 5 s is longer", "SHUTDOWN_GRACE=10"),
-        ({"WORKER__RUNNERS": "20"}, "some never work", "RUNNERS=10"),
+        ({"WORKER__RUNNERS": "20"}, "some stay idle", "RUNNERS=10"),
     ],
 )
 def test_settings_that_fight_each_other_are_told_with_the_way_out(environ, words, advice):
@@ -70,14 +70,14 @@ def test_a_key_that_should_be_held_longer_than_its_job_is_kept_is_told(sqlite_ur
     app.run_inline()
     short = settings(RETENTION__SUCCEEDED="86400")
     with app.store.read() as unit:
-        (found,) = inside._keys(unit, short)
-        assert list(inside._keys(unit, settings())) == []
+        (found,) = inside._unique_keys(unit, short)
+        assert list(inside._unique_keys(unit, settings())) == []
     app.close()
     assert "once" in found.found
     assert found.next == "MULLIGAN_RETENTION__SUCCEEDED=259200"
 
 
-# -- this host --------------------------------------------------------------------------------------
+# -- this host -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("file", "kind", "status"),
     [
@@ -89,7 +89,7 @@ def test_a_key_that_should_be_held_longer_than_its_job_is_kept_is_told(sqlite_ur
     ],
 )
 def test_a_file_on_a_network_is_found_by_its_mount(file, kind, status):
-    assert host.kind_of_mount(Path(file), MOUNTS) == kind
+    assert host.mount_type(Path(file), MOUNTS) == kind
     assert host.file_system(Path(file), MOUNTS).status == status
     assert host.file_system(Path(file), "").status == "ok"
 
@@ -97,9 +97,9 @@ def test_a_file_on_a_network_is_found_by_its_mount(file, kind, status):
 def test_files_beside_the_database_are_looked_at_too(tmp_path):
     file, wal = tmp_path / "x.db", tmp_path / "x.db-wal"
     file.touch(mode=0o600)
-    assert host.rights(file).status == "ok"
+    assert host.file_permissions(file).status == "ok"
     wal.touch(mode=0o644)
-    found = host.rights(file)
+    found = host.file_permissions(file)
     assert (found.status, found.next) == ("warn", f"chmod 600 {wal}")
 
 
@@ -107,7 +107,7 @@ def test_files_beside_the_database_are_looked_at_too(tmp_path):
 def test_what_this_user_cannot_write_fails(tmp_path):
     file = tmp_path / "x.db"
     file.touch(mode=0o400)
-    assert host.rights(file).status == "fail"
+    assert host.file_permissions(file).status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_what_this_user_cannot_write_fails(tmp_path):
 )
 def test_little_room_is_a_warning_and_none_a_failure(monkeypatch, tmp_path, free, status):
     monkeypatch.setattr(host.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    assert host.room(tmp_path).status == status
+    assert host.disk_space(tmp_path).status == status
 
 
-# -- the database -----------------------------------------------------------------------------------
+# -- the database --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
@@ -129,7 +129,7 @@ def test_little_room_is_a_warning_and_none_a_failure(monkeypatch, tmp_path, free
     ],
 )
 def test_an_old_database_is_told(facts, status):
-    assert statuses(database.versions(facts)) == {"database version": status}
+    assert statuses(database.database_version(facts)) == {"database version": status}
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def test_an_old_database_is_told(facts, status):
     ],
 )
 def test_durability_that_was_weakened_is_told(facts):
-    (found,) = [check for check in database.durability(facts) if check.status != "ok"]
+    (found,) = [check for check in database.durability_checks(facts) if check.status != "ok"]
     assert found.status == "warn"
     assert found.next
 
 
 def test_wake_ups_are_tried_where_there_is_a_server(postgres_url):
     read = settings(DATABASE_URL=postgres_url)
-    _, checks = examine(read)
+    _, checks = run_checks(read)
     assert statuses(checks)["wake-ups"] == "ok"
     lost = settings(DATABASE_URL=postgres_url, LISTEN_URL="postgresql://127.0.0.1:1/nowhere")
-    assert statuses(examine(lost)[1])["wake-ups"] == "fail"
+    assert statuses(run_checks(lost)[1])["wake-ups"] == "fail"
 
 
 @pytest.mark.seed("001-81")
@@ -165,7 +165,7 @@ def test_a_clock_that_is_wrong_and_a_transaction_that_stays_open_are_told(postgr
         with app.store.read() as unit:
             assert unit.event_lag() > 0.04 * SECOND
     app.store.shift_clock(600 * SECOND)
-    _, checks = examine(settings(DATABASE_URL=postgres_url))
+    _, checks = run_checks(settings(DATABASE_URL=postgres_url))
     app.close()
     assert job
     assert statuses(checks)["clock"] == "warn"
@@ -178,12 +178,12 @@ def test_due_work_that_every_worker_passes_by_is_told(store_url):
     app.enqueue("render", queue="mail")
     open_worker(app.store, kinds='["render"]', queues='["mail"]')
     with app.store.read() as unit:
-        (found,) = inside._unserved(unit, settings())
+        (found,) = inside._unserved_queues(unit, settings())
     app.close()
     assert "render in queue slow" in found.found
 
 
-# -- dependencies -----------------------------------------------------------------------------------
+# -- dependencies --------------------------------------------------------------------------------
 @pytest.fixture
 def guarded(store_url):
     app = Mulligan(store_url)
@@ -215,7 +215,7 @@ def test_a_breaker_that_is_open_is_told_with_how_long_how_many_and_what_to_type(
     assert check.next == "mulligan deps probe gateway"
     guarded.dependencies.open("gateway", reason="vendor window")
     (check,) = found_of(guarded)
-    assert re.search(r"vendor window; \d jobs are held, until somebody closes it", check.found)
+    assert re.search(r"vendor window; \d jobs are held, until a person closes it", check.found)
     assert check.next == "mulligan deps close gateway"
     guarded.dependencies.close("gateway")
     assert "gateway recovers" in found_of(guarded)[0].found
@@ -223,16 +223,16 @@ def test_a_breaker_that_is_open_is_told_with_how_long_how_many_and_what_to_type(
 
 def test_a_dependency_that_asked_for_fewer_calls_is_told(guarded):
     with guarded.store.begin() as unit:
-        row = unit.guard(("dependency", "gateway"))
+        row = unit.lock_guard(("dependency", "gateway"))
         body = GuardState(
-            reduced=Reduced(limit=3, base=10, at=unit.now(), until=unit.now() + 900 * SECOND)
+            throttle=ThrottleState(limit=3, base=10, changed_at=unit.now(), until=unit.now() + 900 * SECOND)
         ).to_json()
-        unit.write_guard(row._replace(active=True, body=body))
+        unit.update_guard(row._replace(active=True, body=body))
     (check,) = found_of(guarded)
-    assert check.found == "gateway asked for fewer calls: 3 at a time for now"
+    assert check.found == "gateway requested fewer calls: 3 at a time for now"
 
 
 def test_very_many_lanes_and_names_are_told(guarded, monkeypatch):
-    monkeypatch.setattr(guards, "MANY", 0)
+    monkeypatch.setattr(guards, "MAX_LANES", 0)
     said = [check.found for check in found_of(guarded) if check.check == "lanes"]
     assert [words.split()[1] for words in said] == ["lanes", "dependencies"]

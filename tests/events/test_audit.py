@@ -12,18 +12,18 @@ import pytest
 from mulligan import Fail, Park, Policy, Webhook
 from mulligan.core.errors import Refused
 from mulligan.core.event import EventType
-from mulligan.operations.chore import turn
-from mulligan.storage.maintenance import restored
+from mulligan.operations.chore import run_operations
+from mulligan.storage.maintenance import mark_restored
 from mulligan.worker.liveness import request_drain
-from support.app_tools import advance, ran
+from support.app_tools import advance, run_job
 from support.store import a_job, open_worker
 
-WHY = "because of ticket 12"
+REASON = "because of ticket 12"
 HOOK = Webhook("https://example.com/hook")
 
 
-class Deed(NamedTuple):
-    """What somebody does, the event that tells it, and what it must say of before and after."""
+class Action(NamedTuple):
+    """An action, the type of its event, and the before and after data it must contain."""
 
     type: str
     act: Any
@@ -41,7 +41,7 @@ def app(make_app):
 
     @app.job(name="asks")
     def asks() -> Park:
-        return Park("who?")
+        return Park("which one?")
 
     @app.job(name="works", uses="gateway")
     def works() -> None: ...
@@ -50,26 +50,26 @@ def app(make_app):
     return app
 
 
-def dead(app):
-    return ran(app, app.enqueue("fails")).id
+def kill_job(app):
+    return run_job(app, app.enqueue("fails")).id
 
 
-def parked(app):
-    return ran(app, app.enqueue("asks")).id
+def park_job(app):
+    return run_job(app, app.enqueue("asks")).id
 
 
-def group(app):
-    dead(app)
+def create_group(app):
+    kill_job(app)
     return app.failures.groups()[0].fingerprint
 
 
-def sealed(app):
+def seal_batch(app):
     batch = app.batch("spring")
     app.enqueue("works", batch=batch)
     return batch.seal().id
 
 
-def finished(app):
+def finish_batch(app):
     batch = app.batch("spring")
     app.enqueue("fails", batch=batch)
     batch.seal()
@@ -77,360 +77,367 @@ def finished(app):
     return batch.id
 
 
-def begun(app):
-    dead(app)
-    return app.operations.start("retry", "state:dead", reason=WHY).id
+def start_operation(app):
+    kill_job(app)
+    return app.operations.start("retry", "state:dead", reason=REASON).id
 
 
-def moved(app):
-    app.operations.start("move", "state:queued", queue="slow", reason=WHY)
-    turn(app.store, paced=False)
+def move_jobs(app):
+    app.operations.start("move", "state:queued", queue="slow", reason=REASON)
+    run_operations(app.store, paced=False)
 
 
 def drain(app):
     open_worker(app.store, "w_9")
-    with app.store.begin() as unit:
+    with app.store.begin() as tx:
         request_drain(
-            unit, [row for row in unit.workers(closed=False) if row.id == "w_9"], "python", WHY
+            tx, [row for row in tx.list_workers(closed=False) if row.id == "w_9"], "python", REASON
         )
 
 
 def restore(app):
-    open_worker(app.store, "w_8", boot_id="of another boot", lease=1)
+    open_worker(app.store, "w_8", boot_id="another boot", lease=1)
     advance(app, 3600)
-    restored(app.store, "python", WHY)
+    mark_restored(app.store, "python", REASON)
 
 
-def running(app):
+def start_job(app):
     job = app.enqueue("works")
     open_worker(app.store, "w_9")
-    with app.store.begin() as unit:
-        assert unit.take("w_9", [job.id], 1)
+    with app.store.begin() as tx:
+        assert tx.claim_jobs("w_9", [job.id], 1)
     return job.id
 
 
-def after(app, first, then):
-    """Two actions; the second one is looked at."""
+def run_both(app, first, then):
+    """Run two actions and return the result of the second."""
     first(app)
     return then(app)
 
 
-def down(app):
-    """Opened by its breaker, so that it can be probed."""
+def open_breaker(app):
+    """Let the breaker of gateway open, so that it can be probed."""
     from dataclasses import replace
 
-    from mulligan.guards.state import FRESH
+    from mulligan.guards.state import NEW_GUARD
 
-    with app.store.begin() as unit:
-        row = unit.guard(("dependency", "gateway"))
-        guard = replace(FRESH, open=True, since=unit.now(), probe_at=unit.now() + 10**9)
-        unit.write_guard(row._replace(active=True, body=guard.to_json()))
+    with app.store.begin() as tx:
+        row = tx.lock_guard(("dependency", "gateway"))
+        guard = replace(NEW_GUARD, open=True, since=tx.now(), probe_at=tx.now() + 10**9)
+        tx.update_guard(row._replace(active=True, body=guard.to_json()))
 
 
-def subscribed(app):
+def subscribe(app):
     return app.subscriptions.add("job.died", HOOK).id
 
 
-DEEDS = {
-    "retry": Deed(
+ACTIONS = {
+    "retry": Action(
         "job.retried",
-        lambda app: app.jobs.retry(dead(app), reason=WHY),
+        lambda app: app.jobs.retry(kill_job(app), reason=REASON),
         {"state": "dead", "generation": 1},
         {"state": "queued", "generation": 2},
     ),
-    "cancel": Deed(
+    "cancel": Action(
         "job.cancelled",
-        lambda app: app.jobs.cancel(app.enqueue("works").id, reason=WHY),
+        lambda app: app.jobs.cancel(app.enqueue("works").id, reason=REASON),
         {"state": "queued"},
         {"state": "cancelled"},
     ),
-    "cancel what runs": Deed(
+    "cancel what runs": Action(
         "job.cancel_requested",
-        lambda app: app.jobs.cancel(running(app), reason=WHY),
+        lambda app: app.jobs.cancel(start_job(app), reason=REASON),
         {"stopping": False},
         {"stopping": True},
     ),
-    "release": Deed(
+    "release": Action(
         "job.released",
-        lambda app: app.jobs.release(parked(app), reason=WHY),
+        lambda app: app.jobs.release(park_job(app), reason=REASON),
         {"state": "parked"},
         {"state": "queued"},
     ),
-    "discard": Deed(
+    "discard": Action(
         "job.discarded",
-        lambda app: app.jobs.discard(dead(app), reason=WHY),
+        lambda app: app.jobs.discard(kill_job(app), reason=REASON),
         {"state": "dead"},
         {"state": "cancelled"},
     ),
-    "pause": Deed(
+    "pause": Action(
         "queue.paused",
-        lambda app: app.queues.pause("pdf", reason=WHY),
+        lambda app: app.queues.pause("pdf", reason=REASON),
         {"paused": False},
-        {"paused": True, "reason": WHY},
+        {"paused": True, "reason": REASON},
     ),
-    "resume": Deed(
+    "resume": Action(
         "queue.resumed",
-        lambda app: after(
+        lambda app: run_both(
             app,
             lambda app: app.queues.pause("pdf", reason="x"),
-            lambda app: app.queues.resume("pdf", reason=WHY),
+            lambda app: app.queues.resume("pdf", reason=REASON),
         ),
         {"paused": True, "reason": "x"},
         {"paused": False},
     ),
-    "limit a queue": Deed(
+    "limit a queue": Action(
         "queue.changed",
-        lambda app: app.queues.set("pdf", concurrency=3, reason=WHY),
+        lambda app: app.queues.set("pdf", concurrency=3, reason=REASON),
         {},
         {"concurrency": 3},
     ),
-    "change its limit": Deed(
+    "change its limit": Action(
         "queue.changed",
-        lambda app: after(
+        lambda app: run_both(
             app,
             lambda app: app.queues.set("pdf", concurrency=3),
-            lambda app: app.queues.set("pdf", concurrency=None, reason=WHY),
+            lambda app: app.queues.set("pdf", concurrency=None, reason=REASON),
         ),
         {"concurrency": 3},
         {"concurrency": "none"},
     ),
-    "clear its limit": Deed(
+    "clear its limit": Action(
         "queue.changed",
-        lambda app: after(
+        lambda app: run_both(
             app,
             lambda app: app.queues.set("pdf", rate="5/s"),
-            lambda app: app.queues.clear("pdf", reason=WHY),
+            lambda app: app.queues.clear("pdf", reason=REASON),
         ),
         {"rate": 5.0},
         {},
     ),
-    "open a dependency": Deed(
+    "open a dependency": Action(
         "dependency.opened",
-        lambda app: app.dependencies.open("gateway", reason=WHY),
+        lambda app: app.dependencies.open("gateway", reason=REASON),
         {"open": False},
-        {"open": True, "reason": WHY},
+        {"open": True, "reason": REASON},
     ),
-    "close it": Deed(
+    "close it": Action(
         "dependency.closed",
-        lambda app: after(
+        lambda app: run_both(
             app,
             lambda app: app.dependencies.open("gateway", reason="x"),
-            lambda app: app.dependencies.close("gateway", reason=WHY),
+            lambda app: app.dependencies.close("gateway", reason=REASON),
         ),
         {"open": True, "reason": "x"},
         {"open": False},
     ),
-    "keep it closed": Deed(
+    "keep it closed": Action(
         "dependency.changed",
-        lambda app: app.dependencies.close("gateway", until=60, reason=WHY),
+        lambda app: app.dependencies.close("gateway", until=60, reason=REASON),
         {"kept_closed_until": None},
         {},
     ),
-    "probe it": Deed(
+    "probe it": Action(
         "dependency.changed",
-        lambda app: after(app, down, lambda app: app.dependencies.probe("gateway", reason=WHY)),
+        lambda app: run_both(
+            app, open_breaker, lambda app: app.dependencies.probe("gateway", reason=REASON)
+        ),
         {},
         {},
     ),
-    "limit it": Deed(
+    "limit it": Action(
         "dependency.changed",
-        lambda app: app.dependencies.set("gateway", rate=2, reason=WHY),
+        lambda app: app.dependencies.set("gateway", rate=2, reason=REASON),
         {},
         {"rate": 2.0},
     ),
-    "clear its limits": Deed(
+    "clear its limits": Action(
         "dependency.changed",
-        lambda app: after(
+        lambda app: run_both(
             app,
             lambda app: app.dependencies.set("gateway", rate=2),
-            lambda app: app.dependencies.clear("gateway", reason=WHY),
+            lambda app: app.dependencies.clear("gateway", reason=REASON),
         ),
         {"rate": 2.0},
         {},
     ),
-    "hold a kind": Deed(
+    "hold a kind": Action(
         "kind.held",
-        lambda app: app.kinds.hold("works", reason=WHY),
+        lambda app: app.kinds.hold("works", reason=REASON),
         {"held": False},
-        {"held": True, "reason": WHY},
+        {"held": True, "reason": REASON},
     ),
-    "release a kind": Deed(
+    "release a kind": Action(
         "kind.released",
-        lambda app: after(
+        lambda app: run_both(
             app,
             lambda app: app.kinds.hold("works", reason="x"),
-            lambda app: app.kinds.release("works", reason=WHY),
+            lambda app: app.kinds.release("works", reason=REASON),
         ),
         {"held": True, "reason": "x"},
         {"held": False},
     ),
-    "mute a group": Deed(
+    "mute a group": Action(
         "failure.muted",
-        lambda app: app.failures.mute(group(app), reason=WHY),
+        lambda app: app.failures.mute(create_group(app), reason=REASON),
         {"state": "new"},
-        {"state": "muted", "note": WHY},
+        {"state": "muted", "note": REASON},
     ),
-    "resolve it": Deed(
+    "resolve it": Action(
         "failure.resolved",
-        lambda app: app.failures.resolve(group(app), note=WHY),
+        lambda app: app.failures.resolve(create_group(app), note=REASON),
         {"state": "new"},
         {"state": "resolved"},
     ),
-    "reopen it": Deed(
+    "reopen it": Action(
         "failure.reopened",
-        lambda app: after(
+        lambda app: run_both(
             app,
-            lambda app: app.failures.resolve(group(app)),
-            lambda app: app.failures.reopen(app.failures.groups()[0].fingerprint, reason=WHY),
+            lambda app: app.failures.resolve(create_group(app)),
+            lambda app: app.failures.reopen(app.failures.groups()[0].fingerprint, reason=REASON),
         ),
         {"state": "resolved"},
         {"state": "open"},
     ),
-    "drain a worker": Deed(
+    "drain a worker": Action(
         "worker.drain_requested", drain, {"draining": False}, {"draining": True}
     ),
-    "seal a batch": Deed(
+    "seal a batch": Action(
         "batch.sealed",
-        lambda app: app.batches.seal(app.batch("spring").id, reason=WHY),
+        lambda app: app.batches.seal(app.batch("spring").id, reason=REASON),
         {"sealed": False},
         {"sealed": True},
     ),
-    "cancel a batch": Deed(
+    "cancel a batch": Action(
         "batch.cancelled",
-        lambda app: app.batches.cancel(sealed(app), reason=WHY),
+        lambda app: app.batches.cancel(seal_batch(app), reason=REASON),
         {"cancelled": False},
         {"cancelled": True},
     ),
-    "retry what failed": Deed(
+    "retry what failed": Action(
         "batch.reopened",
-        lambda app: app.batches.retry_failed(finished(app), reason=WHY),
+        lambda app: app.batches.retry_failed(finish_batch(app), reason=REASON),
         {"outcome": "failed", "generation": 1},
         {"outcome": None, "generation": 2},
     ),
-    "begin an operation": Deed("operation.started", begun, {}, {"state": "running"}),
-    "pause it": Deed(
+    "begin an operation": Action("operation.started", start_operation, {}, {"state": "running"}),
+    "pause it": Action(
         "operation.paused",
-        lambda app: app.operations.pause(begun(app), reason=WHY),
+        lambda app: app.operations.pause(start_operation(app), reason=REASON),
         {"state": "running"},
         {"state": "paused"},
     ),
-    "let it go on": Deed(
+    "let it go on": Action(
         "operation.resumed",
-        lambda app: app.operations.resume(app.operations.pause(begun(app)).id, reason=WHY),
+        lambda app: app.operations.resume(
+            app.operations.pause(start_operation(app)).id, reason=REASON
+        ),
         {"state": "paused"},
         {"state": "running"},
     ),
-    "end it": Deed(
+    "end it": Action(
         "operation.aborted",
-        lambda app: app.operations.abort(begun(app), reason=WHY),
+        lambda app: app.operations.abort(start_operation(app), reason=REASON),
         {"state": "running"},
         {"state": "aborted"},
     ),
-    "move jobs": Deed(
+    "move jobs": Action(
         "job.edited",
-        lambda app: after(app, lambda app: app.enqueue("works"), moved),
+        lambda app: run_both(app, lambda app: app.enqueue("works"), move_jobs),
         {"queue": "default"},
         {"queue": "slow"},
     ),
-    "enqueue": Deed(
+    "enqueue": Action(
         "job.queued",
         lambda app: app.insert([a_job(kind="works")], actor="python"),
         {},
         {"state": "queued"},
     ),
-    "make a key": Deed(
+    "make a key": Action(
         "key.created",
-        lambda app: app.keys.create("acme", "viewer", name="n", reason=WHY),
+        lambda app: app.keys.create("acme", "viewer", name="n", reason=REASON),
         {},
         {"state": "valid", "scope": "acme", "role": "viewer"},
     ),
-    "revoke a key": Deed(
+    "revoke a key": Action(
         "key.revoked",
-        lambda app: app.keys.revoke(app.keys.create("*", "admin").key.id, reason=WHY),
+        lambda app: app.keys.revoke(app.keys.create("*", "admin").key.id, reason=REASON),
         {"state": "valid"},
         {"state": "revoked"},
     ),
-    "say that it is restored": Deed("database.restored", restore, {"workers": 1}, {"workers": 0}),
-    "subscribe": Deed(
+    "say that it is restored": Action("database.restored", restore, {"workers": 1}, {"workers": 0}),
+    "subscribe": Action(
         "subscription.created",
-        lambda app: app.subscriptions.add("job.died", HOOK, reason=WHY),
+        lambda app: app.subscriptions.add("job.died", HOOK, reason=REASON),
         {},
         {"state": "on", "on": "job.died", "to": "https://example.com:443"},
     ),
-    "unsubscribe": Deed(
+    "unsubscribe": Action(
         "subscription.removed",
-        lambda app: app.subscriptions.remove(subscribed(app), reason=WHY),
+        lambda app: app.subscriptions.remove(subscribe(app), reason=REASON),
         {"state": "on"},
         {},
     ),
-    "switch a subscription off": Deed(
+    "switch a subscription off": Action(
         "subscription.disabled",
-        lambda app: app.subscriptions.disable(subscribed(app), reason=WHY),
+        lambda app: app.subscriptions.disable(subscribe(app), reason=REASON),
         {"state": "on"},
         {"state": "off"},
     ),
-    "switch it on": Deed(
+    "switch it on": Action(
         "subscription.changed",
-        lambda app: after(
+        lambda app: run_both(
             app,
-            lambda app: app.subscriptions.disable(subscribed(app), reason="x"),
-            lambda app: app.subscriptions.enable(app.subscriptions.list()[0].id, reason=WHY),
+            lambda app: app.subscriptions.disable(subscribe(app), reason="x"),
+            lambda app: app.subscriptions.enable(app.subscriptions.list()[0].id, reason=REASON),
         ),
         {"state": "off", "reason": "x"},
         {"state": "on"},
     ),
-    "change its secret": Deed(
+    "change its secret": Action(
         "subscription.changed",
-        lambda app: app.subscriptions.rotate(subscribed(app), reason=WHY),
+        lambda app: app.subscriptions.rotate(subscribe(app), reason=REASON),
         {},
         {"secret": "rotated"},
     ),
-    "silence an alert": Deed(
+    "silence an alert": Action(
         "alert.silenced",
-        lambda app: app.alerts.silence("slow_jobs", 60, reason=WHY),
+        lambda app: app.alerts.silence("slow_jobs", 60, reason=REASON),
         {"silenced_until": None},
         {},
     ),
-    "pause a schedule": Deed(
+    "pause a schedule": Action(
         "schedule.paused",
-        lambda app: app.schedules.pause("nightly", reason=WHY),
+        lambda app: app.schedules.pause("nightly", reason=REASON),
         {"paused": False},
         {"paused": True},
     ),
-    "resume a schedule": Deed(
+    "resume a schedule": Action(
         "schedule.resumed",
-        lambda app: after(
+        lambda app: run_both(
             app,
             lambda app: app.schedules.pause("nightly"),
-            lambda app: app.schedules.resume("nightly", reason=WHY),
+            lambda app: app.schedules.resume("nightly", reason=REASON),
         ),
         {"paused": True},
         {"paused": False},
     ),
-    "run a schedule": Deed(
-        "job.queued", lambda app: app.schedules.run("nightly", reason=WHY), {}, {"state": "queued"}
+    "run a schedule": Action(
+        "job.queued",
+        lambda app: app.schedules.run("nightly", reason=REASON),
+        {},
+        {"state": "queued"},
     ),
 }
 
 
 @pytest.mark.security("S53")
-@pytest.mark.parametrize("name", DEEDS)
-def test_each_action_says_who_when_why_and_what_it_was_before_and_after(app, name):
-    deed = DEEDS[name]
+@pytest.mark.parametrize("name", ACTIONS)
+def test_each_action_records_actor_time_reason_before_and_after(app, name):
+    action = ACTIONS[name]
     began = datetime.now(UTC) - timedelta(seconds=1)
-    deed.act(app)
-    event = app.events.list(type=deed.type)[0]
+    action.act(app)
+    event = app.events.list(type=action.type)[0]
     assert event.actor == "python"
     assert event.at / 1e6 >= began.timestamp()
-    assert name == "enqueue" or WHY in event.data["reason"]
-    assert {**event.data["before"], **deed.before} == event.data["before"]
-    assert {**event.data["after"], **deed.after} == event.data["after"]
+    assert name == "enqueue" or REASON in event.data["reason"]
+    assert {**event.data["before"], **action.before} == event.data["before"]
+    assert {**event.data["after"], **action.after} == event.data["after"]
     assert event.data["before"] != event.data["after"]
     json.dumps(event.data)
 
 
-# What happens by itself, or is told by another action of the same moment.
-NOT_BY_HAND = {
+# Automatic events, and those that accompany the event of an action.
+AUTOMATIC = {
     "job.started",
     "job.retry_scheduled",
     "job.snoozed",
@@ -458,28 +465,30 @@ NOT_BY_HAND = {
 
 
 @pytest.mark.security("S53")
-def test_no_action_is_left_out():
-    assert {deed.type for deed in DEEDS.values()} | NOT_BY_HAND >= {str(kind) for kind in EventType}
+def test_every_action_is_tested():
+    assert {action.type for action in ACTIONS.values()} | AUTOMATIC >= {
+        str(kind) for kind in EventType
+    }
 
 
-def test_what_changed_nothing_is_no_action(app):
+def test_an_action_without_effect_writes_no_event(app):
     app.queues.resume("pdf")
     app.queues.clear("pdf")
     app.kinds.release("works")
-    app.failures.unmute(group(app))
+    app.failures.unmute(create_group(app))
     assert app.events.list() == []
 
 
-def test_a_worker_that_was_asked_to_leave_is_not_asked_twice(app):
+def test_a_second_drain_request_writes_no_event(app):
     drain(app)
-    with app.store.begin() as unit:
-        request_drain(unit, unit.workers(closed=False), "python", "again")
+    with app.store.begin() as tx:
+        request_drain(tx, tx.list_workers(closed=False), "python", "again")
     assert [event.type for event in app.events.list()] == ["worker.drain_requested"]
 
 
-def test_actions_are_found_by_who_when_what_and_whose(app):
+def test_actions_are_found_by_actor_time_type_and_owner(app):
     app.queues.pause("pdf", reason="x")
-    job = ran(app, app.enqueue("fails", owner="acme"))
+    job = run_job(app, app.enqueue("fails", owner="acme"))
     app.jobs.retry(job.id, reason="y")
     advance(app, 3600)
     app.queues.resume("pdf")
@@ -508,14 +517,14 @@ def test_actions_are_found_by_who_when_what_and_whose(app):
 
 
 @pytest.mark.parametrize(
-    ("asked", "match"),
+    ("options", "match"),
     [
         ({"limit": 0}, "limit"),
-        ({"type": "job.retryed"}, "did you mean job.retried"),
+        ({"type": "job.retryed"}, "Did you mean job.retried"),
         ({"since": -1}, "since"),
     ],
     ids=str,
 )
-def test_a_question_that_makes_no_sense_is_refused(app, asked, match):
+def test_an_invalid_filter_is_refused(app, options, match):
     with pytest.raises(Refused, match=match):
-        app.events.list(**asked)
+        app.events.list(**options)

@@ -6,7 +6,8 @@ import pytest
 
 from mulligan import Context, Fixed, Policy, Retry, Rule, Then
 from mulligan.core.errors import ConfigError
-from mulligan.failures.classify import renamed, timed_out
+from mulligan.failures.classify import apply_verdict_rules
+from mulligan.failures.codes import timed_out
 from mulligan.retries.effective import EffectivePolicies
 from support.app_tools import advance
 
@@ -25,7 +26,7 @@ class Status(Exception):
         self.status_code = status_code
 
 
-def test_a_kinds_rules_come_before_the_apps_and_name_the_attempt_they_judged(app):
+def test_rules_of_a_kind_win_over_rules_of_the_app_and_are_recorded_on_the_attempt(app):
     app.rules.add(Rule("app.503", http_status=503, code="APP", cls="quota"))
 
     @app.job(rules=[GIVE_UP])
@@ -50,7 +51,7 @@ def test_a_kinds_rules_come_before_the_apps_and_name_the_attempt_they_judged(app
     assert '"table"' in attempt.judged
 
 
-def test_a_rules_own_schedule_and_limit_hold(app):
+def test_a_rule_may_set_backoff_and_max_retries(app):
     rule = Rule(
         "slow", http_status=503, code="SLOW", cls="transient", max_retries=1, backoff=Fixed(7)
     )
@@ -67,7 +68,7 @@ def test_a_rules_own_schedule_and_limit_hold(app):
     assert round((job.run_at - job.created_at).total_seconds()) in {7, 8}
 
 
-def test_a_time_limit_can_be_renamed_by_a_rule_about_the_verdict(app):
+def test_a_rule_about_a_verdict_may_rename_a_timeout(app):
     late = Rule(
         "late",
         verdict="TIMEOUT",
@@ -79,12 +80,12 @@ def test_a_time_limit_can_be_renamed_by_a_rule_about_the_verdict(app):
     @app.job(name="render", rules=late)
     def render() -> None: ...
 
-    layers = EffectivePolicies(app.settings.retry, app.manifest().ruled)
-    failure = renamed(timed_out(5), layers.books("render"))
+    layers = EffectivePolicies(app.settings.retry, app.manifest().kinds_with_rules)
+    failure = apply_verdict_rules(timed_out(5), layers.rulebooks("render"))
     assert (failure.code, failure.public) == ("RENDER_TIMEOUT", "Rendering took too long.")
 
 
-def test_a_rule_in_shadow_is_written_beside_what_was_done(app):
+def test_a_shadow_rule_is_recorded_but_does_not_decide(app):
     @app.job(rules=Rule("new", http_status=503, code="GIVE_UP", cls="permanent", shadow=True))
     def fetch() -> None:
         raise Status(503)
@@ -95,30 +96,30 @@ def test_a_rule_in_shadow_is_written_beside_what_was_done(app):
     assert '"GIVE_UP"' in app.jobs.explain(job.id).attempts[0].judged
 
 
-def test_an_id_stands_for_one_rule_and_only_rules_are_taken(app):
+def test_duplicate_rule_ids_and_other_types_are_refused(app):
     app.rules.add(GIVE_UP)
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         app.rules.add(GIVE_UP)
     with pytest.raises(ConfigError, match="takes Rule"):
         app.rules.add({"id": "x"})
     with pytest.raises(ConfigError, match="takes Rule"):
         app.job(rules=["x"])(lambda: None)
-    with pytest.raises(ConfigError, match="there twice"):
+    with pytest.raises(ConfigError, match="defined twice"):
         app.job(rules=[GIVE_UP, GIVE_UP])(lambda: None)
 
 
-def test_a_back_test_counts_what_is_known_and_bounds_what_is_not(app):
+def test_a_backtest_counts_known_outcomes_and_bounds_unknown_ones(app):
     tries = {}
 
     @app.job(policy=Policy(max_retries=3, backoff=Fixed(0)))
     def fetch(n: int) -> None:
         tries[n] = tries.get(n, 0) + 1
         if n < 3 and tries[n] == 1:
-            raise Status(503)  # passes at the second try
+            raise Status(503)  # succeeds at the second attempt
         if n == 3:
-            raise Status(503)  # never passes
+            raise Status(503)  # never succeeds
         if n == 4:
-            raise Status(404)  # given up at once
+            raise Status(404)  # not retried
 
     for n in range(5):
         fetch.enqueue(n=n)
@@ -133,8 +134,8 @@ def test_a_back_test_counts_what_is_known_and_bounds_what_is_not(app):
     assert not app.policy.backtest([GIVE_UP], kind="nobody").report.jobs
 
 
-def test_a_back_test_judges_what_life_judged(app):
-    """The same facts, kept and read again, get the same verdict."""
+def test_a_backtest_with_the_same_rules_changes_nothing(app):
+    """Stored facts get the verdict that the live exception got."""
 
     @app.job(policy=Policy(max_retries=0))
     def fail(how: int) -> None:
@@ -158,8 +159,8 @@ def test_a_back_test_judges_what_life_judged(app):
     assert (report.failures, report.changed, report.unreadable) == (5, 0, 0)
 
 
-def test_a_back_test_leaves_ends_of_our_own_alone_unless_a_rule_is_about_them(app):
-    """What they say of themselves is no error text, and a handler's wish is no failure that was forgotten."""
+def test_a_backtest_changes_system_failures_only_by_rules_about_verdicts(app):
+    """Their messages are not error texts, and a requested retry is not an unreadable failure."""
     app.job(name="no_json", policy=Policy(max_retries=0))(object)
     app.job(name="again", policy=Policy(max_retries=1, backoff=Fixed(0)))(Retry)
     for kind in ("no_json", "again"):
@@ -169,7 +170,7 @@ def test_a_back_test_leaves_ends_of_our_own_alone_unless_a_rule_is_about_them(ap
     assert (same.report.failures, same.report.changed, same.report.unreadable) == (3, 0, 0), (
         same.report.changes
     )
-    assert "Nothing would have been done differently." in same.text
+    assert "No decision would have been different." in same.text
     other = app.policy.backtest(
         [Rule("odd", verdict="RESULT_NOT_JSON", code="ODD", cls="transient")]
     )
@@ -178,7 +179,7 @@ def test_a_back_test_leaves_ends_of_our_own_alone_unless_a_rule_is_about_them(ap
     ]
 
 
-def test_an_escalation_step_of_a_rule_moves_the_next_attempt(app):
+def test_an_escalation_step_of_a_rule_applies_to_the_next_attempt(app):
     rule = Rule(
         "big",
         http_status=507,
@@ -201,7 +202,7 @@ def test_an_escalation_step_of_a_rule_moves_the_next_attempt(app):
     assert seen == [("default", {}), ("big", {"tier": 2})]
 
 
-def test_a_policy_in_shadow_changes_nothing_and_says_what_it_would_have_done(app):
+def test_a_shadow_policy_records_what_it_would_have_decided(app):
     @app.job(
         policy=Policy(max_retries=2, backoff=Fixed(0)),
         shadow=Policy(max_retries=1, backoff=Fixed(60)),
@@ -214,12 +215,12 @@ def test_a_policy_in_shadow_changes_nothing_and_says_what_it_would_have_done(app
     attempts = app.jobs.explain(job.id).attempts
     assert len(attempts) == 3
     would = [json.loads(attempt.judged)["shadow_policy"] for attempt in attempts]
-    assert [said["verb"] for said in would] == ["retry", "die", "die"]
+    assert [decision["verb"] for decision in would] == ["retry", "die", "die"]
     assert would[0]["wait"] == 60
     assert would[1]["reason"] == "1 of 1 retries used"
 
 
-def test_a_promise_stands_while_the_job_goes_on_and_goes_with_its_last_try(app):
+def test_a_promise_is_shown_until_the_last_retry_is_used(app):
     busy = Rule(
         "busy",
         http_status=503,
@@ -246,6 +247,6 @@ def test_a_promise_stands_while_the_job_goes_on_and_goes_with_its_last_try(app):
     assert app.jobs.history(job.id)[-1].data["message"] == "It is busy."
 
 
-def test_a_rule_with_a_promise_survives_the_manifest():
+def test_a_promise_survives_the_manifest():
     rule = Rule("busy", http_status=503, code="BUSY", cls="transient", promise="Soon.")
-    assert Rule.from_plain(rule.to_plain()) == rule
+    assert Rule.from_dict(rule.to_dict()) == rule

@@ -14,38 +14,38 @@ from hypothesis import strategies as st
 
 from mulligan.core import errors
 from mulligan.core.attempt import Cls, Ended
-from mulligan.core.job import SECOND, to_datetime
+from mulligan.core.durations import SECOND, to_datetime
 from mulligan.failures.capture import capture
 from mulligan.failures.classify import classify_facts
-from mulligan.failures.facts import FACTS
-from mulligan.worker.runner.outcomes import outcome_of, raised
+from mulligan.failures.facts import FACTS_KEY
+from mulligan.worker.runner.outcomes import outcome_of_exception, outcome_of_request
 from support.builders import NOW
 from support.hostile import HOSTILE, ClassTrap, OddClass, StrRaises, Traps
 
 
-def thrown(exc, cause=None):
-    """The exception as it looks after flying through a frame."""
+def raised(exc, cause=None):
+    """Raise and catch an exception, so that it has a traceback."""
     try:
         raise exc from cause
     except BaseException as caught:  # noqa: BLE001
         return caught
 
 
-def judged(exc):
-    return classify_facts(capture(thrown(exc)))
+def classify_raised(exc):
+    return classify_facts(capture(raised(exc)))
 
 
-# ordinary
+# --- Ordinary exceptions ---
 
 
-def test_an_ordinary_exception_gives_type_message_and_trace():
-    facts = capture(thrown(ValueError("bad clip 7")))
+def test_capture_returns_type_message_and_trace():
+    facts = capture(raised(ValueError("bad clip 7")))
     assert facts.exception_types == ("builtins.ValueError",)
     assert facts.message == "bad clip 7"
     first, frame = facts.trace.splitlines()
     assert first == "builtins.ValueError: bad clip 7"
     assert frame.startswith(f"  {__file__}:")
-    assert frame.endswith("in thrown")
+    assert frame.endswith("in raised")
 
 
 @pytest.mark.parametrize(
@@ -73,27 +73,27 @@ def test_an_ordinary_exception_gives_type_message_and_trace():
         (ExceptionGroup("g", [ExceptionGroup("h", [KeyError("a")])]), "py.programming-error"),
     ],
 )
-def test_exceptions_of_the_field_meet_their_rule(exc, rule):
-    assert judged(exc).rule == rule
+def test_common_exceptions_match_their_rule(exc, rule):
+    assert classify_raised(exc).rule == rule
 
 
 def test_a_refused_payload_is_invalid_input():
     with pytest.raises(pydantic.ValidationError) as info:
         pydantic.TypeAdapter(int).validate_python("x")
-    assert judged(info.value).rule == "file.validation"
+    assert classify_raised(info.value).rule == "file.validation"
 
 
-def test_a_failed_program_shows_its_name_and_keeps_its_stderr_private():
-    failure = judged(
+def test_the_stderr_of_a_failed_program_stays_private():
+    failure = classify_raised(
         errors.ProcessFailed("/opt/bin/ffmpeg", exit_code=183, stderr="moov atom not found")
     )
     assert dict(failure.evidence) == {"exit_code": 183, "program": "ffmpeg"}
     assert failure.private["stderr"] == "moov atom not found"
 
 
-def test_the_cause_chain_is_read_and_told():
+def test_the_cause_chain_is_captured_and_traced():
     failure = classify_facts(
-        capture(thrown(RuntimeError("render failed"), thrown(ConnectionError("reset"))))
+        capture(raised(RuntimeError("render failed"), raised(ConnectionError("reset"))))
     )
     assert failure.rule == "py.connection"
     assert "caused by builtins.ConnectionError: reset" in failure.private["trace"]
@@ -102,7 +102,7 @@ def test_the_cause_chain_is_read_and_told():
 
 def test_a_failed_program_may_be_a_cause():
     failure = classify_facts(
-        capture(thrown(RuntimeError("x"), errors.ProcessFailed("ffmpeg", signal=9, stderr="s")))
+        capture(raised(RuntimeError("x"), errors.ProcessFailed("ffmpeg", signal=9, stderr="s")))
     )
     assert (failure.rule, failure.evidence["signal"], failure.private["stderr"]) == (
         "process.killed",
@@ -111,19 +111,19 @@ def test_a_failed_program_may_be_a_cause():
     )
 
 
-def test_an_exception_that_was_being_handled_does_not_forbid_a_retry():
+def test_an_exception_that_was_merely_being_handled_does_not_forbid_a_retry():
     def fetch():
         try:
             return {}["x"]
         except KeyError:
-            raise RuntimeError("cache miss, and then this")  # noqa: B904 - the point of the story
+            raise RuntimeError("cache miss, and then this")  # noqa: B904 - the case under test
 
     with pytest.raises(RuntimeError) as info:
         fetch()
     assert classify_facts(capture(info.value)).cls == Cls.UNKNOWN
 
 
-def test_a_context_that_was_suppressed_is_no_part_of_the_story():
+def test_a_suppressed_context_is_not_captured():
     exc = RuntimeError("outer")
     exc.__context__ = ConnectionError("inner")
     assert classify_facts(capture(exc)).cls == Cls.TRANSIENT
@@ -145,15 +145,15 @@ def test_a_context_that_was_suppressed_is_no_part_of_the_story():
         ({"status": True}, None),
     ],
 )
-def test_an_http_status_is_found_by_its_shape(attributes, status):
+def test_an_http_status_is_found_in_attributes(attributes, status):
     exc = RuntimeError("x")
     vars(exc).update(attributes)
     assert capture(exc).http_status == status
 
 
-def test_secrets_are_gone_before_anybody_sees_them():
+def test_secrets_are_removed_before_a_failure_is_stored():
     facts = capture(
-        thrown(RuntimeError("x"), ValueError("postgres://ann:hunter2@db/x password=hunter2"))
+        raised(RuntimeError("x"), ValueError("postgres://ann:hunter2@db/x password=hunter2"))
     )
     assert "hunter2" not in repr(facts)
 
@@ -171,23 +171,23 @@ def test_only_the_last_frames_are_kept():
     assert len(trace) <= 8192
 
 
-# hostile
+# --- Hostile exceptions ---
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_recording_a_failure_never_fails(name):
-    facts = capture(thrown(HOSTILE[name]()))
+    facts = capture(raised(HOSTILE[name]()))
     failure = classify_facts(facts)
-    told = {name: value for name, value in failure.private.items() if name != FACTS}
+    texts = {name: value for name, value in failure.private.items() if name != FACTS_KEY}
     json.dumps(failure.private).encode()
-    for text in (failure.code, failure.public, *told.values(), *facts.exception_types):
+    for text in (failure.code, failure.public, *texts.values(), *facts.exception_types):
         assert type(text) is str
         assert len(text) <= 8192
         assert "\0" not in text
         text.encode("utf-8")
     json.dumps(dict(failure.evidence))
-    outcome = raised(thrown(HOSTILE[name]()), NOW)
+    outcome = outcome_of_exception(raised(HOSTILE[name]()), NOW)
     assert outcome.ended == Ended.FAILED
 
 
@@ -196,14 +196,14 @@ def test_even_an_unreadable_exception_has_a_type(make):
     assert capture(make()).exception_types[0].endswith(f".{make.__name__}")
 
 
-@settings(deadline=None)  # the first text files all patterns
+@settings(deadline=None)  # the first text builds the index of patterns
 @given(st.text(st.characters(codec=None, exclude_categories=[])))
 def test_any_text_can_be_captured(text):
     failure = classify_facts(capture(RuntimeError(text)))
     json.dumps(dict(failure.private)).encode("utf-8")
 
 
-# outcomes
+# --- Requested outcomes ---
 
 
 @pytest.mark.parametrize(
@@ -228,17 +228,17 @@ def test_any_text_can_be_captured(text):
         (errors.Fail("X", final=True), {"ended": Ended.FAILED, "final": True}),
     ],
 )
-def test_what_a_handler_asks_for_becomes_an_outcome(request_, expected):
-    for outcome in (outcome_of(request_, NOW), raised(thrown(request_), NOW)):
+def test_a_requested_outcome_is_converted(request_, expected):
+    for outcome in (outcome_of_request(request_, NOW), outcome_of_exception(raised(request_), NOW)):
         assert {name: getattr(outcome, name) for name in expected} == expected
         assert outcome.ended_at == NOW
 
 
-def test_fail_carries_its_facts():
+def test_fail_sets_code_class_sentence_and_hint():
     request = errors.Fail(
         "GW_5XX", "secret=abc", "more", "The gateway is down.", retry_after=timedelta(seconds=9)
     )
-    failure = outcome_of(request, NOW).failure
+    failure = outcome_of_request(request, NOW).failure
     assert (failure.code, failure.cls, failure.public, failure.retry_after) == (
         "GW_5XX",
         Cls.UNKNOWN,
@@ -249,26 +249,28 @@ def test_fail_carries_its_facts():
     assert failure.private["detail"] == "more"
 
 
-def test_fail_may_name_the_moment_of_a_hint():
+def test_fail_accepts_a_time_as_retry_after():
     assert (
-        outcome_of(
+        outcome_of_request(
             errors.Fail("X", retry_after=to_datetime(NOW + 3 * SECOND)), NOW
         ).failure.retry_after
         == 3.0
     )
     assert (
-        outcome_of(errors.Fail("X", retry_after=to_datetime(NOW - SECOND)), NOW).failure.retry_after
+        outcome_of_request(
+            errors.Fail("X", retry_after=to_datetime(NOW - SECOND)), NOW
+        ).failure.retry_after
         == 0.0
     )
 
 
-def test_fail_keeps_the_trace_of_what_it_was_raised_from():
-    failure = raised(thrown(errors.Fail("X"), thrown(ValueError("why"))), NOW).failure
+def test_fail_keeps_the_trace_of_its_cause():
+    failure = outcome_of_exception(raised(errors.Fail("X"), raised(ValueError("why"))), NOW).failure
     assert "caused by builtins.ValueError: why" in failure.private["trace"]
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "reason"),
     [
         (errors.Retry(-1), "after must be between"),
         (errors.Retry(math.nan), "after must be between"),
@@ -276,7 +278,7 @@ def test_fail_keeps_the_trace_of_what_it_was_raised_from():
         (errors.Retry(True), "after must be seconds"),
         (errors.Retry("soon"), "after must be seconds"),
         (errors.Snooze(timedelta(seconds=-1)), "seconds must be between"),
-        (errors.Snooze(datetime(2026, 1, 1)), "has no time zone"),  # noqa: DTZ001 - the point of the story
+        (errors.Snooze(datetime(2026, 1, 1)), "has no time zone"),  # noqa: DTZ001 - the case under test
         (errors.Snooze(None), "seconds must be"),
         (errors.Snooze(10**400), "seconds must be between"),
         (errors.Hold("gateway", -1), "until must be between"),
@@ -290,29 +292,29 @@ def test_fail_keeps_the_trace_of_what_it_was_raised_from():
         (errors.OutcomeRequest(), "OutcomeRequest"),
     ],
 )
-def test_nonsense_becomes_a_failure_that_says_what_is_wrong(request_, words):
-    outcome = outcome_of(request_, NOW)
+def test_an_invalid_outcome_becomes_a_failure_with_the_reason(request_, reason):
+    outcome = outcome_of_request(request_, NOW)
     assert (outcome.ended, outcome.failure.code, outcome.failure.cls) == (
         Ended.FAILED,
         "BAD_OUTCOME",
         Cls.PERMANENT,
     )
-    assert words in outcome.failure.private["message"]
+    assert reason in outcome.failure.private["message"]
 
 
 @pytest.mark.parametrize("make", [Traps, StrRaises, ClassTrap, OddClass])
-def test_a_hostile_exception_that_was_returned_is_nonsense(make):
-    assert outcome_of(make(), NOW).failure.code == "BAD_OUTCOME"
+def test_a_returned_hostile_exception_is_an_invalid_outcome(make):
+    assert outcome_of_request(make(), NOW).failure.code == "BAD_OUTCOME"
 
 
-def test_an_outcome_whose_fields_were_lost_is_nonsense_too():
+def test_an_outcome_without_its_fields_is_invalid():
     class Half(errors.Snooze):
         def __init__(self):
             Exception.__init__(self)
 
-    assert outcome_of(Half(), NOW).failure.code == "BAD_OUTCOME"
+    assert outcome_of_request(Half(), NOW).failure.code == "BAD_OUTCOME"
 
 
-def test_times_with_a_zone_are_read_exactly():
+def test_times_with_a_time_zone_are_parsed_exactly():
     at = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-    assert to_datetime(outcome_of(errors.Snooze(at), NOW).until) == at
+    assert to_datetime(outcome_of_request(errors.Snooze(at), NOW).until) == at

@@ -1,4 +1,4 @@
-"""What lies inside and around an exception: causes, programs, bodies, frames."""
+"""Capture of causes, programs, response bodies and frames."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ import pytest
 from mulligan.core.errors import ProcessFailed
 from mulligan.failures.capture import capture
 from mulligan.failures.responses import read_body
-from support.exceptions import NOW, facts, make, reply
+from support.exceptions import NOW, capture_raised, make_exception, make_response
 
-# exceptions inside
+# --- Nested exceptions ---
 
 
-def inside(found):
+def cause_names(found):
     return [(cause.exception_types[0].rpartition(".")[2], cause.implied) for cause in found.causes]
 
 
-def test_what_requests_wraps_is_a_cause_somebody_named():
+def test_an_exception_wrapped_by_requests_is_an_explicit_cause():
     refused = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-    retries = make(
+    retries = make_exception(
         "urllib3.exceptions.MaxRetryError",
         "max",
-        reason=make("urllib3.exceptions.NewConnectionError", refused),
+        reason=make_exception("urllib3.exceptions.NewConnectionError", refused),
     )
-    found = facts(make("requests.exceptions.ConnectionError", retries, base=OSError))
-    assert inside(found) == [
+    found = capture_raised(
+        make_exception("requests.exceptions.ConnectionError", retries, base=OSError)
+    )
+    assert cause_names(found) == [
         ("MaxRetryError", False),
         ("NewConnectionError", False),
         ("ConnectionRefusedError", False),
@@ -44,20 +46,27 @@ def test_what_requests_wraps_is_a_cause_somebody_named():
     ("exc", "name"),
     [
         (
-            make(
-                "sqlalchemy.exc.OperationalError", orig=make("pymysql.err.OperationalError", 2006)
+            make_exception(
+                "sqlalchemy.exc.OperationalError",
+                orig=make_exception("pymysql.err.OperationalError", 2006),
             ),
             "OperationalError",
         ),
         (urllib.error.URLError(TimeoutError()), "TimeoutError"),
-        (make("google.api_core.exceptions.RetryError", cause=ConnectionError()), "ConnectionError"),
-        (make("azure.core.exceptions.AzureError", inner_exception=TimeoutError()), "TimeoutError"),
         (
-            make("urllib3.exceptions.ProtocolError", "aborted", ConnectionResetError()),
+            make_exception("google.api_core.exceptions.RetryError", cause=ConnectionError()),
+            "ConnectionError",
+        ),
+        (
+            make_exception("azure.core.exceptions.AzureError", inner_exception=TimeoutError()),
+            "TimeoutError",
+        ),
+        (
+            make_exception("urllib3.exceptions.ProtocolError", "aborted", ConnectionResetError()),
             "ConnectionResetError",
         ),
         (
-            make(
+            make_exception(
                 "aiohttp.ClientConnectorError",
                 -2,
                 "x",
@@ -67,7 +76,7 @@ def test_what_requests_wraps_is_a_cause_somebody_named():
             "gaierror",
         ),
         (
-            make(
+            make_exception(
                 "tenacity.RetryError",
                 last_attempt=SimpleNamespace(exception=lambda timeout: KeyError()),
             ),
@@ -75,41 +84,49 @@ def test_what_requests_wraps_is_a_cause_somebody_named():
         ),
     ],
 )
-def test_wrappers_hold_what_happened(exc, name):
-    found = facts(exc)
-    assert inside(found) == [(name, False)]
+def test_exceptions_in_attributes_and_arguments_are_causes(exc, name):
+    found = capture_raised(exc)
+    assert cause_names(found) == [(name, False)]
     assert found.errno is None
 
 
-def test_circles_inside_come_to_an_end():
-    one, two = make("a.One"), make("a.Two")
+def test_a_cycle_of_nested_exceptions_ends():
+    one, two = make_exception("a.One"), make_exception("a.Two")
     one.reason, two.orig, two.__cause__ = two, one, one
-    assert inside(facts(one)) == [("Two", False)]
-    first = exc = make("a.Deep")
+    assert cause_names(capture_raised(one)) == [("Two", False)]
+    first = exc = make_exception("a.Deep")
     for _ in range(100):
-        exc.orig = exc = make("a.Deep")
-    assert len(facts(first).causes) == 15
+        exc.orig = exc = make_exception("a.Deep")
+    assert len(capture_raised(first).causes) == 15
 
 
-def test_what_is_below_something_implied_is_implied():
-    outer, handled = RuntimeError("outer"), make("a.Handled", orig=KeyError("x"))
+def test_causes_of_an_implied_cause_are_implied():
+    outer, handled = RuntimeError("outer"), make_exception("a.Handled", orig=KeyError("x"))
     outer.__context__ = handled
-    assert inside(facts(outer)) == [("Handled", True), ("KeyError", True)]
+    assert cause_names(capture_raised(outer)) == [("Handled", True), ("KeyError", True)]
 
 
-def test_a_hint_of_a_cause_counts():
+def test_the_hint_of_a_cause_is_used():
     outer = RuntimeError("render failed")
-    outer.__cause__ = make("requests.HTTPError", response=reply(429, headers={"retry-after": "9"}))
-    assert (facts(outer).retry_after, facts(outer).hint) == (9.0, "Retry-After")
+    outer.__cause__ = make_exception(
+        "requests.HTTPError", response=make_response(429, headers={"retry-after": "9"})
+    )
+    assert (capture_raised(outer).retry_after, capture_raised(outer).retry_after_source) == (
+        9.0,
+        "Retry-After",
+    )
 
 
-def test_a_sentence_is_a_hint_of_last_resort():
-    exc = make("a.Limited", "Please try again in 350ms", retry_after=2)
-    assert (facts(exc).retry_after, facts(exc).hint) == (2.0, "retry_after")
-    assert facts(RuntimeError("Please try again in 350ms")).hint == "wording"
+def test_a_hint_in_the_text_is_the_last_resort():
+    exc = make_exception("a.Limited", "Please try again in 350ms", retry_after=2)
+    assert (capture_raised(exc).retry_after, capture_raised(exc).retry_after_source) == (
+        2.0,
+        "retry_after",
+    )
+    assert capture_raised(RuntimeError("Please try again in 350ms")).retry_after_source == "wording"
 
 
-# programs
+# --- Programs ---
 
 
 @pytest.mark.parametrize(
@@ -126,7 +143,7 @@ def test_a_sentence_is_a_hint_of_last_resort():
         (ProcessFailed("/opt/ffprobe", exit_code=134), "ffprobe", 134, None),
         (ProcessFailed("C:\\bin\\ffmpeg.exe", exit_code=183), "ffmpeg", 183, None),
         (
-            make(
+            make_exception(
                 "sh.ErrorReturnCode_1",
                 exit_code=1,
                 full_cmd="/usr/bin/pdftotext a.pdf",
@@ -136,37 +153,44 @@ def test_a_sentence_is_a_hint_of_last_resort():
             1,
             None,
         ),
-        (make("asyncssh.ProcessError", command="ls /x", exit_status=2, stderr="no"), "ls", 2, None),
+        (
+            make_exception("asyncssh.ProcessError", command="ls /x", exit_status=2, stderr="no"),
+            "ls",
+            2,
+            None,
+        ),
     ],
 )
-def test_137_and_minus_9_are_the_same_death_except_for_who_has_bytes_of_its_own(
-    exc, program, exit_code, signal
-):
-    found = facts(exc)
+def test_exit_codes_137_and_minus_9_are_signal_9_except_for_ffmpeg(exc, program, exit_code, signal):
+    found = capture_raised(exc)
     assert (found.program, found.exit_code, found.signal) == (program, exit_code, signal)
 
 
-def test_stderr_is_kept_as_text_whoever_started_the_program():
+def test_stderr_is_stored_as_text():
     assert (
-        facts(subprocess.CalledProcessError(1, "x", stderr=b"bad \xff end")).stderr
+        capture_raised(subprocess.CalledProcessError(1, "x", stderr=b"bad \xff end")).stderr
         == "bad \ufffd end"
     )
-    assert facts(subprocess.CalledProcessError(1, "x", output="all in one")).stderr == "all in one"
-    assert facts(subprocess.TimeoutExpired("x", 3, stderr=b"slow")).stderr == "slow"
-    assert facts(subprocess.TimeoutExpired("x", 3)).timed_out
     assert (
-        len(facts(subprocess.CalledProcessError(1, "x", stderr=b"y" * 20_000_000)).stderr) <= 8192
+        capture_raised(subprocess.CalledProcessError(1, "x", output="all in one")).stderr
+        == "all in one"
+    )
+    assert capture_raised(subprocess.TimeoutExpired("x", 3, stderr=b"slow")).stderr == "slow"
+    assert capture_raised(subprocess.TimeoutExpired("x", 3)).timed_out
+    assert (
+        len(capture_raised(subprocess.CalledProcessError(1, "x", stderr=b"y" * 20_000_000)).stderr)
+        <= 8192
     )
 
 
-def test_what_ffmpeg_says_of_itself_is_left_out():
-    said = "ffmpeg version 6.1 Copyright (c) 2000\n  built with gcc\n  libavutil 58\n[mov @ 0x5] moov atom not found\n"
-    assert facts(ProcessFailed("ffmpeg", exit_code=183, stderr=said)).stderr == (
+def test_the_banner_of_ffmpeg_is_removed():
+    stderr = "ffmpeg version 6.1 Copyright (c) 2000\n  built with gcc\n  libavutil 58\n[mov @ 0x5] moov atom not found\n"
+    assert capture_raised(ProcessFailed("ffmpeg", exit_code=183, stderr=stderr)).stderr == (
         "ffmpeg version 6.1 Copyright (c) 2000\n[mov @ 0x5] moov atom not found\n"
     )
 
 
-# bodies
+# --- Response bodies ---
 
 
 @pytest.mark.parametrize(
@@ -190,7 +214,7 @@ def test_what_ffmpeg_says_of_itself_is_left_out():
         (b'{"error": {"code": "two words"}}', []),
     ],
 )
-def test_a_body_tells_its_codes(body, codes):
+def test_codes_are_found_in_a_response_body(body, codes):
     assert list(read_body(body).codes) == codes
 
 
@@ -209,17 +233,17 @@ def test_a_body_tells_its_codes(body, codes):
         {1: 2, None: 3},
     ],
 )
-def test_no_body_does_any_harm(body):
-    found = facts(make("a.E", "x", status_code=500, body=body))
+def test_a_malformed_body_does_no_harm(body):
+    found = capture_raised(make_exception("a.E", "x", status_code=500, body=body))
     assert found.http_status == 500
     assert len(found.provider_codes) <= 8
     assert len(found.message) <= 8192
 
 
-# frames
+# --- Frames ---
 
 
-def test_frames_are_those_of_the_jobs_own_code():
+def test_frames_are_those_of_the_job():
     def parse():
         return json.loads("{")
 
@@ -227,12 +251,12 @@ def test_frames_are_those_of_the_jobs_own_code():
         parse()
     frames = capture(info.value, NOW).frames
     assert frames[-1].endswith(
-        "test_captured_exceptions:test_frames_are_those_of_the_jobs_own_code.<locals>.parse"
+        "test_captured_exceptions:test_frames_are_those_of_the_job.<locals>.parse"
     )
     assert not any(frame.startswith("json") for frame in frames)
 
 
-def test_frames_of_a_recursion_count_once():
+def test_a_recursive_frame_counts_once():
     def dive(n):
         if not n:
             raise ValueError("deep")
@@ -243,12 +267,12 @@ def test_frames_of_a_recursion_count_once():
     assert [frame.rpartition(".")[2] for frame in capture(info.value, NOW).frames] == ["dive"]
 
 
-def test_code_of_the_app_is_its_own_also_where_it_is_installed():
+def test_frames_of_an_installed_app_belong_to_the_job():
     source = "def handler(call):\n    call()\ndef call():\n    raise ValueError('x')\n"
     app, other = {"__name__": "acme.jobs"}, {"__name__": "library.core"}
     exec(compile(source, "/venv/lib/python3/site-packages/acme/jobs.py", "exec"), app)  # noqa: S102
     exec(compile(source, "/venv/lib/python3/site-packages/library/core.py", "exec"), other)  # noqa: S102
     with pytest.raises(ValueError, match="x") as info:
         app["handler"](other["call"])
-    info.value.__traceback__ = info.tb.tb_next  # as from a worker: this function is not in it
+    info.value.__traceback__ = info.tb.tb_next  # as in a worker: without this function
     assert capture(info.value, NOW).frames == ("acme.jobs:handler",)

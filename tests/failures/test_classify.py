@@ -6,9 +6,9 @@ import json
 import pytest
 
 from mulligan.core.attempt import RETRYABLE, Cls
-from mulligan.failures import codes as rules
-from mulligan.failures.classify import Facts, classify_facts
-from mulligan.failures.facts import plain_name
+from mulligan.failures import codes
+from mulligan.failures.classify import classify_facts
+from mulligan.failures.facts import Facts, base_program_name
 from mulligan.failures.matcher import Rulebook
 from mulligan.failures.rules import Rule
 
@@ -75,7 +75,7 @@ CONNECTION = types("ConnectionResetError", "ConnectionError", "OSError")
         (Facts(), "UNKNOWN_ERROR", Cls.UNKNOWN, "unknown"),
     ],
 )
-def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
+def test_structure_determines_code_class_and_rule(facts, code, cls, rule):
     failure = classify_facts(facts)
     assert (failure.code, failure.cls) == (code, cls)
     assert rule is None or failure.rule == rule
@@ -87,18 +87,18 @@ def test_structure_gives_code_class_and_rule(facts, code, cls, rule):
 @pytest.mark.parametrize(
     "text", ["clip_404.mp4", "memory", "timeout", "deleted", "order 50312 imported", "billing"]
 )
-def test_a_bare_number_or_noun_in_a_text_decides_nothing(text):
+def test_a_single_number_or_noun_in_a_text_decides_nothing(text):
     assert classify_facts(Facts(types("RuntimeError"), message=text)).cls == Cls.UNKNOWN
 
 
-def test_who_ended_it_comes_before_everything():
+def test_an_attempt_ended_by_mulligan_is_not_classified_by_its_exception():
     assert (
         classify_facts(Facts(KEY_ERROR, code="X", ended_by="MEMORY_LIMIT")).code == "MEMORY_LIMIT"
     )
     assert classify_facts(Facts(KEY_ERROR, ended_by="MEMORY_LIMIT")).cls == Cls.RESOURCE
 
 
-def test_what_the_handler_declares_comes_before_types():
+def test_a_declared_code_wins_over_types():
     failure = classify_facts(
         Facts(KEY_ERROR, code="GW_5XX", public="The gateway is down.", retry_after=9.0, message="m")
     )
@@ -108,7 +108,7 @@ def test_what_the_handler_declares_comes_before_types():
     assert classify_facts(Facts(code="NOPE")).public == "The job failed with NOPE."
 
 
-def test_the_cause_explains_what_the_wrapper_does_not():
+def test_a_cause_decides_if_its_wrapper_is_unknown():
     wrapped = Facts(types("RuntimeError"), causes=(Facts(types("ValueError")), Facts(CONNECTION)))
     assert classify_facts(wrapped).rule == "py.connection"
     assert classify_facts(Facts(KEY_ERROR, causes=(Facts(CONNECTION),))).rule == "py.connection"
@@ -118,7 +118,7 @@ def test_the_cause_explains_what_the_wrapper_does_not():
     )
 
 
-def test_an_error_that_was_merely_being_handled_may_explain_a_retry_but_never_forbid_one():
+def test_an_implied_cause_may_allow_a_retry_but_never_forbid_one():
     handled = Facts(KEY_ERROR, implied=True)
     assert classify_facts(Facts(types("RuntimeError"), causes=(handled,))).cls == Cls.UNKNOWN
     assert classify_facts(Facts(http_status=503, causes=(handled,))).rule == "http.unavailable"
@@ -137,11 +137,11 @@ def test_an_error_that_was_merely_being_handled_may_explain_a_retry_but_never_fo
         ((Facts(types("RuntimeError"), causes=(Facts(CONNECTION),)),), "py.connection"),
     ],
 )
-def test_a_group_is_as_hopeful_as_its_most_hopeful_leaf(leaves, rule):
+def test_an_exception_group_is_retryable_if_one_leaf_is(leaves, rule):
     assert classify_facts(Facts(types("ExceptionGroup"), leaves=leaves)).rule == rule
 
 
-def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
+def test_the_public_part_contains_no_text_of_the_exception():
     failure = classify_facts(
         Facts(
             ("app.Secret",),
@@ -166,58 +166,58 @@ def test_the_public_half_holds_numbers_but_no_texts_of_the_exception():
 
 
 @pytest.mark.parametrize(
-    ("failure", "code", "cls", "words"),
+    ("failure", "code", "cls", "excerpt"),
     [
-        (rules.timed_out(300), "TIMEOUT", Cls.TIMEOUT, "limit of 5 min"),
+        (codes.timed_out(300), "TIMEOUT", Cls.TIMEOUT, "limit of 5 min"),
         (
-            rules.process_died(signal=9, peak_rss=1_900_000_000),
+            codes.process_died(signal=9, peak_rss=1_900_000_000),
             "PROCESS_DIED",
             Cls.UNKNOWN,
             "signal 9 (SIGKILL), peak",
         ),
-        (rules.process_died(signal=9, oom=True), "PROCESS_DIED", Cls.RESOURCE, "OOM"),
+        (codes.process_died(signal=9, oom=True), "PROCESS_DIED", Cls.RESOURCE, "OOM"),
         (
-            rules.process_died(exit_code=3, shared=True),
+            codes.process_died(exit_code=3, shared=True),
             "PROCESS_DIED",
             Cls.UNKNOWN,
             "exited with 3; other jobs",
         ),
-        (rules.process_died(), "PROCESS_DIED", Cls.UNKNOWN, "died"),
-        (rules.process_died(signal=999), "PROCESS_DIED", Cls.UNKNOWN, "signal 999"),
-        (rules.worker_lost("w1"), "WORKER_LOST", Cls.TRANSIENT, "went away"),
+        (codes.process_died(), "PROCESS_DIED", Cls.UNKNOWN, "died"),
+        (codes.process_died(signal=999), "PROCESS_DIED", Cls.UNKNOWN, "signal 999"),
+        (codes.worker_lost("w1"), "WORKER_LOST", Cls.TRANSIENT, "stopped responding"),
         (
-            rules.memory_limit(1_000_000, 2_500_000),
+            codes.memory_limit_exceeded(1_000_000, 2_500_000),
             "MEMORY_LIMIT",
             Cls.RESOURCE,
             "2.5 MB of memory, more than",
         ),
-        (rules.unknown_kind("render"), "KIND_UNKNOWN", Cls.PERMANENT, "render"),
-        (rules.deadline_passed(), "DEADLINE_PASSED", Cls.PERMANENT, "deadline"),
+        (codes.unknown_kind("render"), "KIND_UNKNOWN", Cls.PERMANENT, "render"),
+        (codes.deadline_passed(), "DEADLINE_PASSED", Cls.PERMANENT, "deadline"),
         (
-            rules.result_refused("RESULT_NOT_JSON", "a set"),
+            codes.result_refused("RESULT_NOT_JSON", "a set"),
             "RESULT_NOT_JSON",
             Cls.PERMANENT,
             "result",
         ),
-        (rules.payload_refused("clip: missing"), "PAYLOAD_REFUSED", Cls.INVALID_INPUT, "payload"),
+        (codes.payload_refused("clip: missing"), "PAYLOAD_REFUSED", Cls.INVALID_INPUT, "payload"),
     ],
 )
-def test_ends_without_an_exception(failure, code, cls, words):
+def test_failures_without_an_exception(failure, code, cls, excerpt):
     assert (failure.code, failure.cls) == (code, cls)
-    assert words in failure.public
+    assert excerpt in failure.public
     assert failure.fingerprint.startswith("v2-")
     json.dumps(dict(failure.evidence))
 
 
-def test_out_of_memory_is_said_only_when_the_kernel_said_so():
-    assert "OOM" not in rules.process_died(signal=9, peak_rss=10**12).public
-    assert "memory ran out" in rules.process_died(signal=9, oom=True).public
+def test_out_of_memory_is_reported_only_if_the_kernel_reported_it():
+    assert "OOM" not in codes.process_died(signal=9, peak_rss=10**12).public
+    assert "memory ran out" in codes.process_died(signal=9, oom=True).public
 
 
 @pytest.mark.parametrize(
     "program", ["ffmpeg", "ffmpeg-linux-x86_64-v7.0.2", "ffmpeg.exe", "ffmpeg-6.1"]
 )
-def test_a_program_is_known_by_its_name_whatever_its_package_adds(program):
+def test_version_and_platform_in_a_program_name_are_ignored(program):
     failure = classify_facts(
         Facts(
             stderr="a.mp4: Invalid data found when processing input", exit_code=183, program=program
@@ -229,8 +229,8 @@ def test_a_program_is_known_by_its_name_whatever_its_package_adds(program):
 @pytest.mark.parametrize(
     "program", ["docker-compose", "git-lfs", "7z", "x264", "sha256sum", "s3cmd"]
 )
-def test_digits_and_dashes_of_a_name_are_its_own(program):
-    assert plain_name(program) == program
+def test_digits_and_dashes_that_belong_to_a_program_name_stay(program):
+    assert base_program_name(program) == program
 
 
 def test_a_rule_may_name_a_version():
@@ -239,7 +239,7 @@ def test_a_rule_may_name_a_version():
     assert classify_facts(facts, [Rulebook([rule])]).code == "OLD"
 
 
-def test_of_several_rules_with_a_declared_code_the_one_that_fits_its_cause_says_what_it_means():
+def test_a_declared_code_uses_the_rule_that_matches_its_cause():
     passing = Rule("passing", verdict="HTTP_5XX", code="FETCH", cls="transient")
     gone = Rule("gone", http_status=404, code="FETCH", cls="invalid_input")
     book = [Rulebook([passing, gone])]
@@ -257,7 +257,7 @@ def test_of_several_rules_with_a_declared_code_the_one_that_fits_its_cause_says_
     )
 
 
-def test_a_rule_about_a_verdict_and_a_program_fits_a_program_anywhere_in_the_chain():
+def test_a_rule_about_a_verdict_and_a_program_matches_anywhere_in_the_chain():
     rule = Rule(
         "bad-clip", program="ffmpeg", verdict="BAD_FILE", code="BAD_CLIP", cls="invalid_input"
     )

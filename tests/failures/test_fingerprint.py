@@ -11,20 +11,24 @@ from hypothesis import strategies as st
 from mulligan.core.attempt import Cls
 from mulligan.core.errors import Fail, ProcessFailed
 from mulligan.failures.facts import Facts
-from mulligan.failures.fingerprint import explain_fingerprint, fingerprint, mask
-from mulligan.worker.runner.outcomes import raised
-from support.exceptions import facts, make, reply
+from mulligan.failures.fingerprint import (
+    compute_fingerprint,
+    explain_fingerprint,
+    mask_variable_parts,
+)
+from mulligan.worker.runner.outcomes import outcome_of_exception
+from support.exceptions import capture_raised, make_exception, make_response
 
 
-def name(exc):
+def fingerprint_of(exc):
     try:
         raise exc
     except Exception as caught:  # noqa: BLE001
-        return raised(caught, 0).failure.fingerprint
+        return outcome_of_exception(caught, 0).failure.fingerprint
 
 
-def failing(exc, cause=None):
-    """The same place for all, so that only what was raised tells them apart."""
+def with_cause(exc, cause=None):
+    """Set the cause without raising: all cases then have the same frames."""
     exc.__cause__ = cause
     return exc
 
@@ -32,22 +36,22 @@ def failing(exc, cause=None):
 @given(st.text(), st.text(), st.sampled_from(Cls))
 def test_a_fingerprint_has_a_version_and_is_repeatable(code, message, cls):
     found = Facts(message=message)
-    assert re.fullmatch(r"v2-[0-9a-f]{12}", fingerprint(found, code, cls))
-    assert fingerprint(found, code, cls) == fingerprint(found._replace(), code, cls)
+    assert re.fullmatch(r"v2-[0-9a-f]{12}", compute_fingerprint(found, code, cls))
+    assert compute_fingerprint(found, code, cls) == compute_fingerprint(found._replace(), code, cls)
 
 
-def test_a_name_never_changes_within_a_version():
-    """If this fails, groups of the field would fall apart: a new recipe needs a new version."""
+def test_a_fingerprint_never_changes_within_a_version():
+    """If this fails, existing groups would be split: a new algorithm needs a new version."""
     found = Facts(
         exception_types=("builtins.KeyError",), frames=("app.jobs:render",), message="'x'"
     )
-    assert fingerprint(found, "PROGRAMMING_ERROR", "permanent") == "v2-54be003740f9"
-    assert fingerprint(Facts(ended_by="TIMEOUT"), "TIMEOUT", "timeout") == "v2-f02bec46b01f"
+    assert compute_fingerprint(found, "PROGRAMMING_ERROR", "permanent") == "v2-54be003740f9"
+    assert compute_fingerprint(Facts(ended_by="TIMEOUT"), "TIMEOUT", "timeout") == "v2-f02bec46b01f"
     text = Facts(
         exception_types=("builtins.RuntimeError",),
         message="order 7 of ann@x.org: no stock in /srv/a",
     )
-    assert fingerprint(text, "UNKNOWN_ERROR", "unknown") == "v2-19bac52ed74c"
+    assert compute_fingerprint(text, "UNKNOWN_ERROR", "unknown") == "v2-19bac52ed74c"
 
 
 FFMPEG = """[mov,mp4 @ 0x55{0}] moov atom not found
@@ -66,13 +70,13 @@ SAME = {
         f"{'holiday' if n == 1 else 'wedding'}.mp4: codec not supported"
     ),
     "a key": lambda n: KeyError(f"column_{n}"),
-    "a provider's words": lambda n: make(
+    "a provider's words": lambda n: make_exception(
         "a.ApiError", f"request {n}: {'x' * n}", status_code=429, code="slow_down"
     ),
-    "a status": lambda n: make(
-        "httpx.HTTPStatusError", f"for url 'https://h{n}/x/{n}'", response=reply(503)
+    "a status": lambda n: make_exception(
+        "httpx.HTTPStatusError", f"for url 'https://h{n}/x/{n}'", response=make_response(503)
     ),
-    "a row": lambda n: make(
+    "a row": lambda n: make_exception(
         "psycopg.errors.UniqueViolation", f"Key (id)=({n}) exists", sqlstate="23505"
     ),
     "a full disk": lambda n: OSError(errno.ENOSPC, "No space left on device", f"/srv/{n}"),
@@ -85,11 +89,11 @@ SAME = {
     "the two ways to report a death": lambda n: subprocess.CalledProcessError(
         -9 if n == 1 else 137, ["gs"]
     ),
-    "a wrapped cause": lambda n: failing(
-        RuntimeError(f"clip {n} failed"), make("a.Odd", f"clip {n}: {'y' * n}")
+    "a wrapped cause": lambda n: with_cause(
+        RuntimeError(f"clip {n} failed"), make_exception("a.Odd", f"clip {n}: {'y' * n}")
     ),
-    "a wrapped status": lambda n: failing(
-        RuntimeError(f"clip {n} {'z' * n}"), make("a.E", response=reply(502))
+    "a wrapped status": lambda n: with_cause(
+        RuntimeError(f"clip {n} {'z' * n}"), make_exception("a.E", response=make_response(502))
     ),
     "a code of the handler": lambda n: Fail(
         "BAD_ROW", f"row {n}: {'ann' if n == 1 else 'bob'} is too long"
@@ -98,80 +102,82 @@ SAME = {
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_one_cause_is_one_group_whatever_differs_from_job_to_job(case):
-    assert name(SAME[case](1)) == name(SAME[case](2))
+def test_failures_that_differ_only_in_variable_parts_have_one_fingerprint(case):
+    assert fingerprint_of(SAME[case](1)) == fingerprint_of(SAME[case](2))
 
 
 OTHER = {
-    "words": (RuntimeError("gateway said no"), RuntimeError("disk is gone")),
+    "messages": (RuntimeError("gateway said no"), RuntimeError("disk is gone")),
     "types": (KeyError("a"), TypeError("a")),
     "provider codes": (
-        make("a.E", status_code=429, code="slow"),
-        make("a.E", status_code=429, code="insufficient_quota"),
+        make_exception("a.E", status_code=429, code="slow"),
+        make_exception("a.E", status_code=429, code="insufficient_quota"),
     ),
-    "statuses": (make("a.E", status_code=502), make("a.E", status_code=503)),
-    "numbers of the system": (OSError(errno.EIO, "x"), OSError(errno.ENOSPC, "x")),
-    "states of a database": (make("a.E", sqlstate="40001"), make("a.E", sqlstate="40P01")),
+    "statuses": (make_exception("a.E", status_code=502), make_exception("a.E", status_code=503)),
+    "errnos": (OSError(errno.EIO, "x"), OSError(errno.ENOSPC, "x")),
+    "SQLSTATEs": (make_exception("a.E", sqlstate="40001"), make_exception("a.E", sqlstate="40P01")),
     "exit codes": (ProcessFailed("ffmpeg", exit_code=183), ProcessFailed("ffmpeg", exit_code=228)),
     "programs": (ProcessFailed("ffmpeg", exit_code=3), ProcessFailed("gs", exit_code=3)),
-    "last words of a program": (
+    "last lines of a program": (
         ProcessFailed("ffmpeg", exit_code=1, stderr="moov atom not found\nConversion failed!"),
         ProcessFailed("ffmpeg", exit_code=1, stderr="Unknown encoder 'x'\nConversion failed!"),
     ),
     "causes": (
-        failing(RuntimeError("x"), make("a.One")),
-        failing(RuntimeError("x"), make("a.Two")),
+        with_cause(RuntimeError("x"), make_exception("a.One")),
+        with_cause(RuntimeError("x"), make_exception("a.Two")),
     ),
     "codes of the handler": (Fail("A", "x"), Fail("B", "x")),
 }
 
 
 @pytest.mark.parametrize("case", OTHER)
-def test_different_causes_stay_apart(case):
+def test_different_causes_have_different_fingerprints(case):
     one, other = OTHER[case]
-    assert name(one) != name(other)
+    assert fingerprint_of(one) != fingerprint_of(other)
 
 
-def test_where_it_happened_counts_by_function_and_not_by_line():
+def test_a_fingerprint_depends_on_functions_and_not_on_lines():
     source = "{}def parse():\n    raise KeyError('x')\ndef load():\n    raise KeyError('x')\n"
     places = {"__name__": "app.jobs"}
     moved = {"__name__": "app.jobs"}
     exec(compile(source.format(""), "/srv/v1/app/jobs.py", "exec"), places)  # noqa: S102
     exec(compile(source.format("\n" * 40), "/srv/v2/app/jobs.py", "exec"), moved)  # noqa: S102
 
-    def named(call):
+    def fingerprint_of_call(call):
         with pytest.raises(KeyError) as info:
             call()
         info.value.__traceback__ = info.tb.tb_next
-        return raised(info.value, 0).failure.fingerprint
+        return outcome_of_exception(info.value, 0).failure.fingerprint
 
-    assert named(places["parse"]) == named(moved["parse"])
-    assert named(places["parse"]) != named(places["load"])
+    assert fingerprint_of_call(places["parse"]) == fingerprint_of_call(moved["parse"])
+    assert fingerprint_of_call(places["parse"]) != fingerprint_of_call(places["load"])
 
 
 def test_a_fingerprint_explains_itself():
-    found = facts(make("a.ApiError", "request 7", status_code=429, code="slow_down"))
-    told = explain_fingerprint(found, "RATE_LIMITED", Cls.RATE_LIMITED)
-    assert told.pop("frames") == ["support.exceptions:facts"]
-    assert told == {
+    found = capture_raised(
+        make_exception("a.ApiError", "request 7", status_code=429, code="slow_down")
+    )
+    explanation = explain_fingerprint(found, "RATE_LIMITED", Cls.RATE_LIMITED)
+    assert explanation.pop("frames") == ["support.exceptions:capture_raised"]
+    assert explanation == {
         "version": "v2",
         "class": "rate_limited",
         "code": "RATE_LIMITED",
         "type": "a.ApiError",
         "signal": "slow_down",
     }
-    words = explain_fingerprint(
+    by_message = explain_fingerprint(
         Facts(message="order 7 of 'ann' failed"), "UNKNOWN_ERROR", "unknown"
     )
-    assert words["words"] == "order * of * failed"
+    assert by_message["words"] == "order * of * failed"
 
 
-def test_the_link_that_was_judged_gives_the_name():
-    judged = Facts(exception_types=("a.Inner",), http_status=503)
-    outer = Facts(exception_types=("builtins.RuntimeError",), message="x", causes=(judged,))
-    assert explain_fingerprint(outer, "HTTP_5XX", "transient", judged)["signal"] == "http:503"
-    assert fingerprint(outer, "HTTP_5XX", "transient", judged) == fingerprint(
-        judged, "HTTP_5XX", "transient"
+def test_a_fingerprint_uses_the_exception_that_decided():
+    decisive = Facts(exception_types=("a.Inner",), http_status=503)
+    outer = Facts(exception_types=("builtins.RuntimeError",), message="x", causes=(decisive,))
+    assert explain_fingerprint(outer, "HTTP_5XX", "transient", decisive)["signal"] == "http:503"
+    assert compute_fingerprint(outer, "HTTP_5XX", "transient", decisive) == compute_fingerprint(
+        decisive, "HTTP_5XX", "transient"
     )
 
 
@@ -193,8 +199,8 @@ def test_the_link_that_was_judged_gives_the_name():
         ("a  b\nc", "a b c"),
     ],
 )
-def test_what_differs_from_job_to_job_is_masked(one, other):
-    assert mask(one) == mask(other)
+def test_variable_parts_are_masked(one, other):
+    assert mask_variable_parts(one) == mask_variable_parts(other)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +210,8 @@ def test_what_differs_from_job_to_job_is_masked(one, other):
         ("can't read, don't try", "can't write, don't try"),
     ],
 )
-def test_what_says_something_is_not_masked(one, other):
-    assert mask(one) != mask(other)
+def test_meaningful_differences_are_not_masked(one, other):
+    assert mask_variable_parts(one) != mask_variable_parts(other)
 
 
 @pytest.mark.timeout(5)
@@ -214,6 +220,6 @@ def test_what_says_something_is_not_masked(one, other):
     ["a", "1", "'", '"', "/", "a1", "://", "\\", ".", "a.", "@", "\n", "a\n", "error\n", "`"],
 )
 def test_no_message_makes_it_slow(piece):
-    fingerprint(
+    compute_fingerprint(
         Facts(message=piece * 2_000_000, stderr=piece * 1_000_000, exit_code=1), "X", "unknown"
     )

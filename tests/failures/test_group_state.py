@@ -1,4 +1,4 @@
-"""The state of a failure group, and when its jobs died."""
+"""The state of a failure group, and the counts of its deaths."""
 
 from __future__ import annotations
 
@@ -6,44 +6,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.core.job import SECOND, MarkRow
+from mulligan.core.durations import SECOND
+from mulligan.core.job import FailureGroupRow
 from mulligan.core.statistics import DeathCount, Deaths
 from mulligan.failures.groups import (
-    BEYOND,
+    CHART_HOURS,
     DAYS,
-    FRESH,
     HOURS,
+    NEW_FOR,
     GroupState,
-    buckets,
-    folded,
-    share,
-    standing,
+    bucket_counts,
+    group_state,
+    recovery_rate,
+    summarise_deaths,
 )
 
 NOW = 1_000_000 * SECOND
 
 
-def said(state, **changes):
-    return MarkRow("v2-1", "*", state, None, "", "kim", NOW - 10, None)._replace(**changes)
+def marked(state, **changes):
+    return FailureGroupRow("v2-1", "*", state, None, "", "kim", NOW - 10, None)._replace(**changes)
 
 
 @pytest.mark.parametrize(
     ("mark", "first", "last", "state"),
     [
         (None, NOW - 1, NOW, GroupState.NEW),
-        (None, NOW - FRESH, NOW, GroupState.OPEN),
+        (None, NOW - NEW_FOR, NOW, GroupState.OPEN),
         (None, None, None, GroupState.OPEN),
-        (said("open"), NOW - 1, NOW, GroupState.OPEN),
-        (said("muted"), NOW - 1, NOW, GroupState.MUTED),
-        (said("muted", until=NOW + 1), NOW - 1, NOW, GroupState.MUTED),
-        (said("muted", until=NOW), NOW - 1, NOW, GroupState.OPEN),
-        (said("resolved", resolved_at=NOW - 5), NOW - 9, NOW - 5, GroupState.RESOLVED),
-        (said("resolved", resolved_at=NOW - 5), NOW - 9, NOW - 4, GroupState.REGRESSED),
-        (said("resolved", resolved_at=NOW - 5), None, None, GroupState.RESOLVED),
+        (marked("open"), NOW - 1, NOW, GroupState.OPEN),
+        (marked("muted"), NOW - 1, NOW, GroupState.MUTED),
+        (marked("muted", until=NOW + 1), NOW - 1, NOW, GroupState.MUTED),
+        (marked("muted", until=NOW), NOW - 1, NOW, GroupState.OPEN),
+        (marked("resolved", resolved_at=NOW - 5), NOW - 9, NOW - 5, GroupState.RESOLVED),
+        (marked("resolved", resolved_at=NOW - 5), NOW - 9, NOW - 4, GroupState.REGRESSED),
+        (marked("resolved", resolved_at=NOW - 5), None, None, GroupState.RESOLVED),
     ],
 )
-def test_the_state_follows_from_what_was_said_and_when_jobs_died(mark, first, last, state):
-    assert standing(mark, first, last, NOW) is state
+def test_the_state_depends_on_the_mark_and_on_the_deaths(mark, first, last, state):
+    assert group_state(mark, first, last, NOW) is state
 
 
 deaths = st.builds(
@@ -53,28 +54,28 @@ deaths = st.builds(
     cls=st.just("unknown"),
     jobs=st.integers(1, 99),
 )
-HOURS_AGO = st.lists(st.tuples(st.integers(0, BEYOND), st.integers(1, 99)))
+HOURS_AGO = st.lists(st.tuples(st.integers(0, CHART_HOURS), st.integers(1, 99)))
 
 
 @given(st.lists(deaths), HOURS_AGO)
 def test_all_numbers_of_a_group_describe_the_same_jobs(rows, hours):
-    found = folded(Deaths(rows, hours, 3, 9))
+    summary = summarise_deaths(Deaths(rows, hours, 3, 9))
     assert (
-        found.count
-        == sum(found.kinds.values())
-        == sum(found.codes.values())
-        == sum(found.classes.values())
+        summary.count
+        == sum(summary.kinds.values())
+        == sum(summary.codes.values())
+        == sum(summary.classes.values())
     )
-    assert len(found.hourly), len(found.daily) == (HOURS, DAYS)
-    assert sum(found.hourly) == found.daily[-1]
-    assert sum(found.daily) == sum(jobs for ago, jobs in hours if ago < BEYOND)
-    assert list(found.kinds.values()) == sorted(found.kinds.values(), reverse=True)
+    assert (len(summary.hourly), len(summary.daily)) == (HOURS, DAYS)
+    assert sum(summary.hourly) == summary.daily[-1]
+    assert sum(summary.daily) == sum(jobs for ago, jobs in hours if ago < CHART_HOURS)
+    assert list(summary.kinds.values()) == sorted(summary.kinds.values(), reverse=True)
 
 
-def test_the_last_bucket_is_now():
-    assert buckets([(0, 5), (2, 1), (3, 9)], 3) == (1, 0, 5)
+def test_the_last_bucket_is_the_current_period():
+    assert bucket_counts([(0, 5), (2, 1), (3, 9)], 3) == (1, 0, 5)
 
 
-def test_a_share_of_nothing_is_unknown():
-    assert share(0, 0) is None
-    assert share(1, 4) == 0.25
+def test_the_recovery_rate_without_retries_is_unknown():
+    assert recovery_rate(0, 0) is None
+    assert recovery_rate(1, 4) == 0.25

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.failures.hints import duration, from_headers, from_words
+from mulligan.failures.hints import hint_from_headers, hint_from_text, parse_delay
 
 NOW = 1_700_000_000.0  # 22:13:20 UTC
 LATER = str(int(NOW) + 90)
@@ -20,7 +20,7 @@ LATER = str(int(NOW) + 90)
         ({"retry-after": "1.5"}, None, (1.5, "Retry-After")),
         ({"retry-after": "0"}, 429, (0.0, "Retry-After")),
         ({"retry-after": formatdate(NOW + 90, usegmt=True)}, 429, (90.0, "Retry-After")),
-        # their clock is an hour ahead of ours: the wait is what they mean, not what we would compute
+        # the server's clock is an hour ahead: its date header counts, not our clock
         (
             {
                 "retry-after": formatdate(NOW + 3690, usegmt=True),
@@ -49,7 +49,7 @@ LATER = str(int(NOW) + 90)
         ({"x-ratelimit-reset": "17"}, 429, (17.0, "x-ratelimit-reset")),
         ({"x-rate-limit-reset": LATER}, 429, (90.0, "x-rate-limit-reset")),
         ({"x-ratelimit-reset-after": "1.25"}, 429, (1.25, "x-ratelimit-reset-after")),
-        # a 403 with something left, or that does not say, is about permission
+        # a 403 with requests left, or without that header, is about permissions
         ({"x-ratelimit-reset": LATER, "x-ratelimit-remaining": "4999"}, 403, None),
         ({"x-ratelimit-reset": LATER}, 403, None),
         ({"x-ratelimit-reset": LATER}, 500, None),
@@ -74,8 +74,8 @@ LATER = str(int(NOW) + 90)
         ({}, 429, None),
     ],
 )
-def test_a_server_says_in_its_headers_how_long_to_wait(headers, status, hint):
-    found = from_headers(headers, status, NOW)
+def test_a_hint_is_found_in_headers(headers, status, hint):
+    found = hint_from_headers(headers, status, NOW)
     assert found == (hint and (pytest.approx(hint[0], abs=1e-6), hint[1]))
 
 
@@ -97,8 +97,8 @@ def test_a_server_says_in_its_headers_how_long_to_wait(headers, status, hint):
         ("quota resets at 22:13:19 utc", 86_399),
     ],
 )
-def test_a_sentence_that_says_it_is_a_hint_of_last_resort(text, seconds):
-    assert from_words(text, NOW) == (pytest.approx(seconds), "wording")
+def test_a_hint_is_found_in_a_sentence(text, seconds):
+    assert hint_from_text(text, NOW) == (pytest.approx(seconds), "wording")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_a_sentence_that_says_it_is_a_hint_of_last_resort(text, seconds):
         "retry after 7.5.1 is installed",
     ],
 )
-def test_other_sentences_are_none(text):
-    assert from_words(text, NOW) is None
+def test_other_sentences_contain_no_hint(text):
+    assert hint_from_text(text, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_other_sentences_are_none(text):
         ({"seconds": "x"}, None),
     ],
 )
-def test_lengths_are_read_as_programs_write_them(value, seconds):
-    assert duration(value) == (None if seconds is None else pytest.approx(seconds))
+def test_delays_are_parsed_in_every_notation(value, seconds):
+    assert parse_delay(value) == (None if seconds is None else pytest.approx(seconds))
 
 
 @given(
@@ -150,18 +150,18 @@ def test_lengths_are_read_as_programs_write_them(value, seconds):
         st.text(),
     )
 )
-def test_no_header_does_any_harm(headers):
-    hint = from_headers(headers, 429, NOW)
+def test_a_malformed_header_does_no_harm(headers):
+    hint = hint_from_headers(headers, 429, NOW)
     assert hint is None or 0 <= hint[0] <= 7 * 86_400
 
 
 @given(st.text("0123456789 .:smhd" + "retry in again wait resets after UTC"))
-def test_no_text_does_any_harm(text):
-    hint = from_words(text, NOW)
+def test_any_text_is_searched_without_error(text):
+    hint = hint_from_text(text, NOW)
     assert hint is None or 0 <= hint[0] <= 7 * 86_400
 
 
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize("piece", ["retry in ", "wait 1", "1", "resets at 1", "try again "])
 def test_no_text_makes_it_slow(piece):
-    from_words(piece * 200_000, NOW)
+    hint_from_text(piece * 200_000, NOW)

@@ -12,17 +12,19 @@ from mulligan import classify, pack
 from mulligan.config import Settings
 from mulligan.core.attempt import RETRYABLE
 from mulligan.core.errors import ConfigError
-from mulligan.failures.rule_sources import configured_rules, pack_names
-from mulligan.retries.backoff import delay, nominal
-from mulligan.retries.policy import Policy, RetrySettings, layer
+from mulligan.failures.rule_sources import list_packs, load_configured_rules
+from mulligan.retries.backoff import draw_delay, nominal_delay
+from mulligan.retries.policy import Policy, RetrySettings, resolve_policy
 
 
-def waits(name, cls, count, code=None):
-    """The nominal waits that a failure of this code gets under the pack's policy."""
+def delays(name, cls, count, code=None):
+    """Return the nominal delays of a failure with this code, and its backoff."""
     mine = pack(name)
     rule = next((rule for rule in mine.rules if rule.code == code and rule.backoff), None)
-    backoff = rule.backoff if rule else layer(RetrySettings(), kind=mine.policy).backoff_for(cls)
-    return [nominal(backoff, n) for n in range(count)], backoff
+    backoff = (
+        rule.backoff if rule else resolve_policy(RetrySettings(), kind=mine.policy).backoff_for(cls)
+    )
+    return [nominal_delay(backoff, n) for n in range(count)], backoff
 
 
 def verdict(name, text="", **facts):
@@ -30,8 +32,8 @@ def verdict(name, text="", **facts):
     return failure.code, str(failure.cls)
 
 
-@pytest.mark.parametrize("name", pack_names())
-def test_a_pack_is_short_and_each_of_its_codes_has_a_sentence_a_verdict_and_a_limit(name):
+@pytest.mark.parametrize("name", list_packs())
+def test_every_code_of_a_pack_has_a_sentence_a_class_and_a_retry_limit(name):
     mine = pack(name)
     text = (files("mulligan") / "failures" / "packs" / f"{name}.toml").read_text()
     assert len(text.splitlines()) <= 40
@@ -39,39 +41,39 @@ def test_a_pack_is_short_and_each_of_its_codes_has_a_sentence_a_verdict_and_a_li
     for rule in mine.rules:
         assert rule.public.strip(), rule.id
         assert rule.retryable == (rule.cls in RETRYABLE)
-    effective = layer(RetrySettings(), kind=mine.policy)
-    assert all(effective.limit_for(rule.cls) >= 0 for rule in mine.rules)
+    effective = resolve_policy(RetrySettings(), kind=mine.policy)
+    assert all(effective.max_retries_for(rule.cls) >= 0 for rule in mine.rules)
 
 
 @pytest.mark.parametrize("cls", sorted(RETRYABLE))
-def test_watermark_waits_1_5_and_15_minutes_for_every_class_it_retries(cls):
-    found, backoff = waits("watermark", cls, 4)
+def test_the_watermark_pack_waits_1_5_and_15_minutes(cls):
+    found, backoff = delays("watermark", cls, 4)
     assert found == [60, 300, 900, 900]
-    assert delay(backoff, 0, Random(1)) == 60
-    assert layer(RetrySettings(), kind=pack("watermark").policy).limit_for(cls) == 3
+    assert draw_delay(backoff, 0, Random(1)) == 60
+    assert resolve_policy(RetrySettings(), kind=pack("watermark").policy).max_retries_for(cls) == 3
 
 
 @pytest.mark.seed("001-26")
 @pytest.mark.parametrize("cls", sorted(RETRYABLE))
-def test_pdfxml_waits_5_15_45_s_give_or_take_a_fifth(cls):
-    found, backoff = waits("pdfxml", cls, 3)
+def test_the_pdfxml_pack_waits_5_15_45_seconds_with_20_percent_jitter(cls):
+    found, backoff = delays("pdfxml", cls, 3)
     assert found == [5, 15, 45]
-    drawn = [delay(backoff, 1, Random(seed)) for seed in range(200)]
+    drawn = [draw_delay(backoff, 1, Random(seed)) for seed in range(200)]
     assert 12 <= min(drawn) < 12.5
     assert 17.5 < max(drawn) <= 18
 
 
 @pytest.mark.parametrize("cls", sorted(RETRYABLE))
-def test_videogen_waits_30_s_doubled_up_to_an_hour_and_draws_after_the_cap(cls):
-    found, backoff = waits("videogen", cls, 9)
+def test_the_videogen_pack_doubles_30_seconds_up_to_an_hour_and_adds_jitter_after_the_cap(cls):
+    found, backoff = delays("videogen", cls, 9)
     assert found == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
-    drawn = [delay(backoff, 8, Random(seed)) for seed in range(400)]
+    drawn = [draw_delay(backoff, 8, Random(seed)) for seed in range(400)]
     assert 2880 <= min(drawn) < 3600 < max(drawn) <= 4320
 
 
 @pytest.mark.parametrize("cls", sorted(RETRYABLE))
-def test_render_waits_1_2_4_s(cls):
-    assert waits("render", cls, 3)[0] == [1, 2, 4]
+def test_the_render_pack_waits_1_2_4_seconds(cls):
+    assert delays("render", cls, 3)[0] == [1, 2, 4]
     assert pack("render").policy.max_losses == 2
 
 
@@ -86,17 +88,17 @@ def test_render_waits_1_2_4_s(cls):
     ],
 )
 @pytest.mark.seed("004-04", "004-05", "004-06", "004-07", "004-16")
-def test_clipscribe_has_a_number_and_a_wait_for_each_kind_of_trouble(code, cls, retries, expected):
-    assert waits("clipscribe", cls, len(expected), code)[0] == expected
+def test_the_clipscribe_pack_has_retries_and_delays_for_each_class(code, cls, retries, expected):
+    assert delays("clipscribe", cls, len(expected), code)[0] == expected
     assert (
         next(rule.max_retries for rule in pack("clipscribe").rules if rule.code == code) == retries
     )
 
 
 @pytest.mark.seed("004-77")
-def test_a_thousand_that_fail_at_once_do_not_come_back_at_once():
-    _, backoff = waits("clipscribe", "timeout", 1)
-    seconds = Counter(int(delay(backoff, 0, Random(seed))) for seed in range(1000))
+def test_a_thousand_jobs_that_fail_together_are_retried_at_different_times():
+    _, backoff = delays("clipscribe", "timeout", 1)
+    seconds = Counter(int(draw_delay(backoff, 0, Random(seed))) for seed in range(1000))
     assert len(seconds) >= 12
     assert max(seconds.values()) < 150
 
@@ -180,11 +182,11 @@ def test_a_thousand_that_fail_at_once_do_not_come_back_at_once():
         ),
     ],
 )
-def test_each_seeds_table_gives_its_own_codes(name, facts, expected):
+def test_each_pack_assigns_the_codes_of_its_seed(name, facts, expected):
     assert verdict(name, **facts) == expected
 
 
-def test_a_failed_write_of_pdfxml_is_tried_once_more_but_not_onto_a_full_disk():
+def test_the_pdfxml_pack_retries_a_failed_write_once_but_not_a_full_disk():
     found = {
         n: classify(OSError(n, "write"), rules=pack("pdfxml").rules)
         for n in (errno.EIO, errno.ENOSPC)
@@ -195,15 +197,15 @@ def test_a_failed_write_of_pdfxml_is_tried_once_more_but_not_onto_a_full_disk():
     assert [failure.terms["max_retries"] for failure in found.values()] == [1, 0]
 
 
-@pytest.mark.parametrize("name", pack_names())
+@pytest.mark.parametrize("name", list_packs())
 @pytest.mark.seed("004-56")
-def test_only_a_promise_says_that_it_is_tried_again(name):
+def test_only_a_promise_announces_a_retry(name):
     for rule in pack(name).rules:
         assert not re.search(r"\b(retry|retrying)\b", rule.public, re.IGNORECASE), rule.id
         assert not rule.promise or rule.retryable, rule.id
 
 
-def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):
+def test_the_error_about_an_unknown_pack_lists_the_known_ones(tmp_path):
     with pytest.raises(ConfigError, match="clipscribe, pdfxml, render, videogen, watermark"):
         pack("nope")
     mine = tmp_path / "mine.toml"
@@ -212,23 +214,23 @@ def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):
     )
     assert pack(str(mine)).policy == Policy(max_retries=1)
     mine.write_text("rulez = []\n")
-    with pytest.raises(ConfigError, match="unknown part 'rulez'"):
+    with pytest.raises(ConfigError, match="unknown key 'rulez'"):
         pack(str(mine))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "reason"),
     [
-        ('rules = "x"', "rules are tables"),
-        ("rules = [5]", "rules are tables"),
-        ("policy = 5", "policy is one table"),
+        ('rules = "x"', "rules must be tables"),
+        ("rules = [5]", "rules must be tables"),
+        ("policy = 5", "policy must be a table"),
         ("[policy]\nmax_retries = -1", "policy: max_retries: "),
         ("[policy]\nmax_retry = 1", "policy: max_retry: "),
-        ("other = 1", "unknown part 'other'"),
+        ("other = 1", "unknown key 'other'"),
         ("rules = [", "not valid TOML"),
         (
             2 * '[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\n',
-            "rule 'a' is there twice",
+            "rule 'a' is defined twice",
         ),
         (
             '[[rules]]\nid = "a"\nerrno = 5\ncode = "X"\ncls = "timeout"\nbackoff = [5, -1]',
@@ -236,22 +238,22 @@ def test_a_pack_that_does_not_exist_names_those_that_do(tmp_path):
         ),
     ],
 )
-def test_a_file_that_is_no_pack_is_refused_with_its_name_and_the_reason(tmp_path, text, words):
+def test_an_invalid_pack_file_is_refused_with_its_name_and_the_reason(tmp_path, text, reason):
     file = tmp_path / "mine.toml"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=re.escape(words)) as refused:
+    with pytest.raises(ConfigError, match=re.escape(reason)) as refused:
         pack(str(file))
     assert "mine" in str(refused.value)
     assert "pydantic" not in str(refused.value)
 
 
-def test_a_folder_is_no_pack(tmp_path):
+def test_a_folder_is_not_a_pack(tmp_path):
     (tmp_path / "folder.toml").mkdir()
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read rule pack"):
         pack(str(tmp_path / "folder.toml"))
 
 
-def test_an_id_stands_for_one_rule_in_the_settings_too():
-    said = {"id": "twin", "errno": 5, "code": "X", "cls": "timeout"}
-    with pytest.raises(ConfigError, match="rule 'twin' is there twice"):
-        configured_rules(Settings(rules=(said, said)))
+def test_duplicate_rule_ids_in_the_settings_are_refused():
+    twin = {"id": "twin", "errno": 5, "code": "X", "cls": "timeout"}
+    with pytest.raises(ConfigError, match="rule 'twin' is defined twice"):
+        load_configured_rules(Settings(rules=(twin, twin)))

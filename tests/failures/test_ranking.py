@@ -7,16 +7,16 @@ import pytest
 
 from mulligan import Rule, classify
 from mulligan.core.attempt import Cls
-from mulligan.failures import matcher as rulebook
-from mulligan.failures.classify import classify_facts as judged
-from mulligan.failures.classify import renamed, timed_out
+from mulligan.failures import matcher
+from mulligan.failures.classify import apply_verdict_rules, classify_facts
+from mulligan.failures.codes import timed_out
 from mulligan.failures.facts import Facts
 from mulligan.failures.matcher import Rulebook
 
 HOSTILE = "404 timeout permission denied insufficient_quota NoSuchKey HTTP Error 401: Unauthorized [Errno 28]"
 
 
-def book(*rules):
+def make_rulebook(*rules):
     return Rulebook(rules)
 
 
@@ -33,87 +33,85 @@ def book(*rules):
         ({"provider_code": "40001"}, "transient"),
     ],
 )
-def test_a_text_written_by_an_attacker_does_not_steer_the_verdict_when_structure_says_otherwise(
-    structure, cls
-):
+def test_a_hostile_text_does_not_override_structure(structure, cls):
     assert classify("", **structure).cls == cls
     assert classify(HOSTILE, **structure).cls == cls
 
 
-def test_a_providers_code_says_more_than_the_status_beside_it():
+def test_a_provider_code_wins_over_the_http_status():
     assert classify("", http_status=400, provider_code="ThrottlingException").cls == "rate_limited"
     assert classify("", http_status=429, provider_code="insufficient_quota").cls == "quota"
     assert classify("", http_status=403, provider_code="rateLimitExceeded").cls == "rate_limited"
 
 
-def test_the_deepest_cause_that_says_something_decides():
+def test_the_deepest_known_cause_decides():
     certificate = Facts(("ssl.SSLCertVerificationError", "ssl.SSLError", "builtins.OSError"))
     wrapped = Facts(
         ("openai.APIConnectionError",), causes=(Facts(("httpx.ConnectError",)), certificate)
     )
-    assert judged(wrapped).rule == "py.certificate"
+    assert classify_facts(wrapped).rule == "py.certificate"
 
 
-def test_a_special_class_is_asked_before_its_base():
+def test_a_class_is_matched_before_its_bases():
     assert (
-        judged(
+        classify_facts(
             Facts(("requests.exceptions.ConnectTimeout", "requests.exceptions.ConnectionError"))
         ).cls
         == Cls.TIMEOUT
     )
-    assert judged(Facts(("tarfile.ReadError",))).cls == Cls.INVALID_INPUT
-    assert judged(Facts(("httpx.ReadError",))).cls == Cls.TRANSIENT
+    assert classify_facts(Facts(("tarfile.ReadError",))).cls == Cls.INVALID_INPUT
+    assert classify_facts(Facts(("httpx.ReadError",))).cls == Cls.TRANSIENT
 
 
-def test_137_and_minus_9_and_signal_9_are_the_same_death():
+def test_exit_codes_137_and_minus_9_equal_signal_9():
     deaths = [classify("", exit_code=137), classify("", exit_code=-9), classify("", signal=9)]
     assert {(death.code, death.evidence["signal"]) for death in deaths} == {("PROCESS_KILLED", 9)}
 
 
-def test_ffmpegs_own_exit_bytes_are_not_signals():
+def test_exit_codes_of_ffmpeg_are_not_signals():
     assert classify("", exit_code=146, program="ffmpeg").cls == "timeout"
     assert classify("", exit_code=183, program="ffmpeg").cls == "invalid_input"
     assert classify("", exit_code=228, program="ffmpeg").cls == "resource"
 
 
-def test_own_rules_come_before_the_built_in_table_and_the_kinds_before_the_apps():
-    kind = book(Rule("kind", http_status=503, code="KIND", cls="permanent"))
-    app = book(Rule("app", http_status=503, code="APP", cls="quota"))
+def test_rules_of_the_kind_win_over_the_app_and_these_over_the_built_in_table():
+    kind = make_rulebook(Rule("kind", http_status=503, code="KIND", cls="permanent"))
+    app = make_rulebook(Rule("app", http_status=503, code="APP", cls="quota"))
     facts = Facts(http_status=503)
-    assert judged(facts).code == "HTTP_5XX"
-    assert judged(facts, [app]).code == "APP"
-    assert judged(facts, [kind, app]).code == "KIND"
+    assert classify_facts(facts).code == "HTTP_5XX"
+    assert classify_facts(facts, [app]).code == "APP"
+    assert classify_facts(facts, [kind, app]).code == "KIND"
 
 
-def test_of_two_rules_of_equal_rank_that_disagree_the_less_destructive_wins_and_both_are_named():
-    rules = book(
+def test_of_two_equal_rules_that_disagree_the_retryable_one_wins_and_both_are_recorded():
+    rules = make_rulebook(
         Rule("gives-up", http_status=503, code="A", cls="permanent"),
         Rule("hopes", http_status=503, code="B", cls="transient"),
     )
-    failure = judged(Facts(http_status=503), [rules])
+    failure = classify_facts(Facts(http_status=503), [rules])
     assert (failure.rule, failure.judged["also"]) == ("hopes", ["gives-up"])
 
 
-def test_a_rule_that_asks_for_more_knows_more():
-    rules = book(
+def test_a_rule_with_more_conditions_wins():
+    rules = make_rulebook(
         Rule("any", http_status=503, code="A", cls="transient"),
         Rule("one", http_status=503, program="curl", code="B", cls="permanent"),
     )
-    assert judged(Facts(http_status=503, program="curl"), [rules]).rule == "one"
-    assert judged(Facts(http_status=503, program="wget"), [rules]).rule == "any"
+    assert classify_facts(Facts(http_status=503, program="curl"), [rules]).rule == "one"
+    assert classify_facts(Facts(http_status=503, program="wget"), [rules]).rule == "any"
 
 
-def test_a_rule_may_speak_about_a_dependency_and_about_the_built_in_verdict():
-    rules = book(
+def test_a_rule_may_match_a_dependency_and_a_verdict():
+    rules = make_rulebook(
         Rule("gateway", verdict="timeout", dependency="gateway", code="GW_TIMEOUT", cls="timeout")
     )
     timeout = ("builtins.TimeoutError",)
-    assert judged(Facts(timeout, uses=("gateway", "s3")), [rules]).code == "GW_TIMEOUT"
-    assert judged(Facts(timeout, uses=("s3",)), [rules]).code == "TIMEOUT"
+    assert classify_facts(Facts(timeout, uses=("gateway", "s3")), [rules]).code == "GW_TIMEOUT"
+    assert classify_facts(Facts(timeout, uses=("s3",)), [rules]).code == "TIMEOUT"
 
 
-def test_an_end_without_an_exception_can_be_renamed_too():
-    rules = book(
+def test_a_failure_without_an_exception_can_be_renamed():
+    rules = make_rulebook(
         Rule(
             "late",
             verdict="TIMEOUT",
@@ -123,19 +121,21 @@ def test_an_end_without_an_exception_can_be_renamed_too():
             public="Too slow.",
         )
     )
-    failure = renamed(timed_out(300), [rules])
+    failure = apply_verdict_rules(timed_out(300), [rules])
     assert (failure.code, failure.rule, failure.public, failure.terms) == (
         "RENDER_TIMEOUT",
         "late",
         "Too slow.",
         {"max_retries": 1},
     )
-    assert renamed(timed_out(300), []) == timed_out(300)
+    assert apply_verdict_rules(timed_out(300), []) == timed_out(300)
 
 
-def test_a_rule_in_shadow_changes_nothing_and_says_what_it_would_have_done():
-    rules = book(Rule("new", http_status=503, code="GIVE_UP", cls="permanent", shadow=True))
-    failure = judged(Facts(http_status=503), [rules])
+def test_a_shadow_rule_records_what_it_would_have_decided():
+    rules = make_rulebook(
+        Rule("new", http_status=503, code="GIVE_UP", cls="permanent", shadow=True)
+    )
+    failure = classify_facts(Facts(http_status=503), [rules])
     assert (failure.code, failure.retryable) == ("HTTP_5XX", True)
     assert failure.judged["shadow"] == {
         "rule": "new",
@@ -143,11 +143,11 @@ def test_a_rule_in_shadow_changes_nothing_and_says_what_it_would_have_done():
         "class": "permanent",
         "retryable": False,
     }
-    assert "shadow" not in judged(Facts(http_status=404), [rules]).judged
+    assert "shadow" not in classify_facts(Facts(http_status=404), [rules]).judged
 
 
-def test_a_public_sentence_repeats_numbers_and_names_of_the_failure_only():
-    rules = book(
+def test_a_public_sentence_may_contain_numbers_and_names_of_the_failure():
+    rules = make_rulebook(
         Rule(
             "p",
             program="ffmpeg",
@@ -157,11 +157,14 @@ def test_a_public_sentence_repeats_numbers_and_names_of_the_failure_only():
             public="{program} ended with {exit_code}.",
         )
     )
-    assert judged(Facts(program="ffmpeg", exit_code=1), [rules]).public == "ffmpeg ended with 1."
+    assert (
+        classify_facts(Facts(program="ffmpeg", exit_code=1), [rules]).public
+        == "ffmpeg ended with 1."
+    )
 
 
-def test_a_code_the_handler_declares_takes_its_meaning_from_the_tables():
-    rules = book(
+def test_a_declared_code_gets_class_and_sentence_from_the_rules():
+    rules = make_rulebook(
         Rule(
             "gw",
             http_status="5xx",
@@ -171,7 +174,7 @@ def test_a_code_the_handler_declares_takes_its_meaning_from_the_tables():
             max_retries=2,
         )
     )
-    failure = judged(Facts(code="GW_5XX"), [rules])
+    failure = classify_facts(Facts(code="GW_5XX"), [rules])
     assert (failure.cls, failure.public, failure.rule, failure.terms) == (
         "transient",
         "The gateway is down.",
@@ -182,42 +185,47 @@ def test_a_code_the_handler_declares_takes_its_meaning_from_the_tables():
         code="UPLOAD",
         causes=(Facts(("builtins.ConnectionResetError", "builtins.ConnectionError")),),
     )
-    assert (judged(below).code, judged(below).cls) == ("UPLOAD", "transient")
+    assert (classify_facts(below).code, classify_facts(below).cls) == ("UPLOAD", "transient")
 
 
-def test_a_text_that_says_how_long_to_wait_is_heard_as_an_exception_is():
+def test_a_hint_is_found_in_a_text_and_in_an_exception():
     text = "Rate limit reached. Please try again in 20s."
     assert classify(text).retry_after == 20
     assert classify(RuntimeError(text)).retry_after == 20
     assert classify("no hint at all").retry_after is None
 
 
-def test_the_table_that_judged_is_named_by_its_content():
+def test_the_version_of_a_rulebook_depends_on_its_content():
     one, other = (
         Rule("a", http_status=503, code="A", cls="quota"),
         Rule("a", http_status=503, code="B", cls="quota"),
     )
-    assert judged(Facts(http_status=503), [book(one)]).judged["table"] == book(one).version
-    assert book(one).version != book(other).version
+    assert (
+        classify_facts(Facts(http_status=503), [make_rulebook(one)]).judged["table"]
+        == make_rulebook(one).version
+    )
+    assert make_rulebook(one).version != make_rulebook(other).version
 
 
-def test_failures_on_several_threads_meet_the_whole_table_from_the_first_one_on(monkeypatch):
-    """Tables of texts are put in order when the first text is asked about: who asks meanwhile must wait for that."""
-    begun, go_on = Event(), Event()
+def test_threads_wait_until_the_index_of_a_rulebook_is_complete(monkeypatch):
+    """The index of texts is built at its first use; other threads must wait until it is complete."""
+    started = Event()
+    may_finish = Event()
 
-    def slowly(pattern):
-        begun.set()
-        go_on.wait(10)
+    def slow_keywords(pattern):
+        started.set()
+        may_finish.wait(10)
         return frozenset({"sulking"})
 
-    monkeypatch.setattr(rulebook, "keywords", slowly)
-    rules = book(Rule("sulking", message=r"\bgateway is sulking\b", code="SULKS", cls="transient"))
+    monkeypatch.setattr(matcher, "required_keywords", slow_keywords)
+    rules = make_rulebook(
+        Rule("sulking", message=r"\bgateway is sulking\b", code="SULKS", cls="transient")
+    )
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(judged, Facts(message="the gateway is sulking"), [rules])
-        assert begun.wait(10)
-        second = threads.submit(judged, Facts(message="the gateway is sulking"), [rules])
-        wait(
-            [second], timeout=0.2
-        )  # without an order in it, this is when it would have judged by half a table
-        go_on.set()
+        first = threads.submit(classify_facts, Facts(message="the gateway is sulking"), [rules])
+        assert started.wait(10)
+        second = threads.submit(classify_facts, Facts(message="the gateway is sulking"), [rules])
+        # Without the lock, the second thread would use an incomplete index now.
+        wait([second], timeout=0.2)
+        may_finish.set()
         assert [first.result().code, second.result().code] == ["SULKS", "SULKS"]

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.core.format import LIMIT, safe
-from mulligan.failures.redact import form_of, is_innocent, redact, scrub, shown, without_secrets
+from mulligan.core.format import TEXT_LIMIT, safe_text
+from mulligan.failures.redact import (
+    is_harmless,
+    mask_digits,
+    redact,
+    remove_secrets,
+    scrub,
+    scrub_public,
+)
 
 anything = st.text(
     st.characters(codec=None, exclude_categories=[]) | st.sampled_from("\0\ud800\n\t\r\x1b\x7f")
@@ -14,23 +21,23 @@ anything = st.text(
 
 @given(anything, st.integers(0, 200))
 def test_safe_text_can_be_stored_and_shown_and_is_bounded(text, limit):
-    out = safe(text, limit)
+    out = safe_text(text, limit)
     out.encode("utf-8")
     assert len(out) <= limit
     assert all(char in "\n\t" or (char >= " " and char != "\x7f") for char in out)
 
 
 @given(st.text("abc äöü€", max_size=100))
-def test_an_ordinary_text_stays_as_it_is(text):
-    assert safe(text) == text
+def test_an_ordinary_text_is_unchanged(text):
+    assert safe_text(text) == text
 
 
-def test_lines_keep_their_ends_whoever_wrote_them():
-    assert safe("a\r\nb\rc") == "a\nb\nc"
+def test_line_ends_are_normalised():
+    assert safe_text("a\r\nb\rc") == "a\nb\nc"
 
 
-def test_a_huge_text_keeps_head_and_tail_and_says_what_is_missing():
-    out = safe("H" * 1000 + "x" * 20_000_000 + "T" * 1000)
+def test_a_huge_text_keeps_head_and_tail_and_reports_the_cut():
+    out = safe_text("H" * 1000 + "x" * 20_000_000 + "T" * 1000)
     assert len(out) <= 8192
     assert out.startswith("H" * 1000)
     assert out.endswith("T" * 1000)
@@ -153,15 +160,15 @@ SECRETS = [
 
 @pytest.mark.security("S44")
 @pytest.mark.parametrize(("text", "gone", "kept"), SECRETS)
-def test_known_shapes_of_secrets_are_removed_and_nothing_around_them(text, gone, kept):
-    out = without_secrets(text)
+def test_known_secrets_are_removed_and_the_text_around_them_stays(text, gone, kept):
+    out = remove_secrets(text)
     assert gone not in out
     assert kept in out
     assert "[redacted]" in out
-    assert without_secrets(out) == out
+    assert remove_secrets(out) == out
     assert gone not in redact(text)
     assert gone not in scrub(f"before {text}\nafter")
-    assert gone not in shown("x " * 40_000 + text + " y" * 40)
+    assert gone not in scrub_public("x " * 40_000 + text + " y" * 40)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +192,7 @@ def test_known_shapes_of_secrets_are_removed_and_nothing_around_them(text, gone,
         "['user', 'password', 'email'] are required",
     ],
 )
-def test_what_is_no_secret_and_no_place_stays(text):
+def test_text_without_secrets_and_paths_is_unchanged(text):
     assert redact(text) == text
 
 
@@ -209,10 +216,10 @@ def test_what_is_no_secret_and_no_place_stays(text):
         ("to ann.b+x@mail.example.org failed", "to [address]@mail.example.org failed"),
     ],
 )
-def test_an_outlet_shows_no_path_and_no_address(text, out):
+def test_paths_and_addresses_are_redacted(text, out):
     assert redact(text) == out
     assert redact(out) == out
-    assert without_secrets(text) == text
+    assert remove_secrets(text) == text
 
 
 @given(st.text("abk=:'\"\\/@ -eyJ.passwordtokenkey://\n[]", max_size=80))
@@ -225,13 +232,13 @@ def test_redacting_twice_changes_nothing_more(text):
     st.lists(st.sampled_from([text for text, *_ in SECRETS]), min_size=1, max_size=4),
     st.sampled_from(" ,;\n|"),
 )
-def test_secrets_beside_secrets_are_removed_in_one_go(texts, between):
+def test_adjacent_secrets_are_removed_at_once(texts, between):
     once = redact(between.join(texts))
     assert redact(once) == once
 
 
 @pytest.mark.parametrize("length", [*range(32_700, 32_800, 7), 65_536])
-def test_no_half_of_a_token_survives_the_cut_of_a_huge_text(length):
+def test_no_part_of_a_token_survives_the_cut_of_a_huge_text(length):
     token = "ghp_" + "Z9" * 30
     for text in (
         f"{'x ' * (length // 2)}{token} " + "y " * 40_000,
@@ -241,7 +248,7 @@ def test_no_half_of_a_token_survives_the_cut_of_a_huge_text(length):
 
 
 @pytest.mark.security("S44")
-def test_no_half_of_a_secret_survives_the_cut():
+def test_no_part_of_a_secret_survives_the_cut():
     key = "-----BEGIN PRIVATE KEY-----\n" + "QUJD" * 1200 + "\n-----END PRIVATE KEY-----"
     for before in range(0, 9000, 300):
         assert "QUJDQUJD" not in scrub("x" * before + key + "y" * 3000)
@@ -289,34 +296,36 @@ def test_no_half_of_a_secret_survives_the_cut():
 def test_no_text_makes_it_slow(piece):
     text = piece * (20_000_000 // len(piece))
     assert len(scrub(text)) <= 8192
-    assert len(safe(text)) <= 8192
+    assert len(safe_text(text)) <= 8192
     redact(text[:1_000_000])
 
 
-# -- texts that differ in their numbers ---------------------------------------------------------------
-def other_numbers(text, by):
+# --- Texts that differ only in their digits ---
+
+
+def shift_digits(text, by):
     return "".join(str((int(char) + by) % 10) if char in "0123456789" else char for char in text)
 
 
 @pytest.mark.parametrize(
     "text", [text for text, *_ in SECRETS] + [f"r8_{'a' * 20}", f"ATATT3{'a' * 20}", "key 7"]
 )
-def test_a_text_is_not_trusted_because_one_with_other_numbers_was(text):
+def test_a_secret_is_found_even_if_a_text_with_other_digits_was_harmless(text):
     for by in range(10):
-        other = other_numbers(text, by)
-        assert scrub(other) == without_secrets(safe(other))
+        other = shift_digits(text, by)
+        assert scrub(other) == remove_secrets(safe_text(other))
 
 
 @given(anything, st.integers(1, 9))
-def test_no_innocent_text_is_changed_whatever_its_numbers(text, by):
-    other = other_numbers(text, by)
-    assert form_of(other) == form_of(text)
-    if is_innocent(form_of(text)):
-        assert scrub(other) == other == without_secrets(safe(other))
+def test_a_harmless_text_is_unchanged_with_any_digits(text, by):
+    other = shift_digits(text, by)
+    assert mask_digits(other) == mask_digits(text)
+    if is_harmless(mask_digits(text)):
+        assert scrub(other) == other == remove_secrets(safe_text(other))
 
 
-def test_of_a_long_text_no_form_is_kept():
-    assert form_of("a" * 256)
-    assert not form_of("a" * 257)
-    assert not is_innocent(b"")
-    assert scrub("a" * (LIMIT + 1)) != "a" * (LIMIT + 1)
+def test_a_long_text_is_not_cached():
+    assert mask_digits("a" * 256)
+    assert not mask_digits("a" * 257)
+    assert not is_harmless(b"")
+    assert scrub("a" * (TEXT_LIMIT + 1)) != "a" * (TEXT_LIMIT + 1)

@@ -1,11 +1,11 @@
-"""What rules have judged, counted by the store itself."""
+"""Hits of rules, counted by the database."""
 
 from __future__ import annotations
 
 import pytest
 
 from mulligan import Fail, Rule
-from mulligan.retries.service import judged_by, rule_hits
+from mulligan.retries.service import count_rule_hits, list_attempts_by_rule
 
 
 @pytest.fixture
@@ -24,11 +24,11 @@ def shop(app):
     return app
 
 
-def test_each_rule_has_what_it_judged_and_what_it_would_have_said_in_shadow(shop):
+def test_hits_are_counted_per_rule_and_for_shadow_rules(shop):
     for how in ("odd", "odd", "key", "declared"):
         shop.enqueue("fail", {"how": how})
     shop.run_inline()
-    found = rule_hits(shop.store)
+    found = count_rule_hits(shop.store)
     assert not found.partial
     assert {
         (row.rule, row.code, row.verb, row.would_rule, row.would_code): row.n for row in found.rows
@@ -37,15 +37,15 @@ def test_each_rule_has_what_it_judged_and_what_it_would_have_said_in_shadow(shop
         ("handler.declared", "NO", "die", None, None): 1,
         ("py.programming-error", "PROGRAMMING_ERROR", "die", "maybe", "GONE"): 1,
     }
-    assert [row.code for row in judged_by(shop.store, "odd")] == ["ODD", "ODD"]
-    assert [row.code for row in judged_by(shop.store, "maybe")] == ["PROGRAMMING_ERROR"]
-    assert rule_hits(shop.store, kind="other").rows == ()
-    assert judged_by(shop.store, "odd", kind="other") == []
+    assert [row.code for row in list_attempts_by_rule(shop.store, "odd")] == ["ODD", "ODD"]
+    assert [row.code for row in list_attempts_by_rule(shop.store, "maybe")] == ["PROGRAMMING_ERROR"]
+    assert count_rule_hits(shop.store, kind="other").rows == ()
+    assert list_attempts_by_rule(shop.store, "odd", kind="other") == []
 
 
-def test_what_is_longer_ago_is_not_counted(shop):
+def test_older_hits_are_not_counted(shop):
     shop.enqueue("fail", {"how": "odd"})
     shop.run_inline()
     shop.store.shift_clock(8 * 86_400 * 1_000_000)
-    assert rule_hits(shop.store).rows == ()
-    assert len(rule_hits(shop.store, since=9 * 86_400).rows) == 1
+    assert count_rule_hits(shop.store).rows == ()
+    assert len(count_rule_hits(shop.store, since=9 * 86_400).rows) == 1

@@ -1,4 +1,4 @@
-"""Errors that say one thing by their type, code or status, and mean another."""
+"""Errors whose text contradicts their type, code or status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mulligan import classify
 
 
 @pytest.mark.parametrize(
-    ("text", "given"),
+    ("text", "facts"),
     [
         (
             "Error when retrieving credentials from container-role: Connect timeout on endpoint URL",
@@ -25,12 +25,12 @@ from mulligan import classify
         ("authentication request timed out", {"http_status": 401}),
     ],
 )
-def test_a_service_of_credentials_that_is_down_refused_nobody(text, given):
-    assert classify(text, **given).retryable
+def test_an_unavailable_credential_service_is_retryable(text, facts):
+    assert classify(text, **facts).retryable
 
 
 @pytest.mark.parametrize(
-    ("text", "given"),
+    ("text", "facts"),
     [
         (
             "SSL handshake failed: certificate verify failed",
@@ -47,8 +47,8 @@ def test_a_service_of_credentials_that_is_down_refused_nobody(text, given):
         ),
     ],
 )
-def test_a_connection_that_fails_because_of_who_we_are_fails_again(text, given):
-    assert not classify(text, **given).retryable
+def test_a_connection_refused_for_its_credentials_is_not_retryable(text, facts):
+    assert not classify(text, **facts).retryable
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_a_connection_that_fails_because_of_who_we_are_fails_again(text, given):
         ("Connection could not be established: unknown driver 'x'", False),
     ],
 )
-def test_where_a_line_says_both_the_reason_at_its_end_counts(text, retryable):
+def test_the_reason_at_the_end_of_a_line_decides(text, retryable):
     assert classify(text).retryable is retryable
 
 
-def test_what_a_program_wrote_is_read_line_by_line_also_when_shown_as_bytes():
+def test_program_output_shown_as_bytes_is_read_line_by_line():
     text = r"tool: b'warning: connection reset, retrying\nExit with code 1 due to network error: ProtocolUnknownError\n'"
     assert not classify(text).retryable
 
@@ -72,13 +72,13 @@ def test_what_a_program_wrote_is_read_line_by_line_also_when_shown_as_bytes():
 @pytest.mark.parametrize(
     "reason", ["KEY_TOO_SMALL", "NO_SHARED_CIPHER", "CERTIFICATE_VERIFY_FAILED"]
 )
-def test_tls_refuses_for_good(reason):
+def test_a_tls_refusal_is_not_retryable(reason):
     assert not classify(
         f"[SSL: {reason}] it says (_ssl.c:1006)", exception_type="ssl.SSLError"
     ).retryable
 
 
-def test_unless_the_link_broke():
+def test_a_broken_tls_connection_is_retryable():
     text = "[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC] decryption failed (_ssl.c:2580)"
     assert classify(text, exception_type="ssl.SSLError").retryable
     assert classify(
@@ -95,7 +95,7 @@ def test_unless_the_link_broke():
         ("Please wait a moment and try again.", True),
     ],
 )
-def test_to_correct_something_and_try_again_is_for_a_person(text, retryable):
+def test_an_instruction_to_correct_something_is_not_retryable(text, retryable):
     assert classify(text).retryable is retryable
 
 
@@ -110,7 +110,7 @@ def test_to_correct_something_and_try_again_is_for_a_person(text, retryable):
         ("Error: /undefined in obj\nUnrecoverable error, exit code 1", False),
     ],
 )
-def test_replies_and_codes_without_a_frame_are_read_too(text, retryable):
+def test_mail_replies_and_bare_codes_are_classified(text, retryable):
     assert classify(text).retryable is retryable
 
 
@@ -121,12 +121,12 @@ def test_replies_and_codes_without_a_frame_are_read_too(text, retryable):
         ("TypeError: Cannot read properties of undefined (reading 'fetch')", False),
     ],
 )
-def test_a_browser_calls_a_network_that_is_away_a_type_error(text, retryable):
+def test_a_network_error_of_a_browser_is_not_a_programming_error(text, retryable):
     assert classify(text).retryable is retryable
 
 
 @pytest.mark.parametrize(
     ("state", "retryable"), [("57P01", True), ("57P04", False), ("08006", True), ("58P01", False)]
 )
-def test_a_database_that_was_dropped_does_not_come_back(state, retryable):
+def test_a_dropped_database_is_not_retryable(state, retryable):
     assert classify("x", provider_code=state).retryable is retryable

@@ -11,7 +11,7 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.config import read_settings
-from support.outage import Stage, World, stage
+from support.outage import OutageScenario, OutageStage, open_stage
 from support.worker import FAST, Worker
 
 
@@ -42,10 +42,10 @@ def app(store_url: str, tmp_path: Path) -> Iterator[Mulligan]:
 
 
 @pytest.fixture
-def on(store_url: str, tmp_path: Path) -> Iterator[Callable[[World], Stage]]:
+def on(store_url: str, tmp_path: Path) -> Iterator[Callable[[OutageScenario], OutageStage]]:
     """A gateway and, once hired, workers whose jobs call it, on this test's store."""
     with ExitStack() as stack:
-        yield lambda world: stack.enter_context(stage(store_url, tmp_path, world))
+        yield lambda world: stack.enter_context(open_stage(store_url, tmp_path, world))
 
 
 @pytest.fixture

@@ -16,15 +16,16 @@ import pytest
 
 from mulligan.config import WorkerSection
 from mulligan.core.attempt import Lease, Outcome
+from mulligan.core.durations import Micros
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.ids import new_id
-from mulligan.core.job import Micros, PreviousAttempts
+from mulligan.core.job import PreviousAttempts
 from mulligan.storage import Store
 from mulligan.worker.claim import Claimer
 from mulligan.worker.fast.lease_batch import LeaseBatch
 from mulligan.worker.protocol import outcome_to_wire
 from mulligan.worker.supervisor.loop import WorkLoop
-from mulligan.worker.supervisor.runner_process import RunnerCommand, RunnerProcess
+from mulligan.worker.supervisor.runner_process import KillReason, RunnerCommand, RunnerProcess
 from mulligan.worker.supervisor.runners import Runners
 from mulligan.worker.supervisor.transactions import LoopTransactions, TransactionResult
 from support.store import KINDS, POLICIES, RETURNED, now, open_worker
@@ -49,7 +50,7 @@ class RecordedFleet(Runners):
 
     async def start_runner(self) -> None:
         self._refill()
-        await self.loaded()
+        await self.wait_for_manifest()
 
     def dispatch(self, lot: LeaseBatch, memories: Mapping[str, PreviousAttempts]) -> None:
         super().dispatch(lot, memories)
@@ -59,11 +60,11 @@ class RecordedFleet(Runners):
     @property
     def leases(self) -> list[Lease]:
         """Return the leases that are in flight, oldest first."""
-        return [flight.lease for flight in self.flights()]
+        return [flight.lease for flight in self.active_attempts()]
 
     @property
     def runner(self) -> RunnerProcess:
-        (runner,) = self._children
+        (runner,) = self._processes
         return runner
 
     def end(
@@ -71,9 +72,9 @@ class RecordedFleet(Runners):
     ) -> None:
         """Report the end of these attempts as their runner does."""
         fences = {lease.fence for lease in leases}
-        seqs = [seq for seq, flight in self.runner.flights.items() if flight.lease.fence in fences]
+        seqs = [seq for seq, flight in self.runner.attempts.items() if flight.lease.fence in fences]
         assert len(seqs) == len(fences)
-        self._heard(
+        self._on_message(
             self.runner, ["ended", [outcome_to_wire(seq, outcome, duration_ms) for seq in seqs]]
         )
 
@@ -92,12 +93,12 @@ class RecordedTurns(LoopTransactions):
         self.overlaps = 0
         self._busy = threading.Lock()
 
-    def take(self, *arguments: Any, **options: Any) -> TransactionResult:
+    def settle_and_claim(self, *arguments: Any, **options: Any) -> TransactionResult:
         if not self._busy.acquire(blocking=False):
             self.overlaps += 1
         self.threads.append(threading.current_thread().name)
         try:
-            return super().take(*arguments, **options)
+            return super().settle_and_claim(*arguments, **options)
         finally:
             self._busy.release()
 
@@ -137,14 +138,14 @@ class Scene:
             self._second,
         )
         async with self._runner() as self.fleet:
-            self.desk.serve(self.fleet, self.turns)
+            self.desk.attach(self.fleet, self.turns)
             self.desk.wake.clear()  # the runner became ready before the loop was there to notice
-            loop = asyncio.create_task(self.desk.loop())
+            loop = asyncio.create_task(self.desk.run())
             await self.until(lambda: self.desk._offered)
             try:
                 await asyncio.wait_for(act(self), 60)
             finally:
-                self.desk.leaving = True
+                self.desk.stopping = True
                 self.desk.wake.set()
                 await loop
                 self._close_threads()
@@ -161,12 +162,12 @@ class Scene:
                 "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/unused.db",
             }
             recipe = RunnerCommand("support.inert:app", self._worker, Path(folder), env=env)
-            fleet = RecordedFleet(recipe, self._settings, self.desk.ended, self.clock)
+            fleet = RecordedFleet(recipe, self._settings, self.desk.add_endings, self.clock)
             try:
                 await fleet.start_runner()
                 yield fleet
             finally:
-                await fleet.close("the test is over")
+                await fleet.close(KillReason.SHUTDOWN)
 
     def _close_threads(self) -> None:
         for thread in (self.listener, self._thread, self._second):
@@ -175,15 +176,15 @@ class Scene:
 
     async def hint(self) -> None:
         """Announce new work on the listener's thread."""
-        await asyncio.get_running_loop().run_in_executor(self.listener, self.desk.hint)
+        await asyncio.get_running_loop().run_in_executor(self.listener, self.desk.on_hint)
 
     async def quiet(self) -> None:
         """Let the listener report silence, after so long that it has to look for work itself."""
         await asyncio.get_running_loop().run_in_executor(self.listener, self.report_silence)
 
     def report_silence(self) -> None:
-        self.desk._looked = self.desk._tried = NEVER
-        self.desk.quiet()
+        self.desk._last_poll = self.desk._last_listener_poll = NEVER
+        self.desk.on_quiet()
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition while the loop runs; `play` sets the deadline."""

@@ -61,7 +61,7 @@ def server() -> Iterator[Server]:
     made.server_close()
 
 
-def test_a_spike_of_429s_lowers_concurrency_and_gives_it_back(store_url, tmp_path, server):
+def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path, server):
     app = Mulligan(
         settings=read_settings({"database_url": store_url}, environ={}, file=tmp_path / "none.toml")
     )
@@ -113,7 +113,7 @@ def test_a_spike_of_429s_lowers_concurrency_and_gives_it_back(store_url, tmp_pat
         assert {8, 9, 10} <= seen <= set(range(1, 11))
         assert not app.queues.get("pages").set_by_hand
         with app.store.read() as unit:
-            told = [event for event in unit.events_after(0, 1_000_000) if event.actor == "alert"]
+            told = [event for event in unit.list_events_after(0, 1_000_000) if event.actor == "alert"]
         assert [event.type for event in told if event.data.get("rule") == "rate_limited_queue"] == [
             "alert.fired",
             "alert.resolved",

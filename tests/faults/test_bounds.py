@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.worker.fast.lease_batch import MOST_AHEAD, MOST_AT_ONCE, Prefetch
+from mulligan.worker.fast.lease_batch import MAX_CLAIM, MAX_PREFETCH, Prefetch
 from support.waiting import until
 from support.worker import Worker
 
@@ -19,7 +19,7 @@ Starts = Callable[..., list[str]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(
+def test_isolated_jobs_use_at_most_concurrency_plus_one_runners(
     app: Mulligan, start: Start
 ) -> None:
     worker = start(worker__concurrency="2")
@@ -44,7 +44,7 @@ def test_isolated_jobs_never_have_more_runners_than_the_concurrency_and_a_spare(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(
+def test_prefetched_jobs_that_do_not_start_are_released_and_not_claimed_ahead_again(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     for _ in range(300):
@@ -58,58 +58,58 @@ def test_jobs_that_do_not_move_in_line_go_back_and_stay_back(
     assert max(job.refresh().attempt for job in behind) <= 3
 
 
-def test_the_line_grows_while_jobs_are_short_and_is_given_up_when_they_are_not() -> None:
-    pace = Prefetch(10)
+def test_the_prefetch_grows_while_jobs_are_short_and_stops_when_they_are_long() -> None:
+    prefetch = Prefetch(10)
     for _ in range(20):
-        pace.turned(10, 10, [0, 1])
-    assert pace.ahead == MOST_AHEAD
-    assert pace.room(0) == MOST_AT_ONCE
-    pace.turned(10, 10, [500] * 10)
-    assert pace.room(0) == 10
-    pace.turned(10, 10, [1])
-    pace.hold_back()
-    assert pace.room(10) == 0
+        prefetch.learn(10, 10, [0, 1])
+    assert prefetch.ahead == MAX_PREFETCH
+    assert prefetch.free_slots(0) == MAX_CLAIM
+    prefetch.learn(10, 10, [500] * 10)
+    assert prefetch.free_slots(0) == 10
+    prefetch.learn(10, 10, [1])
+    prefetch.reset()
+    assert prefetch.free_slots(10) == 0
 
 
 @pytest.mark.parametrize("took_ms", [2, 5, 20])
-def test_the_line_is_never_longer_than_what_is_done_in_half_a_second(took_ms: int) -> None:
-    pace = Prefetch(10)
+def test_the_prefetch_is_at_most_half_a_second_of_work(took_ms: int) -> None:
+    prefetch = Prefetch(10)
     for _ in range(20):
-        pace.turned(10, 10, [took_ms] * 30)
-    assert 400 < pace.ahead * took_ms / 10 <= 500
+        prefetch.learn(10, 10, [took_ms] * 30)
+    assert 400 < prefetch.ahead * took_ms / 10 <= 500
 
 
-def test_one_long_job_among_hundreds_costs_the_others_no_line() -> None:
-    pace = Prefetch(10)
+def test_one_long_job_among_hundreds_does_not_stop_the_prefetch() -> None:
+    prefetch = Prefetch(10)
     for _ in range(20):
-        pace.turned(10, 10, [0] * 10)
-    pace.turned(10, 10, [0] * 299 + [30])
-    assert pace.ahead == MOST_AHEAD
-    pace.turned(10, 10, [0] * 280 + [30] * 20)
-    assert pace.ahead == 0
+        prefetch.learn(10, 10, [0] * 10)
+    prefetch.learn(10, 10, [0] * 299 + [30])
+    assert prefetch.ahead == MAX_PREFETCH
+    prefetch.learn(10, 10, [0] * 280 + [30] * 20)
+    assert prefetch.ahead == 0
 
 
-def test_a_moment_in_which_the_runner_stood_still_costs_no_line() -> None:
-    pace = Prefetch(10)
+def test_a_short_stall_of_the_runner_does_not_stop_the_prefetch() -> None:
+    prefetch = Prefetch(10)
     for _ in range(20):
-        pace.turned(10, 10, [0] * 10)
-    pace.turned(10, 10, [0] * 110 + [30] * 10)
-    assert pace.ahead > 1000
-    pace.turned(10, 10, [0] * 80 + [30] * 10)
-    assert pace.ahead == 0
+        prefetch.learn(10, 10, [0] * 10)
+    prefetch.learn(10, 10, [0] * 110 + [30] * 10)
+    assert prefetch.ahead > 1000
+    prefetch.learn(10, 10, [0] * 80 + [30] * 10)
+    assert prefetch.ahead == 0
 
 
-def test_nor_does_it_when_hardly_anything_else_ended_since_the_last_turn() -> None:
-    pace = Prefetch(10)
+def test_a_short_stall_does_not_stop_the_prefetch_when_few_jobs_ended() -> None:
+    prefetch = Prefetch(10)
     for _ in range(20):
-        pace.turned(10, 10, [0] * 10)
-    pace.turned(10, 10, [30] * 10 + [0] * 20)
-    assert pace.ahead > 1000
+        prefetch.learn(10, 10, [0] * 10)
+    prefetch.learn(10, 10, [30] * 10 + [0] * 20)
+    assert prefetch.ahead > 1000
     for _ in range(9):
-        pace.turned(10, 10, [0] * 10)
-    assert pace.ahead == MOST_AHEAD
+        prefetch.learn(10, 10, [0] * 10)
+    assert prefetch.ahead == MAX_PREFETCH
     for _ in range(2):  # but that is no moment any more
-        pace.turned(10, 10, [30] * 10)
-    assert pace.ahead == 0
-    pace.turned(10, 10, [0] * 10)  # and what ends from then on counts alone
-    assert pace.ahead == 4 * 10
+        prefetch.learn(10, 10, [30] * 10)
+    assert prefetch.ahead == 0
+    prefetch.learn(10, 10, [0] * 10)  # and what ends from then on counts alone
+    assert prefetch.ahead == 4 * 10

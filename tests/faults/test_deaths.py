@@ -57,7 +57,7 @@ def seconds_to_requeue_after_kill_of_a_runner(app: Mulligan, start: Start, start
 def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
     with app.store.read() as unit:
         events = [
-            event for event in unit.events_after(0, 10_000) if event.type == "worker.runner_died"
+            event for event in unit.list_events_after(0, 10_000) if event.type == "worker.runner_died"
         ]
     return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
 
@@ -105,7 +105,7 @@ def test_runners_do_not_outlive_a_killed_supervisor(
 
 @pytest.mark.seed("000-88", "000-89", "003-31")
 @pytest.mark.any_store
-def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbours_succeed(
+def test_a_job_that_kills_its_process_is_dead_after_max_losses_and_its_neighbours_succeed(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     neighbours = [app.enqueue("nap", {"seconds": 1.0}) for _ in range(4)]
@@ -123,7 +123,7 @@ def test_a_job_that_kills_its_process_is_dead_after_its_losses_and_its_neighbour
 
 
 @pytest.mark.any_store
-def test_a_job_that_kills_the_whole_worker_is_dead_after_its_losses_and_takes_no_neighbour_with_it(
+def test_a_job_that_kills_the_whole_worker_is_dead_after_max_losses_and_no_neighbour_is(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     assassin = app.enqueue("assassin", {})
@@ -139,7 +139,7 @@ def test_a_job_that_kills_the_whole_worker_is_dead_after_its_losses_and_takes_no
 
 
 @pytest.mark.any_store
-def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(
+def test_a_segmentation_fault_stores_its_trace_as_private_evidence(
     app: Mulligan, start: Start
 ) -> None:
     start(retry__max_losses="0")
@@ -147,7 +147,7 @@ def test_a_segmentation_fault_leaves_its_trace_as_private_evidence(
     assert dead.error is not None
     assert dead.error["signal"] == signal.SIGSEGV
     with app.store.read() as unit:
-        [attempt] = unit.attempts(dead.id)
+        [attempt] = unit.list_attempts(dead.id)
     assert "Segmentation fault" in (attempt.private or "")
 
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_written_since_the_last_loss_sets_losses_to_zero(
 
 @pytest.mark.seed("000-33", "003-30")
 @pytest.mark.any_store
-def test_a_worker_stopped_past_its_lease_is_refused_when_it_comes_back(
+def test_writes_of_a_worker_that_was_stopped_past_its_lease_are_refused(
     app: Mulligan, start: Start, starts: Starts, store_url: str
 ) -> None:
     first = start()

@@ -45,7 +45,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_worker_without_descriptors_waits_quietly_and_goes_on(
+def test_a_worker_without_free_descriptors_waits_and_continues(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     worker = start(worker__runners="1")

@@ -12,8 +12,8 @@ from math import inf
 import pytest
 
 from support.gateway import (
+    CLIENT_GONE,
     FLAP,
-    GONE,
     HANG,
     OK,
     REFUSE,
@@ -21,10 +21,10 @@ from support.gateway import (
     Call,
     Gateway,
     Mode,
+    bad_periods,
     busiest_second,
     most_in_flight,
     per_second,
-    spans,
 )
 from support.waiting import until
 
@@ -46,10 +46,10 @@ def status(gateway: Gateway, tag: str = "a", timeout: float = 5.0) -> int:
         with error:
             return error.code
     except OSError:
-        return GONE
+        return CLIENT_GONE
 
 
-def test_it_serves_what_it_can_and_refuses_more_in_one_second(gateway: Gateway) -> None:
+def test_the_gateway_serves_its_capacity_and_refuses_more_within_a_second(gateway: Gateway) -> None:
     threads = [threading.Thread(target=status, args=(gateway,)) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -59,13 +59,13 @@ def test_it_serves_what_it_can_and_refuses_more_in_one_second(gateway: Gateway) 
     until(lambda: status(gateway) == 200, 3, "a second later it serves again")
 
 
-def test_it_refuses_is_slow_and_is_well_as_it_is_told(gateway: Gateway) -> None:
+def test_the_gateway_fails_is_slow_or_recovers_on_command(gateway: Gateway) -> None:
     assert status(gateway) == 200
-    gateway.become(REFUSE)
+    gateway.set_mode(REFUSE)
     assert status(gateway) == 503
-    gateway.become(SLOW, 10)
+    gateway.set_mode(SLOW, 10)
     assert status(gateway) == 200
-    gateway.become(OK)
+    gateway.set_mode(OK)
     gateway.poison("bad")
     assert (status(gateway, "bad"), status(gateway, "good")) == (500, 200)
     took = [call.ended - call.began for call in gateway.calls() if call.ended]
@@ -73,28 +73,28 @@ def test_it_refuses_is_slow_and_is_well_as_it_is_told(gateway: Gateway) -> None:
     assert max(took[0], took[1], took[3]) < 0.4
 
 
-def test_it_hangs_until_its_caller_goes_and_sees_that(gateway: Gateway) -> None:
-    gateway.become(HANG)
+def test_the_gateway_hangs_until_its_caller_disconnects(gateway: Gateway) -> None:
+    gateway.set_mode(HANG)
     thread = threading.Thread(target=status, args=(gateway, "hung", 0.5))
     thread.start()
     assert until(gateway.in_flight) == [("hung", 7)]
     thread.join()
     until(lambda: not gateway.in_flight(), 2)
-    assert [(call.tag, call.status) for call in gateway.calls()] == [("hung", GONE)]
+    assert [(call.tag, call.status) for call in gateway.calls()] == [("hung", CLIENT_GONE)]
 
 
-def test_it_flaps_beginning_with_a_bad_half(gateway: Gateway) -> None:
-    since = gateway.become(FLAP, 0.5)
+def test_a_flapping_gateway_begins_with_failures(gateway: Gateway) -> None:
+    since = gateway.set_mode(FLAP, 0.5)
     assert status(gateway) == 503
     until(lambda: time.monotonic() > since + 0.55)
     assert status(gateway) == 200
-    assert spans(gateway.modes(), since + 1.2)[-2:] == [
+    assert bad_periods(gateway.modes(), since + 1.2)[-2:] == [
         (since, since + 0.5, REFUSE),
         (since + 1.0, since + 1.2, REFUSE),
     ]
 
 
-def test_questions_are_answered_by_the_moment() -> None:
+def test_recorded_calls_are_counted_by_second_and_by_span() -> None:
     calls = [
         Call(0.0, "a", 1, 1, 3.0, 200),
         Call(0.9, "b", 1, 2, 1.0, 503),
@@ -103,4 +103,4 @@ def test_questions_are_answered_by_the_moment() -> None:
     assert per_second(calls, 0, 2) == [(1, 1), (0, 1), (0, 0)]
     assert busiest_second(calls, 0, inf) == 2
     assert [most_in_flight(calls, *span) for span in ((0, 9), (1.1, 1.4), (3.1, 9))] == [2, 1, 1]
-    assert spans([Mode(0, OK), Mode(1, HANG), Mode(2, OK)], 5) == [(1, 2, HANG)]
+    assert bad_periods([Mode(0, OK), Mode(1, HANG), Mode(2, OK)], 5) == [(1, 2, HANG)]

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from mulligan.worker.startup import LOADING, LONG, OFTEN, clear_after, load_quickly, settle_down
+from mulligan.worker.startup import (
+    LOADING_THRESHOLDS,
+    LONG_JOB,
+    RUNNING_THRESHOLDS,
+    collect_after,
+    finish_loading,
+    reduce_gc,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -26,33 +33,33 @@ class Circle:
         self.me = self
 
 
-def test_what_is_loaded_is_never_looked_at_again_and_the_rest_more_rarely() -> None:
+def test_loaded_objects_are_excluded_from_collections_which_run_less_often() -> None:
     gc.set_threshold(700, 10, 10)
     before = gc.get_freeze_count()
-    settle_down()
+    finish_loading()
     assert gc.get_freeze_count() > before + 1000
-    assert gc.get_threshold() == OFTEN
+    assert gc.get_threshold() == RUNNING_THRESHOLDS
 
 
-def test_while_an_app_is_loaded_it_is_hardly_looked_at_all() -> None:
+def test_collections_are_rare_while_an_app_is_loaded() -> None:
     gc.set_threshold(700, 10, 10)
-    load_quickly()
-    assert gc.get_threshold() == LOADING
-    settle_down()
-    assert gc.get_threshold() == OFTEN
+    reduce_gc()
+    assert gc.get_threshold() == LOADING_THRESHOLDS
+    finish_loading()
+    assert gc.get_threshold() == RUNNING_THRESHOLDS
 
 
-def test_whoever_has_chosen_how_often_to_look_keeps_it() -> None:
+def test_thresholds_set_by_the_user_are_kept() -> None:
     gc.set_threshold(123, 4, 5)
-    load_quickly()
-    settle_down()
+    reduce_gc()
+    finish_loading()
     assert gc.get_threshold() == (123, 4, 5)
 
 
-@pytest.mark.parametrize(("seconds", "gone"), [(LONG, True), (LONG / 2, False)])
-def test_what_a_long_job_left_in_a_circle_is_gone_when_it_has_ended(
+@pytest.mark.parametrize(("seconds", "gone"), [(LONG_JOB, True), (LONG_JOB / 2, False)])
+def test_reference_cycles_of_a_long_job_are_collected_when_it_ends(
     seconds: float, gone: bool
 ) -> None:
     left = weakref.ref(Circle())
-    clear_after(seconds)
+    collect_after(seconds)
     assert (left() is None) is gone

@@ -13,8 +13,8 @@ from storm.tools import Pooler, faketime
 
 from mulligan import Mulligan, State
 from mulligan.config import read_settings
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
-from mulligan.core.job import SECOND
 from support.hardship import RECOVERY, bounded, can_mount, fill, last, patient, rested, small_disk
 from support.postgres import PostgresServer, free_port, unprivileged_user
 from support.waiting import until
@@ -79,7 +79,7 @@ def at_work(app: Mulligan, starts: Starts) -> list[str]:
 
 
 @only_postgres
-def test_the_database_is_gone_for_a_minute(
+def test_a_database_outage_of_one_minute_loses_no_job(
     app: Mulligan, start: Start, starts: Starts, postgres_server: PostgresServer
 ) -> None:
     worker = patient(start(wait=False))
@@ -92,7 +92,7 @@ def test_the_database_is_gone_for_a_minute(
 
 
 @only_postgres
-def test_the_network_swallows_everything_for_a_minute(
+def test_a_black_hole_network_of_one_minute_loses_no_job(
     store_url: str, tmp_path: Path, starts: Starts, hire: Start
 ) -> None:
     proxies = Proxies()
@@ -112,7 +112,7 @@ def test_the_network_swallows_everything_for_a_minute(
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs root, to mount a small file system")
-def test_the_disk_is_full_for_half_a_minute(tmp_path: Path, starts: Starts, hire: Start) -> None:
+def test_a_full_disk_for_half_a_minute_loses_no_job(tmp_path: Path, starts: Starts, hire: Start) -> None:
     with small_disk(tmp_path / "disk") as disk:
         url = f"sqlite:///{disk}/mulligan.db"
         app = opened(url, tmp_path).open()
@@ -144,7 +144,7 @@ def pooler(postgres_url: str, tmp_path: Path) -> Iterator[Pooler]:
 @pytest.mark.skipif(
     shutil.which("pgbouncer") is None, reason="install pgbouncer to prove the pooler promise"
 )
-def test_the_pooler_is_gone_for_half_a_minute(
+def test_a_pooler_outage_of_half_a_minute_loses_no_job(
     pooler: Pooler, tmp_path: Path, starts: Starts, hire: Start
 ) -> None:
     app = opened(pooler.url, tmp_path).open()
@@ -162,7 +162,7 @@ def test_the_pooler_is_gone_for_half_a_minute(
 
 @pytest.mark.parametrize("wrong", ["+15m", "-15m"])
 @only_postgres
-def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_from_anybody(
+def test_a_worker_with_a_wrong_clock_starts_no_job_early_and_takes_no_lease_over(
     app: Mulligan, store_url: str, start: Start, starts: Starts, hire: Start, wrong: str
 ) -> None:
     library = faketime()
@@ -186,7 +186,7 @@ def test_a_worker_whose_clock_is_wrong_starts_nothing_early_and_takes_nothing_fr
 
 @only_sqlite
 @pytest.mark.parametrize("step", [3600, -7200])
-def test_the_clock_of_the_host_steps(
+def test_a_step_of_the_host_clock_loses_no_job(
     app: Mulligan, start: Start, starts: Starts, step: int
 ) -> None:
     """By an hour ahead or two back: nobody is judged by it, and what comes now is done now."""

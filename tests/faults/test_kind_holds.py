@@ -10,7 +10,7 @@ APP = "support.deployed:app"
 
 
 @pytest.mark.any_store
-def test_two_workers_hold_a_broken_kind_tell_it_once_and_lose_few_jobs(start, app, tmp_path):
+def test_two_workers_hold_a_broken_kind_notify_once_and_lose_few_jobs(start, app, tmp_path):
     broken = tmp_path / "witness.broken"
     broken.touch()
     for n in range(200):
@@ -38,4 +38,4 @@ def test_two_workers_hold_a_broken_kind_tell_it_once_and_lose_few_jobs(start, ap
 
 def alerts(app):
     with app.store.read() as unit:
-        return [event for event in unit.events_after(0, 10_000) if event.type.startswith("alert.")]
+        return [event for event in unit.list_events_after(0, 10_000) if event.type.startswith("alert.")]

@@ -29,7 +29,7 @@ Starts = Callable[..., list[str]]
         "process_tree",
     ],
 )
-def test_a_time_limit_ends_it_and_leaves_nothing_behind(
+def test_a_time_limit_ends_an_attempt_and_all_its_processes(
     app: Mulligan, start: Start, starts: Starts, kind: str, tmp_path: Path
 ) -> None:
     start()
@@ -53,7 +53,7 @@ def test_a_time_limit_ends_it_and_leaves_nothing_behind(
 @pytest.mark.parametrize(
     "kind", ["holds_the_gil", pytest.param("blocks_the_loop", marks=pytest.mark.slow)]
 )
-def test_a_neighbour_of_one_that_overstays_is_not_charged(
+def test_a_neighbour_of_an_attempt_past_its_limit_is_not_charged(
     app: Mulligan, start: Start, kind: str
 ) -> None:
     start()
@@ -86,7 +86,7 @@ def test_an_escalation_gives_the_next_attempt_more_time(
     )
 
 
-def test_an_escalations_memory_limit_is_watched_in_a_runner_of_its_own(
+def test_the_memory_limit_of_an_escalation_applies_in_a_single_use_runner(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     start()
@@ -114,7 +114,7 @@ def test_cancel_of_a_running_job_is_recorded_once_its_code_has_stopped(
     assert types == ["job.queued", "job.started", "job.cancel_requested", "job.cancelled"]
 
 
-def test_sigterm_lets_short_jobs_finish_and_gives_long_ones_back_uncharged(
+def test_sigterm_lets_short_jobs_finish_and_releases_long_ones_uncharged(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     worker = start()
@@ -129,7 +129,7 @@ def test_sigterm_lets_short_jobs_finish_and_gives_long_ones_back_uncharged(
     assert worker.runners_left() == []
 
 
-def test_a_second_signal_means_now(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_a_second_signal_ends_the_worker_at_once(app: Mulligan, start: Start, starts: Starts) -> None:
     worker = start(worker__shutdown_grace="60")
     job = app.enqueue("nap", {"seconds": 60})
     until(lambda: starts(job.id))
@@ -140,25 +140,25 @@ def test_a_second_signal_means_now(app: Mulligan, start: Start, starts: Starts) 
     assert app.jobs.get(job.id).state is State.QUEUED
 
 
-def test_isolated_attempts_each_have_a_process_to_themselves(app: Mulligan, start: Start) -> None:
+def test_isolated_attempts_run_in_separate_processes(app: Mulligan, start: Start) -> None:
     start()
     jobs = [app.enqueue("alone", {}) for _ in range(4)]
     pids = {app.jobs.wait(job.id, 20).result for job in jobs}
     assert len(pids) == 4
 
 
-def test_the_work_directory_is_gone_after_the_attempt(app: Mulligan, start: Start) -> None:
+def test_the_work_directory_is_removed_after_the_attempt(app: Mulligan, start: Start) -> None:
     start()
     done = app.jobs.wait(app.enqueue("where", {}).id, 10)
     assert not Path(done.result).exists()
 
 
-def test_what_on_start_made_is_there(app: Mulligan, start: Start) -> None:
+def test_the_state_of_on_start_is_available_in_a_runner(app: Mulligan, start: Start) -> None:
     start()
     assert app.jobs.wait(app.enqueue("state_of", {}).id, 10).result is True
 
 
-def test_a_kind_nobody_knows_waits_visibly_then_dies_with_its_own_code(
+def test_a_job_of_an_unknown_kind_waits_visibly_then_dies_with_its_own_code(
     app: Mulligan, start: Start
 ) -> None:
     start(worker__unknown_kind_after="1")
@@ -169,7 +169,7 @@ def test_a_kind_nobody_knows_waits_visibly_then_dies_with_its_own_code(
     assert dead.error["code"] == "KIND_UNKNOWN"
 
 
-def test_an_app_that_cannot_be_imported_ends_the_worker_with_a_sentence(start: Start) -> None:
+def test_an_app_that_cannot_be_imported_ends_the_worker_with_a_clear_error(start: Start) -> None:
     worker = start(wait=False, app="support.nowhere:app")
     assert worker.process.wait(15) == 1
     assert "nowhere" in worker.text()

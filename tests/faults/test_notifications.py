@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from mulligan import Mulligan, Webhook
-from mulligan.core.job import SECOND
-from support.receivers import CROWDED, DROP, HANG, MailReceiver, Plan, WebReceiver
+from mulligan.core.durations import SECOND
+from support.receivers import DROP, HANG, RATE_LIMITED, MailReceiver, ResponsePlan, WebReceiver
 from support.waiting import until
 from support.worker import Worker
 
@@ -36,7 +36,7 @@ def web() -> Iterator[Callable[..., WebReceiver]]:
 
     def make(*plan: str, then: str = "ok") -> WebReceiver:
         made.append(WebReceiver())
-        made[-1].plans["hook"] = Plan(list(plan), then)
+        made[-1].plans["hook"] = ResponsePlan(list(plan), then)
         return made[-1]
 
     yield make
@@ -83,7 +83,7 @@ def advance(app: Mulligan, seconds: float) -> None:
 
 def left(app: Mulligan) -> int:
     with app.store.read() as unit:
-        found = unit.skim(
+        found = unit.list_jobs_bounded(
             {"queue": "mulligan.deliveries", "state": ("queued", "running"), "kind": KINDS},
             1000,
             None,
@@ -113,7 +113,7 @@ def test_a_healthy_receiver_does_not_wait_for_one_that_hangs(app, hire, web):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then_no_more(
+def test_each_event_arrives_once_while_receivers_fail_and_workers_are_killed(
     app, hire, web, mail
 ):
     """Refused, hanging, crowded, dropped after it was taken, failing; and the worker is killed every few seconds."""
@@ -121,13 +121,13 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
     receivers = [
         refused,
         web(*[HANG] * 3),
-        web(*[CROWDED] * 5),
+        web(*[RATE_LIMITED] * 5),
         web(*[DROP] * 5),
         web(*["503"] * 6, "404", "500"),
         web(),
     ]
-    refused.refuse()
-    mail.plan = Plan(["451", "ok", DROP, "421", "ok", "451"])
+    refused.stop_listening()
+    mail.plan = ResponsePlan(["451", "ok", DROP, "421", "ok", "451"])
     subscribe(app, *receivers)
     environ = {"MAIL_TO": "ann@example.com"}
     worker = hire(mail, environ=environ)
@@ -174,7 +174,7 @@ def test_whatever_receivers_do_and_whoever_is_killed_each_event_arrives_and_then
 
 @pytest.mark.seed("000-79")
 @pytest.mark.any_store
-def test_a_killed_worker_costs_no_message(app, hire, web):
+def test_a_killed_worker_loses_no_notification(app, hire, web):
     receiver = web(HANG)
     subscribe(app, receiver, timeout=30)
     worker = hire()
@@ -191,7 +191,7 @@ def test_a_killed_worker_costs_no_message(app, hire, web):
 @pytest.mark.security("S43")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_ten_thousand_deaths_of_one_cause_are_a_handful_of_messages(app, hire, mail, store_url):
+def test_ten_thousand_deaths_of_one_cause_send_a_handful_of_notifications(app, hire, mail, store_url):
     worker = hire(mail, environ={"MAIL_CAUSE": "ann@example.com"}, notify__update_every="5")
     began = time.monotonic()
     for chunk in range(10):
@@ -200,7 +200,7 @@ def test_ten_thousand_deaths_of_one_cause_are_a_handful_of_messages(app, hire, m
     until(lambda: deaths(app) >= 10_000, 240, "all dead")
     took = time.monotonic() - began
     with app.store.read() as unit:
-        incidents = unit.incidents(None, 10)
+        incidents = unit.list_incidents(None, 10)
     assert len(incidents) == 1
     until(lambda: _read_up(app), 60, "the log is read")
     advance(app, 1000)
@@ -217,11 +217,11 @@ def test_ten_thousand_deaths_of_one_cause_are_a_handful_of_messages(app, hire, m
 
 def _read_up(app: Mulligan) -> bool:
     with app.store.read() as unit:
-        reader = unit.reader_at("dispatch")
+        reader = unit.get_reader("dispatch")
         return reader is not None and reader.cursor >= unit.newest_event()
 
 
-def test_a_strangers_long_transaction_delays_no_message(app, hire, web, store_url):
+def test_a_long_transaction_of_another_program_delays_no_notification(app, hire, web, store_url):
     if not store_url.startswith("postgres"):
         pytest.skip("SQLite has one writer, and no strangers")
     receiver = web()
@@ -236,7 +236,7 @@ def test_a_strangers_long_transaction_delays_no_message(app, hire, web, store_ur
 
 
 @pytest.mark.any_store
-def test_messages_wait_for_no_long_job_and_no_hanging_address_on_the_smallest_worker(
+def test_deliveries_do_not_wait_for_a_long_job_or_a_hanging_receiver_with_concurrency_one(
     app, start, web
 ):
     hanging, healthy = web(then=HANG), web()

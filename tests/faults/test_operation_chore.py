@@ -20,7 +20,7 @@ class Chores:
         self.calls = 0
         self._under_way = under_way
 
-    def operate(self) -> tuple[int, bool]:
+    def run_operations(self) -> tuple[int, bool]:
         self.calls += 1
         found = self._under_way[self.calls - 1] if self.calls <= len(self._under_way) else False
         if isinstance(found, Exception):
@@ -34,12 +34,12 @@ def tended(chores: Chores, *, seen: bool, until: int) -> int:
     async def scene() -> None:
         supervisor: Any = Supervisor(None, Settings(), WorkerOptions("app:app"))  # type: ignore[arg-type]
         supervisor._loop, supervisor._chores = asyncio.get_running_loop(), chores
-        supervisor._operate_now = asyncio.Event()
+        supervisor._operations_due = asyncio.Event()
         with ThreadPoolExecutor(1) as supervisor._chore_thread:
-            task = asyncio.create_task(supervisor._operate_loop())
+            task = asyncio.create_task(supervisor._operations_loop())
             if seen:
-                supervisor._operate_now.set()
-            while chores.calls < until or not supervisor._operate_now._waiters:  # noqa: ASYNC110 - a count of a thread
+                supervisor._operations_due.set()
+            while chores.calls < until or not supervisor._operations_due._waiters:  # noqa: ASYNC110 - a count of a thread
                 await asyncio.sleep(
                     0.001
                 )  # until the loop waits for the next call and does nothing by itself
@@ -52,8 +52,8 @@ def tended(chores: Chores, *, seen: bool, until: int) -> int:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "OPERATE_EVERY", 0.001)
-    monkeypatch.setattr(main, "OPERATE_SELDOM", 60.0)
+    monkeypatch.setattr(main, "OPERATIONS_INTERVAL", 0.001)
+    monkeypatch.setattr(main, "OPERATIONS_IDLE_INTERVAL", 60.0)
 
 
 def test_a_running_operation_is_worked_on_until_it_ends_without_another_wake_up() -> None:
@@ -65,5 +65,5 @@ def test_after_an_error_operations_wait_for_the_next_wake_up() -> None:
 
 
 def test_operations_are_polled_without_a_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "OPERATE_SELDOM", 0.01)
+    monkeypatch.setattr(main, "OPERATIONS_IDLE_INTERVAL", 0.01)
     assert tended(Chores(), seen=False, until=2) >= 2

@@ -21,13 +21,13 @@ SETTINGS = {"app": "support.mended:app", "guards__same_cause": "0", "worker__con
 
 
 @pytest.mark.any_store
-def test_three_hundred_dead_of_three_causes(app: Mulligan, start: Start, tmp_path: Path) -> None:
+def test_operations_recover_three_hundred_dead_jobs_of_three_causes(app: Mulligan, start: Start, tmp_path: Path) -> None:
     stops_recovers_and_survives_a_kill(app, start, tmp_path, each=100, rate=25, patience=60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_ten_thousand_dead_of_three_causes(app: Mulligan, start: Start, tmp_path: Path) -> None:
+def test_operations_recover_ten_thousand_dead_jobs_of_three_causes(app: Mulligan, start: Start, tmp_path: Path) -> None:
     stops_recovers_and_survives_a_kill(app, start, tmp_path, each=3334, rate=400, patience=240)
 
 

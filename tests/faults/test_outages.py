@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, State
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
-from mulligan.core.job import SECOND
 from support.postgres import PostgresServer
 from support.waiting import until
 from support.worker import Worker
@@ -99,7 +99,7 @@ def test_a_server_gone_for_longer_than_a_lease_costs_no_job(
 
 
 @pytest.mark.any_store
-def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(
+def test_a_fleet_that_was_frozen_charges_no_job_more_than_one_loss(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     workers = [start(), start()]
@@ -118,7 +118,7 @@ def test_a_frozen_fleet_that_thaws_charges_nobody_more_than_once(
 
 @pytest.mark.slow
 @pytest.mark.any_store
-def test_a_step_of_the_clock_makes_nobody_judge_anybody(
+def test_a_step_of_the_clock_makes_no_worker_declare_another_lost(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     workers = [start(), start()]
@@ -137,7 +137,7 @@ def test_a_step_of_the_clock_makes_nobody_judge_anybody(
 @pytest.mark.skipif(
     os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
 )
-def test_workers_in_separate_pid_namespaces_never_judge_each_other_dead(
+def test_workers_in_separate_pid_namespaces_never_declare_each_other_dead(
     app: Mulligan, store_url: str, tmp_path: Path, start: Start, starts: Starts
 ) -> None:
     contained = [
@@ -159,7 +159,7 @@ def test_workers_in_separate_pid_namespaces_never_judge_each_other_dead(
             assert (done.state, done.losses) == (State.SUCCEEDED, 0)
             assert len(starts(job.id)) == 1
         with app.store.read() as unit:
-            assert all(worker.closed_at is None for worker in unit.workers(closed=True))
+            assert all(worker.closed_at is None for worker in unit.list_workers(closed=True))
     finally:
         for worker in contained:
             subprocess.run(["pkill", "-KILL", "-P", str(worker.pid)], check=False)

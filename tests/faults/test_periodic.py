@@ -29,7 +29,7 @@ class Counted:
 
 def play(outlets: list[Counted], act: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def scene() -> None:
-        task = asyncio.create_task(PeriodicTasks(outlets, None).loop())  # type: ignore[arg-type]
+        task = asyncio.create_task(PeriodicTasks(outlets, None).run())  # type: ignore[arg-type]
         await act()
         assert not task.done()
         task.cancel()
@@ -44,7 +44,7 @@ async def until(moment: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), StoreUnavailable("away")])
-def test_one_that_fails_is_tried_again_and_the_others_go_on(error: Exception) -> None:
+def test_a_failing_periodic_task_is_run_again_and_does_not_stop_the_others(error: Exception) -> None:
     def fail(_: int) -> bool:
         raise error
 
@@ -52,12 +52,12 @@ def test_one_that_fails_is_tried_again_and_the_others_go_on(error: Exception) ->
     play([failing, other], lambda: until(lambda: min(failing.turns, other.turns) >= 3))
 
 
-def test_one_that_has_more_to_do_comes_again_at_once() -> None:
+def test_a_periodic_task_with_more_work_is_run_again_at_once() -> None:
     busy = Counted(every=60, turn=lambda turns: turns < 5)
     play([busy], lambda: until(lambda: busy.turns == 5))
 
 
-def test_the_loop_goes_on_without_any_outlet() -> None:
+def test_the_loop_runs_without_any_periodic_task() -> None:
     play([], lambda: asyncio.sleep(0))
 
 
@@ -74,14 +74,14 @@ def test_a_thread_that_cannot_be_started_is_tried_again_later(
                 raise RuntimeError(message)
             super().start()
 
-    monkeypatch.setattr(rounds, "BEGIN_AGAIN", 0.001)
+    monkeypatch.setattr(rounds, "THREAD_RETRY_DELAY", 0.001)
     monkeypatch.setattr(rounds.threading, "Thread", Full)
     outlet = Counted()
     play([outlet], lambda: until(lambda: outlet.turns >= 2))
     assert len(refused) == 2
 
 
-def test_after_the_end_none_is_begun_any_more() -> None:
+def test_no_periodic_task_is_run_after_the_loop_has_ended() -> None:
     begun, may_go_on = threading.Event(), threading.Event()
 
     def slow(_: int) -> bool:
@@ -91,24 +91,24 @@ def test_after_the_end_none_is_begun_any_more() -> None:
     first, second = Counted(turn=slow), Counted()
     play([first, second], lambda: until(begun.is_set))
     may_go_on.set()
-    for thread in [thread for thread in threading.enumerate() if thread.name == "mulligan-outlets"]:
+    for thread in [thread for thread in threading.enumerate() if thread.name == "mulligan-periodic"]:
         thread.join(20)
     assert (first.turns, second.turns) == (1, 0)
 
 
-def test_an_outlet_that_ends_its_thread_is_missed() -> None:
+def test_the_loop_fails_when_a_periodic_task_ends_its_thread() -> None:
     def leave(_: int) -> bool:
         raise SystemExit(3)
 
     async def scene() -> None:
-        await PeriodicTasks([Counted(turn=leave)], None).loop()  # type: ignore[list-item, arg-type]
+        await PeriodicTasks([Counted(turn=leave)], None).run()  # type: ignore[list-item, arg-type]
 
-    with pytest.raises(RuntimeError, match="outlets have ended: SystemExit"):
+    with pytest.raises(RuntimeError, match="the thread for periodic tasks has ended: SystemExit"):
         asyncio.run(asyncio.wait_for(scene(), 30))
 
 
-def test_a_bell_rings_as_long_as_there_is_something() -> None:
+def test_a_waker_calls_wake_each_time_its_check_is_true() -> None:
     looks, rings = iter([True, False, True]), []
     bell = Waker("bell", 0.01, lambda _: next(looks), lambda: rings.append(1))
-    assert [bell.turn(None) for _ in range(3)] == [False] * 3  # type: ignore[arg-type]
+    assert [bell.run_once(None) for _ in range(3)] == [False] * 3  # type: ignore[arg-type]
     assert len(rings) == 2

@@ -13,7 +13,7 @@ import pytest
 
 from mulligan import Mulligan, State
 from mulligan.config import read_settings
-from mulligan.doctor import examine
+from mulligan.doctor import run_checks
 from support.postgres import free_port, unprivileged_user
 from support.waiting import until
 from support.worker import FAST, Worker
@@ -94,12 +94,12 @@ def test_workers_and_clients_work_behind_a_transaction_pooler(
         worker.process.wait()
 
 
-def test_doctor_sees_the_pooler_and_says_what_it_costs(
+def test_doctor_detects_the_pooler_and_explains_its_effect(
     pooled_url: str, postgres_url: str, tmp_path: Path
 ) -> None:
     def found(**more: str) -> tuple[str, str]:
         environ = {"MULLIGAN_DATABASE_URL": pooled_url, **more}
-        facts, checks = examine(read_settings(environ=environ, file=tmp_path / "no"))
+        facts, checks = run_checks(read_settings(environ=environ, file=tmp_path / "no"))
         return facts["pooler"], next(check.status for check in checks if check.check == "wake-ups")
 
     assert found() == ("yes, by the server's process id", "warn")

@@ -16,11 +16,11 @@ Starts = Callable[..., list[str]]
 REFUSE_RESULT = {
     "sqlite": "CREATE TRIGGER refuse BEFORE UPDATE ON mulligan_job WHEN NEW.result LIKE '%poison%' "
     "BEGIN SELECT RAISE(ABORT, 'not this one'); END",
-    "postgresql": "ALTER TABLE mulligan.core.job ADD CONSTRAINT refuse CHECK (result NOT LIKE '%poison%')",
+    "postgresql": "ALTER TABLE mulligan.job ADD CONSTRAINT refuse CHECK (result NOT LIKE '%poison%')",
 }
 
 
-def test_an_outcome_the_store_refuses_ends_that_job_alone(app: Mulligan, start: Start) -> None:
+def test_an_outcome_the_database_refuses_ends_only_its_own_job(app: Mulligan, start: Start) -> None:
     with app.transaction() as connection:
         connection.execute(REFUSE_RESULT[app.store.facts()["store"]])
     good = [app.enqueue("says", {"text": "fine", "times": 1}) for _ in range(6)]

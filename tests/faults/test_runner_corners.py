@@ -22,27 +22,28 @@ from mulligan.manifest.specs import KindSpec
 from mulligan.testing import advance, now
 from mulligan.worker.protocol import (
     JUST_RETURNED,
+    duration_from_wire,
     failure_from_wire,
     failure_to_wire,
     outcome_to_wire,
     returned_from_wire,
     stopped_to_wire,
-    took_from_wire,
 )
 from mulligan.worker.supervisor import runner_process as obituary
 from mulligan.worker.supervisor import runners as fleets
 from mulligan.worker.supervisor.runner_process import (
     GARBLED,
-    Flight,
+    ActiveAttempt,
+    KillReason,
     RunnerCommand,
     RunnerProcess,
     StopReason,
 )
 from mulligan.worker.supervisor.runners import Runners
-from support.builders import a_failure, a_lease
+from support.builders import make_failure, make_lease
 from support.reluctant import FORGET, STAY
 from support.store import RELEASED, RETURNED, finish, running, sql
-from support.troubled import HASTE, NO_FORK, PROGRAM, Troubles
+from support.troubled import NO_FORK, PROGRAM, SHORT_TIMEOUTS, Faults
 from support.waiting import until
 from support.worker import Worker
 
@@ -58,8 +59,8 @@ only_sqlite = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def troubles(tmp_path: Path) -> Troubles:
-    return Troubles(tmp_path)
+def troubles(tmp_path: Path) -> Faults:
+    return Faults(tmp_path)
 
 
 def uncharged(app: Mulligan, *jobs: Job) -> bool:
@@ -82,10 +83,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-# -- runners that do not come -----------------------------------------------------------------------
+# -- runners that do not come --------------------------------------------------------------------
 @only_sqlite
 def test_a_worker_that_cannot_start_a_runner_stays_and_its_jobs_run_once_it_can(
-    app: Mulligan, start: Start, starts: Starts, troubles: Troubles
+    app: Mulligan, start: Start, starts: Starts, troubles: Faults
 ) -> None:
     def tried(times: int) -> bool:
         return worker.text().count("cannot start a runner") >= times
@@ -111,10 +112,10 @@ def test_a_worker_that_cannot_start_a_runner_stays_and_its_jobs_run_once_it_can(
 
 
 @only_sqlite
-def test_a_job_whose_own_runner_cannot_be_started_goes_back_uncharged_until_it_can(
-    app: Mulligan, start: Start, troubles: Troubles
+def test_a_job_whose_single_use_runner_cannot_be_started_is_released_uncharged(
+    app: Mulligan, start: Start, troubles: Faults
 ) -> None:
-    troubles.begin(HASTE)
+    troubles.begin(SHORT_TIMEOUTS)
     worker = start(program=PROGRAM)
     troubles.begin(NO_FORK)
     jobs = [app.enqueue("alone", {}) for _ in range(3)]  # the spare takes one of them at most
@@ -128,7 +129,7 @@ def test_a_job_whose_own_runner_cannot_be_started_goes_back_uncharged_until_it_c
     assert worker.end() == 0
 
 
-def test_runners_that_cannot_be_started_are_tried_again_by_one_clock_and_not_by_many(
+def test_runners_that_cannot_be_started_are_retried_by_one_timer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tries: list[float] = []
@@ -145,7 +146,7 @@ def test_runners_that_cannot_be_started_are_tried_again_by_one_clock_and_not_by_
             await moment(lambda: len(tries) >= 30)
 
     monkeypatch.setattr(subprocess, "Popen", Full)
-    monkeypatch.setattr(fleets, "RESPAWN_MOST", 0.1)
+    monkeypatch.setattr(fleets, "MAX_RESPAWN_DELAY", 0.1)
     asyncio.run(story())
     assert tries[29] - tries[0] > 0.8  # three at a time, ten times, a tenth of a second apart
 
@@ -163,21 +164,21 @@ def test_a_runner_that_cannot_be_started_leaves_no_descriptor_open(
             monkeypatch.setattr(missing, refuse)
             fleet.start()
             await moment(lambda: "cannot start a runner" in caplog.text)
-            await fleet.close("test")
+            await fleet.close(KillReason.SHUTDOWN)
             assert open_files() == before
 
     asyncio.run(story())
 
 
-# -- runners that do not leave ----------------------------------------------------------------------
+# -- runners that do not leave -------------------------------------------------------------------
 @only_sqlite
-def test_a_runner_that_was_told_to_leave_and_stays_is_killed_and_makes_room(
-    app: Mulligan, start: Start, troubles: Troubles
+def test_a_runner_that_does_not_exit_when_drained_is_killed(
+    app: Mulligan, start: Start, troubles: Faults
 ) -> None:
-    troubles.begin(HASTE)
+    troubles.begin(SHORT_TIMEOUTS)
     troubles.begin(STAY)
     worker = start(app=RELUCTANT, program=PROGRAM, worker__concurrency="1")
-    jobs = [app.enqueue("alone") for _ in range(3)]  # there is room for two such runners
+    jobs = [app.enqueue("isolated") for _ in range(3)]  # there is room for two such runners
     done = [app.jobs.wait(job.id, 15) for job in jobs]
     assert {job.state for job in done} == {State.SUCCEEDED}
     assert uncharged(app, *jobs)
@@ -187,7 +188,7 @@ def test_a_runner_that_was_told_to_leave_and_stays_is_killed_and_makes_room(
 
 
 @only_sqlite
-def test_a_doomed_runner_is_killed_after_the_grace_of_its_neighbours_and_they_are_not_charged(
+def test_a_retiring_runner_is_killed_after_the_neighbour_grace_and_neighbours_are_not_charged(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     start(program=PROGRAM, worker__kill_grace="0.1", worker__neighbour_grace="0.3")
@@ -205,39 +206,39 @@ def test_a_doomed_runner_is_killed_after_the_grace_of_its_neighbours_and_they_ar
         assert types == ["queued", "started", "released", "started", "succeeded"]
 
 
-def test_a_runner_that_never_gets_ready_is_killed_and_another_takes_its_place(
+def test_a_runner_that_never_becomes_ready_is_killed_and_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def story() -> None:
         async with a_fleet(tmp_path) as fleet:
             fleet.start()
-            await fleet.loaded()
+            await fleet.wait_for_manifest()
             [first] = shared(fleet)
-            fleet.recipe.env["SLOW_IMPORT"] = "600"
+            fleet.command.env["SLOW_IMPORT"] = "600"
             os.kill(first.pid, signal.SIGKILL)
             await moment(lambda: shared(fleet) not in ([], [first]))
-            del fleet.recipe.env["SLOW_IMPORT"]
+            del fleet.command.env["SLOW_IMPORT"]
             [second] = shared(fleet)
             fleet.tick()
-            assert not second.killed  # it has time
+            assert not second.kill_reason  # it has time
             with monkeypatch.context() as later:
                 later.setattr(obituary, "LOAD_LIMIT_NS", 0)
                 fleet.tick()
-            await moment(lambda: fleet.can_take)
+            await moment(lambda: fleet.can_accept)
             assert not alive(second.pid)
 
     asyncio.run(story())
 
 
-# -- runners that do not know -----------------------------------------------------------------------
+# -- runners that do not know --------------------------------------------------------------------
 @only_sqlite
-def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
-    app: Mulligan, start: Start, troubles: Troubles
+def test_a_job_that_its_runner_cannot_accept_is_released_uncharged_and_the_others_run(
+    app: Mulligan, start: Start, troubles: Faults
 ) -> None:
     app.store.prepare()
-    torn = running(app.store, kind="recalls", worker="earlier")
+    torn = running(app.store, kind="reads_checkpoint", worker="earlier")
     with app.store.begin() as unit:
-        unit.checkpoint(torn.id, torn.worker, torn.token, "page", "no JSON at all")
+        unit.save_checkpoint(torn.id, torn.worker, torn.token, "page", "no JSON at all")
     finish(app.store, torn, RELEASED)  # who ran before is given its memory
     unknown = app.enqueue("forgotten")
     troubles.begin(FORGET)
@@ -247,7 +248,7 @@ def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
     assert all(job.refresh().run_at > now(app) for job in strange), (
         "not straight back, again and again"
     )
-    others = [app.enqueue("plain") for _ in range(5)]
+    others = [app.enqueue("shared") for _ in range(5)]
     assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}
     assert uncharged(app, *strange, *others)
     sql(app.store, "UPDATE {p}checkpoint SET value = '7'")
@@ -259,7 +260,7 @@ def test_a_job_its_runner_cannot_accept_goes_back_uncharged_and_the_others_run(
 
 
 @pytest.mark.parametrize("asked", [None, StopReason.CANCEL, StopReason.TIMEOUT])
-def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(
+def test_an_attempt_that_is_recalled_or_stopped_just_after_its_end_has_returned(
     tmp_path: Path, asked: StopReason | None
 ) -> None:
     """A runner that is asked for what it does not have answers that it has stopped: perhaps in the same message."""
@@ -269,36 +270,38 @@ def test_who_was_asked_back_or_to_stop_just_after_its_end_has_returned(
         async with a_fleet(tmp_path) as fleet:
             fleet._on_end = endings.extend
             fleet.start()
-            await fleet.loaded()
+            await fleet.wait_for_manifest()
             [child] = shared(fleet)
-            flight = Flight(7, a_lease(), KindSpec("noop"), 0, asked=asked, recalled=True)
-            child.flights[flight.seq] = flight
-            fleet._heard(
+            flight = ActiveAttempt(
+                7, make_lease(), KindSpec("noop"), 0, stop_reason=asked, recalled=True
+            )
+            child.attempts[flight.seq] = flight
+            fleet._on_message(
                 child, ["ended", [outcome_to_wire(7, RETURNED, 3), stopped_to_wire(7, 0, 0.0)]]
             )
-            assert not child.flights
+            assert not child.attempts
 
     asyncio.run(story())
     assert [(ending.outcome, ending.duration_ms) for ending in endings] == [(RETURNED, 3)]
 
 
-def test_of_many_that_returned_each_is_known_by_its_number_and_once(tmp_path: Path) -> None:
+def test_each_of_many_returned_attempts_is_settled_once(tmp_path: Path) -> None:
     endings: list[Ending] = []
 
     async def story() -> None:
         async with a_fleet(tmp_path) as fleet:
             fleet._on_end = endings.extend
             fleet.start()
-            await fleet.loaded()
+            await fleet.wait_for_manifest()
             [child] = shared(fleet)
             for seq, uses in ((7, ""), (8, "gateway")):
-                child.flights[seq] = Flight(
-                    seq, a_lease(id=f"job{seq}", uses=uses), KindSpec("noop"), 0
+                child.attempts[seq] = ActiveAttempt(
+                    seq, make_lease(id=f"job{seq}", uses=uses), KindSpec("noop"), 0
                 )
-            child.users[8] = child.flights[8]
-            fleet._heard(child, ["returned", [7, 3, 99, 1, 8, 0, 7, 5]])
-            fleet._heard(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
-            assert (child.flights, child.users) == ({}, {})
+            child.dependency_users[8] = child.attempts[8]
+            fleet._on_message(child, ["returned", [7, 3, 99, 1, 8, 0, 7, 5]])
+            fleet._on_message(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
+            assert (child.attempts, child.dependency_users) == ({}, {})
 
     asyncio.run(story())
     assert [(end.lease.id, end.outcome, end.duration_ms) for end in endings] == [
@@ -307,20 +310,22 @@ def test_of_many_that_returned_each_is_known_by_its_number_and_once(tmp_path: Pa
     ]
 
 
-def test_who_failed_like_others_has_their_failure_and_words_of_its_own(tmp_path: Path) -> None:
+def test_attempts_with_a_shared_failure_keep_their_own_messages(tmp_path: Path) -> None:
     endings: list[Ending] = []
     private = {"exception": "x", "message": "", "trace": "", "facts": {}}
-    item = failure_to_wire(a_failure(private=private))
+    item = failure_to_wire(make_failure(private=private))
 
     async def story() -> None:
         async with a_fleet(tmp_path) as fleet:
             fleet._on_end = endings.extend
             fleet.start()
-            await fleet.loaded()
+            await fleet.wait_for_manifest()
             [child] = shared(fleet)
             for seq in (7, 8):
-                child.flights[seq] = Flight(seq, a_lease(id=f"job{seq}"), KindSpec("noop"), 0)
-            fleet._heard(
+                child.attempts[seq] = ActiveAttempt(
+                    seq, make_lease(id=f"job{seq}"), KindSpec("noop"), 0
+                )
+            fleet._on_message(
                 child,
                 [
                     "failed",
@@ -330,14 +335,14 @@ def test_who_failed_like_others_has_their_failure_and_words_of_its_own(tmp_path:
                     [7, 3, "one", 99, 1, "none", 8, 0, "two", 7, 5, "again"],
                 ],
             )
-            fleet._heard(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
-            child.flights[9] = Flight(9, a_lease(id="job9"), KindSpec("noop"), 0)
+            fleet._on_message(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
+            child.attempts[9] = ActiveAttempt(9, make_lease(id="job9"), KindSpec("noop"), 0)
             with pytest.raises(GARBLED):
-                fleet._heard(child, ["failed", item, "x: ", "", [9, 3, "one", 9, 1, None]])
-            assert [child.flights.pop(9).seq] == [9]  # all of it is read before any is believed
+                fleet._on_message(child, ["failed", item, "x: ", "", [9, 3, "one", 9, 1, None]])
+            assert [child.attempts.pop(9).seq] == [9]  # all of it is read before any is believed
 
     asyncio.run(story())
-    assert [(end.lease.id, end.words, end.duration_ms) for end in endings] == [
+    assert [(end.lease.id, end.message, end.duration_ms) for end in endings] == [
         ("job7", "one", 3),
         ("job8", "two", 0),
     ]
@@ -362,15 +367,15 @@ def test_who_failed_like_others_has_their_failure_and_words_of_its_own(tmp_path:
         7,
     ],
 )
-def test_numbers_of_jobs_that_returned_are_believed_only_if_they_are_numbers(told: object) -> None:
+def test_returned_attempts_with_invalid_numbers_are_refused(told: object) -> None:
     with pytest.raises(GARBLED):
         returned_from_wire(told)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("took", ["1", 1.5, True, None, -1, 2**53, [1]])
-def test_a_time_that_cannot_be_one_is_not_believed(took: object) -> None:
+def test_an_invalid_duration_is_refused(took: object) -> None:
     with pytest.raises(GARBLED):
-        took_from_wire([7, "returned", took, 0.0, "null"])
+        duration_from_wire([7, "returned", took, 0.0, "null"])
 
 
 @pytest.mark.parametrize(
@@ -388,15 +393,15 @@ def test_a_time_that_cannot_be_one_is_not_believed(took: object) -> None:
         {"cls": []},
     ],
 )
-def test_a_failure_that_cannot_be_one_is_not_believed(odd: dict[str, object]) -> None:
+def test_an_invalid_failure_is_refused(odd: dict[str, object]) -> None:
     names = [spec.name for spec in fields(Failure)]
-    said = dict(zip(names, failure_to_wire(a_failure()) or (), strict=True))
-    assert failure_from_wire([*said.values()]) == a_failure()
+    said = dict(zip(names, failure_to_wire(make_failure()) or (), strict=True))
+    assert failure_from_wire([*said.values()]) == make_failure()
     with pytest.raises(GARBLED):
         failure_from_wire([*(said | odd).values()])
 
 
-# -- a fleet without a supervisor -------------------------------------------------------------------
+# -- a fleet without a supervisor ----------------------------------------------------------------
 @asynccontextmanager
 async def a_fleet(folder: Path, **settings: int) -> AsyncIterator[Runners]:
     env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
@@ -408,11 +413,11 @@ async def a_fleet(folder: Path, **settings: int) -> AsyncIterator[Runners]:
     try:
         yield fleet
     finally:
-        await fleet.close("test")
+        await fleet.close(KillReason.SHUTDOWN)
 
 
 def shared(fleet: Runners) -> list[RunnerProcess]:
-    return [child for child in fleet._children if not child.solo]
+    return [child for child in fleet._processes if not child.single_use]
 
 
 async def moment(happens: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from support.store import sql
 from support.waiting import until
 from support.worker import Worker
@@ -23,7 +23,7 @@ def start(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     workers: list[Worker] = []
 
     def make() -> Worker:
-        workers.append(Worker(store_url, tmp_path, app="support.scheduled:app"))
+        workers.append(Worker(store_url, tmp_path, app="support.schedule_app:app"))
         return workers[-1]
 
     yield make
@@ -58,7 +58,7 @@ class Ledger:
         with self._app.store.read() as unit:
             told = [
                 event.data
-                for event in unit.events_after(0, 100_000)
+                for event in unit.list_events_after(0, 100_000)
                 if event.type == "schedule.skipped"
             ]
         ranges = [range(data["first"], data["last"] + 1, SECOND) for data in told]
@@ -81,7 +81,7 @@ def ledger(app: Mulligan, tmp_path: Path) -> Ledger:
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_and_frozen_cost_no_slot_while_one_lives(
+def test_killed_and_frozen_workers_miss_no_slot_while_one_lives(
     app: Mulligan, start: Callable[..., Worker], ledger: Ledger, store_url: str
 ) -> None:
     first, second, third = [worker.ready() for worker in (start(), start(), start())]
@@ -110,7 +110,7 @@ def test_workers_that_are_killed_and_frozen_cost_no_slot_while_one_lives(
 
 
 @pytest.mark.any_store
-def test_after_an_absence_of_all_workers_only_the_newest_slot_runs_and_the_others_are_told(
+def test_after_a_time_without_workers_only_the_newest_slot_runs_and_the_others_are_reported(
     app: Mulligan, start: Callable[..., Worker], ledger: Ledger
 ) -> None:
     alone = start().ready()

@@ -14,7 +14,7 @@ from faults.loop_harness import Scene, StoreFault
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome
 from mulligan.storage import Store
 from mulligan.worker.fast import side_writer as aside
-from support.builders import a_lease
+from support.builders import make_lease
 from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
 
 pytestmark = pytest.mark.processes
@@ -32,8 +32,8 @@ def store(store_url: str) -> Iterator[Store]:
 
 @pytest.fixture(autouse=True)
 def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "ENOUGH", FEW)
-    monkeypatch.setattr(aside, "PATIENCE", 60.0)  # no slow machine decides who writes
+    monkeypatch.setattr(aside, "MIN_BATCH", FEW)
+    monkeypatch.setattr(aside, "SLOW_AFTER", 60.0)  # no slow machine decides who writes
 
 
 def states(store: Store) -> list[str]:
@@ -45,14 +45,14 @@ class Slow:
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.under_way, self.may_go_on = threading.Event(), threading.Event()
-        take = scene.turns.take
+        take = scene.turns.settle_and_claim
 
         def slow(*arguments: Any, **options: Any) -> Any:
             self.under_way.set()
             assert self.may_go_on.wait(30)
             return take(*arguments, **options)
 
-        self.begin = lambda: monkeypatch.setattr(scene.turns, "take", slow)
+        self.begin = lambda: monkeypatch.setattr(scene.turns, "settle_and_claim", slow)
 
 
 async def running(scene: Scene, count: int) -> list[Lease]:
@@ -67,7 +67,7 @@ def end_short(scene: Scene, leases: list[Lease], outcome: Outcome = RETURNED) ->
     scene.fleet.end(leases, outcome, SHORT)
 
 
-def test_short_jobs_that_returned_are_written_while_a_turn_is_under_way(
+def test_short_jobs_that_returned_are_written_while_a_transaction_runs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
@@ -95,7 +95,7 @@ class Blocked:
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_write, self.calls, self.written = threading.Event(), 0, list[int]()
-        finish = scene.turns.finish
+        finish = scene.turns.settle_simple
 
         def slow(endings: list[Ending], *arguments: Any) -> None:
             self.calls += 1
@@ -103,7 +103,7 @@ class Blocked:
             self.written.append(len(endings))
             finish(endings, *arguments)
 
-        monkeypatch.setattr(scene.turns, "finish", slow)
+        monkeypatch.setattr(scene.turns, "settle_simple", slow)
 
 
 def record_turns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -112,13 +112,13 @@ def record_turns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[tuple[in
 
     def take(endings: list[Ending], free: int, *arguments: Any, **options: Any) -> Any:
         recorded.append((len(endings), free))
-        return type(scene.turns).take(scene.turns, endings, free, *arguments, **options)
+        return type(scene.turns).settle_and_claim(scene.turns, endings, free, *arguments, **options)
 
-    monkeypatch.setattr(scene.turns, "take", take)
+    monkeypatch.setattr(scene.turns, "settle_and_claim", take)
     return recorded
 
 
-def test_a_turn_claims_while_the_second_writer_settles_short_jobs(
+def test_the_loop_claims_while_the_side_writer_settles_short_jobs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
@@ -164,14 +164,14 @@ class Threadless:
         raise RuntimeError("can't start new thread")
 
 
-def test_turns_write_all_endings_when_no_thread_can_be_started(
+def test_the_loop_writes_all_endings_when_no_thread_can_be_started(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
-        monkeypatch.setattr(scene.desk._aside, "_thread", Threadless())
+        monkeypatch.setattr(scene.desk._side_writer, "_thread", Threadless())
         end_short(scene, leases)
         await scene.until(lambda: scene.desk.all_written)
         assert states(store) == ["succeeded"] * 20
@@ -179,10 +179,10 @@ def test_turns_write_all_endings_when_no_thread_can_be_started(
     scene.play(act)
 
 
-def test_a_turn_writes_the_waiting_endings_when_the_second_writer_is_blocked_for_long(
+def test_the_loop_writes_the_waiting_endings_when_the_side_writer_is_blocked_for_long(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "PATIENCE", 0.05)
+    monkeypatch.setattr(aside, "SLOW_AFTER", 0.05)
     scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
@@ -191,7 +191,7 @@ def test_a_turn_writes_the_waiting_endings_when_the_second_writer_is_blocked_for
         end_short(scene, leases[:10])
         await scene.until(lambda: blocked.calls)
         end_short(scene, leases[10:])
-        await scene.until(lambda: scene.desk._aside is not None and not scene.desk._aside.brisk)
+        await scene.until(lambda: scene.desk._side_writer is not None and not scene.desk._side_writer.is_fast)
         scene.desk.wake.set()
         await scene.until(lambda: states(store).count("succeeded") == 10)
         blocked.may_write.set()
@@ -212,7 +212,7 @@ def test_a_loop_that_stops_writes_the_endings_that_waited(
         end_short(scene, leases[:10])
         await scene.until(lambda: blocked.calls)
         end_short(scene, leases[10:])
-        scene.desk.leaving = True
+        scene.desk.stopping = True
         scene.desk.wake.set()
         blocked.may_write.set()
 
@@ -221,7 +221,7 @@ def test_a_loop_that_stops_writes_the_endings_that_waited(
     assert states(store) == ["succeeded"] * 20
 
 
-def test_endings_that_the_second_writer_could_not_write_are_written_by_the_next_turn(
+def test_endings_that_the_side_writer_could_not_write_are_written_by_the_next_cycle(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=40, second_writer=True)
@@ -233,7 +233,7 @@ def test_endings_that_the_second_writer_could_not_write_are_written_by_the_next_
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 20)
-        monkeypatch.setattr(scene.turns, "finish", refuse)
+        monkeypatch.setattr(scene.turns, "settle_simple", refuse)
         slow.begin()
         end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
@@ -247,10 +247,10 @@ def test_endings_that_the_second_writer_could_not_write_are_written_by_the_next_
     scene.play(act)
 
 
-def test_the_second_writer_writes_at_most_so_many_endings_at_once(
+def test_the_side_writer_writes_a_limited_number_of_endings_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "MOST", 8)
+    monkeypatch.setattr(aside, "MAX_BATCH", 8)
     scene = Scene(store, concurrency=40, second_writer=True)
 
     async def act(scene: Scene) -> None:
@@ -265,7 +265,7 @@ def test_the_second_writer_writes_at_most_so_many_endings_at_once(
     scene.play(act)
 
 
-def test_the_loop_claims_ahead_after_short_jobs_that_the_second_writer_settled(
+def test_the_loop_claims_ahead_after_short_jobs_that_the_side_writer_settled(
     store: Store,
 ) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
@@ -279,7 +279,7 @@ def test_the_loop_claims_ahead_after_short_jobs_that_the_second_writer_settled(
     scene.play(act)
 
 
-def test_short_jobs_that_failed_are_written_by_the_second_writer_and_retried(
+def test_short_jobs_that_failed_are_written_by_the_side_writer_and_retried(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
@@ -312,15 +312,15 @@ def test_short_jobs_that_failed_are_written_by_the_second_writer_and_retried(
         lambda ending: ending._replace(lease=ending.lease._replace(queue="mulligan.deliveries")),
     ],
 )
-def test_the_second_writer_refuses_endings_that_a_turn_has_to_judge(
+def test_the_side_writer_refuses_endings_that_the_loop_must_settle(
     turned: Callable[[Ending], Ending],
 ) -> None:
-    plain = Ending(a_lease(), RETURNED, SHORT)
-    assert aside.is_plain(plain)
-    assert not aside.is_plain(turned(plain))
+    plain = Ending(make_lease(), RETURNED, SHORT)
+    assert aside.is_simple(plain)
+    assert not aside.is_simple(turned(plain))
 
 
-def test_an_ending_with_unwritten_progress_waits_for_the_turn(
+def test_an_ending_with_unwritten_progress_is_written_by_the_loop(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
@@ -331,7 +331,7 @@ def test_an_ending_with_unwritten_progress_waits_for_the_turn(
         slow.begin()
         end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
-        scene.desk.news[leases[1].fence] = (0.5, "half")
+        scene.desk.progress[leases[1].fence] = (0.5, "half")
         end_short(scene, leases[1:])
         await scene.until(lambda: [ending.lease for ending in scene.desk.unwritten] == [leases[1]])
         assert states(store).count("succeeded") == 6
@@ -369,18 +369,18 @@ def test_an_outage_during_a_write_leaves_each_job_ended_once(
     scene.play(act)
 
 
-def test_a_loop_that_stops_waits_for_the_second_writer(
+def test_a_loop_that_stops_waits_for_the_side_writer(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store, concurrency=20, second_writer=True)
     slow = Slow(scene, monkeypatch)
-    writes, may_write = scene.turns.finish, threading.Event()
+    writes, may_write = scene.turns.settle_simple, threading.Event()
 
     def late(*arguments: Any) -> None:
         assert may_write.wait(30)
         writes(*arguments)
 
-    monkeypatch.setattr(scene.turns, "finish", late)
+    monkeypatch.setattr(scene.turns, "settle_simple", late)
 
     async def act(scene: Scene) -> None:
         leases = await running(scene, 8)
@@ -388,7 +388,7 @@ def test_a_loop_that_stops_waits_for_the_second_writer(
         end_short(scene, leases[:1])
         await scene.until(slow.under_way.is_set)
         end_short(scene, leases[1:])
-        scene.desk.leaving = True
+        scene.desk.stopping = True
         slow.may_go_on.set()
         await scene.until(lambda: states(store).count("succeeded") == 1)
         assert not scene.desk.all_written
@@ -410,7 +410,7 @@ def test_a_slot_is_free_only_when_its_ending_is_durable_and_no_job_is_lost_or_re
         while any(row.state != "succeeded" for row in all_rows(store)):
             scene.fleet.end_some(rng, 0.8, SHORT)
             under_way = sum(row.state == "running" for row in all_rows(store))
-            assert under_way <= scene.desk._pace.room(0)
+            assert under_way <= scene.desk._prefetch.free_slots(0)
             await asyncio.sleep(rng.random() * 0.002)  # jobs end at random moments
 
     scene.play(act)

@@ -11,7 +11,7 @@ import pytest
 
 from mulligan import Job, Mulligan, State
 from support.store import attempts, sql
-from support.troubled import AWAY, LOST_ANSWERS, PROGRAM, SLOW_BURIALS, SLOW_WRITES, Troubles
+from support.troubled import DATABASE_DOWN, LOST_ANSWERS, PROGRAM, SLOW_CLEANUP, SLOW_WRITES, Faults
 from support.waiting import until
 from support.worker import Worker
 
@@ -29,30 +29,30 @@ LONG = "60"  # a lease that no outage here outlasts: who cannot renew would stop
 
 
 @pytest.fixture
-def troubles(tmp_path: Path) -> Troubles:
-    return Troubles(tmp_path)
+def troubles(tmp_path: Path) -> Faults:
+    return Faults(tmp_path)
 
 
 def told(app: Mulligan, job: Job) -> list[str]:
     return [event.type.removeprefix("job.") for event in app.jobs.history(job.id)]
 
 
-# -- a burial while the database is away ------------------------------------------------------------
+# -- a burial while the database is away ---------------------------------------------------------
 @pytest.mark.any_store
-def test_a_runner_buried_while_the_database_is_away_costs_each_of_its_jobs_one_loss(
-    app: Mulligan, start: Start, starts: Starts, troubles: Troubles
+def test_a_runner_that_dies_during_a_database_outage_charges_each_of_its_jobs_one_loss(
+    app: Mulligan, start: Start, starts: Starts, troubles: Faults
 ) -> None:
     worker = start(program=PROGRAM, worker__lease=LONG)
     jobs = [app.enqueue("nap_first", {"seconds": 60}) for _ in range(3)]
     until(lambda: all(starts(job.id) for job in jobs))
     [runner] = {int(starts(job.id)[0].split()[4]) for job in jobs}
 
-    troubles.begin(SLOW_BURIALS)
+    troubles.begin(SLOW_CLEANUP)
     os.kill(runner, signal.SIGKILL)
-    until(lambda: troubles.felt(SLOW_BURIALS))
-    troubles.begin(AWAY)
+    until(lambda: troubles.was_noticed(SLOW_CLEANUP))
+    troubles.begin(DATABASE_DOWN)
     until(lambda: KEPT in worker.text(), 10, "a turn in doubt")
-    troubles.end(AWAY)
+    troubles.end(DATABASE_DOWN)
     other = app.enqueue("nap", {"seconds": 0})
     assert (
         app.jobs.wait(other.id, 10).state is State.SUCCEEDED
@@ -60,15 +60,15 @@ def test_a_runner_buried_while_the_database_is_away_costs_each_of_its_jobs_one_l
     assert [told(app, job) for job in jobs] == [["queued", "started"]] * 3
     assert [len(starts(job.id)) for job in jobs] == [1] * 3
 
-    troubles.begin(AWAY)
-    troubles.end(SLOW_BURIALS)
+    troubles.begin(DATABASE_DOWN)
+    troubles.end(SLOW_CLEANUP)
     until(
         lambda: "with 3 jobs" in worker.text() and worker.text().count(KEPT) >= 2,
         10,
         "endings that must wait",
     )
     troubles.begin(LOST_ANSWERS)
-    troubles.end(AWAY)
+    troubles.end(DATABASE_DOWN)
     until(lambda: all("lost" in told(app, job) for job in jobs), 10)
     assert [job.refresh().losses for job in jobs] == [1] * 3
     troubles.end(LOST_ANSWERS)
@@ -82,9 +82,9 @@ def test_a_runner_buried_while_the_database_is_away_costs_each_of_its_jobs_one_l
     assert worker.process.poll() is None
 
 
-# -- answers that were lost -------------------------------------------------------------------------
-def test_a_claim_whose_answer_was_lost_is_found_again_and_runs_once(
-    app: Mulligan, start: Start, starts: Starts, troubles: Troubles
+# -- answers that were lost ----------------------------------------------------------------------
+def test_a_claim_whose_result_was_lost_is_found_again_and_runs_once(
+    app: Mulligan, start: Start, starts: Starts, troubles: Faults
 ) -> None:
     worker = start(program=PROGRAM, worker__lease=LONG)
     troubles.begin(LOST_ANSWERS)
@@ -102,7 +102,7 @@ def test_a_claim_whose_answer_was_lost_is_found_again_and_runs_once(
         assert len(starts(job.id)) == 1
 
 
-# -- endings the store refuses ----------------------------------------------------------------------
+# -- endings the store refuses -------------------------------------------------------------------
 REFUSE = (
     "CREATE TRIGGER refuse BEFORE UPDATE ON {{p}}job WHEN OLD.id = '{id}' AND NEW.state <> 'running' "
     "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
@@ -110,13 +110,13 @@ REFUSE = (
 
 
 @only_sqlite
-def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_others_are(
+def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_others_run(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
     bad = app.enqueue("nap", {"seconds": 0})
     sql(app.store, REFUSE.format(id=bad.id))
     worker = start(program=PROGRAM)
-    until(lambda: "not even that can be recorded" in worker.text(), 10, worker.text())
+    until(lambda: "the database refuses this failure too" in worker.text(), 10, worker.text())
     others = [app.enqueue("nap", {"seconds": 0}) for _ in range(3)]
     assert {app.jobs.wait(job.id, 10).state for job in others} == {
         State.SUCCEEDED
@@ -126,15 +126,15 @@ def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_othe
     assert len(starts(bad.id)) == 1
 
 
-# -- an end at the start ----------------------------------------------------------------------------
+# -- an end at the start -------------------------------------------------------------------------
 def nothing_is_left(app: Mulligan, worker: Worker, folder: Path) -> bool:
     with app.store.read() as unit:
-        rows = unit.workers(closed=False)
+        rows = unit.list_workers(closed=False)
     return not (rows or worker.runners_left() or list((folder / "state").rglob("*.life")))
 
 
 @only_sqlite
-def test_sigterm_while_the_app_is_being_imported_ends_it_at_once_and_leaves_nothing(
+def test_sigterm_during_the_import_of_the_app_ends_the_worker_at_once(
     app: Mulligan, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     app.store.prepare()
@@ -147,11 +147,11 @@ def test_sigterm_while_the_app_is_being_imported_ends_it_at_once_and_leaves_noth
 
 
 @only_sqlite
-def test_sigterm_while_the_database_does_not_answer_yet_ends_it_at_once_and_leaves_nothing(
-    app: Mulligan, start: Start, troubles: Troubles, tmp_path: Path
+def test_sigterm_before_the_database_answers_ends_the_worker_at_once(
+    app: Mulligan, start: Start, troubles: Faults, tmp_path: Path
 ) -> None:
     app.store.prepare()
-    troubles.begin(AWAY)
+    troubles.begin(DATABASE_DOWN)
     worker = start(wait=False, program=PROGRAM)
     until(lambda: "trying again" in worker.text(), 10)
     worker.signal(signal.SIGTERM)
@@ -160,13 +160,13 @@ def test_sigterm_while_the_database_does_not_answer_yet_ends_it_at_once_and_leav
 
 
 @only_sqlite
-def test_sigterm_while_it_writes_its_row_leaves_no_open_row(
-    app: Mulligan, start: Start, troubles: Troubles, tmp_path: Path
+def test_sigterm_during_the_registration_leaves_no_open_worker_row(
+    app: Mulligan, start: Start, troubles: Faults, tmp_path: Path
 ) -> None:
     app.store.prepare()
     troubles.begin(SLOW_WRITES)
     worker = start(wait=False, program=PROGRAM)
-    until(lambda: troubles.felt(SLOW_WRITES), 10)
+    until(lambda: troubles.was_noticed(SLOW_WRITES), 10)
     worker.signal(signal.SIGTERM)
     until(lambda: "stopping" in worker.text() and not worker.runners(), 10)
     troubles.end(SLOW_WRITES)

@@ -13,8 +13,8 @@ import pytest
 
 from mulligan.config import Settings
 from mulligan.core.attempt import Ending, Lease, Outcome
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
-from mulligan.core.job import SECOND
 from mulligan.storage import Store
 from mulligan.worker.claim import Claimer
 from mulligan.worker.supervisor import chores as chores_of
@@ -89,8 +89,8 @@ def charges(store: Store, lease: Lease) -> tuple[str, int, int]:
     return row.state, row.failures, row.losses
 
 
-# -- refusals ---------------------------------------------------------------------------------------
-def test_an_ending_the_store_refuses_is_recorded_as_refused_and_its_neighbours_as_they_are(
+# -- refusals ------------------------------------------------------------------------------------
+def test_an_ending_the_store_refuses_is_recorded_as_refused_and_the_others_normally(
     store: Store, turns: LoopTransactions
 ) -> None:
     before, bad, after = (running(store) for _ in range(3))
@@ -106,10 +106,10 @@ def test_an_ending_the_store_refuses_is_recorded_as_refused_and_its_neighbours_a
     [attempt] = attempts(store, bad.id)
     assert attempt.code == "OUTCOME_REFUSED"
     assert "not this one" in (attempt.private or "")
-    assert turns.given_up == set()
+    assert turns.unrecordable == set()
 
 
-def test_an_ending_the_store_refuses_in_any_form_is_left_alone_and_its_neighbours_are_settled(
+def test_an_ending_the_store_refuses_in_any_form_is_skipped_and_the_others_are_settled(
     store: Store, turns: LoopTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, bad, after = (running(store) for _ in range(3))
@@ -121,13 +121,13 @@ def test_an_ending_the_store_refuses_in_any_form_is_left_alone_and_its_neighbour
         "running",
         "succeeded",
     ]
-    assert turns.given_up == {bad.fence}
+    assert turns.unrecordable == {bad.fence}
     assert stands(store, bad)
     assert attempts(store, bad.id) == []
-    assert "not even that can be recorded" in caplog.text
+    assert "the database refuses this failure too" in caplog.text
 
 
-def test_who_leaves_does_not_touch_what_was_given_up_but_gives_the_rest_back(
+def test_a_worker_that_exits_releases_all_but_unrecordable_jobs(
     store: Store, turns: LoopTransactions
 ) -> None:
     bad, good = running(store), running(store)
@@ -136,7 +136,7 @@ def test_who_leaves_does_not_touch_what_was_given_up_but_gives_the_rest_back(
     refuse_no_more(
         store
     )  # its work was done: given back, it would run a second time as if nothing had happened
-    turns.leave([], now(store))
+    turns.release_all([], now(store))
     assert stands(store, bad)
     assert charges(store, good) == ("queued", 0, 0)
     close_worker(store)
@@ -164,7 +164,7 @@ class Away:
 
 
 @pytest.mark.seed("000-34")
-def test_a_store_that_is_away_has_refused_nothing(store: Store) -> None:
+def test_an_outage_does_not_count_as_a_refused_ending(store: Store) -> None:
     leases = [running(store) for _ in range(3)]
     turns = LoopTransactions(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
     endings = [Ending(lease, RETURNED) for lease in leases]
@@ -174,10 +174,10 @@ def test_a_store_that_is_away_has_refused_nothing(store: Store) -> None:
     turns.settle_each(endings, now(store))  # all of them once more, as the supervisor does
     for lease in leases:
         assert told(store, lease.id) == ["queued", "started", "succeeded"]
-    assert turns.given_up == set()
+    assert turns.unrecordable == set()
 
 
-def test_a_store_that_goes_away_while_a_refusal_is_recorded_has_given_up_nothing(
+def test_an_outage_while_a_refusal_is_recorded_gives_up_no_job(
     store: Store,
 ) -> None:
     bad = running(store)
@@ -185,18 +185,18 @@ def test_a_store_that_goes_away_while_a_refusal_is_recorded_has_given_up_nothing
     turns = LoopTransactions(Away(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
         turns.settle_each([Ending(bad, POISON)], now(store))
-    assert turns.given_up == set()
+    assert turns.unrecordable == set()
     turns.settle_each([Ending(bad, POISON)], now(store))
     assert [attempt.code for attempt in attempts(store, bad.id)] == ["OUTCOME_REFUSED"]
 
 
-# -- leases nobody knows of -------------------------------------------------------------------------
-def test_who_leaves_gives_back_what_stands_under_its_name_though_it_never_heard_of_it(
+# -- leases nobody knows of ----------------------------------------------------------------------
+def test_a_worker_that_exits_releases_leases_it_does_not_know(
     store: Store, turns: LoopTransactions
 ) -> None:
     ended, unheard = running(store), [running(store), running(store)]
     somebody_elses = running(store, worker="w2")
-    turns.leave([Ending(ended, RETURNED)], now(store))
+    turns.release_all([Ending(ended, RETURNED)], now(store))
     assert charges(store, ended) == ("succeeded", 0, 0)
     for lease in unheard:
         assert charges(store, lease) == ("queued", 0, 0)
@@ -205,12 +205,12 @@ def test_who_leaves_gives_back_what_stands_under_its_name_though_it_never_heard_
     assert stands(store, somebody_elses)
 
 
-def test_one_that_cannot_be_given_back_does_not_keep_the_others(
+def test_one_lease_that_cannot_be_released_does_not_stop_the_others(
     store: Store, turns: LoopTransactions
 ) -> None:
     first, bad, last = (running(store) for _ in range(3))
     refuse(store, any_ending_of(bad))
-    turns.leave([], now(store))
+    turns.release_all([], now(store))
     assert [charges(store, lease)[0] for lease in (first, bad, last)] == [
         "queued",
         "running",
@@ -218,17 +218,17 @@ def test_one_that_cannot_be_given_back_does_not_keep_the_others(
     ]
 
 
-def test_a_turn_in_doubt_finds_what_it_holds_and_does_not_know(
+def test_reconciling_returns_leases_that_the_worker_does_not_know(
     store: Store, turns: LoopTransactions
 ) -> None:
     known, unheard = running(store), running(store)
     ids = [job.id for job in insert(store, a_job())]
-    turn = turns.take([], 5, now(store), {known.fence})
+    turn = turns.settle_and_claim([], 5, now(store), {known.fence})
     assert sorted(lease.id for lease in turn.leases) == sorted([unheard.id, *ids])
     assert [lease.token for lease in turn.leases] == [1, 1]
 
 
-# -- orphans ----------------------------------------------------------------------------------------
+# -- orphans -------------------------------------------------------------------------------------
 def left_behind(store: Store) -> list[Lease]:
     """Three jobs, in order of their ids: of a closed worker, of one whose row is gone, of the closed one again."""
     leases = [running(store, worker=worker) for worker in ("closed", "missing", "closed")]
@@ -238,7 +238,7 @@ def left_behind(store: Store) -> list[Lease]:
 
 
 @pytest.mark.seed("000-90")
-def test_one_orphan_that_cannot_be_taken_back_does_not_keep_the_others(
+def test_one_orphan_that_cannot_be_settled_does_not_stop_the_others(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, missing, last = left_behind(store)
@@ -265,7 +265,7 @@ def test_orphans_are_not_tried_one_by_one_while_the_store_is_away(store: Store) 
     assert [stands(store, lease) for lease in (first, missing, last)] == [True] * 3
 
 
-def test_who_begins_again_sweeps_before_it_has_said_who_it_is(
+def test_a_sweep_before_the_registration_publishes_no_manifest(
     store: Store, store_url: str, tmp_path: Path
 ) -> None:
     """Its row was closed by somebody: the new one is opened by one part of the supervisor, swept by another."""
@@ -276,7 +276,7 @@ def test_who_begins_again_sweeps_before_it_has_said_who_it_is(
     assert get(store, lease.id).state == "queued"
 
 
-def test_the_first_who_comes_after_an_outage_judges_nobody_until_all_had_a_lease_to_renew(
+def test_after_an_outage_no_worker_is_declared_lost_before_one_full_lease(
     store: Store, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=1000.0)
@@ -292,12 +292,12 @@ def test_the_first_who_comes_after_an_outage_judges_nobody_until_all_had_a_lease
             chores.renew("me", False)
 
     renewed_for(2 * lease)
-    assert not chores._silent_for_a_lease(other)  # seen for the first time
+    assert not chores._is_silent_for_a_lease(other)  # seen for the first time
     clock.now += 3 * lease  # the database is away, for everybody
-    assert not chores._silent_for_a_lease(other)
+    assert not chores._is_silent_for_a_lease(other)
     chores.renew("me", False)
-    assert not chores._silent_for_a_lease(other)
+    assert not chores._is_silent_for_a_lease(other)
     renewed_for(0.9 * lease)
-    assert not chores._silent_for_a_lease(other)
+    assert not chores._is_silent_for_a_lease(other)
     renewed_for(0.2 * lease)
-    assert chores._silent_for_a_lease(other)
+    assert chores._is_silent_for_a_lease(other)

@@ -42,7 +42,7 @@ def test_the_listener_claims_on_a_hint_while_the_loop_waits(store: Store) -> Non
     scene.play(act)
 
 
-def test_the_listener_looks_for_work_in_place_of_the_loop_when_it_hears_nothing(
+def test_the_listener_polls_in_place_of_the_loop_when_no_hint_comes(
     store: Store,
 ) -> None:
     scene = Scene(store)
@@ -62,11 +62,11 @@ def test_the_loop_is_not_woken_when_the_listener_finds_no_work(
     scene, calls_to_the_loop = Scene(store), []
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr(scene.desk, "_tell", calls_to_the_loop.append)
+        monkeypatch.setattr(scene.desk, "_call_on_loop", calls_to_the_loop.append)
         await scene.quiet()
-        assert 0 < scene.desk.quiet() <= 60  # it has just looked
+        assert 0 < scene.desk.on_quiet() <= 60  # it has just looked
         assert scene.turns.threads == [LISTENER]
-        scene.desk._look_if_nobody_has()
+        scene.desk._wake_if_not_polled()
         assert not scene.desk.wake.is_set()
 
     scene.play(act)
@@ -87,11 +87,11 @@ def test_the_listener_reports_a_jump_of_the_clock_to_the_loop(store: Store) -> N
     scene.play(act)
 
 
-def test_a_loop_woken_while_the_listener_looks_takes_a_turn_even_if_the_listener_finds_nothing(
+def test_a_loop_woken_while_the_listener_polls_runs_a_cycle_even_if_the_poll_is_empty(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene, under_way, may_go_on = Scene(store), threading.Event(), threading.Event()
-    take = scene.turns.take
+    take = scene.turns.settle_and_claim
 
     def slow(*arguments: Any, **options: Any) -> Any:
         turn = take(*arguments, **options)
@@ -100,7 +100,7 @@ def test_a_loop_woken_while_the_listener_looks_takes_a_turn_even_if_the_listener
         return turn
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr(scene.turns, "take", slow)
+        monkeypatch.setattr(scene.turns, "settle_and_claim", slow)
         looking = asyncio.create_task(scene.quiet())
         await scene.until(under_way.is_set)
         enqueue(store, 2)
@@ -138,7 +138,7 @@ def polls_until_the_loop_wakes(scene: Scene) -> float:
     return (timer.when() - asyncio.get_running_loop().time()) / LONG_POLL
 
 
-def test_the_loop_waits_two_polls_only_while_a_listener_is_known_to_look(store: Store) -> None:
+def test_the_loop_waits_two_polls_only_while_a_listener_polls(store: Store) -> None:
     """A listener that loses its connection reports it as a hint, so a hint ends the longer wait."""
     scene = Scene(store, poll=LONG_POLL)
 
@@ -147,11 +147,11 @@ def test_the_loop_waits_two_polls_only_while_a_listener_is_known_to_look(store: 
         await scene.quiet()
         scene.desk.wake.set()
         await scene.until(
-            lambda: len(scene.turns.threads) == 2 and not scene.desk.turning and scene.desk._offered
+            lambda: len(scene.turns.threads) == 2 and not scene.desk.in_cycle and scene.desk._offered
         )
         assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
         await scene.hint()
-        await scene.until(lambda: not scene.desk._at_it)
+        await scene.until(lambda: not scene.desk._claiming)
         assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
 
     scene.play(act)
@@ -166,22 +166,22 @@ def test_the_loop_does_not_rely_on_the_listener_during_an_outage(
 
     async def act(scene: Scene) -> None:
         await scene.quiet()
-        scene.desk._failed_now(StoreUnavailable("away"))
+        scene.desk._finish_failed_claim(StoreUnavailable("away"))
         assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
 
     scene.play(act)
 
 
-def test_the_loop_wakes_two_polls_after_the_last_look_of_the_listener(store: Store) -> None:
+def test_the_loop_wakes_two_polls_after_the_last_poll_of_the_listener(store: Store) -> None:
     scene = Scene(store, poll=LONG_POLL)
 
     async def act(scene: Scene) -> None:
         await scene.quiet()
-        scene.desk._look_if_nobody_has()
+        scene.desk._wake_if_not_polled()
         assert not scene.desk.wake.is_set()
         assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
-        scene.desk._looked -= 2 * LONG_POLL
-        scene.desk._look_if_nobody_has()
+        scene.desk._last_poll -= 2 * LONG_POLL
+        scene.desk._wake_if_not_polled()
         assert scene.desk.wake.is_set()
 
     scene.play(act)
@@ -196,34 +196,34 @@ def test_a_full_worker_is_woken_once_a_poll_however_often_the_listener_reports_s
         enqueue(store, 2)
         await scene.hint()
         await scene.until(lambda: scene.fleet.count == 1)
-        scene.desk._tell = calls_to_the_loop.append  # type: ignore[method-assign]
+        scene.desk._call_on_loop = calls_to_the_loop.append  # type: ignore[method-assign]
         await scene.quiet()
         for _ in range(50):
-            assert scene.desk.quiet() > 0.9 * LONG_POLL
-        scene.desk._not_now()
+            assert scene.desk.on_quiet() > 0.9 * LONG_POLL
+        scene.desk._decline_claim()
 
     scene.play(act)
     assert len(calls_to_the_loop) == 1
 
 
-def test_a_full_worker_looks_for_messages_each_time_silence_wakes_it(store: Store) -> None:
+def test_a_full_worker_polls_for_deliveries_each_time_silence_wakes_it(store: Store) -> None:
     scene = Scene(store, concurrency=1)
 
     async def act(scene: Scene) -> None:
         enqueue(store, 1)
         await scene.hint()
         await scene.until(lambda: scene.fleet.count == 1)
-        scene.desk._looked = scene.desk._tried = (
+        scene.desk._last_poll = scene.desk._last_listener_poll = (
             asyncio.get_running_loop().time() - 59.5
         )  # a little early
-        await asyncio.get_running_loop().run_in_executor(scene.listener, scene.desk.quiet)
+        await asyncio.get_running_loop().run_in_executor(scene.listener, scene.desk.on_quiet)
         await scene.until(lambda: scene.turns.threads == [LISTENER, LOOP_THREAD])
 
     scene.play(act)
 
 
 @pytest.mark.parametrize("listened", [False, True])
-def test_the_loop_polls_when_no_listener_looks(store: Store, listened: bool) -> None:
+def test_the_loop_polls_when_no_listener_polls(store: Store, listened: bool) -> None:
     scene = Scene(store, poll=0.02)
 
     async def act(scene: Scene) -> None:
@@ -236,7 +236,7 @@ def test_the_loop_polls_when_no_listener_looks(store: Store, listened: bool) -> 
     scene.play(act)
 
 
-def test_the_listener_leaves_the_look_to_the_loop_while_all_places_are_taken(store: Store) -> None:
+def test_the_listener_leaves_polling_to_the_loop_while_all_slots_are_taken(store: Store) -> None:
     scene = Scene(store, concurrency=1)
 
     async def act(scene: Scene) -> None:
@@ -249,7 +249,7 @@ def test_the_listener_leaves_the_look_to_the_loop_while_all_places_are_taken(sto
     scene.play(act)
 
 
-def test_a_hint_claims_nothing_while_no_place_is_free(store: Store) -> None:
+def test_a_hint_claims_nothing_while_no_slot_is_free(store: Store) -> None:
     scene = Scene(store, concurrency=2)
 
     async def act(scene: Scene) -> None:
@@ -291,7 +291,7 @@ def test_a_hint_claims_nothing_while_no_runner_is_ready(store: Store) -> None:
     scene.play(act)
 
 
-def test_a_claim_of_the_listener_that_fills_all_places_is_followed_by_another_turn(
+def test_a_claim_of_the_listener_that_fills_all_slots_is_followed_by_a_cycle(
     store: Store,
 ) -> None:
     scene = Scene(store, concurrency=2)
@@ -308,7 +308,7 @@ def test_a_claim_of_the_listener_that_fills_all_places_is_followed_by_another_tu
     assert scene.fleet.most_in_flight <= 2
 
 
-def test_a_claim_whose_answer_the_listener_never_got_is_found_again(
+def test_a_claim_whose_result_the_listener_never_got_is_found_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = StoreFault(store, monkeypatch, committed=True)
@@ -353,7 +353,7 @@ def test_an_error_in_a_claim_of_the_listener_stops_neither_the_loop_nor_the_list
 @pytest.mark.parametrize(
     "kind", ["render", "report"], ids=["ended by the test", "ended by the runner"]
 )
-def test_concurrent_hints_and_endings_never_overlap_turns_nor_lose_or_repeat_a_job(
+def test_concurrent_hints_and_endings_never_overlap_transactions_nor_lose_or_repeat_a_job(
     store: Store, kind: str
 ) -> None:
     scene, total, listener_rng = Scene(store, concurrency=5), 120, Random(4)
@@ -361,8 +361,8 @@ def test_concurrent_hints_and_endings_never_overlap_turns_nor_lose_or_repeat_a_j
     def listen() -> None:
         for _ in range(total):
             enqueue(store, kind=kind)
-            scene.desk.hint() if listener_rng.random() < 0.7 else scene.report_silence()
-        scene.desk.hint()
+            scene.desk.on_hint() if listener_rng.random() < 0.7 else scene.report_silence()
+        scene.desk.on_hint()
 
     async def act(scene: Scene) -> None:
         rng = Random(3)
@@ -380,11 +380,11 @@ def test_concurrent_hints_and_endings_never_overlap_turns_nor_lose_or_repeat_a_j
 
 
 @pytest.mark.parametrize(("losses", "dispatched"), [(0, 20), (1, 30)])
-def test_many_leases_are_dispatched_once_the_next_turn_is_under_way_and_hold_their_places_meanwhile(
+def test_many_leases_are_dispatched_once_the_next_transaction_runs_and_hold_their_slots_meanwhile(
     store: Store, monkeypatch: pytest.MonkeyPatch, losses: int, dispatched: int
 ) -> None:
     """Leases with losses are dispatched first: the next turn must know which run alone."""
-    monkeypatch.setattr(desk, "MANY", 5)
+    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
     scene, rooms = Scene(store, concurrency=20), []
 
     async def act(scene: Scene) -> None:
@@ -393,7 +393,7 @@ def test_many_leases_are_dispatched_once_the_next_turn_is_under_way_and_hold_the
         await scene.hint()
         await scene.until(lambda: scene.fleet.count == 20)
         first, second = (scene.fleet.leases[part] for part in (slice(10), slice(10, 20)))
-        room, take = scene.desk._room, scene.turns.take
+        room, take = scene.desk._slot_limits, scene.turns.settle_and_claim
 
         def recorded_room() -> Any:
             found = room()
@@ -411,8 +411,8 @@ def test_many_leases_are_dispatched_once_the_next_turn_is_under_way_and_hold_the
             second.clear()
 
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(scene.desk, "_room", recorded_room)
-        monkeypatch.setattr(scene.turns, "take", take_and_end_more)
+        monkeypatch.setattr(scene.desk, "_slot_limits", recorded_room)
+        monkeypatch.setattr(scene.turns, "settle_and_claim", take_and_end_more)
         scene.fleet.end(first)
         await scene.until(lambda: len(scene.fleet.dispatched) == 40)
         assert rooms[:2] == [(10, 20), (10, dispatched)]
@@ -439,7 +439,7 @@ def failing_dispatch(scene: Scene) -> Iterator[list[int]]:
 def test_leases_that_could_not_be_dispatched_are_found_again(
     store: Store, monkeypatch: pytest.MonkeyPatch, hinted: bool
 ) -> None:
-    monkeypatch.setattr(desk, "MANY", 5)
+    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
     scene = Scene(store, concurrency=20)
 
     async def act(scene: Scene) -> None:
@@ -458,12 +458,12 @@ def test_leases_that_could_not_be_dispatched_are_found_again(
     scene.play(act)
 
 
-def test_leases_that_could_not_be_dispatched_during_a_turn_are_found_by_the_next_one(
+def test_leases_that_could_not_be_dispatched_during_a_transaction_are_found_by_the_next_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "MANY", 5)
+    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
     scene, under_way, may_go_on = Scene(store, concurrency=20), threading.Event(), threading.Event()
-    take = scene.turns.take
+    take = scene.turns.settle_and_claim
 
     def slow(*arguments: Any, **options: Any) -> Any:
         under_way.set()
@@ -480,12 +480,12 @@ def test_leases_that_could_not_be_dispatched_during_a_turn_are_found_by_the_next
             enqueue(store, 6)
             await scene.hint()
             await scene.until(lambda: held_back)
-            monkeypatch.setattr(scene.turns, "take", slow)
+            monkeypatch.setattr(scene.turns, "settle_and_claim", slow)
             scene.fleet.end(scene.fleet.leases)
             await scene.until(under_way.is_set)
             scene.fleet.dispatch = dispatch  # type: ignore[method-assign]
-            scene.desk._handed_over(
-                TransactionResult([], *held_back[0], now=0, next_due=None, more=False)
+            scene.desk._dispatch_deferred(
+                TransactionResult([], *held_back[0], now=0, next_due=None, more_due=False)
             )
             assert tries == [6]
             may_go_on.set()
@@ -496,17 +496,17 @@ def test_leases_that_could_not_be_dispatched_during_a_turn_are_found_by_the_next
     scene.play(act)
 
 
-def test_leases_that_are_being_dispatched_hold_their_places(
+def test_leases_that_are_being_dispatched_hold_their_slots(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "MANY", 5)
+    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
     scene, free = Scene(store, concurrency=20), []
 
     async def act(scene: Scene) -> None:
         dispatch = scene.fleet.dispatch
 
         def recorded_dispatch(leases: Any, memories: Any) -> None:
-            free.append(scene.desk._free())
+            free.append(scene.desk._free_slots())
             dispatch(leases, memories)
 
         monkeypatch.setattr(scene.fleet, "dispatch", recorded_dispatch)

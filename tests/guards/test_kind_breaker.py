@@ -1,4 +1,4 @@
-"""Many jobs, one cause, no success: when that holds a kind, and when it does not."""
+"""Kind breaker: which deaths hold a kind, and which do not."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import Cls, Decision, Ground, Verb
-from mulligan.core.job import SECOND, State
+from mulligan.core.durations import SECOND
+from mulligan.core.job import State
 from mulligan.failures import codes as ends
 from mulligan.guards import kind_breaker as cause
 from mulligan.guards.kind_breaker import (
-    DEFAULT_KIND_TERMS,
-    NOTHING,
-    KindBreakerTerms,
+    DEFAULT_KIND_BREAKER,
+    EMPTY_KIND_STATE,
+    KindBreakerConfig,
     KindDeath,
     KindState,
-    Success,
-    read_deaths,
-    read_kind_body,
+    LastSuccess,
+    parse_deaths,
+    parse_kind_state,
 )
-from support.builders import NOW, a_failure, a_lease
+from support.builders import NOW, make_failure, make_lease
 
-NEVER = Success(None, 0)
-LONG_AGO = Success(NOW - 3600 * SECOND, 0)
+NEVER = LastSuccess(None, 0)
+LONG_AGO = LastSuccess(NOW - 3600 * SECOND, 0)
 
 
 def deaths(jobs, owners=1, name="v2-boom", personal=False, at=NOW, first=0):
@@ -44,25 +45,29 @@ def deaths(jobs, owners=1, name="v2-boom", personal=False, at=NOW, first=0):
 
 
 def after(
-    dead, success=LONG_AGO, terms=DEFAULT_KIND_TERMS, memory=NOTHING, now=NOW + 60 * SECOND
+    dead,
+    success=LONG_AGO,
+    terms=DEFAULT_KIND_BREAKER,
+    state=EMPTY_KIND_STATE,
+    now=NOW + 60 * SECOND,
 ) -> KindState:
-    memory = cause.counted(memory, dead, terms, now)
+    state = cause.add_deaths(state, dead, terms, now)
     return (
-        cause.judged(memory, success, terms, now)
-        if cause.suspicious(memory, terms, now)
-        else memory
+        cause.judge_streaks(state, success, terms, now)
+        if cause.is_suspicious(state, terms, now)
+        else state
     )
 
 
-# -- how many ------------------------------------------------------------------------------------------
-def test_five_jobs_of_two_owners_hold_their_kind_and_say_why():
+# -- how many ------------------------------------------------------------------------------------
+def test_five_deaths_of_two_owners_hold_the_kind_with_a_reason():
     held = after(deaths(5, owners=2)).held
     assert held is not None
     assert (held.fingerprint, held.code, held.jobs, held.owners) == ("v2-boom", "BOOM", 5, 2)
     assert held.since == NOW
     assert held.job == "job4"
     assert held.reason == (
-        "5 jobs of 2 owners died of BOOM since 2023-11-14 22:13:20 UTC, and none has succeeded: It broke."
+        "5 jobs of 2 owners died with BOOM since 2023-11-14 22:13:20 UTC, and none succeeded: It broke."
     )
 
 
@@ -76,121 +81,119 @@ def test_five_jobs_of_two_owners_hold_their_kind_and_say_why():
         (deaths(19, owners=5, personal=True), "each may have brought it about alone"),
     ],
 )
-def test_what_holds_nothing(dead, why):
+def test_deaths_that_do_not_hold_the_kind(dead, why):
     assert after(dead).held is None, why
 
 
-def test_twenty_jobs_of_one_owner_hold_a_kind_that_has_worked_before():
+def test_twenty_deaths_of_one_owner_hold_a_kind_that_worked():
     assert after(deaths(20)).held is not None
 
 
-def test_a_kind_that_never_worked_and_has_one_owner_just_fails():
+def test_kind_of_one_owner_that_never_worked_is_not_held():
     assert after(deaths(50), NEVER).held is None
 
 
-def test_one_that_never_worked_is_held_all_the_same_when_several_owners_agree():
+def test_kind_that_never_worked_is_held_after_deaths_of_several_owners():
     assert after(deaths(5, owners=2), NEVER).held is not None
 
 
-def test_what_may_be_a_customers_own_needs_as_many_as_one_owner_alone():
+def test_possible_owner_faults_need_the_single_owner_number():
     assert after(deaths(20, owners=2, personal=True), NEVER).held is not None
 
 
 @pytest.mark.parametrize(
     ("terms", "dead", "held"),
     [
-        (KindBreakerTerms(jobs=0), deaths(200, owners=50), False),
-        (KindBreakerTerms(jobs=3, owners=3), deaths(3, owners=3), True),
-        (KindBreakerTerms(jobs=3, owners=3), deaths(10, owners=2), False),
-        (KindBreakerTerms(owners=1), deaths(5), True),
-        (KindBreakerTerms(alone=0), deaths(100), False),
-        (KindBreakerTerms(alone=8), deaths(8), True),
+        (KindBreakerConfig(jobs=0), deaths(200, owners=50), False),
+        (KindBreakerConfig(jobs=3, owners=3), deaths(3, owners=3), True),
+        (KindBreakerConfig(jobs=3, owners=3), deaths(10, owners=2), False),
+        (KindBreakerConfig(owners=1), deaths(5), True),
+        (KindBreakerConfig(single_owner_jobs=0), deaths(100), False),
+        (KindBreakerConfig(single_owner_jobs=8), deaths(8), True),
     ],
 )
-def test_the_numbers_are_settings(terms, dead, held):
+def test_limits_are_configurable(terms, dead, held):
     assert (after(dead, terms=terms).held is not None) == held
 
 
-# -- success -------------------------------------------------------------------------------------------
+# -- success -------------------------------------------------------------------------------------
 def test_only_deaths_after_the_last_success_count():
-    memory = after(deaths(5, owners=2), Success(NOW + 2 * SECOND, 0))
-    assert memory.held is None
-    assert len(memory.streaks["v2-boom"].victims) == 2
-    assert (
-        after(deaths(3, owners=2, first=10, at=NOW + 10 * SECOND), memory=memory).held is not None
-    )
+    state = after(deaths(5, owners=2), LastSuccess(NOW + 2 * SECOND, 0))
+    assert state.held is None
+    assert len(state.streaks["v2-boom"].victims) == 2
+    assert after(deaths(3, owners=2, first=10, at=NOW + 10 * SECOND), state=state).held is not None
 
 
-def test_before_the_oldest_success_that_was_looked_at_nobody_knows_so_nothing_counts():
-    assert after(deaths(5, owners=2), Success(None, NOW + SECOND)).held is None
-    assert after(deaths(5, owners=2), Success(None, NOW - SECOND)).held is not None
+def test_deaths_before_the_searched_period_do_not_count():
+    assert after(deaths(5, owners=2), LastSuccess(None, NOW + SECOND)).held is None
+    assert after(deaths(5, owners=2), LastSuccess(None, NOW - SECOND)).held is not None
 
 
-def test_the_store_is_not_asked_before_there_are_enough():
-    assert not cause.suspicious(
-        cause.counted(NOTHING, deaths(4, owners=4), DEFAULT_KIND_TERMS, NOW),
-        DEFAULT_KIND_TERMS,
+def test_few_deaths_cause_no_search_for_a_success():
+    assert not cause.is_suspicious(
+        cause.add_deaths(EMPTY_KIND_STATE, deaths(4, owners=4), DEFAULT_KIND_BREAKER, NOW),
+        DEFAULT_KIND_BREAKER,
         NOW,
     )
-    assert cause.suspicious(
-        cause.counted(NOTHING, deaths(5, owners=4), DEFAULT_KIND_TERMS, NOW),
-        DEFAULT_KIND_TERMS,
+    assert cause.is_suspicious(
+        cause.add_deaths(EMPTY_KIND_STATE, deaths(5, owners=4), DEFAULT_KIND_BREAKER, NOW),
+        DEFAULT_KIND_BREAKER,
         NOW,
     )
 
 
-def test_of_a_hopeless_kind_the_store_is_asked_once_a_minute():
-    memory = after(deaths(20), NEVER, now=NOW)
-    assert not cause.suspicious(memory, DEFAULT_KIND_TERMS, NOW + 59 * SECOND)
-    assert cause.suspicious(memory, DEFAULT_KIND_TERMS, NOW + 60 * SECOND)
+def test_success_of_a_failing_kind_is_searched_once_a_minute():
+    state = after(deaths(20), NEVER, now=NOW)
+    assert not cause.is_suspicious(state, DEFAULT_KIND_BREAKER, NOW + 59 * SECOND)
+    assert cause.is_suspicious(state, DEFAULT_KIND_BREAKER, NOW + 60 * SECOND)
 
 
-def test_that_it_worked_once_is_remembered():
-    memory = after(deaths(20), Success(NOW + 100 * SECOND, 0))
-    assert (memory.held, memory.worked, memory.streaks) == (None, True, {})
-    assert after(deaths(20, at=NOW + 200 * SECOND), NEVER, memory=memory).held is not None
+def test_past_success_is_remembered():
+    state = after(deaths(20), LastSuccess(NOW + 100 * SECOND, 0))
+    assert (state.held, state.worked, state.streaks) == (None, True, {})
+    assert after(deaths(20, at=NOW + 200 * SECOND), NEVER, state=state).held is not None
 
 
-# -- memory --------------------------------------------------------------------------------------------
-def test_what_has_no_news_for_a_day_is_forgotten():
-    memory = cause.counted(NOTHING, deaths(4, owners=2), DEFAULT_KIND_TERMS, NOW)
+# -- state ---------------------------------------------------------------------------------------
+def test_deaths_older_than_a_day_are_dropped():
+    state = cause.add_deaths(EMPTY_KIND_STATE, deaths(4, owners=2), DEFAULT_KIND_BREAKER, NOW)
     late = NOW + cause.DAY + 60 * SECOND
-    assert len(after(deaths(1, at=late), memory=memory, now=late).streaks["v2-boom"].victims) == 1
+    assert len(after(deaths(1, at=late), state=state, now=late).streaks["v2-boom"].victims) == 1
 
 
-def test_it_stays_small_whatever_happens():
+def test_state_size_is_bounded():
     dead = [one for n in range(50) for one in deaths(300, name=f"cause{n}")]
-    memory = cause.counted(NOTHING, dead, DEFAULT_KIND_TERMS, NOW)
-    assert len(memory.streaks) == cause.MOST_CAUSES
-    assert len(memory.to_json()) < 20_000
+    state = cause.add_deaths(EMPTY_KIND_STATE, dead, DEFAULT_KIND_BREAKER, NOW)
+    assert len(state.streaks) == cause.MAX_CAUSES
+    assert len(state.to_json()) < 20_000
 
 
-def test_release_forgets_the_deaths_and_keeps_that_it_has_worked():
-    memory = cause.released(after(deaths(20)))
-    assert (memory.held, memory.streaks, memory.worked) == (None, {}, True)
-    assert after(deaths(4, owners=2), memory=memory).held is None
-    assert after(deaths(5, owners=2), memory=memory).held is not None
+def test_release_drops_deaths_and_keeps_the_past_success():
+    state = cause.release_kind(after(deaths(20)))
+    assert (state.held, state.streaks, state.worked) == (None, {}, True)
+    assert after(deaths(4, owners=2), state=state).held is None
+    assert after(deaths(5, owners=2), state=state).held is not None
 
 
 @given(st.integers(0, 30), st.integers(1, 5), st.booleans())
-def test_it_reads_back_what_it_wrote(jobs, owners, worked):
-    memory = after(deaths(jobs, owners), LONG_AGO if worked else NEVER)
-    assert read_kind_body(memory.to_json()) == memory
+def test_kind_state_survives_json(jobs, owners, worked):
+    state = after(deaths(jobs, owners), LONG_AGO if worked else NEVER)
+    assert parse_kind_state(state.to_json()) == state
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"streaks":[1]}', '{"held":[1]}', '{"streaks":{"a":[1]}}']
 )
-def test_what_cannot_be_read_is_forgotten(text):
-    assert read_kind_body(text) == NOTHING
+def test_unreadable_state_is_reset(text):
+    assert parse_kind_state(text) == EMPTY_KIND_STATE
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '[["job", "owner"]]'])
-def test_deaths_as_another_version_counts_them_are_left_aside(text):
-    assert read_deaths(text) == []
+def test_deaths_in_an_unknown_format_are_ignored(text):
+    assert parse_deaths(text) == []
 
 
-# -- what counts ---------------------------------------------------------------------------------------
+# -- what counts ---------------------------------------------------------------------------------
 def died(failure, failures=1, verb=Verb.DIE):
     return Decision(
         verb, State.DEAD, Ground.CLASS_NOT_RETRYABLE, "", failures=failures, failure=failure
@@ -199,7 +202,7 @@ def died(failure, failures=1, verb=Verb.DIE):
 
 def death(failure, failures=1, **lease):
     known = replace(failure, fingerprint=failure.fingerprint or "v2-boom")
-    return cause.death(a_lease(**lease), died(known, failures), NOW)
+    return cause.count_death(make_lease(**lease), died(known, failures), NOW)
 
 
 @pytest.mark.parametrize(
@@ -217,19 +220,19 @@ def death(failure, failures=1, **lease):
         (Cls.TIMEOUT, False),
     ],
 )
-def test_which_classes_count_at_once(cls, counts):
-    assert (death(a_failure(cls=cls)) is not None) == counts
+def test_classes_that_count_at_once(cls, counts):
+    assert (death(make_failure(cls=cls)) is not None) == counts
 
 
 @pytest.mark.parametrize("cls", [Cls.TRANSIENT, Cls.TIMEOUT])
-def test_what_may_pass_counts_once_a_retry_did_not_help_and_no_dependency_is_to_blame(cls):
-    assert death(a_failure(cls=cls), failures=2) is not None
-    assert death(a_failure(cls=cls), failures=2, uses="gateway") is None
+def test_temporary_failure_counts_after_a_failed_retry_without_dependency(cls):
+    assert death(make_failure(cls=cls), failures=2) is not None
+    assert death(make_failure(cls=cls), failures=2, uses="gateway") is None
 
 
 @pytest.mark.parametrize("cls", list(Cls))
-def test_a_job_that_will_be_tried_again_does_not_count(cls):
-    assert cause.death(a_lease(), died(a_failure(cls=cls), 2, Verb.RETRY), NOW) is None
+def test_job_that_is_retried_does_not_count(cls):
+    assert cause.count_death(make_lease(), died(make_failure(cls=cls), 2, Verb.RETRY), NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -242,31 +245,31 @@ def test_a_job_that_will_be_tried_again_does_not_count(cls):
         ends.worker_lost("w1"),
         ends.retry_requested("again"),
         ends.unreported(),
-        ends.unrecordable("no"),
+        ends.outcome_refused("no"),
     ],
     ids=lambda failure: failure.code,
 )
-def test_ends_of_our_own_that_name_no_cause_never_count(failure):
+def test_system_codes_without_a_cause_do_not_count(failure):
     assert death(failure, failures=9) is None
 
 
 @pytest.mark.parametrize(
-    "failure", [ends.process_died(signal=11), ends.timed_out(3), ends.memory_limit(1, 2)]
+    "failure", [ends.process_died(signal=11), ends.timed_out(3), ends.memory_limit_exceeded(1, 2)]
 )
-def test_what_is_seen_from_outside_may_be_a_customers_own(failure):
+def test_failure_observed_from_outside_may_be_the_owners_fault(failure):
     one = death(failure, failures=2)
     assert one is not None
     assert one.personal
 
 
-def test_kinds_of_our_own_never_count():
-    assert death(a_failure(cls=Cls.PERMANENT), kind="mulligan.probe") is None
+def test_system_kinds_do_not_count():
+    assert death(make_failure(cls=Cls.PERMANENT), kind="mulligan.probe") is None
 
 
-def test_only_the_public_sentence_is_kept_and_not_all_of_a_long_one():
+def test_only_the_shortened_public_message_is_stored():
     one = death(
-        replace(a_failure(cls=Cls.PERMANENT), public="x" * 5000, private={"message": "secret"})
+        replace(make_failure(cls=Cls.PERMANENT), public="x" * 5000, private={"message": "secret"})
     )
     assert one is not None
-    assert one.message == "x" * cause.LONGEST
+    assert one.message == "x" * cause.MAX_MESSAGE_CHARS
     assert "secret" not in str(one)

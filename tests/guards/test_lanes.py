@@ -1,10 +1,18 @@
+"""Lanes: order of claims and open lanes."""
+
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.job import Gate, Lane
-from mulligan.guards.lanes import LEAST, MOST, open_lanes, pick, share
+from mulligan.guards.lanes import (
+    MAX_RETRY_SHARE,
+    MIN_RETRY_SHARE,
+    allot_retry_slots,
+    find_open_lanes,
+    pick,
+)
 
 candidates = st.tuples(
     st.integers(-9, 9), st.integers(0, 100), st.text("abcdef", min_size=1, max_size=4)
@@ -18,14 +26,14 @@ def waiting(prefix):
     )
 
 
-def test_one_side_alone_goes_in_its_order():
+def test_single_sequence_keeps_its_order():
     fresh = [(-1, 5, "a"), (0, 1, "b"), (0, 2, "c")]
     assert pick(fresh, [], 2, 0.0) == (["a", "b"], 0.0)
     assert pick([], fresh, 5, 0.5) == (["a", "b", "c"], 0.5)
 
 
 @given(waiting("f"), waiting("r"), st.integers(0, 40), st.floats(0, 1))
-def test_no_slot_stays_empty_while_anything_waits_and_nothing_goes_twice(fresh, retries, n, credit):
+def test_all_slots_are_filled_and_no_job_is_picked_twice(fresh, retries, n, credit):
     chosen, left = pick(fresh, retries, n, credit)
     everything = {one[2] for one in (*fresh, *retries)}
     assert len(chosen) == len(set(chosen)) == min(n, len(everything))
@@ -34,7 +42,7 @@ def test_no_slot_stays_empty_while_anything_waits_and_nothing_goes_twice(fresh, 
 
 
 @given(waiting("f"), waiting("r"), st.integers(0, 40), st.floats(0, 1))
-def test_each_side_keeps_its_order(fresh, retries, n, credit):
+def test_fresh_and_retries_keep_their_order(fresh, retries, n, credit):
     chosen, _ = pick(fresh, retries, n, credit)
     for side in (fresh, retries):
         names = [one[2] for one in side]
@@ -43,8 +51,8 @@ def test_each_side_keeps_its_order(fresh, retries, n, credit):
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=60))
-def test_retries_get_a_tenth_to_three_tenths_over_any_row_of_calls(calls):
-    """Both sides always wait; who is older changes from call to call."""
+def test_retries_get_10_to_30_percent_over_any_series_of_calls(calls):
+    """Fresh jobs and retries always wait; which of them is older changes between calls."""
     credit, slots, taken = 0.0, 0, 0
     for n, retry_first in calls:
         fresh = [(0, 1, f"f{i}") for i in range(n + 1)]
@@ -52,18 +60,18 @@ def test_retries_get_a_tenth_to_three_tenths_over_any_row_of_calls(calls):
         chosen, credit = pick(fresh, retries, n, credit)
         slots += n
         taken += sum(name.startswith("r") for name in chosen)
-        assert LEAST * slots - 1 <= taken <= MOST * slots + 1
+        assert MIN_RETRY_SHARE * slots - 1 <= taken <= MAX_RETRY_SHARE * slots + 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.booleans()), min_size=1, max_size=20))
-def test_the_share_of_many_slots_is_what_each_of_them_would_earn(calls):
-    """Both sides always wait."""
+def test_allotted_slots_match_single_picks(calls):
+    """Fresh jobs and retries always wait."""
     one_by_one = at_once = 0.0
     for n, first in calls:
         fresh = [(0, 1, f"f{i}") for i in range(n)]
         retries = [(0, 0 if first else 2, f"r{i}") for i in range(n)]
         chosen, one_by_one = pick(fresh, retries, n, one_by_one)
-        retried, at_once = share(n, at_once, first=first)
+        retried, at_once = allot_retry_slots(n, at_once, first=first)
         assert retried == sum(name.startswith("r") for name in chosen)
         assert abs(at_once - one_by_one) < 1e-6
 
@@ -76,7 +84,7 @@ def test_single_claims_keep_the_share_over_time():
     assert 299 <= taken <= 301
 
 
-def test_fresh_work_of_high_priority_does_not_starve_retries():
+def test_high_priority_fresh_jobs_do_not_starve_retries():
     fresh, retries, credit, taken = [(-9, 0, "f")], [(9, 5, "r")], 0.0, 0
     for _ in range(1000):
         chosen, credit = pick(fresh, retries, 1, credit)
@@ -93,7 +101,7 @@ KINDS = frozenset({"render", "send"})
 
 
 def opened(*gates, queues=None, kinds=KINDS):
-    keys = open_lanes(LANES, gates, 100, queues, kinds)
+    keys = find_open_lanes(LANES, gates, 100, queues, kinds)
     return [[lane.key for lane, _ in LANES].index(key) for key, _ in keys]
 
 
@@ -101,7 +109,7 @@ def gate(scope, key, until=None):
     return Gate(scope, key, 0, until, "", "")
 
 
-def test_a_lane_is_open_iff_queue_kind_and_every_dependency_are():
+def test_lane_is_open_if_queue_kind_and_all_dependencies_are():
     assert opened() == [0, 1, 2]
     assert opened(gate("queue", "pdf")) == [2]
     assert opened(gate("kind", "send")) == [0, 1]
@@ -109,16 +117,16 @@ def test_a_lane_is_open_iff_queue_kind_and_every_dependency_are():
     assert opened(gate("dependency", "s")) == [0, 1, 2]
 
 
-def test_a_gate_opens_by_itself_at_its_end():
+def test_gate_opens_at_its_end():
     assert opened(gate("queue", "pdf", 101)) == [2]
     assert opened(gate("queue", "pdf", 100)) == [0, 1, 2]
 
 
-def test_a_worker_takes_only_what_it_knows_and_serves():
+def test_worker_claims_only_its_kinds_and_queues():
     assert opened(kinds=frozenset({"send"})) == [2]
     assert opened(queues=frozenset({"pdf"})) == [0, 1]
     assert opened(queues=frozenset()) == []
 
 
-def test_an_open_lane_comes_with_its_priority():
-    assert open_lanes(LANES, [], 0, None, KINDS)[1] == ("pdf|render|gateway,s3|1", 5)
+def test_open_lane_has_its_priority():
+    assert find_open_lanes(LANES, [], 0, None, KINDS)[1] == ("pdf|render|gateway,s3|1", 5)

@@ -1,4 +1,4 @@
-"""Queues as developers declare them and operators see and steer them."""
+"""Queues: declarations, pauses, limits and fairness."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mulligan import Fixed, Policy
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConfigError, NotFound, Refused
-from mulligan.core.job import SECOND
-from mulligan.guards.limits import share_of
-from support.app_tools import advance, ran, stand_by
+from mulligan.guards.limits import owner_share
+from support.app_tools import advance, register_idle_worker, run_job
 from support.waiting import until
 
 
@@ -27,33 +27,35 @@ def noop(app):
 
 def events(app):
     with app.store.read() as unit:
-        return [event for event in unit.events_after(0, 1000) if event.type.startswith("queue.")]
+        return [
+            event for event in unit.list_events_after(0, 1000) if event.type.startswith("queue.")
+        ]
 
 
-# -- pause --------------------------------------------------------------------------------------------
-def test_a_paused_queue_starts_nothing_and_says_since_when_by_whom_and_why(app, noop):
+# -- pause ---------------------------------------------------------------------------------------
+def test_paused_queue_starts_nothing_and_says_why(app, noop):
     app.queues.pause("mail", reason="the relay is down")
-    job = ran(app, noop.enqueue())
+    job = run_job(app, noop.enqueue())
     assert (job.state, job.phase) == ("queued", "held")
     assert "queue mail is paused since" in job.why
-    assert "by a program (through Python)" in job.why
+    assert "by a Python program" in job.why
     assert "the relay is down" in job.why
     app.queues.resume("mail", reason="it is back")
-    assert ran(app, job).state == "succeeded"
+    assert run_job(app, job).state == "succeeded"
 
 
-def test_a_pause_with_an_end_ends_by_itself(app, noop):
+def test_timed_pause_expires(app, noop):
     queue = app.queues.pause("mail", until=timedelta(hours=1))
     assert queue.paused
     assert queue.paused_until is not None
-    job = ran(app, noop.enqueue())
+    job = run_job(app, noop.enqueue())
     assert job.state == "queued"
     advance(app, 3601)
-    assert ran(app, job).state == "succeeded"
+    assert run_job(app, job).state == "succeeded"
     assert not app.queues.get("mail").paused
 
 
-def test_the_last_word_about_a_pause_counts_also_when_it_is_shorter(app, noop):
+def test_new_pause_replaces_the_old_one_even_if_shorter(app, noop):
     app.queues.pause("mail", reason="for ever")
     assert app.queues.pause("mail", until=60, reason="a minute").paused_until is not None
     assert app.queues.get("mail").reason == "a minute"
@@ -64,8 +66,8 @@ def test_pause_and_resume_are_events_with_actor_and_reason(app, noop):
     app.queues.pause("mail", reason="why")
     app.queues.resume("mail", reason="because")
     app.queues.resume("mail", reason="once more changes nothing")
-    told = events(app)
-    assert [(event.type, event.actor, event.data["reason"]) for event in told] == [
+    recorded = events(app)
+    assert [(event.type, event.actor, event.data["reason"]) for event in recorded] == [
         ("queue.paused", "python", "why"),
         ("queue.resumed", "python", "because"),
     ]
@@ -73,16 +75,24 @@ def test_pause_and_resume_are_events_with_actor_and_reason(app, noop):
 
 
 @pytest.mark.parametrize(
-    "end", [0, -5, datetime(2000, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), "soon", float("nan")]
-)  # noqa: DTZ001
-def test_a_pause_that_ends_before_it_begins_or_never_says_when_is_refused(app, end):
+    "end",
+    [
+        0,
+        -5,
+        datetime(2000, 1, 1, tzinfo=UTC),
+        datetime(2030, 1, 1),  # noqa: DTZ001 - refused because it has no time zone
+        "soon",
+        float("nan"),
+    ],
+)
+def test_invalid_end_of_a_pause_is_refused(app, end):
     with pytest.raises(Refused, match="until"):
         app.queues.pause("mail", until=end)
     assert events(app) == []
 
 
-# -- limits -------------------------------------------------------------------------------------------
-def test_a_declared_limit_shows_and_an_operators_wins_until_cleared(app, noop):
+# -- limits --------------------------------------------------------------------------------------
+def test_operator_limit_wins_over_the_declared_one_until_cleared(app, noop):
     app.queue("mail", concurrency=5, rate="120/m")
     app.run_inline()
     queue = app.queues.get("mail")
@@ -102,7 +112,7 @@ def test_a_declared_limit_shows_and_an_operators_wins_until_cleared(app, noop):
     assert noop
 
 
-def test_a_limit_with_an_end_gives_way_to_the_declared_one(app):
+def test_timed_limit_expires_to_the_declared_one(app):
     app.queue("mail", concurrency=5)
     app.run_inline()
     assert app.queues.set("mail", concurrency=1, until=60).set_until is not None
@@ -111,7 +121,7 @@ def test_a_limit_with_an_end_gives_way_to_the_declared_one(app):
     assert (queue.concurrency, queue.set_by_hand) == (5, False)
 
 
-def test_a_limit_that_has_ended_does_not_come_back_with_another_and_an_end_is_not_lost(app):
+def test_expired_limit_stays_gone_and_an_end_is_kept(app):
     app.queues.set("mail", concurrency=1, until=60)
     assert app.queues.set("mail", rate=5).set_until is not None
     assert app.queues.set("mail", until=None).set_until is None
@@ -123,7 +133,7 @@ def test_a_limit_that_has_ended_does_not_come_back_with_another_and_an_end_is_no
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("limits", "message"),
     [
         ({"concurrency": 0}, "pause"),
         ({"concurrency": True}, "whole number"),
@@ -134,13 +144,13 @@ def test_a_limit_that_has_ended_does_not_come_back_with_another_and_an_end_is_no
         ({}, "concurrency=, rate= or both"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused_with_what_would(app, said, words):
-    with pytest.raises(Refused, match=words):
-        app.queues.set("mail", **said)
+def test_invalid_limit_is_refused(app, limits, message):
+    with pytest.raises(Refused, match=message):
+        app.queues.set("mail", **limits)
     assert events(app) == []
 
 
-def test_a_queue_is_declared_once(app):
+def test_second_declaration_is_refused(app):
     app.queue("mail", concurrency=1)
     with pytest.raises(ConfigError, match="queue 'mail' is declared twice"):
         app.queue("mail", concurrency=2)
@@ -149,7 +159,7 @@ def test_a_queue_is_declared_once(app):
         app.dependency("gpu")
 
 
-def test_a_job_that_waits_for_a_limit_says_so(app):
+def test_why_of_a_job_that_waits_for_a_limit(app):
     app.queue("mail", concurrency=1)
     app.dependency("relay", rate="2/h")
     inside, leave = threading.Event(), threading.Event()
@@ -170,7 +180,7 @@ def test_a_job_that_waits_for_a_limit_says_so(app):
         second = waits.enqueue().refresh()
         assert (second.phase, second.why) == (
             "limited",
-            "queue mail runs at most 1 at a time, 1 now; waits for one to end",
+            "queue mail runs at most 1 at a time (1 running)",
         )
         assert "dependency relay starts at most 2 an hour" in slow.enqueue().refresh().why
     finally:
@@ -179,9 +189,9 @@ def test_a_job_that_waits_for_a_limit_says_so(app):
     assert second.refresh().state == "succeeded"
 
 
-# -- the picture --------------------------------------------------------------------------------------
-def test_the_list_counts_what_is_due_what_waits_for_later_and_since_when(app, noop):
-    stand_by(app)
+# -- list ----------------------------------------------------------------------------------------
+def test_list_counts_ready_and_later_jobs(app, noop):
+    register_idle_worker(app)
     noop.enqueue_many([{"n": n} for n in range(3)])
     noop.options(delay=60).enqueue_many([{"n": n} for n in range(2)])
     app.queues.pause("night", reason="day")
@@ -201,7 +211,7 @@ async def _pause(app):
     return paused, listed, cleared, await app.aio.queues.resume("mail")
 
 
-def test_all_of_it_is_awaitable(app, noop):
+def test_async_queues(app, noop):
 
     paused, listed, cleared, resumed = asyncio.run(_pause(app))
     assert paused.paused
@@ -211,8 +221,8 @@ def test_all_of_it_is_awaitable(app, noop):
     assert noop
 
 
-# -- policy and fairness ------------------------------------------------------------------------------
-def test_a_queues_policy_holds_for_kinds_that_say_nothing_themselves(app):
+# -- policy and fairness -------------------------------------------------------------------------
+def test_queue_policy_applies_to_kinds_without_their_own(app):
     app.queue("patient", policy=Policy(max_retries=7, backoff=Fixed(0)))
 
     @app.job(queue="patient")
@@ -223,24 +233,26 @@ def test_a_queues_policy_holds_for_kinds_that_say_nothing_themselves(app):
     def fails_less() -> None:
         raise ConnectionError
 
-    assert ran(app, fails.enqueue()).failures == 8
-    assert ran(app, fails_less.enqueue()).failures == 2
+    assert run_job(app, fails.enqueue()).failures == 8
+    assert run_job(app, fails_less.enqueue()).failures == 2
 
 
 @pytest.mark.security("S49")
-def test_a_fair_queue_gives_each_owner_a_lane_and_a_hand_retry_keeps_it(app):
+def test_fair_queue_has_a_lane_per_owner_and_manual_retry_keeps_it(app):
     app.queue("fair", fair=True)
 
     @app.job(name="fails", queue="fair", policy=Policy(max_retries=0))
     def fails() -> None:
         raise ConnectionError
 
-    job = ran(app, fails.options(owner="acme").enqueue())
+    job = run_job(app, fails.options(owner="acme").enqueue())
     assert job.state == "dead"
     app.jobs.retry(job.id)
     by_name = app.enqueue("fails", {}, owner="acme")
     with app.store.read() as unit:
-        assert [lane for lane, _, _ in unit.look().lanes] == [f"fair|fails||{share_of('acme')}|0"]
+        assert [lane for lane, _, _ in unit.read_claim_state().lanes] == [
+            f"fair|fails||{owner_share('acme')}|0"
+        ]
     assert by_name.queue == "fair"
 
 
@@ -253,13 +265,13 @@ def test_a_queue_may_be_declared_fair_after_its_first_job(app):
     app.queue("late", fair=True)
     theirs.enqueue()
     with app.store.read() as unit:
-        lanes = {lane for lane, _, _ in unit.look().lanes}
-    assert lanes == {"late|noop||0", f"late|noop||{share_of('acme')}|0"}
+        lanes = {lane for lane, _, _ in unit.read_claim_state().lanes}
+    assert lanes == {"late|noop||0", f"late|noop||{owner_share('acme')}|0"}
 
 
-# -- real workers -------------------------------------------------------------------------------------
+# -- real workers --------------------------------------------------------------------------------
 @pytest.mark.any_store
-def test_two_workers_together_keep_the_limit(start, make_app):
+def test_two_workers_share_one_limit(start, make_app):
     app = make_app()
     app.queues.set("default", concurrency=3)
     workers = [start(worker__concurrency="2"), start(worker__concurrency="2")]
@@ -269,7 +281,7 @@ def test_two_workers_together_keep_the_limit(start, make_app):
     def all_done():
         nonlocal most
         with app.store.read() as unit:
-            most = max(most, sum(count for _, _, count in unit.running()))
+            most = max(most, sum(count for _, _, count in unit.count_running()))
         return all(job.refresh().state == "succeeded" for job in made)
 
     until(all_done, 20, "nine naps, three at a time")

@@ -1,4 +1,4 @@
-"""An app whose jobs run inline, and the web on its database."""
+"""An app whose jobs run inline, and the web server on its database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan import Fail, Mulligan, Park, Policy
 from mulligan.config import Settings, read_settings
 from mulligan.http.api import create_api
 from mulligan.http.app import create_app
-from mulligan.manifest.declared import speak
+from mulligan.manifest.declared import publish_manifest
 from support.schema import Document
 
 
@@ -48,19 +48,19 @@ def app(settings: Settings) -> Iterator[Mulligan]:
 
 @pytest.fixture
 def client(app: Mulligan) -> Iterator[TestClient]:
-    """The server as `mulligan web` serves it: without the app, from the manifest that a worker has left."""
+    """The server as `mulligan web` runs it: without the app, from the stored manifest."""
     with app.store.begin() as unit:
-        speak(unit, app.manifest("site:app"))
+        publish_manifest(unit, app.manifest("site:app"))
     with TestClient(
         create_app(app.settings), base_url="http://localhost", raise_server_exceptions=False
     ) as client:
-        client.event_hooks["response"].append(read_and(document().check))
+        client.event_hooks["response"].append(after_reading(document().check))
         yield client
 
 
 @pytest.fixture
 def key(app: Mulligan) -> Callable[..., dict[str, str]]:
-    """Headers with a new key."""
+    """Return a function that creates a key and returns its headers."""
 
     def make(scope: str = "*", role: str = "admin") -> dict[str, str]:
         return {"Authorization": f"Bearer {app.keys.create(scope, role).text}"}
@@ -73,7 +73,7 @@ def document() -> Document:
     return Document(create_api(read_settings({}, environ={})).openapi())
 
 
-def read_and(check: Callable[[httpx2.Response], None]) -> Callable[[httpx2.Response], None]:
+def after_reading(check: Callable[[httpx2.Response], None]) -> Callable[[httpx2.Response], None]:
     def hook(answer: httpx2.Response) -> None:
         if "event-stream" not in answer.headers.get("content-type", ""):
             answer.read()

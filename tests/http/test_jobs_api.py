@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.app_tools import ran
+from support.app_tools import run_job
 from support.store import together
 
 UNKNOWN = "0" * 28
@@ -15,7 +15,7 @@ def post(client, path, headers, **body):
     return client.post(f"/api/v1{path}", json=body, headers=headers)
 
 
-def test_a_job_is_enqueued_found_explained_and_repaired(app, client, key):
+def test_a_job_is_enqueued_read_explained_and_repaired(app, client, key):
     headers = key("*", "operator")
     made = post(
         client,
@@ -66,13 +66,13 @@ def test_a_job_is_enqueued_found_explained_and_repaired(app, client, key):
     assert deed.data["reason"] == "mended"
 
 
-def test_what_the_state_forbids_is_a_conflict_with_a_code(app, client, key):
+def test_an_action_that_the_state_forbids_is_a_conflict_with_a_code(app, client, key):
     headers = key()
-    job = ran(app, app.enqueue("works"))
+    job = run_job(app, app.enqueue("works"))
     for action in ACTIONS:
         answer = post(client, f"/jobs/{job.id}/{action}", headers, reason="x")
         assert (answer.status_code, answer.json()["code"]) == (409, "ILLEGAL_MOVE"), answer.text
-    parked = ran(app, app.enqueue("asks"))
+    parked = run_job(app, app.enqueue("asks"))
     assert post(client, f"/jobs/{parked.id}/release", headers, choice="up").status_code == 422
     assert post(client, f"/jobs/{parked.id}/discard", headers).json()["code"] == "REASON_MISSING"
     assert (
@@ -82,8 +82,8 @@ def test_what_the_state_forbids_is_a_conflict_with_a_code(app, client, key):
 
 
 @pytest.mark.security("S14")
-def test_the_private_half_is_for_operators(app, client, key):
-    job = ran(app, app.enqueue("fails", {"text": "sk_live_0123456789abcdef"}, owner="acme"))
+def test_only_operators_see_the_private_part(app, client, key):
+    job = run_job(app, app.enqueue("fails", {"text": "sk_live_0123456789abcdef"}, owner="acme"))
     for path in ("", "/attempts", "/events", "/explain"):
         for scope in ("acme", "*"):
             text = client.get(f"/api/v1/jobs/{job.id}{path}", headers=key(scope, "viewer")).text
@@ -97,10 +97,10 @@ def test_the_private_half_is_for_operators(app, client, key):
 
 @pytest.mark.security("S09")
 @pytest.mark.any_store
-def test_anothers_job_is_like_one_that_is_not_there_for_everybody_and_everything(app, client, key):
+def test_another_owners_job_answers_like_an_unknown_one(app, client, key):
     """Scope and role by own, foreign and unknown, over every route of a job."""
-    mine = ran(app, app.enqueue("fails", owner="acme"))
-    foreign = ran(app, app.enqueue("fails", {"text": "B-7f3"}, owner="other"))
+    mine = run_job(app, app.enqueue("fails", owner="acme"))
+    foreign = run_job(app, app.enqueue("fails", {"text": "B-7f3"}, owner="other"))
     for role in ("viewer", "operator", "admin"):
         headers = key("acme", role)
         for path in ("", "/attempts", "/events", "/explain"):
@@ -127,21 +127,21 @@ def test_anothers_job_is_like_one_that_is_not_there_for_everybody_and_everything
 
 
 @pytest.mark.security("S11", "S12")
-def test_a_key_of_one_owner_lists_and_makes_only_theirs(app, client, key):
+def test_a_scoped_key_lists_and_creates_only_its_owners_jobs(app, client, key):
     headers = key("acme", "operator")
     app.enqueue("works", {"text": "B-7f3"}, owner="other", unique="B-key")
     made = post(client, "/jobs", headers, kind="works", unique="B-key")
     assert (made.status_code, made.json()["owner"]) == (201, "acme")
     assert post(client, "/jobs", headers, kind="works", owner="other").status_code == 403
     assert post(client, "/jobs", headers, kind="works", owner="acme").status_code == 403
-    for words in ("", "owner:other", "kind:works", '"B-key"', "owner:acme", "state:queued"):
-        text = client.get("/api/v1/jobs", params={"filter": words}, headers=headers).text
+    for filter_text in ("", "owner:other", "kind:works", '"B-key"', "owner:acme", "state:queued"):
+        text = client.get("/api/v1/jobs", params={"filter": filter_text}, headers=headers).text
         assert "B-7f3" not in text
         assert "other" not in text.replace("owner:other", "")
     assert len(client.get("/api/v1/jobs", headers=key("*", "viewer")).json()["jobs"]) == 2
 
 
-def test_a_twin_is_the_job_that_was_there(app, client, key):
+def test_a_duplicate_returns_the_existing_job(app, client, key):
     headers = key("acme", "operator")
     first = post(client, "/jobs", headers, kind="works", unique="one")
     second = post(client, "/jobs", headers, kind="works", unique="one")
@@ -152,18 +152,19 @@ def test_a_twin_is_the_job_that_was_there(app, client, key):
     assert (other.status_code, other.json()["code"]) == (409, "UNIQUE_MISMATCH")
 
 
-def test_a_list_goes_on_where_its_sealed_cursor_says(app, client, key):
+def test_a_list_continues_at_its_cursor(app, client, key):
     ids = [app.enqueue("works", {"text": str(number)}, owner="acme").id for number in range(7)]
     headers = key("acme", "viewer")
-    seen, cursor = [], None
+    found = []
+    cursor = None
     while True:
         params = {"filter": "kind:works", "limit": 3} | ({"cursor": cursor} if cursor else {})
         page = client.get("/api/v1/jobs", params=params, headers=headers).json()
-        seen += [job["id"] for job in page["jobs"]]
+        found += [job["id"] for job in page["jobs"]]
         first, cursor = cursor or page["next"], page["next"]
         if cursor is None:
             break
-    assert seen == ids[::-1]
+    assert found == ids[::-1]
     bent = ("A" if first[0] != "A" else "B") + first[1:]
     for params, who in (
         ({"filter": "kind:works", "cursor": bent}, headers),
@@ -181,11 +182,11 @@ def test_a_list_goes_on_where_its_sealed_cursor_says(app, client, key):
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=1000000000", "limit=x", "filter=state:ded", "filter=sort:x;--"]
 )
-def test_a_question_that_makes_no_sense_is_refused(client, key, query):
+def test_an_invalid_filter_is_refused(client, key, query):
     assert client.get(f"/api/v1/jobs?{query}", headers=key()).status_code == 422
 
 
-def test_a_request_that_names_itself_is_done_once(app, client, key):
+def test_a_request_with_an_idempotency_key_runs_once(app, client, key):
     headers = {**key("acme", "operator"), "Idempotency-Key": "order-7"}
     first = post(client, "/jobs", headers, kind="works", payload={"text": "a"})
     again = post(client, "/jobs", headers, kind="works", payload={"text": "a"})
@@ -201,7 +202,7 @@ def test_a_request_that_names_itself_is_done_once(app, client, key):
     assert len(app.jobs.list()) == 2
 
 
-def test_what_was_refused_may_be_asked_again_under_its_name(app, client, key):
+def test_a_refused_request_may_be_repeated_with_the_same_idempotency_key(app, client, key):
     job = app.enqueue("fails", owner="acme")
     headers = {**key("acme", "operator"), "Idempotency-Key": "mend"}
     assert post(client, f"/jobs/{job.id}/retry", headers).status_code == 409
@@ -213,7 +214,7 @@ def test_what_was_refused_may_be_asked_again_under_its_name(app, client, key):
         assert client.post("/api/v1/jobs", json={"kind": "works"}, headers=named).status_code == 422
 
 
-def test_two_at_once_under_one_name_make_one_job(app, client, key):
+def test_two_concurrent_requests_with_one_idempotency_key_make_one_job(app, client, key):
     headers = {**key("acme", "operator"), "Idempotency-Key": "order-8"}
     answers = together(*(lambda: post(client, "/jobs", headers, kind="works") for _ in range(4)))
     assert len(app.jobs.list()) == 1
@@ -223,7 +224,7 @@ def test_two_at_once_under_one_name_make_one_job(app, client, key):
     }
 
 
-def test_jobs_of_our_own_are_for_who_sees_everything(app, client, key):
+def test_internal_jobs_are_visible_to_scope_star_only(app, client, key):
     from support.store import a_job
 
     (job,) = app.insert([a_job(kind="mulligan.deliver", owner="acme")])
@@ -234,8 +235,8 @@ def test_jobs_of_our_own_are_for_who_sees_everything(app, client, key):
 
 
 @pytest.mark.security("S14")
-def test_words_of_the_private_half_are_found_by_operators_alone(app, client, key):
-    ran(app, app.enqueue("fails", {"text": "row seventeen"}, owner="acme"))
+def test_only_operators_find_private_text(app, client, key):
+    run_job(app, app.enqueue("fails", {"text": "row seventeen"}, owner="acme"))
     for path, name in (("/jobs", "jobs"), ("/failures", "failures")):
         found = {
             role: len(

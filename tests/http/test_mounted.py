@@ -1,4 +1,4 @@
-"""The dashboard and the API under a prefix of somebody's own application."""
+"""The dashboard and the API mounted under a prefix of another application."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mulligan.http.app import create_app
-from support.app_tools import ran
+from support.app_tools import run_job
 
 PREFIX = "/ops/jobs"
 
 
 @pytest.fixture
 def store_url(sqlite_url):
-    """Nothing here is about the store."""
+    """Use SQLite only: these tests do not depend on the store."""
     return sqlite_url
 
 
@@ -54,12 +54,12 @@ def signed_in(app, site):
     return site
 
 
-def test_the_api_health_and_the_document_are_under_the_prefix(app, site, key):
+def test_api_health_and_openapi_are_under_the_prefix(app, site, key):
     headers = key("acme", "operator")
-    made = site.post(f"{PREFIX}/api/v1/jobs", json={"kind": "works"}, headers=headers)
-    assert made.status_code == 201, made.text
+    created = site.post(f"{PREFIX}/api/v1/jobs", json={"kind": "works"}, headers=headers)
+    assert created.status_code == 201, created.text
     assert (
-        site.get(f"{PREFIX}/api/v1/jobs/{made.json()['id']}", headers=headers).json()["owner"]
+        site.get(f"{PREFIX}/api/v1/jobs/{created.json()['id']}", headers=headers).json()["owner"]
         == "acme"
     )
     for path in ("/livez", "/readyz", "/startupz"):
@@ -71,20 +71,21 @@ def test_the_api_health_and_the_document_are_under_the_prefix(app, site, key):
     assert site.get("/api/v1/jobs", headers=headers).status_code == 404
 
 
-def test_who_is_not_signed_in_is_sent_to_the_door_under_the_prefix(site):
+def test_the_redirect_to_sign_in_is_under_the_prefix(site):
     answer = site.get(f"{PREFIX}/jobs?filter=state:dead")
     assert answer.status_code == 303
     assert answer.headers["location"] == f"{PREFIX}/sign-in?next=%2Fjobs%3Ffilter%3Dstate%3Adead"
 
 
 def test_every_link_form_and_file_of_every_page_is_under_the_prefix(app, signed_in):
-    job = ran(app, app.enqueue("fails"))
-    seen, waiting = set(), [f"{PREFIX}/", f"{PREFIX}/jobs/{job.id}"]
-    for url in waiting:  # it grows
+    job = run_job(app, app.enqueue("fails"))
+    visited = set()
+    queue = [f"{PREFIX}/", f"{PREFIX}/jobs/{job.id}"]
+    for url in queue:  # it grows while it is read
         path = url.partition("?")[0]
-        if path in seen:
+        if path in visited:
             continue
-        seen.add(path)
+        visited.add(path)
         answer = signed_in.get(url)
         assert answer.status_code in {200, 400}, (
             url
@@ -92,42 +93,41 @@ def test_every_link_form_and_file_of_every_page_is_under_the_prefix(app, signed_
         if "text/html" in answer.headers["content-type"]:
             found = re.findall(r'(href|src|action|data-\w+|hx-\w+)="(/[^"#]*)', answer.text)
             assert [one for one in found if not one[1].startswith(PREFIX)] == [], url
-            waiting += [unescape(where) for name, where in found if name in {"href", "src"}]
-    assert f"{PREFIX}/failures" in seen
-    assert any("/static/" in path for path in seen)
+            queue += [unescape(where) for name, where in found if name in {"href", "src"}]
+    assert f"{PREFIX}/failures" in visited
+    assert any("/static/" in path for path in visited)
 
 
-def test_a_form_leads_back_under_the_prefix(app, signed_in):
-    job = ran(app, app.enqueue("fails"))
+def test_a_form_redirects_under_the_prefix(app, signed_in):
+    job = run_job(app, app.enqueue("fails"))
     page = signed_in.get(f"{PREFIX}/jobs/{job.id}").text
-    mark = re.search(r'name="csrf" value="([^"]+)"', page)[1]
-    answer = signed_in.post(
-        f"{PREFIX}/jobs/{job.id}/retry", data={"csrf": mark, "reason": "mended"}
-    )
+    csrf = re.search(r'name="csrf" value="([^"]+)"', page)[1]
+    answer = signed_in.post(f"{PREFIX}/jobs/{job.id}/retry", data={"csrf": csrf, "reason": "fixed"})
     assert answer.status_code == 303
     assert answer.headers["location"].startswith(f"{PREFIX}/jobs/{job.id}")
     assert app.jobs.get(job.id).generation == 2
 
 
 def test_a_status_link_opens_under_the_prefix(app, site):
-    job = ran(app, app.enqueue("fails"))
+    job = run_job(app, app.enqueue("fails"))
     answer = site.get(PREFIX + app.status.link(job))
     assert "This file could not be read." in answer.text
     assert f'action="{PREFIX}/status/' in answer.text
 
 
-async def first_words(site, path, headers):
-    """Of a stream, which has no end by itself."""
-    heard, told = asyncio.Event(), []
+async def first_chunk(site, path, headers):
+    """Return the status and the first chunk of a stream, then disconnect."""
+    received = asyncio.Event()
+    messages = []
 
     async def receive():
-        await heard.wait()
+        await received.wait()
         return {"type": "http.disconnect"}
 
     async def send(message):
-        told.append(message.get("status") or message["body"])
+        messages.append(message.get("status") or message["body"])
         if message.get("body"):
-            heard.set()
+            received.set()
 
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {
@@ -144,14 +144,14 @@ async def first_words(site, path, headers):
         "http_version": "1.1",
     }
     await asyncio.wait_for(site(scope, receive, send), 20)
-    return told[0], told[1]
+    return messages[0], messages[1]
 
 
-def test_streams_begin_under_the_prefix(app, signed_in, key):
+def test_streams_work_under_the_prefix(app, signed_in, key):
     cookie = "; ".join(f"{one.name}={one.value}" for one in signed_in.cookies.jar)
     for path, headers in (("/api/v1/events", key()), ("/live", {"cookie": cookie})):
         site = in_fastapi(app)
-        assert asyncio.run(first_words(site, PREFIX + path, headers)) == (
+        assert asyncio.run(first_chunk(site, PREFIX + path, headers)) == (
             200,
             b"retry: 2000\n\n",
         ), path

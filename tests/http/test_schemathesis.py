@@ -1,4 +1,4 @@
-"""Calls made up from the API's own description: whatever comes, no 5xx, and every answer as the description says."""
+"""Generated calls from the OpenAPI document: no 5xx, and every response matches its schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks
 
 from mulligan.config import read_settings
-from support.web_table import Things
+from support.web_table import TestObjects
 
 CHECKS = [
     not_a_server_error,
@@ -21,9 +21,9 @@ CHECKS = [
     checks.response_headers_conformance,
 ]
 CALLERS = {"all": ("*", "admin"), "owner": ("acme", "operator"), "viewer": ("acme", "viewer")}
-PARTS = 3  # of the calls, to be tried side by side
-STREAM = "/events"  # has no end; tests/http/test_streams.py asks it
-THINGS = {
+PARTS = 3  # of the calls, tested in parallel
+STREAM = "/events"  # never ends; tested in tests/http/test_streams.py
+PATH_PARAMETERS = {
     "job_id": "job",
     "fingerprint": "group",
     "operation_id": "operation",
@@ -40,39 +40,39 @@ NAMES = {"queues": "queue", "kinds": "kind", "schedules": "schedule", "alerts": 
 
 @pytest.fixture
 def settings(store_url, tmp_path):
-    """With no limit of calls, which would soon be all that is answered."""
+    """Settings without a rate limit, which would soon answer every call with 429."""
     return read_settings(
         {"database_url": store_url, "web": {"rate": 0}}, environ={}, file=tmp_path / "none.toml"
     )
 
 
 @pytest.fixture
-def ask(app, client, key):
-    """Sends cases in the name of a caller, on things that are there as often as on made-up ones."""
-    things, document = Things(app), client.get("/openapi.json").json()
-    schema = schemathesis.openapi.from_dict(document)
+def send_calls(app, client, key):
+    """Return a function that sends generated calls, half of them on existing objects."""
+    objects = TestObjects(app)
+    schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
 
-    def named(case, draw):
+    def fill_names(case, draw):
         for name in case.path_parameters or {}:
-            what = THINGS.get(name) or NAMES[case.operation.path.split("/")[1]]
+            noun = PATH_PARAMETERS.get(name) or NAMES[case.operation.path.split("/")[1]]
             if draw(st.booleans()):
-                case.path_parameters[name] = things.one(
-                    what, draw(st.sampled_from(["acme", "globex"]))
+                case.path_parameters[name] = objects.one(
+                    noun, draw(st.sampled_from(["acme", "globex"]))
                 )
 
-    def ask(examples, mode, *callers, part=slice(None)):
-        keys = [key(*CALLERS[who]) for who in callers]
+    def send_calls(examples, mode, *callers, part=slice(None)):
+        keys = [key(*CALLERS[name]) for name in callers]
         for found in list(schema.get_all_operations())[part]:
             operation = found.ok()
             if operation.path != STREAM and (
                 mode is GenerationMode.POSITIVE or "security" in operation.definition.raw
             ):
-                _each(client, operation, keys, named, examples, mode)
+                _check_operation(client, operation, keys, fill_names, examples, mode)
 
-    return ask
+    return send_calls
 
 
-def _each(client, operation, keys, named, examples, mode):
+def _check_operation(client, operation, keys, fill_names, examples, mode):
     @hypothesis.settings(
         max_examples=examples,
         deadline=None,
@@ -82,29 +82,30 @@ def _each(client, operation, keys, named, examples, mode):
         phases=[hypothesis.Phase.generate],
     )
     @hypothesis.given(operation.as_strategy(generation_mode=mode), st.data())
-    def try_it(case, data):
-        named(case, data.draw)
+    def check_case(case, data):
+        fill_names(case, data.draw)
         kwargs = case.as_transport_kwargs(base_url="http://localhost/api/v1")
         kwargs.pop("cookies", None)
-        given, content = kwargs.pop("headers", {}), kwargs.pop("data", None)
+        case_headers = kwargs.pop("headers", {})
+        content = kwargs.pop("data", None)
         body = {} if content is None else {"content": content}
         for headers in keys:
-            answer = client.request(**kwargs, **body, headers={**given, **headers})
+            answer = client.request(**kwargs, **body, headers={**case_headers, **headers})
             case.validate_response(answer, checks=CHECKS)
 
-    try_it()
+    check_case()
 
 
 @pytest.mark.security("S24")
 @pytest.mark.any_store
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_the_description_allows_is_answered_as_it_says_whoever_asks(ask, part):
-    ask(2, GenerationMode.POSITIVE, *CALLERS, part=slice(part, None, PARTS))
+def test_valid_generated_calls_conform_to_the_schema(send_calls, part):
+    send_calls(2, GenerationMode.POSITIVE, *CALLERS, part=slice(part, None, PARTS))
 
 
 @pytest.mark.security("S24")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode))
-def test_the_same_for_long_and_what_it_forbids(ask, mode):
-    ask(25, mode, *CALLERS)
+def test_many_valid_and_invalid_generated_calls_conform_to_the_schema(send_calls, mode):
+    send_calls(25, mode, *CALLERS)

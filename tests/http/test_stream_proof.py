@@ -12,9 +12,9 @@ import pytest
 
 from mulligan.core.event import EventType, NewEvent
 from mulligan.storage import open_store
-from support.serving import Ear, get, served, served_apart
 from support.store import is_postgres, log_of, sql, together
 from support.waiting import until
+from support.web_server import StreamClient, get, run_server, serve_in_process
 
 pytestmark = pytest.mark.processes
 
@@ -49,15 +49,15 @@ class Client:
             time.sleep(0.02)
             return
         last = self.heard[-1].id if self.heard else 0
-        ear = Ear(at, self.key, last=last, timeout=10.0)
+        ear = StreamClient(at, self.key, last=last, timeout=10.0)
         self.returns += 1
         try:
             wanted = self.rng.choice((1, 2, 5, 20, 100, 1000))
-            while ear.status == 200 and len(ear.durable) < wanted and ear.read():
+            while ear.status == 200 and len(ear.logged) < wanted and ear.read():
                 if ear.types[-1:] == [LAST]:
                     break
         finally:
-            self.heard += ear.durable  # whatever came before the line broke has been seen
+            self.heard += ear.logged  # whatever came before the line broke has been seen
             ear.close()
 
 
@@ -99,7 +99,7 @@ def strangers_transaction(url):
     store.close()
 
 
-def prove(app, clients, writers, transactions, serve=served):
+def prove(app, clients, writers, transactions, serve=run_server):
     url, places = app.settings.database_url, Places()
     keys = {owner: app.keys.create(owner, "viewer").text for owner in OWNERS}
     crowd = [Client(places, keys[OWNERS[n % 2]], n) for n in range(clients)]
@@ -111,7 +111,7 @@ def prove(app, clients, writers, transactions, serve=served):
         with serve(app.settings) as web:
             places.at = web
             together(*(lambda seed=seed: writer(url, seed, half) for seed in range(writers)))
-            web.ears.clear()  # their clients close them
+            web.clients.clear()  # their clients close them
         with serve(app.settings) as web:
             places.at = web
             together(*(lambda seed=seed: writer(url, -seed - 1, half) for seed in range(writers)))
@@ -119,7 +119,7 @@ def prove(app, clients, writers, transactions, serve=served):
                 unit.write_events([NewEvent(LAST, owner=owner) for owner in OWNERS])
             for thread in threads:
                 thread.join(120)
-            web.ears.clear()
+            web.clients.clear()
     return crowd
 
 
@@ -131,7 +131,7 @@ def check(app, crowd):
         assert {frame.data["owner"] for frame in client.heard} == {owner}
 
 
-def test_a_few_clients_that_come_and_go_hear_all_of_their_own_in_order(app):
+def test_a_few_clients_that_reconnect_receive_all_events_of_their_owner_in_order(app):
     crowd = prove(app, clients=4, writers=2, transactions=30)
     check(app, crowd)
     assert sum(client.returns for client in crowd) > 8
@@ -139,16 +139,16 @@ def test_a_few_clients_that_come_and_go_hear_all_of_their_own_in_order(app):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_fifty_clients_that_come_and_go_hear_all_of_their_own_in_order(app):
-    crowd = prove(app, clients=50, writers=6, transactions=300, serve=served_apart)
+def test_fifty_clients_that_reconnect_receive_all_events_of_their_owner_in_order(app):
+    crowd = prove(app, clients=50, writers=6, transactions=300, serve=serve_in_process)
     check(app, crowd)
     assert sum(client.returns for client in crowd) > 200
 
 
 @pytest.mark.timing
 def test_an_open_transaction_of_another_program_delays_no_event(app):
-    with strangers_transaction(app.settings.database_url), served(app.settings) as web:
-        ear = Ear(web, app.keys.create("acme", "viewer").text).ready()
+    with strangers_transaction(app.settings.database_url), run_server(app.settings) as web:
+        ear = StreamClient(web, app.keys.create("acme", "viewer").text).ready()
         until(lambda: web.hub._listeners, 10, "a listener")
         for number in range(10):
             began = time.monotonic()
@@ -161,10 +161,10 @@ def test_an_open_transaction_of_another_program_delays_no_event(app):
 @pytest.mark.timing
 @pytest.mark.timeout(120)
 def test_requests_stay_fast_with_two_hundred_idle_streams_which_hold_no_connections(app):
-    with served(app.settings) as web:
+    with run_server(app.settings) as web:
         keys = [app.keys.create("acme", "viewer").text for _ in range(4)]
         for number in range(200):
-            Ear(web, keys[number % 4]).ready()
+            StreamClient(web, keys[number % 4]).ready()
         took = []
         for _ in range(20):
             began = time.monotonic()
@@ -178,5 +178,5 @@ def test_requests_stay_fast_with_two_hundred_idle_streams_which_hold_no_connecti
             )[0]
             assert count <= 16 + 1 + 3  # a pool, the hub's ear, and this test's own
         app.enqueue("works", owner="acme")
-        for ear in web.ears:
+        for ear in web.clients:
             ear.events(1)

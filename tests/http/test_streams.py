@@ -9,15 +9,15 @@ from mulligan.core.event import EventType, NewEvent
 from mulligan.http.api import event_hub as hubs
 from mulligan.http.api import event_stream as streams
 from mulligan.http.api.event_hub import frame
-from support.serving import Ear, get, served
 from support.waiting import until
+from support.web_server import StreamClient, get, run_server
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
 def web(app):
-    with served(app.settings) as web:
+    with run_server(app.settings) as web:
         yield web
 
 
@@ -25,9 +25,9 @@ def text(app, scope="*", role="admin"):
     return app.keys.create(scope, role).text
 
 
-def test_what_happens_is_heard_and_a_reconnect_goes_on_where_it_was(app, web):
+def test_a_stream_delivers_events_and_a_reconnect_continues_after_the_last_one(app, web):
     key = text(app)
-    ear = Ear(web, key).ready()
+    ear = StreamClient(web, key).ready()
     job = app.enqueue("works")
     app.run_inline()
     heard = ear.events(4)
@@ -36,19 +36,19 @@ def test_what_happens_is_heard_and_a_reconnect_goes_on_where_it_was(app, web):
     ear.close()
     app.enqueue("works")
     app.run_inline()
-    again = Ear(web, key, last=heard[0].id)
+    again = StreamClient(web, key, last=heard[0].id)
     rest = again.events(6)
     assert [frame.id for frame in rest[:3]] == [frame.id for frame in heard[1:]]
     assert [frame.id for frame in rest] == sorted({frame.id for frame in rest})
 
 
 @pytest.mark.any_store
-def test_only_what_is_in_the_log_has_an_id_and_a_comment_keeps_the_line_open(app, web, monkeypatch):
-    monkeypatch.setattr(streams, "HEARTBEAT", 0.2)
-    ear = Ear(web, text(app), query="?after=0")
+def test_only_logged_events_have_an_id_and_comments_keep_the_connection_open(app, web, monkeypatch):
+    monkeypatch.setattr(streams, "HEARTBEAT_INTERVAL", 0.2)
+    ear = StreamClient(web, text(app), query="?after=0")
     app.enqueue("works")
     ear.events(1)
-    ear.hear(lambda ear: ear.raw.count(b": still here\n\n") >= 2)
+    ear.read_until(lambda ear: ear.raw.count(b": still here\n\n") >= 2)
     blocks = [block for block in ear.raw.decode().split("\n\n") if block]
     assert blocks[0] == "retry: 2000"
     assert all(("id: " in block) == ("event: " in block) for block in blocks)
@@ -57,8 +57,8 @@ def test_only_what_is_in_the_log_has_an_id_and_a_comment_keeps_the_line_open(app
 
 
 @pytest.mark.security("S11", "S14")
-def test_an_owner_hears_only_of_their_own_and_only_the_public_half(app, web):
-    mine = Ear(web, text(app, "acme", "viewer"), query="?after=0")
+def test_an_owner_receives_only_its_own_events_and_their_public_part(app, web):
+    mine = StreamClient(web, text(app, "acme", "viewer"), query="?after=0")
     app.enqueue("works", {"text": "B-7f3"}, owner="other")
     app.enqueue("works", {"text": "B-7f3"})
     app.queues.pause("pdf", reason="B-7f3")
@@ -66,28 +66,28 @@ def test_an_owner_hears_only_of_their_own_and_only_the_public_half(app, web):
     app.run_inline()
     app.jobs.retry(job.id, reason="x")
     mine.events(4)
-    assert {frame.data["owner"] for frame in mine.durable} == {"acme"}
+    assert {frame.data["owner"] for frame in mine.logged} == {"acme"}
     assert mine.types == ["job.queued", "job.started", "job.died", "job.retried"]
     assert b"B-7f3" not in mine.raw
     assert b"private" not in mine.raw
-    died, retried = mine.durable[2:4]
+    died, retried = mine.logged[2:4]
     assert died.data["data"]["message"] == "This file could not be read."
     assert retried.data["actor"] == "python"
     assert "before" not in retried.data["data"]
-    theirs = Ear(web, text(app, "acme", "operator"), query="?after=0")
+    theirs = StreamClient(web, text(app, "acme", "operator"), query="?after=0")
     assert theirs.events(4)[3].data == retried.data
-    operator = Ear(web, text(app, "*", "operator"), query="?after=0")
-    operator.hear(lambda ear: "job.retried" in ear.types)
+    operator = StreamClient(web, text(app, "*", "operator"), query="?after=0")
+    operator.read_until(lambda ear: "job.retried" in ear.types)
     assert {"queue.paused", "key.created"} <= set(operator.types)
-    assert "before" in operator.durable[-1].data["data"]
+    assert "before" in operator.logged[-1].data["data"]
 
 
 @pytest.mark.any_store
-def test_jobs_of_our_own_are_left_out(app, web):
+def test_events_of_internal_jobs_are_left_out(app, web):
     with app.store.begin() as unit:
         for kind in ("mulligan.deliver", "works"):
             unit.write_events([NewEvent(EventType.JOB_DIED, owner="acme", data={"kind": kind})])
-    ear = Ear(web, text(app, "acme"), query="?after=0")
+    ear = StreamClient(web, text(app, "acme"), query="?after=0")
     assert [frame.data["data"]["kind"] for frame in ear.events(1)] == ["works"]
 
 
@@ -101,11 +101,11 @@ def test_jobs_of_our_own_are_left_out(app, web):
         ("class:invalid_input", ["job.died"]),
     ],
 )
-def test_a_filter_has_the_words_of_events_tail(app, web, words, types):
+def test_a_stream_takes_the_filters_of_events_tail(app, web, words, types):
     app.enqueue("fails")
     app.enqueue("works")
     app.run_inline()
-    ear = Ear(web, text(app), query=f"?after=0&filter={words.replace(' ', '%20')}")
+    ear = StreamClient(web, text(app), query=f"?after=0&filter={words.replace(' ', '%20')}")
     assert [frame.event for frame in ear.events(len(types))] == types
 
 
@@ -113,35 +113,33 @@ def test_a_filter_has_the_words_of_events_tail(app, web, words, types):
 @pytest.mark.parametrize(
     "query", ["?filter=nope:1", "?filter=type:job.deid", "?after=-1", "?after=x", "?after=1e3"]
 )
-def test_a_question_that_makes_no_sense_is_refused(app, web, query):
+def test_an_invalid_filter_is_refused(app, web, query):
     status, problem = get(web, f"/api/v1/events{query}", text(app))
     assert (status, problem["status"], problem["retryable"]) == (422, 422, False)
 
 
-def test_what_retention_has_taken_is_told_as_a_gap_and_so_is_an_id_from_elsewhere(
-    app, web, monkeypatch
-):
-    monkeypatch.setattr(streams, "PATIENCE", 0.25)
+def test_events_removed_by_retention_and_unknown_ids_are_reported_as_a_gap(app, web, monkeypatch):
+    monkeypatch.setattr(streams, "ID_WAIT", 0.25)
     for _ in range(3):
         app.enqueue("works")
     with app.store.begin() as unit:
         unit.prune_events(unit.now() + 1, 2)
     app.enqueue("works")
-    ear = Ear(web, text(app), last=0)
+    ear = StreamClient(web, text(app), last=0)
     ear.events(2)
     assert [frame.event for frame in ear.frames[:1]] == ["gap"]
     assert ear.frames[0].id is None
-    ear = Ear(web, text(app), last=10**9)
-    ear.hear(lambda ear: ear.frames)
+    ear = StreamClient(web, text(app), last=10**9)
+    ear.read_until(lambda ear: ear.frames)
     assert ear.frames[0].data["why"] == "not of this database"
     app.enqueue("works")
     assert ear.events(1)[0].event in {"key.created", "job.queued"}
 
 
 def test_a_slow_client_loses_nothing(app, web, monkeypatch):
-    monkeypatch.setattr(hubs, "ROOM", 3)
+    monkeypatch.setattr(hubs, "MAX_PENDING", 3)
     key = text(app)
-    ear = Ear(web, key).ready()
+    ear = StreamClient(web, key).ready()
     until(lambda: web.hub._listeners, 10, "a listener")
     with app.store.begin() as unit:
         for number in range(50):
@@ -153,40 +151,40 @@ def test_a_slow_client_loses_nothing(app, web, monkeypatch):
 @pytest.mark.security("S05")
 @pytest.mark.any_store
 def test_a_revoked_key_ends_its_streams_and_no_others(app, web, monkeypatch):
-    monkeypatch.setattr(hubs, "KEYS_EVERY", 0.2)
+    monkeypatch.setattr(hubs, "KEY_CHECK_INTERVAL", 0.2)
     made, other = app.keys.create("acme", "viewer"), text(app)
-    ear, stays = Ear(web, made.text).ready(), Ear(web, other).ready()
+    ear, stays = StreamClient(web, made.text).ready(), StreamClient(web, other).ready()
     app.keys.revoke(made.key.id)
     until(lambda: not ear.read(), 10, "the end of the stream")
     assert get(web, "/api/v1/events", made.text)[0] == 401
     app.enqueue("works")
-    assert stays.hear(lambda ear: "job.queued" in ear.types)
+    assert stays.read_until(lambda ear: "job.queued" in ear.types)
 
 
 @pytest.mark.security("S48")
 @pytest.mark.any_store
-def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(app):
+def test_a_key_may_open_another_stream_after_one_is_closed(app):
     settings = read_settings(
         {"database_url": app.settings.database_url, "web.streams_per_key": 2, "web.streams": 3}
     )
-    with served(settings) as web:
+    with run_server(settings) as web:
         key = text(app)
-        first, _second = Ear(web, key).ready(), Ear(web, key).ready()
+        first, _second = StreamClient(web, key).ready(), StreamClient(web, key).ready()
         status, problem = get(web, "/api/v1/events", key)
         assert (status, problem["code"], problem["retryable"]) == (429, "TOO_MANY_STREAMS", True)
         other = text(app)
-        Ear(web, other).ready()
+        StreamClient(web, other).ready()
         assert get(web, "/api/v1/events", other)[0] == 503
         first.close()
         until(lambda: web.hub._streams.total() == 2, 10, "room")
-        assert Ear(web, key).status == 200
+        assert StreamClient(web, key).status == 200
 
 
 @pytest.mark.any_store
 def test_a_server_that_stops_ends_its_streams_itself(app):
     """A stream that stayed open would keep the server for its whole grace period."""
-    with served(app.settings, grace=600) as web:
-        ears = [Ear(web, text(app)).ready() for _ in range(5)]
+    with run_server(app.settings, grace=600) as web:
+        ears = [StreamClient(web, text(app)).ready() for _ in range(5)]
         web.stop()
         for ear in ears:
             until(lambda ear=ear: not ear.read(), 5, "the end of the stream")
@@ -194,26 +192,26 @@ def test_a_server_that_stops_ends_its_streams_itself(app):
 
 @pytest.mark.any_store
 def test_the_hub_reads_only_while_somebody_listens(app, web):
-    ear = Ear(web, text(app)).ready()
+    ear = StreamClient(web, text(app)).ready()
     until(lambda: web.hub._listeners, 10, "a listener")
     ear.close()
     until(lambda: web.hub._reader is None and not web.hub._open, 10, "the end of the reader")
 
 
-def test_progress_is_told_without_an_id(app, web, monkeypatch):
-    monkeypatch.setattr(hubs, "PROGRESS_EVERY", 0.1)
+def test_progress_events_have_no_id(app, web, monkeypatch):
+    monkeypatch.setattr(hubs, "PROGRESS_INTERVAL", 0.1)
     from support.store import open_worker
 
     job = app.enqueue("works", owner="acme")
     open_worker(app.store, "w_9")
     with app.store.begin() as unit:
-        (lease,) = unit.take("w_9", [job.id], 1)
-    ear = Ear(web, text(app, "acme"), query=f"?filter=job:{job.id}").ready()
-    stranger = Ear(web, text(app, "other"), query=f"?filter=job:{job.id}").ready()
+        (lease,) = unit.claim_jobs("w_9", [job.id], 1)
+    ear = StreamClient(web, text(app, "acme"), query=f"?filter=job:{job.id}").ready()
+    stranger = StreamClient(web, text(app, "other"), query=f"?filter=job:{job.id}").ready()
     until(lambda: len(web.hub._listeners) == 2, 10, "listeners")
     with app.store.begin() as unit:
-        unit.progress("w_9", [(job.id, lease.token, 0.25, "a quarter\nid: 7")])
-    ear.hear(lambda ear: ear.frames)
+        unit.update_progress("w_9", [(job.id, lease.token, 0.25, "a quarter\nid: 7")])
+    ear.read_until(lambda ear: ear.frames)
     assert (ear.frames[0].id, ear.frames[0].event) == (None, "job.progress")
     assert (ear.frames[0].data["job_id"], ear.frames[0].data["progress"]) == (job.id, 0.25)
     assert stranger.frames == []

@@ -8,7 +8,7 @@ import pytest
 
 from mulligan import Context, Fail, Policy
 from mulligan.core.errors import ConfigError, NotFound, Refused
-from mulligan.jobs.search import index_again, index_all
+from mulligan.jobs.search import index_kind, reindex_job
 from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.storage import search_queries as skimming
 from support.store import sql
@@ -37,7 +37,7 @@ def ids(jobs):
     return [job.id for job in jobs]
 
 
-def test_a_declared_argument_finds_jobs_without_any_other_word(app, bill):
+def test_an_indexed_argument_alone_finds_jobs(app, bill):
     made = [bill.enqueue(customer=n % 3, address={"city": "Rome"}) for n in range(6)]
     assert ids(app.jobs.list("arg.customer:1")) == [made[4].id, made[1].id]
     assert ids(app.jobs.list("arg.customer:1 arg.address.city:Rome kind:bill")) == [
@@ -48,13 +48,13 @@ def test_a_declared_argument_finds_jobs_without_any_other_word(app, bill):
     assert app.jobs.list("arg.customer:7") == []
 
 
-def test_bulk_and_by_name_are_found_the_same_way(app, bill):
+def test_jobs_enqueued_in_bulk_or_by_name_are_indexed(app, bill):
     many = bill.enqueue_many([{"customer": n} for n in range(4)])
     named = app.enqueue("bill", {"customer": 2})
     assert ids(app.jobs.list("arg.customer:2")) == [named.id, many[2].id]
 
 
-def test_an_app_that_has_only_the_manifest_indexes_too(app, make_app, bill):
+def test_an_app_without_handlers_indexes_by_the_manifest(app, make_app, bill):
     app.run_inline()
     other = make_app()
     job = other.enqueue("bill", {"customer": 9})
@@ -68,12 +68,12 @@ def test_jobs_of_a_schedule_are_indexed(app, bill):
     assert app.jobs.count("arg.customer:5") == 1
 
 
-def test_kinds_that_declare_nothing_write_nothing(app, note):
+def test_kinds_without_an_index_write_no_index_rows(app, note):
     note.enqueue(customer=1)
     assert sql(app.store, "SELECT count(*) FROM {p}job_arg") == [(0,)]
 
 
-def test_an_argument_that_nobody_indexes_needs_a_place_and_a_time(app, note):
+def test_an_unindexed_argument_needs_a_narrow_filter(app, note):
     job = note.options(owner="acme").enqueue(customer=1)
     note.enqueue(customer=2, order={"customer": 1})
     for narrow in ("kind:note", "owner:acme"):
@@ -89,17 +89,17 @@ def test_an_argument_that_nobody_indexes_needs_a_place_and_a_time(app, note):
             app.jobs.count(text)
 
 
-def test_a_kind_that_does_not_index_is_read_although_another_does(app, bill, note):
+def test_a_kind_without_the_index_is_searched_by_payload(app, bill, note):
     bill.enqueue(customer=1)
     job = note.enqueue(customer=1)
-    with pytest.raises(Refused, match="indexed by bill alone"):
+    with pytest.raises(Refused, match="indexed only by bill"):
         app.jobs.list("arg.customer:1 kind:note")
     assert ids(app.jobs.list("arg.customer:1 kind:note since:1h")) == [job.id]
     assert len(app.jobs.list("arg.customer:1 kind:note,bill since:1h")) == 2
     assert len(app.jobs.list("arg.customer:1")) == 1
 
 
-def test_groups_of_an_indexed_argument_count_what_their_list_shows(app, bill, note):
+def test_group_counts_by_an_indexed_argument_match_the_list(app, bill, note):
     for n in range(6):
         bill.enqueue(customer=n % 2, fail=True)
     app.run_inline()
@@ -115,7 +115,7 @@ ELEVEN = [f"a{n}" for n in range(11)]
 @pytest.mark.parametrize(
     "said", ["", "a b", "x:y", ("customer", 7), 5, "nobody", ELEVEN, "address."]
 )
-def test_an_index_names_arguments_that_there_are(app, said):
+def test_an_index_must_name_existing_arguments(app, said):
     with pytest.raises(ConfigError, match="kind 'work': index"):
 
         @app.job(name="work", index=said)
@@ -137,46 +137,44 @@ def test_the_manifest_carries_the_index(app, bill):
     )
 
 
-# -- jobs that came before ----------------------------------------------------------------------------
-def test_old_jobs_are_found_once_they_are_indexed(app, make_app, bill):
+# -- jobs that came before -----------------------------------------------------------------------
+def test_index_kind_indexes_older_jobs(app, make_app, bill):
     early = make_app()
     old = [early.enqueue("bill", {"customer": 1}) for _ in range(3)]
     app.run_inline()
     new = bill.enqueue(customer=1)
     assert ids(app.jobs.list("arg.customer:1")) == [new.id]
-    assert index_all(app.store, "bill") == 4
+    assert index_kind(app.store, "bill") == 4
     assert ids(app.jobs.list("arg.customer:1")) == [new.id, *ids(reversed(old))]
-    assert index_all(app.store, "bill") == 4
+    assert index_kind(app.store, "bill") == 4
 
 
-def test_only_a_kind_that_declares_one_can_be_indexed(app, note):
+def test_index_kind_refuses_a_kind_without_an_index(app, note):
     with pytest.raises(NotFound):
-        index_all(app.store, "note")
+        index_kind(app.store, "note")
     app.run_inline()
     with pytest.raises(Refused, match="declares no index"):
-        index_all(app.store, "note")
+        index_kind(app.store, "note")
 
 
-def test_a_payload_that_changes_is_indexed_again(app, bill):
+def test_a_changed_payload_is_reindexed(app, bill):
     job = bill.enqueue(customer=1)
     with app.store.begin() as unit:
-        index_again(unit, KindSpec("bill", index=("customer",)), job.id, '{"customer":2}')
+        reindex_job(unit, KindSpec("bill", index=("customer",)), job.id, '{"customer":2}')
     assert (app.jobs.count("arg.customer:1"), app.jobs.count("arg.customer:2")) == (0, 1)
 
 
-# -- answers that say what they are -------------------------------------------------------------------
-def test_a_count_says_when_it_stopped(app, note):
+# -- answers that say what they are --------------------------------------------------------------
+def test_a_count_reports_that_it_was_capped(app, note):
     note.enqueue_many([{"customer": n} for n in range(5)])
     whole, cut = app.jobs.count("kind:note"), app.jobs.count("kind:note", cap=3)
     assert (whole, whole.capped, whole.partial) == (5, False, False)
     assert (cut, cut.capped, cut.partial) == (3, True, False)
 
 
-def test_a_list_and_a_count_say_that_they_are_a_part_and_where_to_go_on(
-    app, bill, note, monkeypatch
-):
-    monkeypatch.setattr(skimming, "EXAMINED", 10)
-    monkeypatch.setattr(skimming, "AT_FIRST", 5)
+def test_a_partial_list_and_count_report_it_and_the_cursor(app, bill, note, monkeypatch):
+    monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 10)
+    monkeypatch.setattr(skimming, "FIRST_EXAMINED", 5)
     old = bill.enqueue(customer=1)
     note.enqueue_many([{"customer": n} for n in range(15)])
     first = app.jobs.list("kind:bill")
@@ -187,7 +185,7 @@ def test_a_list_and_a_count_say_that_they_are_a_part_and_where_to_go_on(
     assert (count, count.partial) == (0, True)
 
 
-def test_a_full_page_names_the_next_one(app, note):
+def test_a_full_page_has_a_cursor(app, note):
     note.enqueue_many([{"customer": n} for n in range(5)])
     seen, cursor = [], None
     for _ in range(3):

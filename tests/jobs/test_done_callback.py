@@ -10,7 +10,7 @@ import pytest
 
 from mulligan import Context, Fail, Fixed, Policy, Snooze, Unique
 from mulligan.worker import upkeep
-from support.app_tools import advance, attempts_of, ran, told
+from support.app_tools import advance, event_types, load_attempts, run_job
 from support.waiting import until
 
 ONCE = Policy(max_retries=0)
@@ -34,19 +34,19 @@ def made(app):
     return render
 
 
-def test_a_result_that_exists_is_the_result_and_the_handler_is_not_called(app, made):
+def test_an_existing_result_skips_the_handler(app, made):
     first, second = made.enqueue(clip=7), made.enqueue(clip=7)
-    assert ran(app, first).result == "clip 7"
+    assert run_job(app, first).result == "clip 7"
     assert second.refresh().result == "clip 7"
     assert app.calls == [(7, "small")]
     assert (first.refresh().cost, second.refresh().cost) == (3, 0)
 
 
-def test_that_it_was_skipped_can_be_seen_everywhere(app, made):
+def test_a_skipped_attempt_is_visible_in_events_history_and_story(app, made):
     app.made[7] = "there"
-    job = ran(app, made.enqueue(clip=7))
+    job = run_job(app, made.enqueue(clip=7))
     assert (job.state, job.result) == ("succeeded", "there")
-    (attempt,) = attempts_of(app, job)
+    (attempt,) = load_attempts(app, job)
     assert (attempt.ended, json.loads(attempt.judged)) == ("returned", {"skipped": True})
     assert "the result already existed" in attempt.reason
     event = app.jobs.history(job.id)[-1]
@@ -54,12 +54,12 @@ def test_that_it_was_skipped_can_be_seen_everywhere(app, made):
     assert (
         "without calling the handler: the result already existed" in app.jobs.explain(job.id).text
     )
-    assert "skipped" not in app.jobs.history(ran(app, made.enqueue(clip=8)).id)[-1].data
+    assert "skipped" not in app.jobs.history(run_job(app, made.enqueue(clip=8)).id)[-1].data
 
 
 @pytest.mark.parametrize("handler_async", [False, True], ids=["def", "async def"])
 @pytest.mark.parametrize("done_async", [False, True], ids=["plain done", "async done"])
-def test_both_colours_of_both(app, handler_async, done_async):
+def test_sync_and_async_handlers_work_with_sync_and_async_done(app, handler_async, done_async):
     seen = []
 
     def look(ctx: Context, clip: int) -> str | None:
@@ -87,15 +87,15 @@ def test_both_colours_of_both(app, handler_async, done_async):
 
 
 @pytest.mark.parametrize("result", ["", 0, False, [], {}])
-def test_only_none_means_go_on(app, result):
+def test_only_none_from_done_calls_the_handler(app, result):
     @app.job(done=lambda: result)
     def work() -> str:
         return "called"
 
-    assert ran(app, work.enqueue()).result == result
+    assert run_job(app, work.enqueue()).result == result
 
 
-def test_what_it_raises_is_a_failure_of_the_attempt_and_it_is_asked_again(app):
+def test_an_error_in_done_fails_the_attempt_and_done_is_called_again(app):
     looks = []
 
     def look() -> None:
@@ -107,40 +107,40 @@ def test_what_it_raises_is_a_failure_of_the_attempt_and_it_is_asked_again(app):
     def work() -> str:
         return "made"
 
-    job = ran(app, work.enqueue())
+    job = run_job(app, work.enqueue())
     assert (job.state, job.failures, job.result, len(looks)) == ("succeeded", 1, "made", 2)
-    attempt = attempts_of(app, job)[0]
+    attempt = load_attempts(app, job)[0]
     assert (attempt.ended, json.loads(attempt.evidence)["asked"]) == ("failed", "done")
 
 
-def test_an_outcome_is_an_outcome_here_too(app):
+def test_done_may_return_an_outcome(app):
     answers = [Snooze(60, "still being made"), Fail("BROKEN", final=True)]
 
     @app.job(done=lambda: answers.pop(0), policy=ONCE)
     def work() -> str:
         return "called"
 
-    job = ran(app, work.enqueue())
-    assert (job.state, told(app, job)[-1]) == ("queued", "snoozed")
+    job = run_job(app, work.enqueue())
+    assert (job.state, event_types(app, job)[-1]) == ("queued", "snoozed")
     advance(app, 61)
-    assert ran(app, job).error["code"] == "BROKEN"
+    assert run_job(app, job).error["code"] == "BROKEN"
 
 
-def test_a_result_that_cannot_be_kept_is_refused_as_ever(app):
+def test_an_invalid_result_of_done_is_refused(app):
     @app.job(done=lambda: {1, object()}, policy=ONCE)
     def work() -> str:
         return "called"
 
-    assert ran(app, work.enqueue()).error["code"] == "RESULT_NOT_JSON"
+    assert run_job(app, work.enqueue()).error["code"] == "RESULT_NOT_JSON"
 
 
-def test_a_skipped_attempt_says_nothing_about_what_it_uses(app):
+def test_a_skipped_attempt_does_not_count_for_its_dependencies(app):
     @app.job(uses="gateway", done=lambda: "there")
     def call() -> str:
         return "called"
 
     for _ in range(3):
-        ran(app, call.enqueue())
+        run_job(app, call.enqueue())
     assert app.dependencies.get("gateway").calls == 0
 
 
@@ -149,11 +149,11 @@ def test_a_handler_with_any_arguments_may_have_a_done_with_any_arguments(app):
     def work(ctx: Context, a: int, **more: int) -> str:
         return "called"
 
-    assert ran(app, work.enqueue(a=1, b=2)).result == [["a", 1], ["b", 2]]
+    assert run_job(app, work.enqueue(a=1, b=2)).result == [["a", 1], ["b", 2]]
 
 
 @pytest.mark.any_store
-def test_a_worker_asks_too_and_its_time_counts(start, store_url, tmp_path):
+def test_a_worker_calls_done_within_the_time_limit(start, store_url, tmp_path):
     worker = start(app="support.finished:app")
     from support.finished import app as finished
 
@@ -165,7 +165,7 @@ def test_a_worker_asks_too_and_its_time_counts(start, store_url, tmp_path):
         until(lambda: second.refresh().state == "succeeded", what="the second is skipped")
         assert [event.data.get("skipped") for event in finished.jobs.history(second.id)][-1] is True
         assert Path(place).read_text() == "made once"
-        slow = finished.enqueue("slow_look")
+        slow = finished.enqueue("slow_check")
         until(lambda: slow.refresh().state == "dead", 30, what="the look ran out of time")
         assert slow.refresh().error["code"] == "TIMEOUT"
     assert worker.process.poll() is None
@@ -176,10 +176,10 @@ def test_a_unique_key_is_free_once_its_result_is_purged(app):
     def render(clip: int) -> float:
         return time.monotonic()
 
-    first = ran(app, render.enqueue(clip=7))
+    first = run_job(app, render.enqueue(clip=7))
     assert render.enqueue(clip=7).id == first.id
     advance(app, app.settings.retention.succeeded + 1)
     upkeep.prune(app.store, app.settings, {})
     second = render.enqueue(clip=7)
     assert (second.id != first.id, second.deduplicated) == (True, False)
-    assert ran(app, second).state == "succeeded"
+    assert run_job(app, second).state == "succeeded"

@@ -9,8 +9,8 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.core.errors import PayloadRefused
-from mulligan.core.job import NewJob, NewJobColumns, in_columns
-from mulligan.manifest.arguments import MOST_LEVELS, all_json, to_json
+from mulligan.core.job import NewJob, NewJobColumns, as_columns
+from mulligan.manifest.arguments import MAX_DEPTH, to_json, to_json_many
 from support.store import log_of, sql
 
 PAYLOADS = [
@@ -33,17 +33,17 @@ def render(app):
     return render
 
 
-def test_they_are_what_is_stored(app, render):
+def test_the_returned_jobs_are_what_is_stored(app, render):
     jobs = render.options(
         owner="acme", priority=3, delay=60, deadline=600, max_retries=7
     ).enqueue_many(PAYLOADS)
-    beside = {"why": "in other words", "_again": None}
+    beside = {"why": "in other words", "_reload": None}
     for job in jobs:
         assert {**vars(job), **beside} == {**vars(job.refresh()), **beside}
     assert [job.id for job in jobs] == sorted(job.id for job in jobs)
 
 
-def test_the_answer_is_a_list_however_many_they_are(app, render):
+def test_enqueue_many_returns_a_list_of_any_length(app, render):
     for many in (0, 1, 2, 5):
         jobs = render.enqueue_many(PAYLOADS[:many])
         assert type(jobs) is list
@@ -51,7 +51,7 @@ def test_the_answer_is_a_list_however_many_they_are(app, render):
         assert json.dumps(jobs, default=lambda job: job.id) == json.dumps([job.id for job in jobs])
 
 
-def test_one_dict_that_is_filled_anew_for_each_job_gives_each_its_own_payload(render):
+def test_a_reused_dict_gives_each_job_its_payload(render):
     def rows():
         row = {}
         for clip in range(4):
@@ -63,7 +63,7 @@ def test_one_dict_that_is_filled_anew_for_each_job_gives_each_its_own_payload(re
     ]
 
 
-def test_one_list_that_is_filled_anew_for_each_job_too(app):
+def test_a_reused_list_gives_each_job_its_payload(app):
     @app.job(name="tag")
     def tag(tags: list[int]) -> None: ...
 
@@ -78,7 +78,7 @@ def test_one_list_that_is_filled_anew_for_each_job_too(app):
     ]
 
 
-def test_what_one_caller_gave_as_a_name_is_not_given_to_another(render):
+def test_str_subclasses_of_a_caller_are_not_cached_for_others(render):
     class Owner(StrEnum):
         ACME = "acme of somebody"
 
@@ -88,7 +88,7 @@ def test_what_one_caller_gave_as_a_name_is_not_given_to_another(render):
 
 @pytest.mark.parametrize("owner", ["", 'ac"me'])
 @pytest.mark.parametrize("many", [2, 12, 1001])
-def test_of_each_job_of_a_bulk_is_told_what_is_told_of_one(app, render, owner, many):
+def test_bulk_jobs_have_the_events_of_single_jobs(app, render, owner, many):
     batch = app.batch("all", owner=owner)
     kinds = [render.options(owner=owner), render.options(owner=owner, batch=batch)]
     for kind in kinds:
@@ -104,7 +104,7 @@ def _told(event):
     return tuple(event[4:9]), data["kind"], data["queue"], *sorted(data)
 
 
-def test_payloads_of_a_bulk_are_written_as_those_of_single_jobs(app, render):
+def test_bulk_payloads_are_encoded_like_single_payloads(app, render):
     given = [*PAYLOADS, {"name": "first", "clip": 1}, {"clip": 7}]
     together = [job.id for job in render.enqueue_many(given)]
     alone = [render.enqueue(**payload).id for payload in given]
@@ -113,13 +113,13 @@ def test_payloads_of_a_bulk_are_written_as_those_of_single_jobs(app, render):
 
 
 @pytest.mark.parametrize("wrong", [{"clip": "x"}, {"clop": 1}, {"clip": 1, "name": 7}, {}])
-def test_one_wrong_payload_among_right_ones_refuses_all(app, render, wrong):
+def test_one_invalid_payload_refuses_the_whole_bulk(app, render, wrong):
     with pytest.raises(PayloadRefused):
         render.enqueue_many([*PAYLOADS, wrong])
     assert app.jobs.count("kind:render") == 0
 
 
-def test_what_a_function_of_the_payload_does_to_it_stays_with_it(app):
+def test_a_uses_function_cannot_change_the_payload(app):
     @app.job(name="greedy", uses=lambda payload: [payload.pop("to")])
     def greedy(to: str) -> None: ...
 
@@ -134,36 +134,36 @@ VALUES = [
     [{"a": [{}, {}]}],
     [{"a": [{}, {}]}, {}],
     [{}, {}, {"b": "é\x1f\x00\ud800"}],
-    [{"a": "x" * MOST_LEVELS}, {"a": 1.5, "b": None, "c": True}],
+    [{"a": "x" * MAX_DEPTH}, {"a": 1.5, "b": None, "c": True}],
 ]
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_many_texts_at_once_are_those_of_each(values):
-    assert (all_json(values) or [to_json(one, "it") for one in values]) == [
+def test_encoding_many_payloads_equals_encoding_each(values):
+    assert (to_json_many(values) or [to_json(one, "it") for one in values]) == [
         to_json(one, "it") for one in values
     ]
 
 
-def test_what_cannot_be_cut_or_written_is_left_to_one_by_one():
+def test_bulk_encoding_falls_back_to_single_encoding():
     deep = {}
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_DEPTH):
         deep = {"a": deep}
     for values in ([{"a": "},{"}], [{"a": float("nan")}], [{"a": object()}], [{}, deep], []):
-        assert all_json(values) is None
+        assert to_json_many(values) is None
 
 
-def test_columns_are_the_rows_they_stand_for():
+def test_job_columns_equal_their_rows():
     rows = [NewJob(str(n), "render", "default", f'{{"n":{n}}}', owner="acme") for n in range(4)]
-    alike = in_columns(rows)
+    alike = as_columns(rows)
     assert isinstance(alike, NewJobColumns)
     assert [*alike] == [alike[n] for n in range(4)] == rows
     assert [*alike[1:3]] == rows[1:3]
-    assert in_columns(alike) is alike
-    assert in_columns([*rows, rows[0]._replace(priority=1)]) is None
+    assert as_columns(alike) is alike
+    assert as_columns([*rows, rows[0]._replace(priority=1)]) is None
 
 
-def test_the_payload_of_a_job_is_nobody_elses(render):
+def test_the_payload_of_a_job_is_not_shared(render):
     given = [{"clip": n, "name": "x"} for n in range(3)]
     jobs = render.enqueue_many(given)
     given[0]["clip"] = 7

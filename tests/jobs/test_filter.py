@@ -1,4 +1,4 @@
-"""The filter language: what is understood, and what a refusal says."""
+"""Tests of the filter language: what is parsed, and what refusals say."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mulligan.jobs.filter import parse_filter
         ("owner:'a b'", {"owner": "a b"}),
         ("'owner:a b'", {"owner": "a b"}),
         ("owner:", {"owner": ""}),
-        ('"moov atom"', {"words": ("moov atom",)}),
-        ("kind:render 'moov atom' \"x: y\"", {"kind": "render", "words": ("moov atom", "x: y")}),
+        ('"moov atom"', {"terms": ("moov atom",)}),
+        ("kind:render 'moov atom' \"x: y\"", {"kind": "render", "terms": ("moov atom", "x: y")}),
         ("arg.customer:42", {"arg.customer": "42"}),
         ("arg.a.b:x,y arg.note:", {"arg.a.b": "x,y", "arg.note": ""}),
         ("'arg.city:New York'", {"arg.city": "New York"}),
@@ -35,12 +35,12 @@ from mulligan.jobs.filter import parse_filter
         ("arg.url:http://x", {"arg.url": "http://x"}),
     ],
 )
-def test_understood(text, found):
+def test_filters_are_parsed(text, found):
     assert parse_filter(text) == found
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "hint"),
     [
         ("stat:dead", "did you mean state:?"),
         (
@@ -53,24 +53,24 @@ def test_understood(text, found):
         ("code:A,,B", "a value is missing"),
         ("class:weird", "no such class; one of transient"),
         ("phase:weird", "no such phase; one of scheduled"),
-        ("phase:ready", "write state:queued"),
+        ("phase:ready", "Use state:queued"),
         ("state:dead state:parked", "state:a,b"),
-        ("state:queued code:X", "leave one of them out"),
+        ("state:queued code:X", "Remove one of the two"),
         ("arg.customer", "arg.customer:42"),
         ("arg.:42", "arg.customer:42"),
         ("arg..a:42", "arg.customer:42"),
-        ("arg.a:1 arg.a:2", "leave one of them out"),
-        ("owner:a owner:b", "leave one of them out"),
-        (" ".join(f"arg.a{n}:1" for n in range(6)), "5 arguments at most"),
+        ("arg.a:1 arg.a:2", "Remove one of them"),
+        ("owner:a owner:b", "Remove one of them"),
+        (" ".join(f"arg.a{n}:1" for n in range(6)), "at most 5 arguments"),
         ("since:soon", "since:30s"),
         ('"moov', "No closing quotation"),
-        ('""', "the quotes are empty"),
-        ("group:" + ",".join(map(str, range(21))), "20 at most"),
-        ('"a" "b" "c" "d" "e" "f"', "5 at most"),
-        ("state:dead\x07", "cannot be printed"),
+        ('""', "a quoted term is empty"),
+        ("group:" + ",".join(map(str, range(21))), "at most 20"),
+        ('"a" "b" "c" "d" "e" "f"', "at most 5"),
+        ("state:dead\x07", "unprintable characters"),
     ],
 )
-def test_refused_with_what_would_be_right(text, words):
+def test_a_refused_filter_says_what_to_write_instead(text, hint):
     with pytest.raises(Refused, match=r"^filter") as refused:
         parse_filter(text)
-    assert words in str(refused.value)
+    assert hint in str(refused.value)

@@ -14,7 +14,7 @@ import pytest
 from mulligan import Context, Fixed, Park, Policy, State
 from mulligan.core.errors import NotFound, Refused, WaitTimeout
 from mulligan.core.ids import LENGTH
-from support.app_tools import ran, stand_by
+from support.app_tools import register_idle_worker, run_job
 from support.waiting import until
 
 NOBODY = ["nosuchjob", "0" * LENGTH, "", "' OR 1=1 --", "%", "nul\x00", "half\ud800", "x" * 5000]
@@ -37,7 +37,7 @@ def kinds(app):
     return good, bad, asks
 
 
-# -- wait -------------------------------------------------------------------------------------------
+# -- wait ----------------------------------------------------------------------------------------
 def test_wait_returns_a_job_that_has_ended_or_needs_a_person(app, kinds):
     jobs = [kind.enqueue() for kind in kinds]
     app.run_inline()
@@ -52,16 +52,16 @@ def test_wait_returns_a_job_that_has_ended_or_needs_a_person(app, kinds):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
-def test_wait_raises_when_its_timeout_is_over_and_the_job_goes_on(app, kinds, timeout):
+def test_wait_raises_after_its_timeout_and_leaves_the_job_running(app, kinds, timeout):
     job = kinds[0].enqueue()
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="still queued"):
         app.jobs.wait(job.id, timeout)
     assert timeout <= time.monotonic() - began
-    assert ran(app, job).result == "done"
+    assert run_job(app, job).result == "done"
 
 
-def test_wait_sees_the_end_that_comes_while_it_waits(app, make_app):
+def test_wait_returns_when_the_job_ends_meanwhile(app, make_app):
     runs, go = threading.Event(), threading.Event()
 
     @app.job
@@ -92,8 +92,8 @@ def test_an_unknown_id_is_not_found_whatever_it_looks_like(app, call):
             getattr(app.jobs, call)(job_id)
 
 
-# -- get, refresh, history --------------------------------------------------------------------------
-def test_a_job_in_the_hand_is_a_picture_and_refresh_takes_a_new_one(app, kinds):
+# -- get, refresh, history -----------------------------------------------------------------------
+def test_a_job_is_a_snapshot_and_refresh_reads_it_again(app, kinds):
     job = kinds[0].enqueue()
     app.run_inline()
     assert job.state is State.QUEUED
@@ -103,21 +103,21 @@ def test_a_job_in_the_hand_is_a_picture_and_refresh_takes_a_new_one(app, kinds):
         after.state = State.DEAD
 
 
-def test_what_enqueue_returns_is_what_is_read_back(app, kinds):
+def test_enqueue_returns_the_job_as_it_is_read_back(app, kinds):
     fresh = (
         kinds[0]
         .options(owner="acme", priority=-3, delay=60, deadline=3600, unique="key", max_retries=7)
         .enqueue()
     )
     read = app.jobs.get(fresh.id)
-    fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "_again"}]
+    fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "_reload"}]
     assert {name: getattr(fresh, name) for name in fields} == {
         name: getattr(read, name) for name in fields
     }
 
 
 @pytest.mark.parametrize("said", [{}, {"owner": "acme", "delay": 60}], ids=["due", "later"])
-def test_what_a_bulk_returns_is_what_is_read_back(app, said):
+def test_enqueue_many_returns_the_jobs_as_they_are_read_back(app, said):
     @app.job(name="numbered", uses=lambda payload: ["smtp"] if payload["n"] % 2 else [])
     def numbered(n: int, more: dict[str, list[str]] | None = None) -> None: ...
 
@@ -127,7 +127,7 @@ def test_what_a_bulk_returns_is_what_is_read_back(app, said):
     for n, fresh in enumerate(made):
         read = app.jobs.get(fresh.id)
         fields = [
-            name for name in fresh.__dataclass_fields__ if name not in {"why", "phase", "_again"}
+            name for name in fresh.__dataclass_fields__ if name not in {"why", "phase", "_reload"}
         ]
         assert {name: getattr(fresh, name) for name in fields} == {
             name: getattr(read, name) for name in fields
@@ -137,18 +137,18 @@ def test_what_a_bulk_returns_is_what_is_read_back(app, said):
         made[0].state = State.DEAD
     made[0].payload["more"]["a"].append("c")
     assert made[1].payload["more"] == {"a": ["b"]}, "nothing that can change is shared"
-    assert pickle.loads(pickle.dumps(replace(made[2], _again=None))) == made[2]  # noqa: S301 - our own words
+    assert pickle.loads(pickle.dumps(replace(made[2], _again=None))) == made[2]
 
 
-def test_a_due_job_says_whether_anybody_could_run_it(app, kinds):
+def test_a_due_job_says_whether_a_worker_can_run_it(app, kinds):
     job = kinds[0].enqueue()
     assert job.refresh().phase == "no_worker"
-    stand_by(app)
+    register_idle_worker(app)
     assert job.refresh().phase == "ready"
 
 
 @pytest.mark.seed("003-55")
-def test_history_tells_everything_in_order_with_who_and_when(app):
+def test_history_returns_events_in_order_with_actor_and_time(app):
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
     def again(ctx: Context) -> str:
         if ctx.token < 3:
@@ -156,9 +156,9 @@ def test_history_tells_everything_in_order_with_who_and_when(app):
         return "done"
 
     job = again.options(owner="acme").enqueue()
-    ran(app, job)
+    run_job(app, job)
     app.jobs.retry(job.id, reason="fixed it")
-    ran(app, job)
+    run_job(app, job)
     story = app.jobs.history(job.id)
     words = [
         "queued",
@@ -189,8 +189,8 @@ def test_history_tells_everything_in_order_with_who_and_when(app):
     )
 
 
-# -- lists ------------------------------------------------------------------------------------------
-def test_lists_filter_by_what_they_name_newest_first(app, kinds):
+# -- lists ---------------------------------------------------------------------------------------
+def test_lists_filter_by_field_and_are_newest_first(app, kinds):
     good, bad, asks = kinds
     jobs = [
         good.enqueue(),
@@ -244,19 +244,19 @@ def test_pages_follow_each_other_without_gap_or_overlap(app, kinds):
         ("colour:red", "fields"),
     ],
 )
-def test_a_filter_nobody_understands_is_refused_with_what_would_be_right(app, words, said):
+def test_an_invalid_filter_is_refused_with_a_hint(app, words, said):
     with pytest.raises(Refused, match=said):
         app.jobs.list(words)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001, 10**9])
-def test_a_page_has_a_size(app, limit):
+def test_an_invalid_page_size_is_refused(app, limit):
     with pytest.raises(Refused, match="limit"):
         app.jobs.list(limit=limit)
 
 
-# -- ids --------------------------------------------------------------------------------------------
-def test_as_much_of_an_id_as_makes_it_unique_is_enough(app, kinds):
+# -- ids -----------------------------------------------------------------------------------------
+def test_a_unique_prefix_resolves_to_the_id(app, kinds):
     jobs = [kinds[0].enqueue() for _ in range(3)]
     for job in jobs:
         for length in (LENGTH, LENGTH - 1, LENGTH - 8):
@@ -266,14 +266,14 @@ def test_as_much_of_an_id_as_makes_it_unique_is_enough(app, kinds):
 
 
 @pytest.mark.parametrize("prefix", ["zzzz", "%", "_", "nul\x00", "half\ud800"])
-def test_a_beginning_of_no_id_is_not_found(app, kinds, prefix):
+def test_an_unknown_prefix_is_not_found(app, kinds, prefix):
     kinds[0].enqueue()
     with pytest.raises(NotFound):
         app.jobs.resolve(prefix)
 
 
-# -- awaitable --------------------------------------------------------------------------------------
-def test_all_of_it_can_be_awaited(app, kinds):
+# -- awaitable -----------------------------------------------------------------------------------
+def test_all_methods_can_be_awaited(app, kinds):
     good, *_ = kinds
 
     async def walk() -> list[object]:
@@ -314,7 +314,7 @@ def test_all_of_it_can_be_awaited(app, kinds):
     ]
 
 
-def test_run_inline_inside_a_loop_says_what_to_write(app):
+def test_run_inline_inside_an_event_loop_names_the_alternative(app):
     async def wrong() -> None:
         app.run_inline()
 
@@ -322,15 +322,15 @@ def test_run_inline_inside_a_loop_says_what_to_write(app):
         asyncio.run(wrong())
 
 
-def test_an_app_that_is_closed_opens_again_when_it_is_asked(app, kinds):
+def test_a_closed_app_reopens_on_use(app, kinds):
     job = kinds[0].enqueue()
     app.close()
     app.close()
     assert app.jobs.get(job.id).id == job.id
-    until(lambda: ran(app, job).result == "done")
+    until(lambda: run_job(app, job).result == "done")
 
 
-def test_hundreds_who_wait_on_one_loop_leave_its_threads_free(app, kinds):
+def test_hundreds_of_async_waits_leave_threads_free(app, kinds):
     async def wait_for_all() -> set[str]:
         jobs = kinds[0].enqueue_many([{}] * 200)
         waiting = [asyncio.create_task(app.aio.jobs.wait(job.id, 30)) for job in jobs]
@@ -340,12 +340,12 @@ def test_hundreds_who_wait_on_one_loop_leave_its_threads_free(app, kinds):
     assert asyncio.run(wait_for_all()) == {State.SUCCEEDED}
 
 
-def test_awaited_or_not_a_wait_gives_up_in_time(app, kinds):
+def test_sync_and_async_waits_time_out(app, kinds):
     with pytest.raises(WaitTimeout, match="still queued"):
         asyncio.run(app.aio.jobs.wait(kinds[0].enqueue().id, 0.1))
 
 
-def test_somebody_elses_job_answers_like_one_that_does_not_exist(app, kinds):
+def test_another_owners_job_counts_as_missing(app, kinds):
     job = kinds[0].options(owner="acme").enqueue()
     assert app.jobs.get(job.id, owner="acme").id == job.id
     assert asyncio.run(app.aio.jobs.get(job.id, owner="acme")).id == job.id
@@ -357,6 +357,6 @@ def test_somebody_elses_job_answers_like_one_that_does_not_exist(app, kinds):
         assert str(refused.value) == str(unknown.value).replace(job.id[:-1], job.id)
 
 
-def test_an_application_can_show_the_numbers_itself(app):
+def test_an_application_can_read_the_metrics(app):
     assert "# TYPE mulligan_queue_depth gauge" in app.metrics()
     assert asyncio.run(app.aio.metrics()) == app.metrics()  # good for five seconds

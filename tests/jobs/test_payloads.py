@@ -19,7 +19,7 @@ from mulligan.config import Settings
 from mulligan.core.errors import ConfigError, MulliganError, PayloadRefused, Refused
 from mulligan.core.ids import new_id
 from mulligan.core.job import NewJob
-from support.app_tools import code_of, private_of, ran, works
+from support.app_tools import assert_other_jobs_run, error_code, load_private, run_job
 
 if TYPE_CHECKING:
     from somewhere import Nothing  # type: ignore[import-not-found]
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def nothing_was_written(app: Mulligan) -> bool:
     with app.store.read() as unit:
-        return app.jobs.list() == [] and unit.events_after(0, 10) == []
+        return app.jobs.list() == [] and unit.list_events_after(0, 10) == []
 
 
 def nested(levels: int) -> list[Any]:
@@ -37,7 +37,7 @@ def nested(levels: int) -> list[Any]:
     return value
 
 
-# -- arguments --------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------
 NOT_TAKEN = [
     ({}, "clip: Field required"),
     ({"clip": "x"}, "clip: .*integer"),
@@ -57,7 +57,7 @@ NOT_TAKEN = [
 ]
 
 
-def test_a_payload_the_handler_does_not_take_is_refused_before_anything_is_written(app):
+def test_a_payload_that_does_not_fit_the_handler_is_refused_before_writing(app):
     @app.job(name="render")
     def render(
         ctx: Context, clip: int, size: Literal["small", "large"] = "small", more: Any = None
@@ -71,7 +71,7 @@ def test_a_payload_the_handler_does_not_take_is_refused_before_anything_is_writt
     assert nothing_was_written(app)
 
 
-def test_where_the_handler_is_not_known_a_payload_must_still_be_json(app):
+def test_without_a_handler_a_payload_must_still_be_json(app):
     for payload in (math.nan, object(), nested(10_000), nested(150), 10**5000, "x" * 1_100_000):
         with pytest.raises(PayloadRefused):
             app.enqueue("elsewhere", {"value": payload})
@@ -104,7 +104,7 @@ def stored(kind: Any, given: dict[str, Any]) -> Any:
         return str(refused).replace("plain", "checked")
 
 
-def test_values_of_the_very_types_that_are_wanted_are_stored_as_a_check_would_leave_them(app):
+def test_values_of_exact_types_are_stored_like_validated_values(app):
     @app.job
     def plain(
         n: int, ratio: float, text: str, flag: bool, maybe: int | None, late: str = ""
@@ -148,7 +148,7 @@ def test_values_of_the_very_types_that_are_wanted_are_stored_as_a_check_would_le
         assert stored(plain, one) == stored(checked, one), one
 
 
-def test_a_default_may_say_more_than_the_annotation(app):
+def test_a_default_may_be_of_another_type_than_the_annotation(app):
     @app.job
     def few(n: int = pydantic.Field(3, le=10)) -> None: ...
 
@@ -167,7 +167,7 @@ class Order(pydantic.BaseModel):
     at: datetime
 
 
-def test_arguments_arrive_as_what_their_annotations_say(app):
+def test_arguments_arrive_with_their_annotated_types(app):
     seen = []
 
     @app.job
@@ -188,7 +188,7 @@ def test_arguments_arrive_as_what_their_annotations_say(app):
     order = Order(id=UUID(int=7), at=datetime(2026, 1, 2, tzinfo=UTC))
     given = (7, Point(1, 2), order, Path("/x"), timedelta(seconds=90), {"a"})
     job = takes.enqueue(*given, flag=True)
-    assert ran(app, job).state is State.SUCCEEDED
+    assert run_job(app, job).state is State.SUCCEEDED
     assert seen == [(*given, 3, True)]
     assert "few" not in job.payload  # a later default applies to what waits in the queue
     with pytest.raises(PayloadRefused, match="few"):
@@ -208,7 +208,9 @@ def test_parameters_may_have_any_name(app):
     ) -> Any:
         return [model_config, schema, self_, copy, _hidden, arg__x, json]
 
-    done = ran(app, odd.enqueue(model_config="m", schema=1, self_=2, copy=3, _hidden=4, arg__x=5))
+    done = run_job(
+        app, odd.enqueue(model_config="m", schema=1, self_=2, copy=3, _hidden=4, arg__x=5)
+    )
     assert done.result == ["m", 1, 2, 3, 4, 5, 3]
     assert done.payload == {
         "model_config": "m",
@@ -231,16 +233,19 @@ def test_parameters_may_have_any_name(app):
     assert (properties["schema"]["title"], properties["schema"]["type"]) == ("Schema", "integer")
 
 
-def test_further_keywords_are_taken_where_the_handler_takes_them(app):
+def test_extra_keywords_are_accepted_if_the_handler_has_kwargs(app):
     @app.job
     def open_minded(a: int, **rest: Any) -> Any:
         return [a, rest]
 
-    assert ran(app, open_minded.enqueue(1, b=2, schema=[3])).result == [1, {"b": 2, "schema": [3]}]
+    assert run_job(app, open_minded.enqueue(1, b=2, schema=[3])).result == [
+        1,
+        {"b": 2, "schema": [3]},
+    ]
 
 
 @pytest.mark.parametrize("where", ["first", "last", "optional"])
-def test_the_context_is_found_by_its_annotation_wherever_it_stands(app, where):
+def test_the_context_parameter_is_found_by_its_annotation(app, where):
     def first(ctx: Context, n: int) -> Any:
         return [ctx.attempt, n]
 
@@ -252,12 +257,12 @@ def test_the_context_is_found_by_its_annotation_wherever_it_stands(app, where):
 
     function = {"first": first, "last": last, "optional": optional}[where]
     kind = app.job(function)
-    assert ran(app, kind.enqueue(n=7)).result == [1, 7]
+    assert run_job(app, kind.enqueue(n=7)).result == [1, 7]
     assert "ctx" not in app.registry.handlers[kind.name].spec.schema["properties"]
-    assert app.registry.handlers[kind.name].spec.remembers
+    assert app.registry.handlers[kind.name].spec.needs_history
 
 
-def test_options_beside_the_function_count_and_what_is_no_function_is_refused_with_advice(app):
+def test_job_decorator_takes_options_and_refuses_non_functions(app):
     def shout(n: int) -> Any:
         return n
 
@@ -267,7 +272,7 @@ def test_options_beside_the_function_count_and_what_is_no_function_is_refused_wi
             app.job(*wrong)
 
 
-def test_a_kind_of_which_nothing_is_given_a_context_remembers_nothing(app):
+def test_a_handler_without_a_context_parameter_gets_none(app):
     def plain(n: int) -> Any:
         return n
 
@@ -280,22 +285,22 @@ def test_a_kind_of_which_nothing_is_given_a_context_remembers_nothing(app):
         "can_retry": app.job(name="can_retry", can_retry=asked)(plain),
     }
     remembers = {
-        name for name, kind in kinds.items() if app.registry.handlers[kind.name].spec.remembers
+        name for name, kind in kinds.items() if app.registry.handlers[kind.name].spec.needs_history
     }
     assert remembers == {"done", "can_retry"}
 
 
-def test_names_known_only_to_type_checkers_cost_the_others_nothing(app):
+def test_annotations_under_type_checking_do_not_break_others(app):
     @app.job
     def partly(ctx: Context, n: int, other: Nothing = None) -> Any:
         return [ctx.attempt, n, other]
 
     with pytest.raises(PayloadRefused, match="n:"):
         partly.enqueue(n="x")
-    assert ran(app, partly.enqueue(n=7, other=[1])).result == [1, 7, [1]]
+    assert run_job(app, partly.enqueue(n=7, other=[1])).result == [1, 7, [1]]
 
 
-def test_text_travels_unharmed_whatever_is_in_it(app):
+def test_any_text_survives_the_round_trip(app):
     @app.job
     def echo(value: Any) -> Any:
         return value
@@ -309,11 +314,11 @@ def test_text_travels_unharmed_whatever_is_in_it(app):
         "'; DROP TABLE job; --",
         "%s %(x)s :name ?",
     ):
-        assert ran(app, echo.enqueue(value=value)).result == value
+        assert run_job(app, echo.enqueue(value=value)).result == value
 
 
-# -- a stored payload that no longer fits -----------------------------------------------------------
-def test_a_payload_of_an_older_schema_dies_with_its_code_and_the_others_run(app):
+# -- a stored payload that no longer fits --------------------------------------------------------
+def test_a_payload_of_an_older_schema_dies_and_others_run(app):
     @app.job
     def render(ctx: Context, clip: int) -> int:
         return clip
@@ -327,19 +332,19 @@ def test_a_payload_of_an_older_schema_dies_with_its_code_and_the_others_run(app)
     stored += [(bare.name, text) for text in ('{"old_name":7}', "[1,2]", "7")]
     old = [NewJob(id=new_id(), kind=kind, queue="default", payload=text) for kind, text in stored]
     with app.store.begin() as unit:
-        unit.insert(old, announce=True)
+        unit.insert_jobs(old, announce=True)
     other = render.enqueue(clip=2)
     app.run_inline()
     for new in old:
         done = app.jobs.get(new.id)
-        assert (done.state, code_of(done), done.attempt) == (State.DEAD, "PAYLOAD_REFUSED", 1), (
+        assert (done.state, error_code(done), done.attempt) == (State.DEAD, "PAYLOAD_REFUSED", 1), (
             new.payload
         )
-        assert private_of(app, done)["message"]
+        assert load_private(app, done)["message"]
     assert other.refresh().result == 2
 
 
-# -- options ----------------------------------------------------------------------------------------
+# -- options -------------------------------------------------------------------------------------
 OUT_OF_RANGE = [
     ({"priority": 10}, "priority"),
     ({"priority": -10}, "priority"),
@@ -355,10 +360,10 @@ OUT_OF_RANGE = [
     ({"delay": 1e300}, "delay"),
     ({"delay": "5"}, "delay"),
     ({"delay": True}, "delay"),
-    ({"delay": datetime(2031, 1, 1)}, "delay.*zone"),  # noqa: DTZ001 - the point
+    ({"delay": datetime(2031, 1, 1)}, "delay.*zone"),
     ({"deadline": -1}, "deadline"),
     ({"deadline": math.nan}, "deadline"),
-    ({"deadline": datetime(2031, 1, 1)}, "deadline.*zone"),  # noqa: DTZ001
+    ({"deadline": datetime(2031, 1, 1)}, "deadline.*zone"),
     ({"timeout": 0}, "timeout"),
     ({"timeout": -1}, "timeout"),
     ({"timeout": math.inf}, "timeout"),
@@ -404,7 +409,7 @@ def test_an_option_out_of_range_is_refused_by_name_before_anything_is_written(ap
     assert nothing_was_written(app)
 
 
-def test_an_option_nobody_knows_is_refused(app):
+def test_an_unknown_option_is_refused(app):
     with pytest.raises(Refused, match="prio"):
         app.enqueue("render", {}, prio=3)
     assert nothing_was_written(app)
@@ -419,7 +424,7 @@ def test_a_kind_that_cannot_be_a_name_is_refused(app):
 
 
 @pytest.mark.parametrize("payload", [[1], "abc", 7, [("clip", 1)]])
-def test_a_payload_by_name_that_is_no_mapping_is_refused(app, payload):
+def test_a_payload_by_name_must_be_a_mapping(app, payload):
     with pytest.raises(PayloadRefused):
         app.enqueue("elsewhere", payload)
 
@@ -439,7 +444,7 @@ def test_a_kind_with_a_newline_at_its_end_or_half_a_character_is_refused(app, ki
         (lambda payload: payload["missing"], KeyError),
     ],
 )
-def test_dependencies_by_function_are_checked_like_any_name(app, uses, error):
+def test_computed_dependencies_are_checked(app, uses, error):
     @app.job(uses=uses)
     def render() -> None: ...
 
@@ -448,15 +453,15 @@ def test_dependencies_by_function_are_checked_like_any_name(app, uses, error):
     assert nothing_was_written(app)
 
 
-def test_dependencies_may_be_a_function_of_the_payload(app):
+def test_dependencies_may_be_computed_from_the_payload(app):
     @app.job(uses=lambda payload: [f"host-{payload['host']}", "gateway", "gateway"])
     def fetch(host: str) -> None: ...
 
     assert fetch.enqueue(host="a").uses == ("gateway", "host-a")
 
 
-# -- registration -----------------------------------------------------------------------------------
-def test_a_second_registration_is_refused_naming_both_places(app):
+# -- registration --------------------------------------------------------------------------------
+def test_a_second_registration_is_refused_with_both_locations(app):
     def handler() -> None: ...
 
     def another() -> None: ...
@@ -481,14 +486,17 @@ def test_a_kind_is_named_by_its_function_without_its_module(app):
     boxed = app.job(Box.method)
     prefix = "test_a_kind_is_named_by_its_function_without_its_module.<locals>"
     assert (inner.name, boxed.name) == (f"{prefix}.inner", f"{prefix}.Box.method")
-    assert [ran(app, app.enqueue(kind.name)).result for kind in (inner, boxed)] == ["ran", "ran"]
+    assert [run_job(app, app.enqueue(kind.name)).result for kind in (inner, boxed)] == [
+        "ran",
+        "ran",
+    ]
 
 
 @pytest.mark.parametrize(
     ("register", "words"),
     [
         (lambda app: app.job(lambda *args: None), r"\*args"),
-        (lambda app: app.job(eval("lambda a, /: None")), "no name"),  # noqa: S307 - a positional-only lambda
+        (lambda app: app.job(eval("lambda a, /: None")), "no name"),
         (lambda app: app.job(name="with space")(lambda: None), "kind"),
         (lambda app: app.job(name="pi|pe")(lambda: None), "kind"),
         (lambda app: app.job(queue="with space")(lambda: None), "queue"),
@@ -499,12 +507,12 @@ def test_a_kind_is_named_by_its_function_without_its_module(app):
         (lambda app: app.job(unique=Unique(for_=10**9))(lambda: None), "for_"),
         (lambda app: Unique(by="colour"), "colour"),
         (lambda app: Unique(while_="asleep"), "asleep"),
-        (lambda app: Unique(for_=-1).span, "for_"),
+        (lambda app: Unique(for_=-1).period, "for_"),
         (lambda app: Policy(max_retries=-1), "max_retries"),
         (lambda app: Policy(classes={"transcient": Policy()}), "transient"),
     ],
 )
-def test_a_registration_that_makes_no_sense_is_refused_at_once(register, words):
+def test_an_invalid_registration_is_refused_at_once(register, words):
     with pytest.raises((MulliganError, pydantic.ValidationError), match=words):
         register(Mulligan(settings=Settings()))
 
@@ -529,7 +537,7 @@ def test_an_option_of_a_kind_out_of_range_is_refused_when_it_is_registered(optio
         Mulligan(settings=Settings()).job(**options)(lambda: None)
 
 
-def test_the_decorated_function_is_still_the_plain_function(app):
+def test_the_decorated_function_can_be_called_directly(app):
     @app.job
     def double(ctx: Context, n: int) -> int:
         "Twice as much."
@@ -544,8 +552,8 @@ def test_the_decorated_function_is_still_the_plain_function(app):
     assert (double.__doc__, double.__wrapped__(None, 2)) == ("Twice as much.", 4)
 
 
-# -- unique -----------------------------------------------------------------------------------------
-def test_a_derived_key_is_made_of_what_it_names(app):
+# -- unique --------------------------------------------------------------------------------------
+def test_a_derived_unique_key_uses_the_named_parts(app):
     @app.job(unique=Unique(by=("owner", "payload.file.sha256")))
     def convert(file: dict[str, Any]) -> None: ...
 
@@ -559,7 +567,7 @@ def test_a_derived_key_is_made_of_what_it_names(app):
     assert len({first.id, *(job.id for job in others)}) == 3
 
 
-def test_twins_in_one_call_are_one_job(app):
+def test_duplicates_in_one_call_become_one_job(app):
     @app.job(unique=Unique())
     def render(clip: int) -> None: ...
 
@@ -569,11 +577,11 @@ def test_twins_in_one_call_are_one_job(app):
     assert len(app.jobs.list()) == 2
 
 
-def test_none_of_many_is_kept_when_one_is_refused(app):
+def test_no_job_of_a_bulk_is_stored_if_one_is_refused(app):
     @app.job
     def render(clip: int) -> None: ...
 
     with pytest.raises(PayloadRefused):
         render.enqueue_many([*({"clip": n} for n in range(100)), {"clip": "x"}])
     assert nothing_was_written(app)
-    works(app)
+    assert_other_jobs_run(app)

@@ -8,7 +8,7 @@ import pytest
 
 from mulligan import Fail, Rule, Unique
 from mulligan.core.errors import Refused
-from support.app_tools import told
+from support.app_tools import event_types
 
 NOT_A_PDF = Rule(
     "not-pdf",
@@ -30,7 +30,7 @@ def convert(app):
     return convert
 
 
-def test_its_owner_sees_it_dead_without_an_attempt_judged_by_the_rules_of_its_kind(app, convert):
+def test_a_rejected_job_is_dead_without_an_attempt_and_classified_by_its_kind(app, convert):
     job = convert.options(owner="acme").reject(Fail("NOT_PDF", "starts with PNG"), file="a.png")
     assert (job.state, job.attempts, job.failures, job.owner) == ("dead", 0, 0, "acme")
     assert (job.error["code"], job.error["class"], job.error["rule"]) == (
@@ -39,12 +39,12 @@ def test_its_owner_sees_it_dead_without_an_attempt_judged_by_the_rules_of_its_ki
         "not-pdf",
     )
     assert job.error["message"] == "Only PDF files, please."
-    assert told(app, job) == ["queued", "died"]
+    assert event_types(app, job) == ["queued", "died"]
     assert app.run_inline() == 0
     assert [found.id for found in app.jobs.list("state:dead code:NOT_PDF")] == [job.id]
 
 
-def test_it_holds_no_unique_key_and_can_be_retried_by_hand(app, convert):
+def test_a_rejected_job_frees_its_key_and_can_be_retried(app, convert):
     job = convert.reject(Fail("IO_ERROR"), file="a.pdf")
     assert not job.deduplicated
     again = convert.enqueue(file="a.pdf")
@@ -55,24 +55,24 @@ def test_it_holds_no_unique_key_and_can_be_retried_by_hand(app, convert):
     assert job.refresh().result == "a.pdf as XML"
 
 
-def test_where_a_twin_holds_the_key_the_twin_is_the_answer(app, convert):
+def test_reject_returns_the_job_that_holds_the_unique_key(app, convert):
     first = convert.enqueue(file="a.pdf")
     job = convert.reject(Fail("IO_ERROR"), file="a.pdf")
     assert (job.id, job.deduplicated, job.state) == (first.id, True, "queued")
 
 
-def test_a_batch_hears_of_it(app, convert):
+def test_a_rejected_member_counts_in_its_batch(app, convert):
     batch = app.batch("spring")
     convert.options(batch=batch).reject(Fail("NOT_PDF"), file="a.png")
     batch.seal()
     assert batch.refresh().state == "failed"
 
 
-def test_it_can_be_awaited(app, convert):
+def test_reject_can_be_awaited(app, convert):
     assert asyncio.run(convert.reject_async(Fail("NOT_PDF"), file="a.png")).state == "dead"
 
 
-def test_it_must_say_why_and_cannot_wait_for_anybodys_commit(app, convert):
+def test_reject_needs_a_reason_and_takes_no_connection(app, convert):
     with pytest.raises(Refused, match="takes Fail"):
         convert.reject("because", file="a.png")
     with app.transaction() as tx, pytest.raises(Refused, match="connection="):

@@ -1,4 +1,4 @@
-"""Advice for a dead job: which change would have it retried."""
+"""Tests of the advice for a dead job: which change would have it retried."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 from jobs.test_story_sentences import a_failure
 from mulligan import Policy
 from mulligan.core.attempt import Cls, Ended, Ground, Outcome, Verb
-from mulligan.core.job import SECOND
-from mulligan.jobs.sentences import remedy
+from mulligan.core.durations import SECOND
+from mulligan.jobs.sentences import suggest_remedy
 from mulligan.retries.decide import decide
-from mulligan.retries.policy import RetrySettings, layer
-from support.builders import NOW, a_lease
-from support.builders import a_failure as failed
+from mulligan.retries.policy import RetrySettings, resolve_policy
+from support.builders import NOW, make_lease
+from support.builders import make_failure as failed
 
-POLICY = layer(RetrySettings())
+POLICY = resolve_policy(RetrySettings())
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "expected"),
     [
         ({"cls": "permanent", "rule": "py.programming-error"}, "Policy(retry_unknown=True)"),
-        ({"cls": "invalid_input", "rule": "http.refused"}, "Retry() returned by the handler"),
+        ({"cls": "invalid_input", "rule": "http.refused"}, "return Retry() from the handler"),
         (
             {"cls": "invalid_input", "rule": "http.refused", "code": "HTTP_4XX"},
             'Rule("retry-http-4xx"',
@@ -38,7 +38,7 @@ POLICY = layer(RetrySettings())
         ({"ground": Ground.MAX_RETRIES}, "Policy(max_retries=…)"),
         (
             {"code": "GW", "rule": "gw", "ground": Ground.RULE_LIMIT},
-            "Rule gw allows no more for code GW: give it a larger max_retries=",
+            "Rule gw allows no more retries of code GW: raise its max_retries=",
         ),
         (
             {"cls": "transient", "ground": Ground.CLASS_EXCLUDED},
@@ -64,26 +64,30 @@ POLICY = layer(RetrySettings())
         ({"ended": "lost", "cls": "unknown", "ground": Ground.MAX_LOSSES}, "Policy(max_losses=…)"),
     ],
 )
-def test_the_remedy_follows_from_the_stored_ground(changes, words):
+def test_the_remedy_follows_from_the_stored_ground(changes, expected):
     ground = changes.get("ground", Ground.CLASS_NOT_RETRYABLE)
     columns = {name: value for name, value in changes.items() if name != "ground"}
     attempt = a_failure(verb="die", judged=json.dumps({"ground": ground}), **columns)
-    assert words in remedy(attempt, POLICY)
+    assert expected in suggest_remedy(attempt, POLICY)
 
 
 def test_a_deadline_that_passed_after_a_lost_worker_does_not_advise_more_losses():
     judged = json.dumps({"ground": Ground.DEADLINE})
     attempt = a_failure(verb="die", ended="lost", rule="mulligan.deadline-passed", judged=judged)
-    assert "longer deadline=" in remedy(attempt, POLICY)
+    assert "longer deadline=" in suggest_remedy(attempt, POLICY)
 
 
-def test_switched_off_retries_are_named_first():
-    assert "retry.enabled" in remedy(a_failure(verb="die"), layer(RetrySettings(enabled=False)))
+def test_disabled_retries_are_named_first():
+    assert "retry.enabled" in suggest_remedy(
+        a_failure(verb="die"), resolve_policy(RetrySettings(enabled=False))
+    )
 
 
-def test_a_verdict_of_our_own_without_a_way_out_promises_none():
+def test_a_system_verdict_without_a_remedy_gives_no_advice():
     assert (
-        remedy(a_failure(verb="die", cls="permanent", rule="mulligan.refused", reason=""), POLICY)
+        suggest_remedy(
+            a_failure(verb="die", cls="permanent", rule="mulligan.refused", reason=""), POLICY
+        )
         == ""
     )
 
@@ -99,23 +103,23 @@ REFUSALS = {
     Ground.RULE_LIMIT,
     Ground.MAX_AGE,
 }
-ROOMY = RetrySettings(max_retries=9)
+MANY_RETRIES = RetrySettings(max_retries=9)
 REFUSING = [
-    layer(RetrySettings(enabled=False)),
-    layer(RetrySettings(only=(Cls.TIMEOUT,))),
-    layer(RetrySettings(max_retries=0)),
-    layer(RetrySettings(max_retries=1)),
-    layer(
-        ROOMY,
+    resolve_policy(RetrySettings(enabled=False)),
+    resolve_policy(RetrySettings(only=(Cls.TIMEOUT,))),
+    resolve_policy(RetrySettings(max_retries=0)),
+    resolve_policy(RetrySettings(max_retries=1)),
+    resolve_policy(
+        MANY_RETRIES,
         None,
         Policy(classes={"transient": Policy(max_retries=0), "unknown": Policy(max_retries=0)}),
     ),
-    layer(
-        ROOMY,
+    resolve_policy(
+        MANY_RETRIES,
         None,
         Policy(classes={"transient": Policy(max_retries=1), "unknown": Policy(max_retries=1)}),
     ),
-    layer(ROOMY, None, Policy(max_age=0.001, retry_unknown=False)),
+    resolve_policy(MANY_RETRIES, None, Policy(max_age=0.001, retry_unknown=False)),
 ]
 FAILURES = [
     failed(Cls.INVALID_INPUT, "HTTP_4XX"),
@@ -129,8 +133,10 @@ FAILURES = [
 @pytest.mark.parametrize("policy", REFUSING)
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("final", [False, True])
-def test_every_refusal_of_a_retry_has_a_ground_of_its_own(policy, failure, final):
-    lease = a_lease(failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}')
+def test_every_refusal_of_a_retry_has_its_ground(policy, failure, final):
+    lease = make_lease(
+        failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}'
+    )
     decision = decide(
         lease, Outcome(Ended.FAILED, failure=failure, final=final), policy, NOW + SECOND, Random(1)
     )
@@ -139,13 +145,15 @@ def test_every_refusal_of_a_retry_has_a_ground_of_its_own(policy, failure, final
 
 
 def test_every_ground_of_a_refused_retry_is_reached():
-    lease = a_lease(failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}')
+    lease = make_lease(
+        failures=3, counts='{"classes":{"transient":3,"unknown":3},"codes":{"BOOM":3}}'
+    )
     outcomes = [
         Outcome(Ended.FAILED, failure=one, final=final)
         for one in FAILURES
         for final in (False, True)
     ]
-    policies = [*REFUSING, layer(ROOMY)]
+    policies = [*REFUSING, resolve_policy(MANY_RETRIES)]
     decisions = [
         decide(lease, one, policy, NOW + SECOND, Random(1))
         for one in outcomes

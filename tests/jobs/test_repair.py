@@ -27,11 +27,11 @@ from mulligan.core.errors import (
     RetryRefused,
     UniqueTaken,
 )
-from mulligan.guards.limits import share_of
-from mulligan.jobs.preconditions import hidden
+from mulligan.guards.limits import owner_share
+from mulligan.jobs.preconditions import redact_value
 from mulligan.jobs.service import Jobs
-from mulligan.manifest.declared import speak
-from support.app_tools import advance, attempts_of, ran, row_of, told
+from mulligan.manifest.declared import publish_manifest
+from support.app_tools import advance, event_types, load_attempts, load_row, run_job
 from support.store import sql, together
 
 NOW_OR_NEVER = Policy(max_retries=0)
@@ -51,7 +51,7 @@ def broken(app):
 
 @pytest.fixture
 def dead(app, broken):
-    job = ran(app, broken.options(owner="acme").enqueue(clip=7))
+    job = run_job(app, broken.options(owner="acme").enqueue(clip=7))
     assert job.state == "dead"
     return job
 
@@ -59,7 +59,7 @@ def dead(app, broken):
 def apart(app) -> Jobs:
     """As the command line and the page work: from what a worker has stored, without the app."""
     with app.store.begin() as unit:
-        speak(unit, app.manifest("test"))
+        publish_manifest(unit, app.manifest("test"))
     return Jobs(lambda: app.store, app.settings, actor="cli:ann")
 
 
@@ -69,39 +69,39 @@ def last(app, job):
 
 def unchanged(app, job, call, error, match=None):
     """Refused with this error, and nothing at all has changed."""
-    before, story = row_of(app, job), told(app, job)
+    before, story = load_row(app, job), event_types(app, job)
     with pytest.raises(error, match=match) as refused:
         call()
-    assert row_of(app, job) == before
-    assert told(app, job) == story
+    assert load_row(app, job) == before
+    assert event_types(app, job) == story
     return refused.value
 
 
-# -- what a retry is ----------------------------------------------------------------------------------
-def test_a_retry_by_hand_keeps_history_limits_and_cost_and_counts_from_zero(app, broken):
+# -- what a retry is -----------------------------------------------------------------------------
+def test_a_manual_retry_keeps_history_limits_and_cost_and_resets_counters(app, broken):
     job = broken.options(max_retries=5, timeout=40).enqueue(clip=7)
-    ran(app, job)
+    run_job(app, job)
     app.mended = True
     again = app.jobs.retry(job.id, reason="the farm is back")
     assert (again.state, again.generation, again.attempt, again.failures) == ("queued", 2, 0, 0)
-    assert (again.max_retries, again.cost, row_of(app, job).timeout) == (5, 2.5, 40_000_000)
-    assert ran(app, job).result == "clip 7 low"
-    assert [attempt.code for attempt in attempts_of(app, job)] == ["GW_5XX", None]
+    assert (again.max_retries, again.cost, load_row(app, job).timeout) == (5, 2.5, 40_000_000)
+    assert run_job(app, job).result == "clip 7 low"
+    assert [attempt.code for attempt in load_attempts(app, job)] == ["GW_5XX", None]
     assert last(app, job).type == "job.succeeded"
 
 
-def test_a_job_whose_retries_are_used_up_may_be_retried_by_hand_again_and_again(app, broken, dead):
+def test_a_job_without_retries_left_may_be_retried_manually_any_number_of_times(app, broken, dead):
     for generation in (2, 3):
         assert app.jobs.retry(dead.id).generation == generation
-        assert ran(app, dead).state == "dead"
+        assert run_job(app, dead).state == "dead"
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "succeeded"])
-def test_what_does_not_wait_for_a_retry_is_refused_with_its_state(app, broken, state):
+def test_a_job_in_another_state_is_refused_with_its_state(app, broken, state):
     app.mended = True
     job = broken.enqueue(clip=1)
     if state == "succeeded":
-        ran(app, job)
+        run_job(app, job)
     elif state == "running":
         sql(
             app.store,
@@ -116,7 +116,7 @@ def test_what_does_not_wait_for_a_retry_is_refused_with_its_state(app, broken, s
 
 @pytest.mark.processes
 @pytest.mark.any_store
-def test_processes_that_press_at_once_make_one_generation(app, dead, store_url, tmp_path):
+def test_concurrent_retries_of_processes_make_one_generation(app, dead, store_url, tmp_path):
     press = tmp_path / "press.py"
     press.write_text(
         "import sys\n"
@@ -136,10 +136,10 @@ def test_processes_that_press_at_once_make_one_generation(app, dead, store_url, 
         assert one.stdout.readline() == "ready\n"
     answers = [one.communicate("now\n", timeout=60)[0].strip() for one in people]
     assert sorted(answers) == ["2"] + ["ILLEGAL_MOVE"] * 4
-    assert told(app, dead).count("retried") == 1
+    assert event_types(app, dead).count("retried") == 1
 
 
-def test_twenty_threads_that_press_at_once_with_edits_make_one_generation(app, dead):
+def test_twenty_concurrent_retries_with_overrides_make_one_generation(app, dead):
     def press(n):
         try:
             return app.jobs.retry(
@@ -150,40 +150,41 @@ def test_twenty_threads_that_press_at_once_with_edits_make_one_generation(app, d
 
     answers = together(*[lambda n=n: press(n) for n in range(100, 120)])
     (winner,) = [answer for answer in answers if answer is not None]
-    row = row_of(app, dead)
+    row = load_row(app, dead)
     assert (row.generation, json.loads(row.payload)["clip"]) == (2, winner)
     assert last(app, dead).data["changes"]["payload.clip"] == {"before": 7, "after": winner}
 
 
-# -- when ---------------------------------------------------------------------------------------------
+# -- when ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "at", [300, timedelta(minutes=5), "moment"], ids=["seconds", "timedelta", "datetime"]
 )
-def test_a_retry_may_be_set_for_later(app, dead, at):
+def test_a_retry_may_be_scheduled_for_later(app, dead, at):
     app.mended = True
     moment = datetime.now(UTC) + timedelta(minutes=5) if at == "moment" else at
     job = app.jobs.retry(dead.id, at=moment)
     assert (job.phase, job.run_at > datetime.now(UTC) + timedelta(minutes=4)) == ("scheduled", True)
-    assert ran(app, job).state == "queued"
+    assert run_job(app, job).state == "queued"
     advance(app, 301)
-    assert ran(app, job).state == "succeeded"
+    assert run_job(app, job).state == "succeeded"
     assert "retried it by hand for" in app.jobs.explain(job.id).text
 
 
-def test_a_moment_that_has_passed_is_now(app, dead):
+def test_a_past_time_means_now(app, dead):
     app.mended = True
     assert (
-        ran(app, app.jobs.retry(dead.id, at=datetime(2020, 1, 1, tzinfo=UTC))).state == "succeeded"
+        run_job(app, app.jobs.retry(dead.id, at=datetime(2020, 1, 1, tzinfo=UTC))).state
+        == "succeeded"
     )
 
 
-@pytest.mark.parametrize("at", [-1, float("nan"), "soon", datetime(2030, 1, 1)])  # noqa: DTZ001 - that is the point
-def test_a_moment_that_makes_no_sense_is_refused(app, dead, at):
+@pytest.mark.parametrize("at", [-1, float("nan"), "soon", datetime(2030, 1, 1)])
+def test_an_invalid_time_is_refused(app, dead, at):
     unchanged(app, dead, lambda: app.jobs.retry(dead.id, at=at), Refused, "at")
 
 
 def test_a_time_after_its_own_deadline_is_refused(app, broken):
-    job = ran(app, broken.options(deadline=60).enqueue(clip=1))
+    job = run_job(app, broken.options(deadline=60).enqueue(clip=1))
     refused = unchanged(
         app, job, lambda: app.jobs.retry(job.id, at=3600), DeadlineFirst, "deadline"
     )
@@ -191,7 +192,7 @@ def test_a_time_after_its_own_deadline_is_refused(app, broken):
     assert app.jobs.retry(job.id, at=30).state == "queued"
 
 
-# -- whose --------------------------------------------------------------------------------------------
+# -- whose ---------------------------------------------------------------------------------------
 VERBS = {
     "retry": lambda jobs, job_id, **said: jobs.retry(job_id, **said),
     "preview_retry": lambda jobs, job_id, **said: jobs.preview_retry(job_id, **said),
@@ -202,21 +203,21 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_another_owners_job_answers_exactly_like_an_unknown_one(app, dead, verb):
+def test_another_owners_job_is_refused_like_an_unknown_one(app, dead, verb):
     refused = unchanged(app, dead, lambda: VERBS[verb](app.jobs, dead.id, owner="globex"), NotFound)
     with pytest.raises(NotFound) as unknown:
         VERBS[verb](app.jobs, "x" * 28, owner="globex")
     assert str(refused) == str(unknown.value).replace("x" * 28, dead.id)
 
 
-def test_an_owner_may_move_their_own(app, dead):
+def test_an_owner_may_act_on_their_jobs(app, dead):
     assert app.jobs.retry(dead.id, owner="acme").state == "queued"
     assert app.jobs.cancel(dead.id, owner="acme").state == "cancelled"
 
 
-# -- preconditions ------------------------------------------------------------------------------------
+# -- preconditions -------------------------------------------------------------------------------
 def test_a_key_that_another_job_holds_refuses_with_that_jobs_id(app, broken):
-    first = ran(app, broken.options(unique="sha:1", owner="acme").enqueue(clip=1))
+    first = run_job(app, broken.options(unique="sha:1", owner="acme").enqueue(clip=1))
     second = broken.options(unique="sha:1", owner="acme").enqueue(clip=1)
     assert second.id != first.id
     refused = unchanged(app, first, lambda: app.jobs.retry(first.id), UniqueTaken, second.id)
@@ -225,13 +226,13 @@ def test_a_key_that_another_job_holds_refuses_with_that_jobs_id(app, broken):
     assert (found.code, second.id in str(found)) == ("UNIQUE_TAKEN", True)
 
 
-def test_a_key_whose_time_is_over_is_in_nobodys_way(app):
+def test_an_expired_unique_key_does_not_refuse_a_retry(app):
     @app.job(unique=Unique(by="payload.clip", for_=60), policy=NOW_OR_NEVER)
     def render(clip: int, why: str = "") -> Fail | None:
         return Fail(why, final=True) if why else None
 
-    first = ran(app, render.enqueue(clip=1, why="X"))
-    second = ran(app, render.enqueue(clip=1))
+    first = run_job(app, render.enqueue(clip=1, why="X"))
+    second = run_job(app, render.enqueue(clip=1))
     assert second.state == "succeeded"
     with pytest.raises(UniqueTaken, match=second.id):
         app.jobs.retry(first.id)
@@ -240,14 +241,14 @@ def test_a_key_whose_time_is_over_is_in_nobodys_way(app):
 
 
 @pytest.mark.parametrize("mode", ["hold", "fail_fast"])
-def test_what_it_uses_is_down(app, mode):
+def test_a_retry_is_refused_while_a_fail_fast_dependency_is_down(app, mode):
     app.dependency("gateway", mode=mode)
 
     @app.job(uses="gateway", policy=NOW_OR_NEVER)
     def call() -> Fail:
         return Fail("X", final=True)
 
-    job = ran(app, call.enqueue())
+    job = run_job(app, call.enqueue())
     app.dependencies.open("gateway", reason="they are moving")
     if mode == "hold":
         waits = app.jobs.retry(job.id)
@@ -260,7 +261,7 @@ def test_what_it_uses_is_down(app, mode):
     assert app.jobs.retry(job.id, at=600).state == "queued"
 
 
-def test_the_app_is_asked_before_anything_changes(app, tmp_path):
+def test_can_retry_is_called_before_anything_changes(app, tmp_path):
     source = tmp_path / "in.mp4"
 
     def still_there(path: str) -> str | None:
@@ -274,30 +275,30 @@ def test_the_app_is_asked_before_anything_changes(app, tmp_path):
     def convert(path: str, size: int = 1) -> Fail:
         return Fail("X", final=True)
 
-    job = ran(app, convert.enqueue(path=str(source)))
+    job = run_job(app, convert.enqueue(path=str(source)))
     refused = unchanged(
         app, job, lambda: app.jobs.retry(job.id), RetryRefused, r"The file in\.mp4 is gone\."
     )
     assert refused.code == "RETRY_REFUSED"
     assert app.jobs.retry(job.id, overrides={"payload": {"path": "s3://b/in.mp4"}}).generation == 2
-    assert ran(app, job).state == "dead"
-    assert attempts_of(app, job)[-1].code == "X"
+    assert run_job(app, job).state == "dead"
+    assert load_attempts(app, job)[-1].code == "X"
 
 
 @pytest.mark.parametrize("answer", [None, True, False, "", "no"], ids=repr)
-def test_what_the_app_may_answer(app, answer):
+def test_answers_of_can_retry(app, answer):
     @app.job(policy=NOW_OR_NEVER, can_retry=lambda: answer)
     def work() -> Fail:
         return Fail("X", final=True)
 
-    job = ran(app, work.enqueue())
+    job = run_job(app, work.enqueue())
     if answer in (None, True) or answer is True:
         assert app.jobs.retry(job.id).state == "queued"
     else:
         unchanged(app, job, lambda: app.jobs.retry(job.id), RetryRefused)
 
 
-def test_an_async_answer_is_awaited_wherever_it_is_asked(app):
+def test_an_async_can_retry_is_awaited(app):
     async def no() -> str:
         await asyncio.sleep(0)
         return "not on Sundays"
@@ -306,7 +307,7 @@ def test_an_async_answer_is_awaited_wherever_it_is_asked(app):
     def work() -> Fail:
         return Fail("X", final=True)
 
-    job = ran(app, work.enqueue())
+    job = run_job(app, work.enqueue())
     unchanged(app, job, lambda: app.jobs.retry(job.id), RetryRefused, "not on Sundays")
 
     async def pressed() -> None:
@@ -318,7 +319,7 @@ def test_an_async_answer_is_awaited_wherever_it_is_asked(app):
         asyncio.run(pressed())
 
 
-def test_an_app_that_cannot_answer_changes_nothing(app):
+def test_an_error_in_can_retry_changes_nothing(app):
     def ask() -> str:
         raise ConnectionError("bucket is away: key=AKIAIOSFODNN7EXAMPLE")
 
@@ -326,12 +327,12 @@ def test_an_app_that_cannot_answer_changes_nothing(app):
     def work() -> Fail:
         return Fail("X", final=True)
 
-    job = ran(app, work.enqueue())
+    job = run_job(app, work.enqueue())
     refused = unchanged(app, job, lambda: app.jobs.retry(job.id), RetryRefused, "ConnectionError")
     assert "AKIA" not in str(refused)
 
 
-# -- where the app is not at hand ---------------------------------------------------------------------
+# -- where the app is not at hand ----------------------------------------------------------------
 @pytest.fixture
 def asked(app):
     """A kind whose app answers what `app.answer` says, and counts how often it is asked and called."""
@@ -351,13 +352,13 @@ def asked(app):
     return convert
 
 
-def test_a_worker_asks_before_the_first_attempt_and_a_refusal_is_the_end_uncharged(app, asked):
-    job = ran(app, asked.enqueue(clip=7))
+def test_a_worker_calls_can_retry_first_and_a_refusal_ends_the_job_uncharged(app, asked):
+    job = run_job(app, asked.enqueue(clip=7))
     assert (job.state, app.asked, len(app.called)) == ("dead", [], 2)
     app.answer = "The source was deleted."
     assert apart(app).retry(job.id).state == "queued"
     assert app.asked == []
-    after = ran(app, job)
+    after = run_job(app, job)
     assert (after.state, after.error["code"], after.error["message"]) == (
         "dead",
         "RETRY_REFUSED",
@@ -370,41 +371,41 @@ def test_a_worker_asks_before_the_first_attempt_and_a_refusal_is_the_end_uncharg
         2,
         [7],
     )
-    assert attempts_of(app, job)[-1].ended == "refused"
+    assert load_attempts(app, job)[-1].ended == "refused"
     assert "The source was deleted." in app.jobs.explain(job.id).text
 
 
-def test_a_worker_asks_once_in_a_life_and_not_at_all_in_the_first(app, asked):
-    job = ran(app, asked.enqueue(clip=7))
+def test_a_worker_calls_can_retry_once_per_later_generation(app, asked):
+    job = run_job(app, asked.enqueue(clip=7))
     apart(app).retry(job.id)
-    assert ran(app, job).state == "succeeded"
+    assert run_job(app, job).state == "succeeded"
     assert (app.asked, len(app.called)) == ([7], 3)
 
 
-def test_what_a_question_raises_is_a_failure_like_any_other_and_it_is_asked_again(app, asked):
-    job = ran(app, asked.enqueue(clip=7))
+def test_an_error_in_can_retry_fails_the_attempt_and_it_is_called_again(app, asked):
+    job = run_job(app, asked.enqueue(clip=7))
     app.answer = ConnectionError("bucket is away")
     apart(app).retry(job.id)
     with app.store.read() as unit:
-        assert unit.get(job.id).state == "queued"
+        assert unit.get_job(job.id).state == "queued"
     app.run_inline(until_idle=False)
-    row = row_of(app, job)
+    row = load_row(app, job)
     assert (row.state, row.failures, len(app.called)) == ("queued", 1, 2)
-    assert json.loads(attempts_of(app, job)[-1].evidence)["asked"] == "can_retry"
+    assert json.loads(load_attempts(app, job)[-1].evidence)["asked"] == "can_retry"
     app.answer = None
-    assert ran(app, job).state == "succeeded"
+    assert run_job(app, job).state == "succeeded"
     assert app.asked == [7, 7]
 
 
 def test_a_secret_in_a_refusal_is_not_shown(app, asked):
-    job = ran(app, asked.enqueue(clip=7))
+    job = run_job(app, asked.enqueue(clip=7))
     app.answer = "no: password=hunter2 in /home/ann/in.mp4"
     apart(app).retry(job.id)
-    assert "hunter2" not in ran(app, job).error["message"]
+    assert "hunter2" not in run_job(app, job).error["message"]
 
 
-# -- overrides ----------------------------------------------------------------------------------------
-def test_everything_that_may_be_changed_is_changed_and_told_as_before_and_after(app, dead):
+# -- overrides -----------------------------------------------------------------------------------
+def test_all_overrides_apply_and_are_reported_as_before_and_after(app, dead):
     policy = Policy(max_retries=4, backoff=Fixed(7))
     said = {
         "max_retries": 5,
@@ -414,7 +415,7 @@ def test_everything_that_may_be_changed_is_changed_and_told_as_before_and_after(
         "policy": policy,
     }
     job = app.jobs.retry(dead.id, reason="more room", overrides={**said, "payload": {"clip": 8}})
-    row = row_of(app, job)
+    row = load_row(app, job)
     assert (row.max_retries, row.queue, row.priority, row.timeout) == (5, "big", -3, 540_000_000)
     assert (json.loads(row.payload), Policy.from_json(row.policy)) == ({"clip": 8}, policy)
     assert sql(app.store, "SELECT lane FROM {p}job") == [("big|render||0",)]
@@ -436,25 +437,25 @@ def test_everything_that_may_be_changed_is_changed_and_told_as_before_and_after(
     assert "queue big (was default)" in text
     assert "payload.clip 8 (was 7)" in text
     app.mended = True
-    assert ran(app, job).result == "clip 8 low"
+    assert run_job(app, job).result == "clip 8 low"
 
 
-def test_what_is_the_same_as_before_is_no_change(app, dead):
+def test_an_override_equal_to_the_old_value_is_no_change(app, dead):
     job = app.jobs.retry(
         dead.id, overrides={"queue": "default", "priority": 0, "payload": {"clip": 7}}
     )
     assert "changes" not in last(app, job).data
 
 
-def test_a_policy_may_be_given_as_plain_data(app, dead):
+def test_a_policy_override_may_be_a_dict(app, dead):
     job = app.jobs.retry(dead.id, overrides={"policy": {"max_retries": 9}})
-    assert Policy.from_json(row_of(app, job).policy).max_retries == 9
+    assert Policy.from_json(load_row(app, job).policy).max_retries == 9
 
 
 BAD = [
     (
         {"colour": "red"},
-        "cannot override colour; possible: max_retries, queue, priority, timeout, policy, payload",
+        "cannot override colour. Possible: max_retries, queue, priority, timeout, policy, payload",
     ),
     ({"max_retries": -1}, "max_retries"),
     ({"max_retries": True}, "max_retries"),
@@ -507,7 +508,7 @@ def test_an_edit_that_makes_a_payload_too_large_changes_nothing(app, dead):
     unchanged(app, dead, lambda: app.jobs.retry(dead.id, overrides=huge), PayloadRefused, "limit")
 
 
-def test_without_the_app_a_kind_that_nobody_knows_has_nothing_to_edit(app, dead):
+def test_without_the_app_an_unknown_kind_has_no_editable_fields(app, dead):
     jobs = Jobs(lambda: app.store, app.settings)
     sql(app.store, "DELETE FROM {p}manifest")
     edit = {"payload": {"clip": 8}}
@@ -516,19 +517,19 @@ def test_without_the_app_a_kind_that_nobody_knows_has_nothing_to_edit(app, dead)
         dead,
         lambda: jobs.retry(dead.id, overrides=edit),
         OverrideRefused,
-        "no worker has told",
+        "no worker has declared",
     )
     assert jobs.retry(dead.id, overrides={"queue": "big"}).queue == "big"
 
 
-def test_a_secret_field_is_told_without_its_value(app, dead):
+def test_a_secret_field_is_reported_without_its_value(app, dead):
     app.jobs.retry(dead.id, overrides={"payload": {"password": "hunter2"}})
     data = last(app, dead).data
     assert "hunter2" not in json.dumps(data)
     assert data["changes"]["payload.password"]["after"] == "[redacted]"
 
 
-def test_what_it_uses_follows_from_the_payload_and_so_does_its_lane(app):
+def test_dependencies_and_lane_follow_a_changed_payload(app):
     @app.job(
         uses=lambda payload: f"account-{payload['account']}",
         editable="account",
@@ -537,34 +538,36 @@ def test_what_it_uses_follows_from_the_payload_and_so_does_its_lane(app):
     def transfer(account: str) -> Fail:
         return Fail("X", final=True)
 
-    job = ran(app, transfer.enqueue(account="acme"))
+    job = run_job(app, transfer.enqueue(account="acme"))
     edit = {"payload": {"account": "globex"}}
     unchanged(
         app,
         job,
         lambda: apart(app).retry(job.id, overrides=edit),
         OverrideRefused,
-        "only its app can tell",
+        "only its app can compute them",
     )
     assert app.jobs.retry(job.id, overrides=edit).uses == ("account-globex",)
-    row = row_of(app, job)
+    row = load_row(app, job)
     lanes = sql(app.store, "SELECT lane FROM {p}job WHERE id = :id", {"id": job.id})
     assert lanes == [(f"default|{row.kind}|account-globex|0",)]
 
 
-def test_in_a_fair_queue_the_lane_is_that_of_the_owner(app, dead):
+def test_in_a_fair_queue_the_lane_belongs_to_the_owner(app, dead):
     app.queue("turns", fair=True)
     apart(app).retry(dead.id, overrides={"queue": "turns"})
-    assert sql(app.store, "SELECT lane FROM {p}job") == [(f"turns|render||{share_of('acme')}|0",)]
+    assert sql(app.store, "SELECT lane FROM {p}job") == [
+        (f"turns|render||{owner_share('acme')}|0",)
+    ]
 
 
-def test_a_key_that_is_made_of_the_payload_changes_with_it(app):
+def test_a_unique_key_made_of_the_payload_changes_with_it(app):
     @app.job(unique=Unique(by="payload.clip"), editable="clip", policy=NOW_OR_NEVER)
     def render(clip: int, fail: bool = True) -> Fail | None:
         return Fail("X", final=True) if fail else None
 
-    job = ran(app, render.enqueue(clip=7))
-    other = ran(app, render.enqueue(clip=9, fail=False))
+    job = run_job(app, render.enqueue(clip=7))
+    other = run_job(app, render.enqueue(clip=9, fail=False))
     taken = {"payload": {"clip": 9}}
     unchanged(app, job, lambda: app.jobs.retry(job.id, overrides=taken), UniqueTaken, other.id)
     app.jobs.retry(job.id, overrides={"payload": {"clip": 8}})
@@ -572,20 +575,20 @@ def test_a_key_that_is_made_of_the_payload_changes_with_it(app):
     assert render.enqueue(clip=7).id != job.id
 
 
-def test_a_key_that_somebody_gave_stays(app, broken):
-    job = ran(app, broken.options(unique="mine").enqueue(clip=7))
+def test_a_unique_key_chosen_by_the_caller_stays(app, broken):
+    job = run_job(app, broken.options(unique="mine").enqueue(clip=7))
     assert app.jobs.retry(job.id, overrides={"payload": {"clip": 8}}).unique_key == "mine"
 
 
-def test_a_job_that_an_escalation_had_moved_goes_home_unless_another_queue_is_named(app):
+def test_a_retry_returns_an_escalated_job_to_its_queue_unless_overridden(app):
     @app.job(queue="small", policy=Policy(max_retries=1, backoff=Fixed(0), then=Then(queue="big")))
     def work() -> Fail:
         return Fail("GW_5XX", "503")
 
-    job = ran(app, work.enqueue())
+    job = run_job(app, work.enqueue())
     assert (job.state, job.queue) == ("dead", "big")
     assert app.jobs.retry(job.id).queue == "small"
-    assert ran(app, job).queue == "big"
+    assert run_job(app, job).queue == "big"
     assert app.jobs.retry(job.id, overrides={"queue": "huge"}).queue == "huge"
 
 
@@ -600,7 +603,7 @@ def test_a_job_that_an_escalation_had_moved_goes_home_unless_another_queue_is_na
     ],
     ids=["editable", "can_retry", "no function", "done", "no function either"],
 )
-def test_what_names_no_argument_of_the_handler_is_refused_when_it_is_declared(app, said, match):
+def test_editable_must_name_arguments_of_the_handler(app, said, match):
     with pytest.raises(ConfigError, match=match):
 
         @app.job(**said)
@@ -619,16 +622,16 @@ def test_what_names_no_argument_of_the_handler_is_refused_when_it_is_declared(ap
         ("options", {"password": "hunter2"}, "[redacted]"),
     ],
 )
-def test_what_an_event_tells_of_a_payload(name, value, said):
-    assert hidden(name, value) == said
+def test_payload_values_in_events_are_redacted(name, value, said):
+    assert redact_value(name, value) == said
 
 
-def test_a_long_value_is_told_in_part():
-    assert len(hidden("note", "word " * 1000)) < 400
+def test_a_long_value_is_shortened():
+    assert len(redact_value("note", "word " * 1000)) < 400
 
 
-# -- a limit per owner --------------------------------------------------------------------------------
-def test_an_owner_may_retry_so_many_and_is_told_when_the_next_is_possible(make_app):
+# -- a limit per owner ---------------------------------------------------------------------------
+def test_an_owner_over_the_retry_limit_learns_when_the_next_is_possible(make_app):
     app = make_app(limits__retries_by_hand="2/h")
 
     @app.job(policy=NOW_OR_NEVER)
@@ -650,20 +653,20 @@ def test_an_owner_may_retry_so_many_and_is_told_when_the_next_is_possible(make_a
     assert app.jobs.retry(jobs[3].id, owner="acme").state == "queued"
 
 
-def test_a_retry_that_was_refused_costs_nothing_of_the_limit(make_app):
+def test_a_refused_retry_does_not_count_against_the_limit(make_app):
     app = make_app(limits__retries_by_hand="1/h")
 
     @app.job(policy=NOW_OR_NEVER)
     def work() -> Fail:
         return Fail("X", final=True)
 
-    job = ran(app, work.options(owner="acme", deadline=60).enqueue())
+    job = run_job(app, work.options(owner="acme", deadline=60).enqueue())
     with pytest.raises(DeadlineFirst):
         app.jobs.retry(job.id, owner="acme", at=3600)
     assert app.jobs.retry(job.id, owner="acme").state == "queued"
 
 
-def test_many_who_press_for_one_owner_at_once_get_no_more_than_the_limit(make_app):
+def test_concurrent_retries_of_one_owner_respect_the_limit(make_app):
     app = make_app(limits__retries_by_hand="5/d")
 
     @app.job(policy=NOW_OR_NEVER)
@@ -685,15 +688,15 @@ def test_many_who_press_for_one_owner_at_once_get_no_more_than_the_limit(make_ap
 
 
 @pytest.mark.parametrize("said", ["20", "0/h", "many", "20/week", "-1/h"])
-def test_a_limit_that_makes_no_sense_is_refused_at_start(tmp_path, said):
+def test_an_invalid_retry_limit_is_refused_at_start(tmp_path, said):
     environ = {"MULLIGAN_LIMITS__RETRIES_BY_HAND": said}
     with pytest.raises(ConfigError, match=r"limits\.retries_by_hand"):
         read_settings(environ=environ, file=tmp_path / "none.toml")
 
 
-# -- before one presses -------------------------------------------------------------------------------
-def test_a_preview_says_what_would_change_and_what_is_in_the_way_and_writes_nothing(app, dead):
-    before = row_of(app, dead)
+# -- before one presses --------------------------------------------------------------------------
+def test_a_preview_returns_changes_and_refusals_and_writes_nothing(app, dead):
+    before = load_row(app, dead)
     seen = app.jobs.preview_retry(dead.id, overrides={"queue": "big"})
     assert (seen.changes, seen.refused) == ({"queue": {"before": "default", "after": "big"}}, ())
     app.jobs.retry(dead.id)
@@ -702,15 +705,15 @@ def test_a_preview_says_what_would_change_and_what_is_in_the_way_and_writes_noth
     assert before.generation == 1
 
 
-def test_what_it_has_cost_so_far_is_told(app, dead):
+def test_the_effort_so_far_is_reported(app, dead):
     app.jobs.retry(dead.id)
-    ran(app, dead)
+    run_job(app, dead)
     facts = {fact.name: fact.value for fact in app.jobs.explain(dead.id).facts}
-    assert facts["so far"] == "2 attempts in 2 lives, cost 5"
+    assert facts["so far"] == "2 attempts in 2 generations, cost 5"
 
 
-# -- release, cancel, discard -------------------------------------------------------------------------
-def test_the_other_verbs_have_codes_of_their_own(app, broken, dead):
+# -- release, cancel, discard --------------------------------------------------------------------
+def test_each_refused_action_has_its_error_code(app, broken, dead):
     assert (
         unchanged(app, dead, lambda: app.jobs.discard(dead.id, reason=" "), ReasonMissing).code
         == "REASON_MISSING"
@@ -730,7 +733,7 @@ def test_the_other_verbs_have_codes_of_their_own(app, broken, dead):
     assert app.jobs.release(dead.id, choice="left", owner="acme").state == "queued"
 
 
-def test_all_of_it_is_awaitable(app, dead):
+def test_every_method_has_an_awaitable_form(app, dead):
     async def pressed():
         seen = await app.aio.jobs.preview_retry(dead.id)
         job = await app.aio.jobs.retry(dead.id, overrides={"priority": 2}, at=60, owner="acme")
@@ -741,7 +744,7 @@ def test_all_of_it_is_awaitable(app, dead):
     assert asyncio.run(pressed()) == ((), 2, "cancelled")
 
 
-def test_a_job_whose_payload_was_changed_is_found_by_its_new_arguments(make_app):
+def test_an_edited_job_is_found_by_its_new_arguments(make_app):
     app = make_app()
 
     @app.job(policy=Policy(max_retries=0), editable=("clip",), index=("clip",))

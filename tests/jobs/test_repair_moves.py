@@ -10,10 +10,12 @@ from random import Random
 import pytest
 
 from mulligan.core.attempt import Ending, Verb
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import IllegalMove, NotFound, Refused, UniqueTaken
-from mulligan.core.job import SECOND, State
+from mulligan.core.job import State
 from mulligan.core.lifecycle import MOVES, event_for
-from mulligan.jobs import repair as recover
+from mulligan.jobs import repair
+from mulligan.jobs.repair import ManualRetry
 from mulligan.worker import upkeep
 from mulligan.worker.settle import settle
 from support.store import (
@@ -71,14 +73,14 @@ IN_STATE = {
     State.PARKED: lambda store, **given: ended(store, PARKED, **given),
 }
 BY_HAND = {
-    Verb.CANCEL: lambda store, job_id: recover.cancel(store, job_id, actor="ann", reason="because"),
-    Verb.RELEASE: lambda store, job_id: recover.release(
+    Verb.CANCEL: lambda store, job_id: repair.cancel(store, job_id, actor="ann", reason="because"),
+    Verb.RELEASE: lambda store, job_id: repair.release(
         store, job_id, actor="ann", reason="because"
     ),
-    Verb.RETRY_BY_HAND: lambda store, job_id: recover.retry(
+    Verb.RETRY_BY_HAND: lambda store, job_id: repair.retry(
         store, job_id, actor="ann", reason="because"
     ),
-    Verb.DISCARD: lambda store, job_id: recover.discard(
+    Verb.DISCARD: lambda store, job_id: repair.discard(
         store, job_id, actor="ann", reason="because"
     ),
 }
@@ -88,7 +90,7 @@ EDGES = [pair for pair in itertools.product(BY_HAND, State) if pair != (Verb.CAN
 @pytest.mark.parametrize(
     ("verb", "start"), EDGES, ids=[f"{verb} from {start}" for verb, start in EDGES]
 )
-def test_exactly_the_moves_of_the_table_can_be_made(store, verb, start):
+def test_exactly_the_moves_of_the_lifecycle_table_are_possible(store, verb, start):
     job_id = IN_STATE[start](store)
     before, history = get(store, job_id), told(store, job_id)
     target = MOVES.get((verb, start))
@@ -114,7 +116,7 @@ EXPIRE = [(state, MOVES.get((Verb.EXPIRE, state))) for state in State]
 
 
 @pytest.mark.parametrize(("start", "target"), EXPIRE, ids=[state for state, _ in EXPIRE])
-def test_a_deadline_ends_what_waits_and_nothing_else(store, start, target):
+def test_a_deadline_ends_only_waiting_jobs(store, start, target):
     job_id = IN_STATE[start](store, deadline=HOUR)
     before = get(store, job_id)
     store.shift_clock(2 * HOUR)
@@ -128,30 +130,32 @@ def test_a_deadline_ends_what_waits_and_nothing_else(store, start, target):
         assert upkeep.expire_deadlines(store) == 0
 
 
-def test_deadlines_pass_in_small_steps(store):
+def test_deadlines_are_processed_in_small_steps(store):
     enqueue(store, 450, deadline=HOUR)
     store.shift_clock(2 * HOUR)
     assert [upkeep.expire_deadlines(store) for _ in range(4)] == [200, 200, 50, 0]
 
 
-def test_a_job_of_a_kind_nobody_knows_dies_with_its_own_code_after_a_while(store):
+def test_a_job_of_an_unknown_kind_dies_with_its_code_after_a_while(store):
     (known,) = enqueue(store)
     (strange,) = enqueue(store, kind="strange")
     open_worker(store, kinds='["render"]')
-    assert upkeep.bury_unknown(store, 600) == 0
+    assert upkeep.expire_unknown_kinds(store, 600) == 0
     store.shift_clock(601 * SECOND)
-    assert upkeep.bury_unknown(store, 600) == 1
+    assert upkeep.expire_unknown_kinds(store, 600) == 1
     assert json.loads(get(store, strange).error)["code"] == "KIND_UNKNOWN"
     assert state_of(store, known) == "queued"
 
 
-# -- retry --------------------------------------------------------------------------------------------------
-def test_a_retry_by_hand_begins_a_new_generation_and_keeps_the_history(store):
+# -- retry ---------------------------------------------------------------------------------------
+def test_a_manual_retry_begins_a_new_generation_and_keeps_the_history(store):
     lease = running(store, max_retries=1)
     finish(store, lease, FAILED)
     finish(store, once_more(store, lease.id), FAILED)
     assert get(store, lease.id).state == "dead"
-    row = recover.retry(store, lease.id, actor="ann", overrides={"max_retries": 5})
+    row = repair.retry(
+        store, lease.id, actor="ann", request=ManualRetry(overrides={"max_retries": 5})
+    )
     assert (row.generation, row.attempt, row.token, row.failures, row.max_retries) == (
         2,
         0,
@@ -173,33 +177,33 @@ def test_a_retry_by_hand_begins_a_new_generation_and_keeps_the_history(store):
 def test_a_retry_is_due_at_once_and_in_the_lane_of_fresh_work(store):
     job_id = ended(store, FATAL, delay=0)
     sql(store, "UPDATE {p}job SET run_at = run_at + 1000000000000 WHERE id = :id", {"id": job_id})
-    recover.retry(store, job_id, actor="ann")
+    repair.retry(store, job_id, actor="ann")
     assert sql(store, "SELECT lane FROM {p}job") == [("default|render||0",)]
     assert [lease.id for lease in claim(store)] == [job_id]
 
 
-def test_a_retry_gives_the_job_its_deadline_anew(store):
+def test_a_retry_restarts_the_deadline(store):
     (job_id,) = enqueue(store, deadline=HOUR)
     store.shift_clock(10 * HOUR)
     upkeep.expire_deadlines(store)
-    row = recover.retry(store, job_id, actor="ann")
+    row = repair.retry(store, job_id, actor="ann")
     assert row.deadline_at == pytest.approx(now(store) + HOUR, abs=10 * SECOND)
     assert upkeep.expire_deadlines(store) == 0
 
 
-def test_a_release_keeps_the_deadline_it_has(store):
+def test_a_release_keeps_the_deadline(store):
     job_id = ended(store, PARKED, deadline=HOUR)
     before = get(store, job_id).deadline_at
-    assert recover.release(store, job_id, actor="ann").deadline_at == before
+    assert repair.release(store, job_id, actor="ann").deadline_at == before
 
 
 @pytest.mark.seed("004-34")
-def test_twenty_who_press_retry_at_once_make_one_generation(store):
+def test_twenty_concurrent_retries_make_one_generation(store):
     job_id = ended(store, FATAL)
 
     def press():
         try:
-            return recover.retry(store, job_id, actor="ann").generation
+            return repair.retry(store, job_id, actor="ann").generation
         except IllegalMove:
             return None
 
@@ -208,36 +212,36 @@ def test_twenty_who_press_retry_at_once_make_one_generation(store):
     assert told(store, job_id).count("retried") == 1
 
 
-def test_what_cannot_be_overridden_is_named(store):
+def test_an_unknown_override_is_named(store):
     job_id = ended(store, FATAL)
     with pytest.raises(Refused, match="cannot override colour"):
-        recover.retry(store, job_id, actor="ann", overrides={"colour": "red"})
+        repair.retry(store, job_id, actor="ann", request=ManualRetry(overrides={"colour": "red"}))
 
 
 @pytest.mark.parametrize("verb", BY_HAND.values(), ids=BY_HAND)
-def test_a_job_that_is_not_there_is_not_found(store, verb):
+def test_an_unknown_job_is_not_found(store, verb):
     with pytest.raises(NotFound, match="no-such-job"):
         verb(store, "no-such-job")
 
 
-# -- release and discard ------------------------------------------------------------------------------------
-def test_a_release_hands_over_what_was_decided(store):
+# -- release and discard -------------------------------------------------------------------------
+def test_a_release_passes_the_choice_to_the_handler(store):
     job_id = ended(store, PARKED)
     assert json.loads(get(store, job_id).choices) == ["us", "them"]
-    recover.release(store, job_id, actor="ann", choice="them", reason="they broke it")
+    repair.release(store, job_id, actor="ann", choice="them", reason="they broke it")
     (lease,) = take(store, job_id)
     assert lease.choice == "them"
     assert story(store, job_id)[-2].data["choice"] == "them"
 
 
-def test_a_decision_lasts_through_retries_until_the_next_one(store):
+def test_a_choice_lasts_through_retries_until_the_next_one(store):
     job_id = ended(store, PARKED)
-    recover.release(store, job_id, actor="ann", choice="them")
+    repair.release(store, job_id, actor="ann", choice="them")
     finish(store, take(store, job_id), FAILED)
     lease = once_more(store, job_id)
     assert lease.choice == "them"
     finish(store, lease, PARKED)
-    recover.release(store, job_id, actor="ann")
+    repair.release(store, job_id, actor="ann")
     assert take(store, job_id)[0].choice is None
 
 
@@ -245,16 +249,16 @@ def test_a_decision_lasts_through_retries_until_the_next_one(store):
 def test_a_discard_needs_a_reason(store, reason):
     job_id = ended(store, FATAL)
     with pytest.raises(Refused, match="reason"):
-        recover.discard(store, job_id, actor="ann", reason=reason)
+        repair.discard(store, job_id, actor="ann", reason=reason)
     assert state_of(store, job_id) == "dead"
 
 
-# -- cancel -------------------------------------------------------------------------------------------------
-def test_a_running_job_is_asked_and_cancelled_once_its_code_has_stopped(store):
+# -- cancel --------------------------------------------------------------------------------------
+def test_a_running_job_is_asked_to_stop_and_cancelled_once_its_code_has_stopped(store):
     lease = running(store)
-    row = recover.cancel(store, lease.id, actor="ann", reason="wrong file")
+    row = repair.cancel(store, lease.id, actor="ann", reason="wrong file")
     assert (row.state, row.cancel_reason) == ("running", "wrong file")
-    recover.cancel(store, lease.id, actor="bob", reason="me too")
+    repair.cancel(store, lease.id, actor="bob", reason="me too")
     finish(store, lease, FAILED)
     assert state_of(store, lease.id) == "cancelled"
     assert told(store, lease.id) == ["queued", "started", "cancel_requested", "cancelled"]
@@ -263,7 +267,7 @@ def test_a_running_job_is_asked_and_cancelled_once_its_code_has_stopped(store):
 def test_a_cancelled_job_is_never_claimed(store):
     open_worker(store)
     ids = enqueue(store, 3)
-    recover.cancel(store, ids[0], actor="ann")
+    repair.cancel(store, ids[0], actor="ann")
     assert [lease.id for lease in claim(store, 5)] == ids[1:]
 
 
@@ -272,9 +276,9 @@ def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
         open_worker(store)
         (job_id,) = enqueue(store)
         with store.begin() as unit:
-            unit.take("w1", [job_id], 1)
+            unit.claim_jobs("w1", [job_id], 1)
             pressed = Background(
-                lambda: recover.cancel(store, job_id, actor="ann", reason="wrong file")
+                lambda: repair.cancel(store, job_id, actor="ann", reason="wrong file")
             )
             until(
                 lambda: pressed.done or waits_for_a_lock(store), what="the cancel meets the claim"
@@ -282,75 +286,75 @@ def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
         assert pressed.answer().cancel_reason == "wrong file"
 
 
-# -- keys ---------------------------------------------------------------------------------------------------
+# -- keys ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("start", [State.DEAD, State.CANCELLED])
-def test_a_job_whose_key_another_holds_now_stays_where_it_is(store, start):
+def test_a_job_whose_key_is_taken_cannot_be_retried(store, start):
     first = IN_STATE[start](store, job=unique_job("k"))
     second = unique_job("k")
     insert(store, second)
     before = get(store, first)
     with pytest.raises(UniqueTaken, match=first):
-        recover.retry(store, first, actor="ann")
+        repair.retry(store, first, actor="ann")
     assert get(store, first) == before
     assert told(store, first).count("retried") == 0
-    recover.cancel(store, second.id, actor="ann")
-    assert recover.retry(store, first, actor="ann").unique_hash == second.unique_hash
+    repair.cancel(store, second.id, actor="ann")
+    assert repair.retry(store, first, actor="ann").unique_hash == second.unique_hash
 
 
-def test_a_retry_takes_the_key_back(store):
+def test_a_retry_reserves_the_key_again(store):
     first = ended(store, FATAL, job=unique_job("k"))
-    recover.retry(store, first, actor="ann")
+    repair.retry(store, first, actor="ann")
     assert insert(store, unique_job("k"))[0].id == first
 
 
-def test_one_taken_key_does_not_stop_its_neighbours(store):
+def test_one_taken_key_does_not_stop_other_moves(store):
     first, neighbour = ended(store, FATAL, job=unique_job("k")), ended(store, FATAL)
     insert(store, unique_job("k"))
     with store.begin() as unit:
         for job_id in (first, neighbour):
-            row = unit.get(job_id)
-            move = recover._move(unit, row, Verb.RETRY_BY_HAND, State.QUEUED, "")
+            row = unit.get_job(job_id)
+            move = repair._build_move(unit, row, Verb.RETRY_BY_HAND, State.QUEUED, "")
             if job_id == first:
                 with pytest.raises(UniqueTaken):
-                    unit.move(move)
+                    unit.move_job(move)
             else:
-                assert unit.move(move)
+                assert unit.move_job(move)
     assert (state_of(store, first), state_of(store, neighbour)) == ("dead", "queued")
 
 
-def test_a_move_that_is_impossible_for_another_reason_is_not_called_a_taken_key(store):
+def test_another_constraint_error_is_not_reported_as_a_taken_key(store):
     job_id = ended(store, FATAL)
     with store.read() as unit:
-        move = recover._move(unit, unit.get(job_id), Verb.DISCARD, State.CANCELLED, "")
+        move = repair._build_move(unit, unit.get_job(job_id), Verb.DISCARD, State.CANCELLED, "")
     with pytest.raises(Exception, match="job_sound"), store.begin() as unit:
-        unit.move(move._replace(error="{}"))
+        unit.move_job(move._replace(error="{}"))
     assert state_of(store, job_id) == "dead"
 
 
 @pytest.mark.seed("004-34")
-def test_a_move_shares_the_fate_of_its_transaction_also_as_the_first_thing_in_it(store):
+def test_a_move_is_rolled_back_with_its_transaction(store):
     job_id = ended(store, FATAL)
     with store.read() as unit:
-        move = recover._move(unit, unit.get(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
+        move = repair._build_move(unit, unit.get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
     with undone(store.begin()) as unit:
-        assert unit.move(move)
+        assert unit.move_job(move)
     assert state_of(store, job_id) == "dead"
 
 
-# -- who comes too late ---------------------------------------------------------------------------------------
+# -- who comes too late --------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "change", [{"token": 7}, {"generation": 7}, {"from_state": "parked"}], ids=str
 )
-def test_a_move_needs_the_very_job_that_was_seen(store, change):
+def test_a_move_requires_the_job_as_it_was_read(store, change):
     job_id = ended(store, FATAL)
     before = get(store, job_id)
     with store.begin() as unit:
-        move = recover._move(unit, unit.get(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
-        assert not unit.move(move._replace(**change))
+        move = repair._build_move(unit, unit.get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
+        assert not unit.move_job(move._replace(**change))
     assert get(store, job_id) == before
 
 
-def test_many_different_moves_at_once_leave_one_legal_story(store):
+def test_concurrent_moves_leave_a_legal_history(store):
     ids = [ended(store, PARKED) for _ in range(12)]
 
     def press(verb):
@@ -373,13 +377,13 @@ def test_a_stale_worker_cannot_undo_what_a_person_did(store):
     lease = running(store)
     close_worker(store)
     sweep(store)
-    recover.cancel(store, lease.id, actor="ann")
+    repair.cancel(store, lease.id, actor="ann")
     finish(store, lease, RETURNED)
     assert state_of(store, lease.id) == "cancelled"
     assert told(store, lease.id)[-2:] == ["cancelled", "stale_refused"]
 
 
-# -- holds --------------------------------------------------------------------------------------------------
+# -- holds ---------------------------------------------------------------------------------------
 def holding(store, leases, actor=""):
     with store.begin() as unit:
         return settle(
@@ -394,10 +398,10 @@ def holding(store, leases, actor=""):
 
 def closed(store):
     with store.read() as unit:
-        return [gate.key for gate in unit.gates()]
+        return [gate.key for gate in unit.list_gates()]
 
 
-def test_a_hold_closes_the_dependency_with_the_job_that_asked(store):
+def test_a_hold_closes_the_dependency_in_the_transaction_of_its_job(store):
     lease = running(store, uses="bucket")
     holding(store, [lease])
     assert closed(store) == ["bucket"]
@@ -414,21 +418,23 @@ def test_a_hold_of_a_lost_lease_closes_nothing(store):
 
 def test_a_hold_of_a_job_that_is_to_be_cancelled_closes_nothing(store):
     lease = running(store, uses="bucket")
-    recover.cancel(store, lease.id, actor="ann")
+    repair.cancel(store, lease.id, actor="ann")
     holding(store, [lease])
     assert state_of(store, lease.id) == "cancelled"
     assert closed(store) == []
 
 
-def test_a_hold_settled_twice_is_told_once(store):
+def test_a_hold_settled_twice_writes_one_event(store):
     lease = running(store, uses="bucket")
     holding(store, [lease])
     holding(store, [lease])
     with store.read() as unit:
-        assert [event.type for event in unit.events_after(0, 100)].count("dependency.opened") == 1
+        assert [event.type for event in unit.list_events_after(0, 100)].count(
+            "dependency.opened"
+        ) == 1
 
 
 @pytest.mark.parametrize("outcome", [SNOOZED, RELEASED, LOST], ids=["snoozed", "released", "lost"])
-def test_what_goes_back_to_the_queue_can_be_cancelled_there(store, outcome):
+def test_a_job_returned_to_the_queue_can_be_cancelled(store, outcome):
     job_id = ended(store, outcome)
-    assert recover.cancel(store, job_id, actor="ann").state == "cancelled"
+    assert repair.cancel(store, job_id, actor="ann").state == "cancelled"

@@ -49,7 +49,7 @@ def decoded(arguments: Arguments, text: str) -> object:
 
 @pytest.mark.parametrize("without", [(), ("either",), ("number",)])
 @pytest.mark.parametrize("changes", OTHERS, ids=repr)
-def test_plain_values_are_what_a_model_would_make_of_them(monkeypatch, changes, without):
+def test_simple_values_equal_what_pydantic_would_return(monkeypatch, changes, without):
     arguments = Arguments(handler, Context)
     text = json.dumps(
         {name: value for name, value in (WHOLE | changes).items() if name not in without}
@@ -59,7 +59,7 @@ def test_plain_values_are_what_a_model_would_make_of_them(monkeypatch, changes, 
     assert decoded(arguments, text) == found
 
 
-def test_plain_values_pass_no_model(monkeypatch):
+def test_simple_values_skip_pydantic(monkeypatch):
     arguments = Arguments(handler, Context)
     monkeypatch.setattr(Arguments, "_validated", None)
     assert arguments.decode(json.dumps(WHOLE)) == WHOLE

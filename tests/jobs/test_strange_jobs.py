@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import Job, Mulligan, State
-from mulligan.worker.liveness import marked
-from support.app_tools import code_of, private_of, row_of, told
+from mulligan.worker.liveness import find_marked
+from support.app_tools import error_code, event_types, load_private, load_row
 from support.waiting import until
 from support.worker import FAST, Worker
 
@@ -33,9 +33,7 @@ def unharmed(app: Mulligan, worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_what_kills_its_process_is_a_recorded_death_and_not_a_silence(
-    app: Mulligan, start: Start
-) -> None:
+def test_a_job_that_kills_its_process_is_recorded_as_lost(app: Mulligan, start: Start) -> None:
     worker = start(retry__max_losses="0")
     for kind, payload, facts in (
         ("exits", {"code": 0}, {"exit_code": 0}),
@@ -49,14 +47,14 @@ def test_what_kills_its_process_is_a_recorded_death_and_not_a_silence(
         ("rings_the_alarm", {}, {"signal": signal.SIGALRM}),
     ):
         done = ended(app, kind, **payload)
-        assert (kind, done.state, code_of(done)) == (kind, State.DEAD, "PROCESS_DIED")
+        assert (kind, done.state, error_code(done)) == (kind, State.DEAD, "PROCESS_DIED")
         assert facts.items() <= done.error.items()
         assert (done.failures, done.losses) == (0, 1)
         unharmed(app, worker)
 
 
 @pytest.mark.slow
-def test_the_neighbours_of_one_that_stops_the_loop_are_not_charged_a_failure(
+def test_jobs_next_to_one_that_blocks_the_loop_are_not_charged(
     app: Mulligan, start: Start, tmp_path: Path
 ) -> None:
     worker = start()
@@ -64,14 +62,14 @@ def test_the_neighbours_of_one_that_stops_the_loop_are_not_charged_a_failure(
         naps = [app.enqueue("naps", {"seconds": 1.0}) for _ in range(3)]
         until(lambda naps=naps: all((tmp_path / f"runs-{nap.id}").exists() for nap in naps), 10)
         dead = ended(app, bad)
-        assert (dead.state, code_of(dead), dead.losses) == (State.DEAD, "PROCESS_DIED", 3)
+        assert (dead.state, error_code(dead), dead.losses) == (State.DEAD, "PROCESS_DIED", 3)
         for nap in naps:
             done = app.jobs.wait(nap.id, 20)
             assert (done.state, done.failures, done.losses) == (State.SUCCEEDED, 0, 0)
     unharmed(app, worker)
 
 
-def test_what_is_only_strange_ends_as_it_says_and_the_worker_goes_on(
+def test_strange_handlers_end_as_declared_and_the_worker_continues(
     app: Mulligan, start: Start, tmp_path: Path
 ) -> None:
     worker = start(worker__shutdown_grace="3")
@@ -91,7 +89,7 @@ def test_what_is_only_strange_ends_as_it_says_and_the_worker_goes_on(
         ("closes_its_voice", {}, "mute"),
     ):
         done = ended(app, kind, **payload)
-        assert end in (done.result, code_of(done)), (kind, code_of(done))
+        assert end in (done.result, error_code(done)), (kind, error_code(done))
         assert done.attempt == 1
         unharmed(app, worker)
     assert worker.runners() == runners
@@ -107,7 +105,7 @@ def test_what_is_only_strange_ends_as_it_says_and_the_worker_goes_on(
     assert (tmp_path / f"closed-{runners[0]}").exists()
 
 
-def test_asked_to_stop_a_job_ends_with_its_programs_and_a_result_stands(
+def test_a_stopped_job_ends_with_its_child_processes_and_a_result_stands(
     app: Mulligan, start: Start, tmp_path: Path
 ) -> None:
     worker = start(worker__kill_grace="5")
@@ -127,12 +125,12 @@ def test_asked_to_stop_a_job_ends_with_its_programs_and_a_result_stands(
     assert ends[1].result == "finished"
     [leader] = runners
     prefix = _mark(leader)
-    assert [pid for pid in marked(prefix) if pid != leader] == []
+    assert [pid for pid in find_marked(prefix) if pid != leader] == []
     assert worker.runners() == runners  # nobody had to die for it
     unharmed(app, worker)
 
 
-def test_facts_limits_and_news_arrive_from_another_process(
+def test_facts_limits_and_events_arrive_from_the_runner(
     app: Mulligan, start: Start, tmp_path: Path
 ) -> None:
     worker = start()
@@ -141,22 +139,25 @@ def test_facts_limits_and_news_arrive_from_another_process(
     flags = app.enqueue("flags")
     assert app.jobs.wait(flags.id, 20).state is State.DEAD
     with app.store.read() as unit:
-        assert unit.memories([flags.id])[flags.id].checkpoints["flags"] == "[false,false,true]"
+        assert (
+            unit.get_previous_attempts([flags.id])[flags.id].checkpoints["flags"]
+            == "[false,false,true]"
+        )
     runner, program, where, folder = ended(app, "mark_of").result
     assert program.startswith(f"{runner}/")
     assert where == folder
     until(lambda: tells.refresh().progress == 0.75, 10)
-    assert row_of(app, tells).progress_message == "three quarters"
+    assert load_row(app, tells).progress_message == "three quarters"
     (tmp_path / "go").touch()
     done = app.jobs.wait(tells.id, 10)
     assert (done.result, done.cost, done.progress) == ("told", 1.5, 0.75)
     cut = app.jobs.wait(late.id, 20)
-    assert (cut.state, code_of(cut), cut.attempt) == (State.DEAD, "DEADLINE_PASSED", 1)
-    assert told(app, late) == ["queued", "started", "died"]
+    assert (cut.state, error_code(cut), cut.attempt) == (State.DEAD, "DEADLINE_PASSED", 1)
+    assert event_types(app, late) == ["queued", "started", "died"]
     unharmed(app, worker)
 
 
-def test_the_last_progress_before_the_end_is_kept(app: Mulligan, start: Start) -> None:
+def test_the_last_progress_before_the_end_is_stored(app: Mulligan, start: Start) -> None:
     start()
     assert ended(app, "says_where_it_stopped").progress == 0.4
 
@@ -194,8 +195,8 @@ def test_a_payload_the_worker_does_not_understand_is_refused_there_and_the_other
     worker = start()
     for job in jobs:
         done = app.jobs.wait(job.id, 15)
-        assert (done.state, code_of(done), done.attempt) == (State.DEAD, "PAYLOAD_REFUSED", 1)
-        assert private_of(app, done)["message"]
+        assert (done.state, error_code(done), done.attempt) == (State.DEAD, "PAYLOAD_REFUSED", 1)
+        assert load_private(app, done)["message"]
     unharmed(app, worker)
 
 

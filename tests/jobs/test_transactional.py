@@ -43,7 +43,7 @@ def rolled_back(block: AbstractContextManager[Caller]) -> Iterator[Caller]:
         raise ChangedMind
 
 
-# -- the caller's tools: the block is a transaction, committed at its end, rolled back if it raises ---
+# -- the caller's tools: the block is a transaction, committed at its end, rolled back if it raise
 Way = Callable[["World"], Any]
 
 
@@ -131,7 +131,7 @@ WAYS = {
 }
 
 
-# -- the world around them --------------------------------------------------------------------------
+# -- the world around them -----------------------------------------------------------------------
 class World:
     """One app, one table of the user's beside it, and the user's own way to write into both."""
 
@@ -178,7 +178,7 @@ class World:
 
     def events(self) -> list[str]:
         with self.app.store.read() as unit:
-            return [event.type for event in unit.events_after(0, 100)]
+            return [event.type for event in unit.list_events_after(0, 100)]
 
     def run(self) -> int:
         """Inline; a process on the standard library only enqueues, so there the jobs run after it has gone."""
@@ -216,7 +216,7 @@ def plain(request: pytest.FixtureRequest) -> Iterator[World]:
     world.close()
 
 
-# -- one fate ---------------------------------------------------------------------------------------
+# -- one fate ------------------------------------------------------------------------------------
 def test_a_committed_job_exists_and_runs(world):
     with world.caller() as caller:
         job = world.ship.options(connection=caller.connection).enqueue(order=7)
@@ -285,7 +285,7 @@ def test_a_nested_block_of_sqlalchemy_is_a_savepoint(plain):
     assert [job.id for job in plain.jobs()] == [kept.id]
 
 
-# -- unique keys ------------------------------------------------------------------------------------
+# -- unique keys ---------------------------------------------------------------------------------
 def test_a_key_taken_in_this_transaction_answers_with_the_job_that_has_it(world):
     with world.caller() as caller:
         ship = world.ship.options(connection=caller.connection, unique="order 7")
@@ -319,7 +319,7 @@ def test_a_key_is_free_again_after_a_rollback(world):
     assert not world.ship.options(unique="order 7").enqueue(order=7).deduplicated
 
 
-# -- a transaction held open ------------------------------------------------------------------------
+# -- a transaction held open ---------------------------------------------------------------------
 @pytest.fixture
 def postgres(postgres_url: str) -> Iterator[World]:
     world = World("postgres", postgres_url, core)
@@ -327,7 +327,7 @@ def postgres(postgres_url: str) -> Iterator[World]:
     world.close()
 
 
-def test_held_open_it_blocks_nobody_elses_enqueue_claim_or_settle(postgres):
+def test_an_open_transaction_blocks_no_other_enqueue_claim_or_settle(postgres):
     mine = postgres.ship.enqueue(order=1)
     with postgres.caller() as caller, ThreadPoolExecutor(1) as others:
         held = postgres.ship.options(connection=caller.connection, unique="held").enqueue_many(
@@ -339,7 +339,7 @@ def test_held_open_it_blocks_nobody_elses_enqueue_claim_or_settle(postgres):
     assert postgres.app.jobs.get(held.id).state is State.QUEUED
 
 
-def test_only_who_wants_the_same_key_waits_and_only_until_the_commit(postgres):
+def test_only_an_enqueue_with_the_same_key_waits_for_the_commit(postgres):
     committed = threading.Event()
 
     def enqueue_twin() -> tuple[Any, bool]:

@@ -72,7 +72,7 @@ def test_an_async_session_enqueues_inside_run_sync_and_keeps_its_keys(shop):
     assert len(shop.app.jobs.list()) == 1
 
 
-def test_enqueue_async_takes_an_async_connection_and_an_async_session_as_they_are(shop):
+def test_enqueue_async_accepts_async_connections_and_sessions(shop):
     async def enqueue() -> None:
         engine = shop.engine()
         async with engine.begin() as conn:
@@ -91,7 +91,7 @@ def test_enqueue_async_takes_an_async_connection_and_an_async_session_as_they_ar
     assert sorted(job.payload["order"] for job in shop.app.jobs.list()) == [7, 8, 9, 10]
 
 
-def test_a_plain_enqueue_refuses_both_with_the_words_that_cure_it(shop):
+def test_sync_enqueue_refuses_async_connections_with_the_fix(shop):
     async def enqueue() -> None:
         engine = shop.engine()
         async with engine.begin() as conn, AsyncSession(engine) as session:
@@ -104,7 +104,7 @@ def test_a_plain_enqueue_refuses_both_with_the_words_that_cure_it(shop):
     assert shop.app.jobs.list() == []
 
 
-def test_a_batch_is_begun_filled_and_sealed_in_the_transaction_of_an_async_session(shop):
+def test_a_batch_is_created_filled_and_sealed_in_an_async_session(shop):
     async def publish(*, commit: bool) -> str:
         engine = shop.engine()
         async with AsyncSession(engine) as session:

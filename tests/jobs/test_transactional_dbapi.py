@@ -62,7 +62,7 @@ def ids(connection: dbapi.Connection) -> list[int]:
     return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY id")]
 
 
-# -- transactions ---------------------------------------------------------------------------------------
+# -- transactions --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "write",
     [
@@ -94,12 +94,12 @@ def test_a_transaction_begins_before_the_first_write(connection, write):
         "-- nothing",
     ],
 )
-def test_nothing_else_begins_one(connection, read):
+def test_other_statements_begin_no_transaction(connection, read):
     connection.execute(read)
     assert not connection.in_transaction
 
 
-def test_who_read_before_waits_for_the_other_writer_and_then_writes(connection, other):
+def test_a_connection_that_read_first_waits_for_the_writer_and_then_writes(connection, other):
     committed = threading.Event()
     other.execute("INSERT INTO orders VALUES (1, 'theirs')")
     assert ids(connection) == []
@@ -117,7 +117,7 @@ def test_who_read_before_waits_for_the_other_writer_and_then_writes(connection, 
     assert ids(connection) == [1, 2]
 
 
-def test_a_read_after_a_savepoint_cannot_go_stale_before_the_write(file, connection):
+def test_a_read_after_a_savepoint_stays_current_until_the_write(file, connection):
     """In a deferred transaction it can, and then the write is "database is locked" for good."""
     connection.execute("SAVEPOINT here")
     assert ids(connection) == []
@@ -131,7 +131,7 @@ def test_a_read_after_a_savepoint_cannot_go_stale_before_the_write(file, connect
     assert ids(connection) == [1]
 
 
-def test_a_half_read_select_does_not_keep_its_connection_from_writing(connection, other):
+def test_a_partially_read_select_does_not_block_writes(connection, other):
     with connection:
         connection.executemany("INSERT INTO orders (id) VALUES (?)", [(1,), (2,), (3,)])
     reading = connection.execute("SELECT id FROM orders ORDER BY id")
@@ -158,7 +158,7 @@ def test_rows_of_a_write_need_not_be_read_before_the_commit(connection):
     assert cursor.fetchall() == [(1,), (2,)]
 
 
-def test_a_transaction_of_ones_own_is_left_alone(connection):
+def test_an_explicit_transaction_is_not_changed(connection):
     connection.isolation_level = None
     connection.execute("INSERT INTO orders VALUES (1, 'a')")
     assert not connection.in_transaction
@@ -181,7 +181,7 @@ def test_a_block_commits_or_rolls_back_and_leaves_the_connection_open(connection
     assert ids(connection) == [1]
 
 
-def test_close_rolls_back_and_may_be_said_twice(file):
+def test_close_rolls_back_and_may_be_called_twice(file):
     connection = dbapi.connect(file)
     connection.execute("INSERT INTO orders VALUES (1, 'a')")
     connection.close()
@@ -195,8 +195,8 @@ def test_what_is_committed_is_on_the_disk(connection):
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
-# -- cursors --------------------------------------------------------------------------------------------
-def test_a_cursor_tells_what_sqlite3_tells(connection):
+# -- cursors -------------------------------------------------------------------------------------
+def test_cursor_attributes_match_sqlite3(connection):
     with closing(sqlite3.connect(":memory:")) as reference:
         reference.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, note TEXT UNIQUE)")
         told = [facts(reference.cursor()), facts(connection.cursor())]
@@ -235,20 +235,20 @@ def facts(cursor: sqlite3.Cursor | dbapi.Cursor) -> list[object]:
         ("INSERT INTO orders VALUES (1, 'a'); DROP TABLE orders", (), dbapi.ProgrammingError),
     ],
 )
-def test_errors_have_the_names_of_sqlite3(connection, sql, params, error):
+def test_error_classes_match_sqlite3(connection, sql, params, error):
     with pytest.raises(error):
         connection.execute(sql, params)
     assert issubclass(error, sqlite3.DatabaseError)
     assert ids(connection) == []
 
 
-def test_a_closed_connection_says_so_in_the_words_sqlalchemy_knows(connection):
+def test_a_closed_connection_raises_the_error_that_sqlalchemy_expects(connection):
     connection.close()
     with pytest.raises(dbapi.ProgrammingError, match=r"Cannot operate on a closed database\."):
         connection.execute("SELECT 1")
 
 
-def test_what_is_not_a_database_is_an_error_and_leaves_the_file_free(tmp_path):
+def test_a_file_that_is_no_database_is_refused_and_released(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 1000)
     with pytest.raises(dbapi.DatabaseError):
         dbapi.connect(tmp_path / "text.db")
@@ -272,7 +272,7 @@ def test_dates_are_written_as_sqlite3_writes_them(connection):
     )
 
 
-def test_a_script_commits_first_and_runs_as_it_stands(connection):
+def test_executescript_commits_first_and_runs_unchanged(connection):
     connection.execute("INSERT INTO orders VALUES (1, 'a')")
     connection.executescript(
         "INSERT INTO orders VALUES (2, 'b'); INSERT INTO orders VALUES (3, 'c');"
@@ -281,7 +281,7 @@ def test_a_script_commits_first_and_runs_as_it_stands(connection):
     assert ids(connection) == [1, 2, 3]
 
 
-# -- SQLAlchemy -----------------------------------------------------------------------------------------
+# -- SQLAlchemy ----------------------------------------------------------------------------------
 class Base(DeclarativeBase):
     pass
 
@@ -295,10 +295,11 @@ class Note(Base):
     at: Mapped[datetime] = mapped_column(DateTime)
 
 
+NAIVE_TIME = datetime(2024, 2, 29, 12, 30)  # noqa: DTZ001 - DateTime columns hold naive times
+
+
 def a_note(name: str) -> Note:
-    return Note(
-        name=name, body=b"\x00\xff", day=date(2024, 2, 29), at=datetime(2024, 2, 29, 12, 30)
-    )  # noqa: DTZ001
+    return Note(name=name, body=b"\x00\xff", day=date(2024, 2, 29), at=NAIVE_TIME)
 
 
 def test_the_orm_writes_reads_and_reflects(engine):
@@ -310,8 +311,8 @@ def test_the_orm_writes_reads_and_reflects(engine):
         assert (note.body, note.day, note.at) == (
             b"\x00\xff",
             date(2024, 2, 29),
-            datetime(2024, 2, 29, 12, 30),
-        )  # noqa: DTZ001
+            NAIVE_TIME,
+        )
         note.name = "changed"
         session.commit()
         assert session.scalars(select(Note.name).where(Note.name.regexp_match("^chan"))).all() == [
@@ -336,14 +337,14 @@ def test_sqlalchemy_wraps_our_errors(engine):
         session.add_all([a_note("twice"), a_note("twice")])
 
 
-def test_tables_are_made_in_the_transaction_too(engine):
+def test_tables_are_created_inside_the_transaction(engine):
     with engine.connect() as connection:
         connection.execute(text("CREATE TABLE more (id INTEGER)"))
         connection.rollback()
     assert not inspect(engine).has_table("more")
 
 
-def test_a_nested_block_is_rolled_back_alone(engine):
+def test_a_nested_block_is_rolled_back_separately(engine):
     with engine.begin() as connection:
         nested = connection.begin_nested()
         connection.execute(text("INSERT INTO orders VALUES (1, 'a')"))
@@ -353,7 +354,7 @@ def test_a_nested_block_is_rolled_back_alone(engine):
         assert connection.scalars(text("SELECT id FROM orders")).all() == [2]
 
 
-def test_autocommit_is_what_sqlalchemy_means_by_it(engine):
+def test_autocommit_behaves_as_sqlalchemy_defines_it(engine):
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("INSERT INTO orders VALUES (1, 'a')"))
     with engine.connect() as connection:
@@ -363,7 +364,7 @@ def test_autocommit_is_what_sqlalchemy_means_by_it(engine):
         assert connection.scalars(text("SELECT id FROM orders")).all() == [1]
 
 
-def test_foreign_keys_are_switched_on_as_sqlalchemys_manual_does_it(engine):
+def test_foreign_keys_are_enabled_as_in_the_sqlalchemy_manual(engine):
     @event.listens_for(engine, "connect")
     def switch_on(connection: dbapi.Connection, _: object) -> None:
         before, connection.autocommit = connection.autocommit, True

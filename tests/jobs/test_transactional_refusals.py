@@ -58,7 +58,7 @@ def file_of(app: Mulligan) -> Path:
     return Path(app.store.facts()["file"])
 
 
-# -- another file ---------------------------------------------------------------------------------------
+# -- another file --------------------------------------------------------------------------------
 def test_a_connection_to_another_file_is_refused(shop_on_sqlite, tmp_path):
     app, ship = shop_on_sqlite
     with closing(mulligan.dbapi.connect(tmp_path / "other.db")) as other:
@@ -77,7 +77,7 @@ def test_a_connection_to_memory_is_refused(shop_on_sqlite):
         ship.options(connection=other).enqueue(order=7)
 
 
-def test_another_name_of_the_same_file_is_the_same_file(shop_on_sqlite, tmp_path):
+def test_another_path_to_the_same_file_is_accepted(shop_on_sqlite, tmp_path):
     app, ship = shop_on_sqlite
     link = tmp_path / "link.db"
     link.symlink_to(file_of(app))
@@ -86,7 +86,7 @@ def test_another_name_of_the_same_file_is_the_same_file(shop_on_sqlite, tmp_path
     assert len(app.jobs.list()) == 1
 
 
-# -- another library ------------------------------------------------------------------------------------
+# -- another library -----------------------------------------------------------------------------
 def test_two_threads_with_two_libraries_on_one_file_are_refused_and_lose_nothing(shop_on_sqlite):
     app, ship = shop_on_sqlite
     acknowledged: list[str] = []
@@ -114,7 +114,7 @@ def enqueue_through_sqlite3(file: Path, ship: Any) -> None:
         ship.options(connection=connection).enqueue(order=-1)
 
 
-def test_sqlalchemy_over_sqlite3_is_refused_with_the_words_that_cure_it(shop_on_sqlite):
+def test_sqlalchemy_over_sqlite3_is_refused_with_the_fix(shop_on_sqlite):
     app, ship = shop_on_sqlite
 
     def through_sqlalchemy() -> None:
@@ -130,7 +130,7 @@ def test_sqlalchemy_over_sqlite3_is_refused_with_the_words_that_cure_it(shop_on_
     assert app.jobs.list() == []
 
 
-def test_sqlite3_cannot_open_a_file_that_we_hold_not_even_to_read(shop_on_sqlite):
+def test_sqlite3_cannot_open_a_file_held_by_apsw_even_for_reading(shop_on_sqlite):
     app, _ = shop_on_sqlite
     for name in (file_of(app), str(file_of(app)), f"file:{file_of(app)}?mode=ro"):
         with pytest.raises(TwoLibraries, match=WAYS_OUT):
@@ -171,13 +171,13 @@ def test_our_dbapi_is_refused_where_an_app_is_on_the_standard_library(tmp_path):
     app.close()
 
 
-def test_a_closed_dbapi_connection_gives_the_file_free(tmp_path):
+def test_a_closed_dbapi_connection_releases_the_file(tmp_path):
     mulligan.dbapi.connect(tmp_path / "app.db").close()
     app, _ = with_ship(f"sqlite+stdlib:///{tmp_path}/app.db")
     app.close()
 
 
-def test_a_forgotten_dbapi_connection_gives_the_file_free(tmp_path):
+def test_a_garbage_collected_dbapi_connection_releases_the_file(tmp_path):
     connection = mulligan.dbapi.connect(tmp_path / "app.db")
     connection.execute("CREATE TABLE orders (id)")
     del connection
@@ -185,7 +185,7 @@ def test_a_forgotten_dbapi_connection_gives_the_file_free(tmp_path):
     app.close()
 
 
-# -- another driver -------------------------------------------------------------------------------------
+# -- another driver ------------------------------------------------------------------------------
 class Psycopg2Connection:
     """Stands for psycopg2's: no async methods, and not psycopg 3."""
 
@@ -223,7 +223,7 @@ def test_asyncpg_inside_sqlalchemy_is_refused_by_its_name(shop_on_postgres):
 
 
 @pytest.mark.parametrize("nonsense", ["postgresql://", 7, object()])
-def test_what_is_no_connection_is_refused(shop, nonsense):
+def test_an_object_that_is_no_connection_is_refused(shop, nonsense):
     _, ship = shop
     with pytest.raises(ConnectionRefused, match=WAYS_OUT):
         ship.options(connection=nonsense).enqueue(order=7)
@@ -250,8 +250,8 @@ def test_psycopgs_async_connection_is_refused_with_what_to_do(shop_on_postgres, 
     assert app.jobs.list() == []
 
 
-# -- no transaction -------------------------------------------------------------------------------------
-def test_without_a_transaction_there_is_no_common_fate_on_sqlite(shop_on_sqlite):
+# -- no transaction ------------------------------------------------------------------------------
+def test_enqueue_without_a_transaction_is_refused_on_sqlite(shop_on_sqlite):
     app, ship = shop_on_sqlite
     engine = create_engine(
         f"sqlite:///{file_of(app)}", module=mulligan.dbapi, isolation_level="AUTOCOMMIT"
@@ -267,7 +267,7 @@ def test_without_a_transaction_there_is_no_common_fate_on_sqlite(shop_on_sqlite)
     assert app.jobs.list() == []
 
 
-def test_without_a_transaction_there_is_no_common_fate_on_the_standard_library(tmp_path):
+def test_enqueue_without_a_transaction_is_refused_on_the_standard_library(tmp_path):
     app, ship = with_ship(f"sqlite+stdlib:///{tmp_path}/app.db")
     with closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection:
         with pytest.raises(ConnectionRefused, match="autocommit"):
@@ -279,7 +279,7 @@ def test_without_a_transaction_there_is_no_common_fate_on_the_standard_library(t
     app.close()
 
 
-def test_without_a_transaction_there_is_no_common_fate_on_postgres(shop_on_postgres, postgres_url):
+def test_enqueue_without_a_transaction_is_refused_on_postgres(shop_on_postgres, postgres_url):
     app, ship = shop_on_postgres
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         with pytest.raises(ConnectionRefused, match="autocommit"):
@@ -289,7 +289,7 @@ def test_without_a_transaction_there_is_no_common_fate_on_postgres(shop_on_postg
     assert len(app.jobs.list()) == 1
 
 
-def test_on_an_empty_sqlite_file_it_says_at_once_that_tables_cannot_be_made_now(sqlite_url):
+def test_on_an_empty_sqlite_file_missing_tables_are_reported_at_once(sqlite_url):
     with (
         closing(mulligan.dbapi.connect(sqlite_url.partition("///")[2])) as connection,
         closing(Mulligan(sqlite_url)) as app,
@@ -304,7 +304,7 @@ def test_on_an_empty_sqlite_file_it_says_at_once_that_tables_cannot_be_made_now(
         assert len(app.jobs.list()) == 1
 
 
-def test_on_a_file_that_was_never_ours_it_names_what_would_help(tmp_path):
+def test_on_a_foreign_file_the_error_names_the_fix(tmp_path):
     with closing(sqlite3.connect(tmp_path / "legacy.db")) as mine:
         mine.execute("CREATE TABLE orders (id INTEGER)")
         mine.execute("INSERT INTO orders VALUES (7)")

@@ -29,7 +29,7 @@ class Stage:
         self.extra: dict[str, str] = {}
         self._workers: list[Worker] = []
 
-    # -- processes ----------------------------------------------------------------------------------
+    # -- processes --------------------------------------------------------------------------------
     @property
     def environ(self) -> dict[str, str]:
         return {
@@ -68,7 +68,7 @@ class Stage:
                 worker.kill()
         self.app.close()
 
-    # -- what happens -------------------------------------------------------------------------------
+    # -- what happens -----------------------------------------------------------------------------
     def enqueue(self, kind: str, payload: dict[str, Any] | None = None, **options: Any) -> str:
         with self.clients.call("enqueue", kind=kind, payload=payload or {}) as call:
             job = self.app.enqueue(kind, payload or {}, **options)

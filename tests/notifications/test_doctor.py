@@ -1,14 +1,14 @@
-"""What `mulligan doctor` says about messages."""
+"""Checks of `mulligan doctor` about mail and webhook settings."""
 
 from __future__ import annotations
 
 import pytest
 
 from mulligan.config import Settings, read_settings
-from mulligan.doctor import in_force
-from mulligan.doctor.settings import mail_checks, message_checks
+from mulligan.doctor import effective_settings
+from mulligan.doctor.settings import mail_checks, notification_checks
 
-WELL = {"host": "mail.example", "sender": "Jobs <jobs@mail.example>"}
+VALID = {"host": "mail.example", "sender": "Jobs <jobs@mail.example>"}
 
 
 def found(**mail):
@@ -18,23 +18,23 @@ def found(**mail):
     ]
 
 
-def test_without_a_server_it_says_what_happens_to_mails():
+def test_doctor_reports_a_missing_mail_server():
     assert found() == [
-        ("ok", "mail.host is not set: deliveries by e-mail are skipped, nothing else changes")
+        ("ok", "mail.host is not set: e-mail deliveries are skipped")
     ]
 
 
-def test_a_server_that_can_work():
-    assert found(**WELL) == [("ok", "mail.example:587, starttls")]
+def test_doctor_accepts_valid_mail_settings():
+    assert found(**VALID) == [("ok", "mail.example:587, starttls")]
 
 
 @pytest.mark.parametrize(
-    ("mail", "status", "said"),
+    ("mail", "status", "expected"),
     [
         ({"sender": ""}, "warn", "mail.sender is not set"),
-        ({"sender": "jobs"}, "fail", "mail.sender is no address"),
-        ({"username": "jobs"}, "warn", "a username and no password"),
-        ({"password": "x"}, "warn", "a password and no username"),
+        ({"sender": "jobs"}, "fail", "mail.sender is not a valid address"),
+        ({"username": "jobs"}, "warn", "a username but no password"),
+        ({"password": "x"}, "warn", "a password but no username"),
         (
             {"username": "jobs", "password_file": "/nowhere"},
             "fail",
@@ -43,24 +43,24 @@ def test_a_server_that_can_work():
         ({"tls": "none"}, "warn", "unencrypted"),
     ],
 )
-def test_what_cannot_work_is_said(mail, status, said):
-    [(told, sentence)] = found(**(WELL | mail))
-    assert (told, said in sentence) == (status, True)
+def test_doctor_reports_invalid_mail_settings(mail, status, expected):
+    [(found_status, sentence)] = found(**(VALID | mail))
+    assert (found_status, expected in sentence) == (status, True)
 
 
 @pytest.mark.parametrize(
     ("networks", "warned"), [("", False), ("10.0.0.0/8", False), ("0.0.0.0/0", True)]
 )
-def test_a_setting_that_opens_a_clouds_metadata_is_said(networks, warned):
+def test_doctor_reports_a_setting_that_allows_a_metadata_service(networks, warned):
     settings = Settings.model_validate({"notify": {"allow_private": networks}})
-    assert any(check.check == "webhooks" for check in message_checks(settings)) is warned
+    assert any(check.check == "webhooks" for check in notification_checks(settings)) is warned
 
 
 def test_the_password_is_never_shown():
     settings = read_settings(
         environ={"MULLIGAN_MAIL__PASSWORD": "hunter2", "MULLIGAN_MAIL__USERNAME": "jobs"}
     )
-    told = {row["name"]: row["value"] for row in in_force(settings)}
-    assert (told["mail.password"], told["mail.username"]) == ("[set, not shown]", "jobs")
+    values = {row["name"]: row["value"] for row in effective_settings(settings)}
+    assert (values["mail.password"], values["mail.username"]) == ("[set, not shown]", "jobs")
     assert "hunter2" not in repr(settings)
-    assert {row["name"]: row["value"] for row in in_force(Settings())}["mail.password"] == ""
+    assert {row["name"]: row["value"] for row in effective_settings(Settings())}["mail.password"] == ""

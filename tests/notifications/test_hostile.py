@@ -1,4 +1,4 @@
-"""Texts that would forge something, in every field that reaches a message: one well-formed message on each channel."""
+"""Hostile texts in every field of a message: each channel sends one well-formed message."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import standardwebhooks
 from mulligan.core.event import EventType
 from mulligan.notifications.apprise import Apprise
 from mulligan.notifications.email import Email
-from mulligan.notifications.message import SUMMARY, Message, message_of, message_of_incident
+from mulligan.notifications.message import (
+    MAX_SUMMARY,
+    Message,
+    build_event_message,
+    build_incident_message,
+)
 from mulligan.notifications.rules import IncidentFacts
 from mulligan.notifications.webhook import Webhook, new_secret
-from support.messages import AT, DATA, LINKED, event, sent
-from support.receiving import status
+from support.messages import AT, DATA, LINKED, build_event, send
+from support.receiving import build_response
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's services
 KIM = "kim@example.com"
@@ -47,13 +52,15 @@ FIELDS = (
     "dependency",
     "worker",
     "host",
-    "unheard of",
+    "unknown field",
 )
 
 
 def hostile(type_: str, text: str) -> Message:
     data = DATA | dict.fromkeys(FIELDS, text) | {text: text, "deep": [[{text: [text] * 100}]] * 100}
-    return message_of(event(type_, data, owner=text, actor=f"cli:{text}"), "sub", LINKED)
+    return build_event_message(
+        build_event(type_, data, owner=text, actor=f"cli:{text}"), "sub", LINKED
+    )
 
 
 def messages(text: str) -> list[Message]:
@@ -62,11 +69,11 @@ def messages(text: str) -> list[Message]:
         text,
     )
     incident = IncidentFacts("inc", AT, AT, 400, job_id="01job", **facts)
-    return [hostile("job.died", text), message_of_incident(incident, "opened", LINKED)]
+    return [hostile("job.died", text), build_incident_message(incident, "opened", LINKED)]
 
 
-def _plain(message: Message) -> None:
-    assert len(message.summary) <= SUMMARY
+def _check_printable(message: Message) -> None:
+    assert len(message.summary) <= MAX_SUMMARY
     for text in (message.summary, message.owner, *sum(message.details, ())):
         assert text.isprintable(), repr(text[:100])
         assert len(text) <= 500
@@ -78,14 +85,14 @@ def _plain(message: Message) -> None:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_every_sentence_is_one_plain_line(name):
-    for type_ in (*EventType, "of.tomorrow"):
-        _plain(hostile(type_, CORPUS[name]))
+def test_every_summary_is_one_printable_line(name):
+    for type_ in (*EventType, "unknown.event"):
+        _check_printable(hostile(type_, CORPUS[name]))
     for message in messages(CORPUS[name]):
-        _plain(message)
+        _check_printable(message)
 
 
-class _Tags(HTMLParser):
+class _TagCollector(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
@@ -99,33 +106,28 @@ class _Tags(HTMLParser):
 
 @pytest.mark.security("S25", "S41", "S42")
 @pytest.mark.parametrize("name", CORPUS)
-def test_one_well_formed_mail(name, mailbox, by_mail):
+def test_hostile_texts_give_one_well_formed_mail(name, mailbox, mail_context):
     for message in messages(CORPUS[name]):
-        sent(Email(KIM), by_mail, message)
-    sent(Email(KIM, subject=CORPUS[name], render=lambda _: CORPUS[name]), by_mail, message)
-    assert [letter.to for letter in mailbox.letters] == [[KIM]] * 3
-    for letter in mailbox.letters:
-        mail = letter.mail
-        assert (letter.sender, mail["To"]) == ("jobs@mulligan.example", KIM)
+        send(Email(KIM), mail_context, message)
+    send(Email(KIM, subject=CORPUS[name], render=lambda _: CORPUS[name]), mail_context, message)
+    assert [received.to for received in mailbox.mails] == [[KIM]] * 3
+    for received in mailbox.mails:
+        mail = received.mail
+        assert (received.sender, mail["To"]) == ("jobs@mulligan.example", KIM)
         assert mail.keys().count("Subject") == mail.keys().count("Message-ID") == 1
         assert not {"Bcc", "Cc", "X-Forged"} & set(mail.keys())
-        assert [mail.defects, mail["Subject"].defects] == [[], ()] or [
-            mail.defects,
-            mail["Subject"].defects,
-        ] == [
-            [],
-            [],
-        ]
-        assert all(len(line) <= 998 for line in letter.raw.split(b"\r\n"))
-        assert b"\n" not in letter.raw.replace(b"\r\n", b"")
-        assert b"\x00" not in letter.raw
-    for letter in mailbox.letters[:2]:
-        assert [part.get_content_type() for part in letter.mail.iter_parts()] == [
+        assert list(mail.defects) == []
+        assert list(mail["Subject"].defects) == []
+        assert all(len(line) <= 998 for line in received.raw.split(b"\r\n"))
+        assert b"\n" not in received.raw.replace(b"\r\n", b"")
+        assert b"\x00" not in received.raw
+    for received in mailbox.mails[:2]:
+        assert [part.get_content_type() for part in received.mail.iter_parts()] == [
             "text/plain",
             "text/html",
         ]
-        tags = _Tags()
-        tags.feed(letter.part("html"))
+        tags = _TagCollector()
+        tags.feed(received.part("html"))
         assert not {"script", "img", "b"} & set(tags.tags)
         assert all(
             link.startswith(("https://jobs.example/", "https://wiki.example/"))
@@ -134,10 +136,10 @@ def test_one_well_formed_mail(name, mailbox, by_mail):
 
 
 @pytest.mark.security("S41")
-def test_a_subject_is_what_was_said_and_not_what_it_decodes_to(mailbox, by_mail):
+def test_an_encoded_word_in_a_subject_is_not_decoded(mailbox, mail_context):
     """A text that looks like an encoded header must not become one."""
-    sent(Email(KIM, subject="=?utf-8?q?forged=0ABcc=3A_eve?="), by_mail)
-    [raw] = [line for line in mailbox.letters[0].raw.split(b"\r\n") if line.startswith(b"Subject:")]
+    send(Email(KIM, subject="=?utf-8?q?forged=0ABcc=3A_eve?="), mail_context)
+    [raw] = [line for line in mailbox.mails[0].raw.split(b"\r\n") if line.startswith(b"Subject:")]
     assert not any(
         b"forged\nBcc" in (part if isinstance(part, bytes) else part.encode())
         for part, _ in decode_header(raw.decode())
@@ -146,18 +148,19 @@ def test_a_subject_is_what_was_said_and_not_what_it_decodes_to(mailbox, by_mail)
 
 @pytest.mark.security("S39")
 @pytest.mark.parametrize("name", CORPUS)
-def test_one_well_formed_webhook(name, receiver, local):
-    there, secret = receiver(), new_secret()
+def test_hostile_texts_give_one_well_formed_webhook(name, receiver, loopback_context):
+    target = receiver()
+    secret = new_secret()
     for message in messages(CORPUS[name]):
-        sent(Webhook(there.url, secret=secret), local, message)
-        sent(Webhook(there.url, secret=secret, form="cloudevents"), local, message)
-    sent(
-        Webhook(there.url, secret=secret, render=lambda _: {"x": CORPUS[name][:500]}),
-        local,
+        send(Webhook(target.url, secret=secret), loopback_context, message)
+        send(Webhook(target.url, secret=secret, form="cloudevents"), loopback_context, message)
+    send(
+        Webhook(target.url, secret=secret, render=lambda _: {"x": CORPUS[name][:500]}),
+        loopback_context,
         message,
     )
-    assert (len(there.requests), there.connections) == (5, 5)
-    for request in there.requests:
+    assert (len(target.requests), target.connections) == (5, 5)
+    for request in target.requests:
         assert len(request.names) == len(set(request.names))
         assert not {"bcc", "subject", "x-forged"} & set(request.names)
         assert request.headers["content-length"] == str(len(request.body))
@@ -166,19 +169,19 @@ def test_one_well_formed_webhook(name, receiver, local):
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_one_well_formed_message_to_a_chat(name, receiver, strict):
-    there = receiver(status(200))
+def test_hostile_texts_give_one_well_formed_chat_message(name, receiver, strict_context):
+    target = receiver(build_response(200))
     for message in messages(CORPUS[name]):
-        sent(Apprise(f"json://127.0.0.1:{there.port}/"), strict, message)
-    assert len(there.requests) == 2
-    for request in there.requests:
+        send(Apprise(f"json://127.0.0.1:{target.port}/"), strict_context, message)
+    assert len(target.requests) == 2
+    for request in target.requests:
         body = json.loads(request.body)
         assert body["title"].isprintable() or "\u200b" in body["title"]
         assert len(request.body) < 100_000
 
 
-def test_what_was_left_out_of_a_large_event_is_said():
-    message = message_of(
-        event("job.died", {"kind": "render", "big": ["x" * 1000] * 60}), "sub", LINKED
+def test_data_of_a_large_event_is_marked_as_cut():
+    message = build_event_message(
+        build_event("job.died", {"kind": "render", "big": ["x" * 1000] * 60}), "sub", LINKED
     )
     assert message.data == {"kind": "render", "cut": True}

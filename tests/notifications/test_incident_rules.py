@@ -1,96 +1,98 @@
-"""An incident is one message that grows, and one when it is over."""
+"""Rules of incidents: when it opens, grows and ends, and the hourly limit."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.notifications import rules
 from mulligan.notifications.rules import (
     GROWN,
     HOUR,
     OPENED,
     OVER,
-    Hour,
+    HourlyCount,
     Incident,
     IncidentDeath,
-    IncidentTerms,
+    IncidentTiming,
 )
 
-TERMS = IncidentTerms()
+TIMING = IncidentTiming()
 
 
 def death(at: float = 0.0, kind: str = "render") -> IncidentDeath:
     return IncidentDeath(round(at * SECOND), "job", None, {"kind": kind, "code": "X"})
 
 
-def of(count: int = 1, at: float = 0.0) -> Incident:
-    incident = rules.begun("v1-a", "group", death(at))
+def incident_of(count: int = 1, at: float = 0.0) -> Incident:
+    incident = rules.open_incident("v1-a", "group", death(at))
     for _ in range(count - 1):
-        incident = rules.joined(incident, death(at))
+        incident = rules.add_death(incident, death(at))
     return incident
 
 
 def step(incident: Incident, at: float) -> str | None:
-    return rules.step(incident, round(at * SECOND), TERMS)
+    return rules.next_step(incident, round(at * SECOND), TIMING)
 
 
-def told(incident: Incident, at: float, *, sent: bool = True) -> Incident:
-    return rules.said(incident, round(at * SECOND), sent=sent)
+def record(incident: Incident, at: float, *, sent: bool = True) -> Incident:
+    return rules.record_step(incident, round(at * SECOND), sent=sent)
 
 
 def test_the_first_message_waits_until_deaths_have_gathered():
-    assert step(of(400), 4.9) is None
-    assert step(of(400), 5) == OPENED
+    assert step(incident_of(400), 4.9) is None
+    assert step(incident_of(400), 5) == OPENED
 
 
-def test_an_update_comes_when_the_count_has_doubled_and_a_minute_has_passed():
-    incident = told(of(10), 5)
-    almost, doubled = incident, incident
+def test_an_update_needs_a_doubled_count_and_a_minute():
+    incident = record(incident_of(10), 5)
+    almost = incident
+    doubled = incident
     for _ in range(9):
-        almost = rules.joined(almost, death(6))
+        almost = rules.add_death(almost, death(6))
     for _ in range(10):
-        doubled = rules.joined(doubled, death(6))
+        doubled = rules.add_death(doubled, death(6))
     assert step(almost, 70) is None
     assert step(doubled, 64) is None
     assert step(doubled, 65) == GROWN
 
 
-def test_each_update_takes_twice_the_patience_of_the_one_before():
-    incident, waits = told(of(), 5), []
+def test_the_interval_between_updates_doubles():
+    incident = record(incident_of(), 5)
+    waits = []
     for _ in range(5):
-        waits.append(rules.patience(incident, TERMS) // SECOND)
-        incident = told(incident, 5)
+        waits.append(rules.update_interval(incident, TIMING) // SECOND)
+        incident = record(incident, 5)
     assert waits == [60, 120, 240, 480, 960]
 
 
-def test_it_is_over_after_a_quarter_of_an_hour_without_another():
-    incident = told(of(3, at=0), 5)
+def test_an_incident_ends_after_15_minutes_without_a_death():
+    incident = record(incident_of(3, at=0), 5)
     assert step(incident, 899) is None
     assert step(incident, 900) == OVER
 
 
-def test_what_was_resolved_before_anybody_was_told_is_never_told():
-    assert step(rules.ended(of(), "resolved"), 100) is None
-    assert step(rules.ended(told(of(), 5), "resolved"), 6) == OVER
+def test_an_incident_resolved_before_its_first_message_sends_none():
+    assert step(rules.end_incident(incident_of(), "resolved"), 100) is None
+    assert step(rules.end_incident(record(incident_of(), 5), "resolved"), 6) == OVER
 
 
-def test_it_says_what_its_first_death_was_and_counts_kinds():
-    incident = rules.joined(of(), death(3, "encode"))
+def test_an_incident_keeps_its_first_death_and_counts_kinds():
+    incident = rules.add_death(incident_of(), death(3, "encode"))
     assert (incident.count, incident.kinds) == (2, {"render": 1, "encode": 1})
     assert incident.data == {"kind": "render", "code": "X"}
 
 
-def test_of_hostile_kinds_only_so_many_are_remembered():
-    incident = of()
+def test_an_incident_counts_a_limited_number_of_kinds():
+    incident = incident_of()
     for n in range(1000):
-        incident = rules.joined(incident, death(1, f"kind-{n}"))
-    assert (incident.count, len(incident.kinds)) == (1001, rules.MOST_KINDS)
+        incident = rules.add_death(incident, death(1, f"kind-{n}"))
+    assert (incident.count, len(incident.kinds)) == (1001, rules.MAX_KINDS)
 
 
-def test_it_comes_back_from_the_database_as_it_was():
-    incident = told(of(3), 5)
+def test_an_incident_survives_storage():
+    incident = record(incident_of(3), 5)
     assert Incident.from_json(incident.to_json()) == incident
 
 
@@ -99,39 +101,40 @@ DEATHS = st.lists(st.integers(0, 3 * 3600), min_size=1, max_size=200).map(sorted
 
 @given(DEATHS)
 @settings(max_examples=60, deadline=None)
-def test_however_deaths_come_messages_are_few_and_the_last_one_closes(deaths):
-    """Looked at only when it asks to be: between two looks there is nothing to say."""
-    said: list[str] = []
+def test_any_sequence_of_deaths_gives_few_messages_and_ends_with_over(deaths):
+    """Evaluated only at `next_check_at`: each evaluation must give a message."""
+    steps: list[str] = []
     incident: Incident | None = None
     opened = 0
-    moments = [*deaths, deaths[-1] + 10_000]
-    for at in moments:
-        while incident is not None and rules.due_at(incident, TERMS) <= at * SECOND:
-            now = rules.due_at(incident, TERMS)
-            what = rules.step(incident, now, TERMS)
-            assert what is not None, "it asked to be looked at, and had nothing to say"
-            said.append(what)
-            incident = None if what == OVER else rules.said(incident, now, sent=True)
-        if at != moments[-1]:
+    times = [*deaths, deaths[-1] + 10_000]
+    for at in times:
+        while incident is not None and rules.next_check_at(incident, TIMING) <= at * SECOND:
+            now = rules.next_check_at(incident, TIMING)
+            due_step = rules.next_step(incident, now, TIMING)
+            assert due_step is not None, "evaluated without a message"
+            steps.append(due_step)
+            incident = None if due_step == OVER else rules.record_step(incident, now, sent=True)
+        if at != times[-1]:
             opened += incident is None
             incident = (
-                rules.begun("k", "group", death(at))
+                rules.open_incident("k", "group", death(at))
                 if incident is None
-                else rules.joined(incident, death(at))
+                else rules.add_death(incident, death(at))
             )
     assert incident is None
-    assert said.count(OPENED) == said.count(OVER) == opened
-    assert said.count(GROWN) <= opened * 8  # 2 to the power of 8 is more than all deaths
+    assert steps.count(OPENED) == steps.count(OVER) == opened
+    assert steps.count(GROWN) <= opened * 8  # 2 to the power of 8 is more than all deaths
 
 
-def test_of_more_than_so_many_messages_in_an_hour_the_rest_is_counted():
-    hour, answers = None, []
+def test_messages_above_the_hourly_limit_are_counted():
+    hour = None
+    results = []
     for _ in range(25):
-        may, hour = rules.counted(hour, 0, 20)
-        answers.append(may)
-    assert answers == [True] * 20 + [False] * 5
-    assert hour == Hour(0, 20, 5)
+        allowed, hour = rules.count_message(hour, 0, 20)
+        results.append(allowed)
+    assert results == [True] * 20 + [False] * 5
+    assert hour == HourlyCount(0, 20, 5)
 
 
-def test_an_hour_that_is_over_counts_no_more():
-    assert rules.counted(Hour(0, 20), HOUR, 20) == (True, Hour(HOUR, 1))
+def test_a_new_hour_starts_a_new_count():
+    assert rules.count_message(HourlyCount(0, 20), HOUR, 20) == (True, HourlyCount(HOUR, 1))

@@ -1,4 +1,4 @@
-"""Who is to be told is told once, of what is his, and never of what tells him."""
+"""Notifications end to end: matching, incidents, deliveries, the dispatcher."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from mulligan import Fail, Park, Policy, Webhook
 from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.manifest.declared import speak
+from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
-from mulligan.notifications.channels import Gone
-from mulligan.notifications.dispatcher import Dispatch
+from mulligan.notifications.channels import ReceiverGone
+from mulligan.notifications.dispatcher import Dispatcher
 from mulligan.notifications.message import Message
-from support.app_tools import advance, drain_anywhere, ran
-from support.receivers import WebReceiver, receiving
+from support.app_tools import advance, drain_anywhere, run_job
+from support.receivers import WebReceiver, open_receiver
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -26,7 +26,7 @@ LOCAL = {"notify__allow_private": "127.0.0.0/8"}
 
 
 class Recorder:
-    """A channel of the test's own: it keeps what it is given."""
+    """A channel that records its messages."""
 
     storable = False
 
@@ -35,25 +35,25 @@ class Recorder:
     ) -> None:
         self.kind = kind
         self.endpoint = f"recorder:{id(self)}"
-        self.got: list[Message] = []
+        self.received: list[Message] = []
         self.tries: list[Message] = []
         self.fails = fails
         self.error = error
 
-    async def send(self, message: Message, _sending: Any) -> dict[str, Any]:
+    async def send(self, message: Message, _context: Any) -> dict[str, Any]:
         self.tries.append(message)
         if self.error is not None and self.fails:
             self.fails -= 1
             raise self.error
-        self.got.append(message)
+        self.received.append(message)
         return {}
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         raise NotImplementedError
 
     @property
     def types(self) -> list[str]:
-        return [message.type for message in self.got]
+        return [message.type for message in self.received]
 
 
 @pytest.fixture
@@ -69,59 +69,59 @@ def app(make_app):
 
     @app.job(name="asks")
     def asks() -> Park:
-        return Park("who?")
+        return Park("which one?")
 
     return app
 
 
 @pytest.fixture
 def web() -> Iterator[WebReceiver]:
-    with receiving() as receiver:
+    with open_receiver() as receiver:
         yield receiver
 
 
-def hear(app, on: Any = "job.died", kind: str = "webhook", **said: Any) -> Recorder:
-    """A declared subscription that is known before anything happens."""
-    recorder = said.pop("to", None) or Recorder(kind)
-    app.notify(on=on, to=recorder, **said)
+def subscribe(app, on: Any = "job.died", kind: str = "webhook", **options: Any) -> Recorder:
+    """Declare a subscription and register it before any event."""
+    recorder = options.pop("to", None) or Recorder(kind)
+    app.notify(on=on, to=recorder, **options)
     app.run_inline()
     return recorder
 
 
-def died(app, n: int = 1, **options: Any) -> None:
+def kill_jobs(app, n: int = 1, **options: Any) -> None:
     for _ in range(n):
         app.enqueue("fails", **options)
     app.run_inline()
 
 
-def test_each_event_is_one_message_with_an_id_of_its_own(app):
-    recorder = hear(app)
-    died(app, 3)
+def test_each_event_is_one_message_with_a_unique_id(app):
+    recorder = subscribe(app)
+    kill_jobs(app, 3)
     assert recorder.types == ["job.died"] * 3
-    assert len({message.id for message in recorder.got}) == 3
+    assert len({message.id for message in recorder.received}) == 3
 
 
-def test_a_message_that_failed_comes_again_with_the_same_id(app):
-    recorder = hear(app, to=Recorder(fails=2, error=ConnectionResetError("gone")))
-    died(app)
+def test_a_retried_message_keeps_its_id(app):
+    recorder = subscribe(app, to=Recorder(fails=2, error=ConnectionResetError("gone")))
+    kill_jobs(app)
     for _ in range(2):
         advance(app, 100)
         app.run_inline()
     assert len({message.id for message in recorder.tries}) == 1
-    assert (len(recorder.tries), len(recorder.got)) == (3, 1)
+    assert (len(recorder.tries), len(recorder.received)) == (3, 1)
 
 
-def test_a_subscription_hears_only_of_what_comes_after_it(app):
-    died(app, 2)
-    recorder = hear(app)
-    assert recorder.got == []
-    died(app)
-    assert len(recorder.got) == 1
+def test_a_subscription_gets_only_events_after_its_creation(app):
+    kill_jobs(app, 2)
+    recorder = subscribe(app)
+    assert recorder.received == []
+    kill_jobs(app)
+    assert len(recorder.received) == 1
 
 
-def test_nobody_is_told_of_what_tells_him(app):
-    recorder = hear(app, "*", to=Recorder(fails=1, error=ConnectionResetError("gone")))
-    died(app)
+def test_failed_deliveries_cause_no_notifications(app):
+    recorder = subscribe(app, "*", to=Recorder(fails=1, error=ConnectionResetError("gone")))
+    kill_jobs(app)
     delivery = app.deliveries.list()[0]
     app.queues.pause(DELIVERY_QUEUE)
     app.queues.resume(DELIVERY_QUEUE)
@@ -131,60 +131,62 @@ def test_nobody_is_told_of_what_tells_him(app):
     app.run_inline()
     assert "job.cancelled" in recorder.types
     assert not [
-        message for message in recorder.got if "mulligan." in json.dumps(message.to_plain())
+        message for message in recorder.received if "mulligan." in json.dumps(message.to_dict())
     ]
-    assert delivery.id not in [message.job_id for message in recorder.got]
-    told = len(recorder.got)
+    assert delivery.id not in [message.job_id for message in recorder.received]
+    sent = len(recorder.received)
     app.run_inline()
-    assert [message.type for message in recorder.got[told:]] == ["worker.started"], (
-        "nothing more to tell"
+    assert [message.type for message in recorder.received[sent:]] == ["worker.started"], (
+        "no further messages"
     )
 
 
-def test_a_job_that_began_says_its_kind(app):
-    recorder = hear(app, "job.started", filter="kind:works")
+def test_a_started_event_includes_the_kind(app):
+    recorder = subscribe(app, "job.started", filter="kind:works")
     app.enqueue("works")
     app.enqueue("fails")
     app.run_inline()
-    assert [message.data["kind"] for message in recorder.got] == ["works"]
+    assert [message.data["kind"] for message in recorder.received] == ["works"]
 
 
 @pytest.mark.security("S11")
-def test_owners_hear_of_their_own_alone(app):
-    mine, theirs, everybody = hear(app, owner="acme"), hear(app, owner="other"), hear(app)
-    died(app, owner="acme")
-    died(app, owner="")
-    assert [(message.owner) for message in mine.got] == ["acme"]
-    assert theirs.got == []
-    assert [message.owner for message in everybody.got] == ["acme", ""]
+def test_an_owner_gets_only_events_of_that_owner(app):
+    mine = subscribe(app, owner="acme")
+    theirs = subscribe(app, owner="other")
+    all_owners = subscribe(app)
+    kill_jobs(app, owner="acme")
+    kill_jobs(app, owner="")
+    assert [(message.owner) for message in mine.received] == ["acme"]
+    assert theirs.received == []
+    assert [message.owner for message in all_owners.received] == ["acme", ""]
 
 
 @pytest.mark.seed("000-80")
-def test_deaths_of_one_cause_are_one_message_that_grows_and_one_when_it_is_over(app):
-    recorder = hear(app, kind="email")
-    died(app, 3)
-    assert recorder.got == []
+def test_deaths_of_one_cause_are_one_incident_that_grows_and_ends(app):
+    recorder = subscribe(app, kind="email")
+    kill_jobs(app, 3)
+    assert recorder.received == []
     advance(app, 5)
     app.run_inline()
-    died(app, 2)
+    kill_jobs(app, 2)
     advance(app, 61)
     app.run_inline()
-    died(app, 1)
+    kill_jobs(app, 1)
     advance(app, 61)
     app.run_inline()
     advance(app, 901)
     app.run_inline()
-    assert [(message.type, message.count) for message in recorder.got] == [
+    assert [(message.type, message.count) for message in recorder.received] == [
         ("incident.opened", 3),
         ("incident.grown", 6),
         ("incident.over", 6),
     ]
-    assert len({message.id for message in recorder.got}) == 3
-    assert len({message.thread for message in recorder.got}) == 1
+    assert len({message.id for message in recorder.received}) == 3
+    assert len({message.thread for message in recorder.received}) == 1
 
 
-def test_causes_are_told_apart_and_a_new_death_opens_another_incident(app):
-    recorder = hear(app, kind="email")
+def test_each_cause_is_an_incident_and_a_later_death_opens_another(app):
+    recorder = subscribe(app, kind="email")
     app.enqueue("fails", {"code": "A"})
     app.enqueue("fails", {"code": "B"})
     app.run_inline()
@@ -199,41 +201,42 @@ def test_causes_are_told_apart_and_a_new_death_opens_another_incident(app):
     assert sorted(recorder.types) == ["incident.opened"] * 3 + ["incident.over"] * 2
 
 
-def test_what_somebody_resolved_is_over_at_once(app):
-    recorder = hear(app, kind="email")
-    died(app)
+def test_resolving_a_failure_ends_its_incident(app):
+    recorder = subscribe(app, kind="email")
+    kill_jobs(app)
     advance(app, 5)
     app.run_inline()
     app.failures.resolve(app.failures.groups()[0].fingerprint)
     app.run_inline()
-    assert [(message.type, message.data.get("why")) for message in recorder.got] == [
+    assert [(message.type, message.data.get("why")) for message in recorder.received] == [
         ("incident.opened", None),
         ("incident.over", "resolved"),
     ]
 
 
-def test_what_somebody_muted_opens_no_incident(app):
-    died(app)
-    recorder = hear(app, kind="email")
+def test_a_muted_failure_opens_no_incident(app):
+    kill_jobs(app)
+    recorder = subscribe(app, kind="email")
     app.failures.mute(app.failures.groups()[0].fingerprint)
-    died(app)
+    kill_jobs(app)
     advance(app, 5)
     app.run_inline()
-    assert recorder.got == []
+    assert recorder.received == []
 
 
-def test_one_who_hears_of_all_owners_is_told_once_of_what_hits_many(app):
-    operator, mine = hear(app, kind="email"), hear(app, kind="email", owner="o1")
+def test_a_subscription_to_all_owners_gets_one_incident_for_many_owners(app):
+    operator = subscribe(app, kind="email")
+    mine = subscribe(app, kind="email", owner="o1")
     for n in range(5):
-        died(app, owner=f"o{n}")
+        kill_jobs(app, owner=f"o{n}")
     advance(app, 5)
     app.run_inline()
-    assert [message.count for message in operator.got] == [5]
-    assert [(message.owner, message.count) for message in mine.got] == [("o1", 1)]
+    assert [message.count for message in operator.received] == [5]
+    assert [(message.owner, message.count) for message in mine.received] == [("o1", 1)]
 
 
-def test_parked_jobs_fold_too_and_other_events_do_not(app):
-    recorder = hear(app, "job.parked, job.released", kind="email")
+def test_parked_jobs_form_incidents_and_other_events_do_not(app):
+    recorder = subscribe(app, "job.parked, job.released", kind="email")
     jobs = [app.enqueue("asks") for _ in range(2)]
     app.run_inline()
     app.jobs.release(jobs[0].id)
@@ -243,10 +246,10 @@ def test_parked_jobs_fold_too_and_other_events_do_not(app):
 
 
 @pytest.mark.security("S43")
-def test_of_too_many_messages_in_an_hour_the_rest_is_told_in_one(make_app):
+def test_messages_above_the_hourly_limit_are_reported_in_one(make_app):
     app = make_app(notify__cap="2")
     app.job(name="fails", policy=Policy(max_retries=0))(_fails)
-    recorder = hear(app, kind="email")
+    recorder = subscribe(app, kind="email")
     for n in range(5):
         app.enqueue("fails", {"code": f"C{n}"})
     app.run_inline()
@@ -255,35 +258,39 @@ def test_of_too_many_messages_in_an_hour_the_rest_is_told_in_one(make_app):
     advance(app, 3600)
     app.run_inline()
     assert recorder.types.count("incident.opened") == 2
-    assert [message.count for message in recorder.got if message.type == "incident.capped"] == [3]
-    assert recorder.types.count("incident.over") == 2, "only of what was told"
+    assert [
+        message.count for message in recorder.received if message.type == "incident.capped"
+    ] == [3]
+    assert recorder.types.count("incident.over") == 2, "only for incidents that were reported"
 
 
 def _fails(code: str) -> Fail:
     return Fail(code, final=True)
 
 
-# -- stored ones --------------------------------------------------------------------------------------
+# --- Stored subscriptions ---
 def test_a_stored_subscription_is_signed_delivered_and_listed(app, web):
-    made = app.subscriptions.add("job.died", Webhook(web.url()), owner="acme", name="theirs")
-    assert made.secret is not None
-    assert made.secret.startswith("whsec_")
-    died(app, owner="acme")
+    subscription = app.subscriptions.add(
+        "job.died", Webhook(web.url()), owner="acme", name="theirs"
+    )
+    assert subscription.secret is not None
+    assert subscription.secret.startswith("whsec_")
+    kill_jobs(app, owner="acme")
     (received,) = web.received
     assert received.id.startswith("msg_")
     assert received.headers["webhook-signature"].startswith("v1,")
     assert [(one.id, one.secret, one.to) for one in app.subscriptions.list(owner="acme")] == [
-        (made.id, None, f"http://127.0.0.1:{web.port}"),
+        (subscription.id, None, f"http://127.0.0.1:{web.port}"),
     ]
     assert app.subscriptions.list(owner="other") == []
-    (delivery,) = app.deliveries.list(subscription=made.id)
+    (delivery,) = app.deliveries.list(subscription=subscription.id)
     assert (delivery.state, delivery.message, delivery.owner) == ("succeeded", received.id, "acme")
 
 
-def test_a_subscription_of_a_batch_hears_of_that_batch(app, web):
+def test_a_subscription_to_a_batch_gets_only_its_events(app, web):
     batch = app.batch("spring", owner="acme")
-    made = app.notify(on=["batch.*", "job.died"], to=Webhook(web.url()), batch=batch)
-    assert (made.batch, made.owner) == (batch.id, "acme")
+    subscription = app.notify(on=["batch.*", "job.died"], to=Webhook(web.url()), batch=batch)
+    assert (subscription.batch, subscription.owner) == (batch.id, "acme")
     app.enqueue("fails", batch=batch)
     app.enqueue("fails", owner="acme")
     batch.seal()
@@ -291,44 +298,46 @@ def test_a_subscription_of_a_batch_hears_of_that_batch(app, web):
     assert [body["type"] for body in web.bodies()] == ["batch.sealed", "job.died", "batch.failed"]
 
 
-def test_a_receiver_that_is_gone_ends_its_subscription_and_others_hear_of_it(app, web):
+def test_a_receiver_that_is_gone_disables_its_subscription_and_others_are_notified(app, web):
     web.plans["hook"].then = "410"
-    others = hear(app, "subscription.*")
-    made = app.subscriptions.add("job.died, subscription.*", Webhook(web.url()))
+    others = subscribe(app, "subscription.*")
+    subscription = app.subscriptions.add("job.died, subscription.*", Webhook(web.url()))
     app.run_inline()
-    died(app, 2)
-    found = app.subscriptions.get(made.id)
+    kill_jobs(app, 2)
+    found = app.subscriptions.get(subscription.id)
     assert not found.enabled
-    assert "gone for good" in found.reason
-    assert len(web.received) == 1, "of one death; of its own beginning and end it hears nothing"
+    assert "gone (410)" in found.reason
+    assert len(web.received) == 1, "one death; no events about itself"
     assert "subscription.disabled" in others.types
 
 
 @pytest.mark.security("S40")
-def test_days_of_nothing_but_failures_end_a_subscription(app):
-    recorder = hear(app, to=Recorder(fails=1000, error=ConnectionResetError("x")), name="broken")
+def test_a_subscription_that_fails_for_days_is_disabled(app):
+    recorder = subscribe(
+        app, to=Recorder(fails=1000, error=ConnectionResetError("x")), name="broken"
+    )
     for _ in range(13):
-        died(app)
+        kill_jobs(app)
         advance(app, 43_200)
     app.run_inline()
     assert not app.subscriptions.get("broken").enabled
     tries = len(recorder.tries)
-    died(app)
+    kill_jobs(app)
     advance(app, 86_400)
     app.run_inline()
     assert len(recorder.tries) == tries
-    app.subscriptions.enable("broken", reason="mended")
+    app.subscriptions.enable("broken", reason="fixed")
     recorder.fails = 0
-    died(app)
+    kill_jobs(app)
     advance(app, 100)
     app.run_inline()
-    assert recorder.got
+    assert recorder.received
 
 
-def test_a_receiver_that_refuses_is_asked_a_few_times(app, web):
+def test_a_refused_message_is_retried_a_few_times(app, web):
     web.plans["hook"].then = "404"
     app.subscriptions.add("job.died", Webhook(web.url()))
-    died(app)
+    kill_jobs(app)
     for _ in range(12):
         advance(app, 86_500)
         app.run_inline()
@@ -337,68 +346,69 @@ def test_a_receiver_that_refuses_is_asked_a_few_times(app, web):
     assert "404" in delivery.error
 
 
-def test_what_is_switched_off_is_not_sent_even_if_it_waits(app, web):
+def test_a_disabled_subscription_cancels_its_waiting_deliveries(app, web):
     web.plans["hook"].next = ["503"]
-    made = app.subscriptions.add("job.died", Webhook(web.url()))
-    died(app)
-    app.subscriptions.disable(made.id, reason="too loud")
+    subscription = app.subscriptions.add("job.died", Webhook(web.url()))
+    kill_jobs(app)
+    app.subscriptions.disable(subscription.id, reason="too loud")
     advance(app, 100)
     app.run_inline()
     (delivery,) = app.deliveries.list()
     assert delivery.state == "cancelled"
-    app.subscriptions.enable(made.id)
+    app.subscriptions.enable(subscription.id)
     assert app.deliveries.retry(delivery.id).state == "queued"
     app.run_inline()
     assert [one.confirmed for one in web.received] == [False, True]
     assert len({one.id for one in web.received}) == 1
 
 
-def test_who_is_switched_on_again_hears_of_what_comes_then(app):
-    recorder = hear(app, name="mine")
+def test_an_enabled_subscription_gets_only_later_events(app):
+    recorder = subscribe(app, name="mine")
     app.subscriptions.disable("mine")
-    died(app, 3)
+    kill_jobs(app, 3)
     app.subscriptions.enable("mine")
-    died(app)
-    assert len(recorder.got) == 1
+    kill_jobs(app)
+    assert len(recorder.received) == 1
 
 
-def test_an_incident_that_cannot_be_read_stops_nobody(app):
-    recorder = hear(app, kind="email")
-    died(app)
-    with app.store.begin() as unit:
-        (row,) = unit.incidents(None, 5)
-        unit.write_incident(row._replace(body='{"not": "ours"}'))
-    died(app)
+def test_a_damaged_incident_is_closed_and_others_continue(app):
+    recorder = subscribe(app, kind="email")
+    kill_jobs(app)
+    with app.store.begin() as tx:
+        (row,) = tx.list_incidents(None, 5)
+        tx.update_incident(row._replace(body='{"not": "ours"}'))
+    kill_jobs(app)
     advance(app, 5)
     app.run_inline()
-    assert [message.count for message in recorder.got] == [1]
+    assert [message.count for message in recorder.received] == [1]
 
 
-def test_a_secret_is_changed_while_both_hold(app, web):
-    made = app.subscriptions.add("job.died", Webhook(web.url()))
-    changed = app.subscriptions.rotate(made.id, reason="leaked")
-    assert changed.secret not in (None, made.secret)
-    died(app)
+def test_both_secrets_sign_during_a_rotation(app, web):
+    subscription = app.subscriptions.add("job.died", Webhook(web.url()))
+    changed = app.subscriptions.rotate(subscription.id, reason="leaked")
+    assert changed.secret not in (None, subscription.secret)
+    kill_jobs(app)
     assert len(web.received[0].headers["webhook-signature"].split()) == 2
-    assert made.secret not in json.dumps([event.data for event in app.events.list()])
+    assert subscription.secret not in json.dumps([event.data for event in app.events.list()])
 
 
-def test_a_test_message_takes_the_way_of_all_others(app, web):
-    made = app.subscriptions.add("job.died", Webhook(web.url()))
-    first, second = app.subscriptions.test(made.id), app.subscriptions.test(made.id)
+def test_a_test_message_is_delivered_like_any_other(app, web):
+    subscription = app.subscriptions.add("job.died", Webhook(web.url()))
+    first = app.subscriptions.test(subscription.id)
+    second = app.subscriptions.test(subscription.id)
     app.run_inline()
     assert [body["type"] for body in web.bodies()] == ["subscription.test"] * 2
     assert first.message != second.message
 
 
 @pytest.mark.security("S09")
-def test_another_owners_subscription_is_like_none(app, web):
-    made = app.subscriptions.add("job.died", Webhook(web.url()), owner="acme")
+def test_another_owners_subscription_is_not_found(app, web):
+    subscription = app.subscriptions.add("job.died", Webhook(web.url()), owner="acme")
     api = app.subscriptions
     for call in (api.get, api.remove, api.enable, api.disable, api.rotate, api.test):
         with pytest.raises(NotFound):
-            call(made.id, owner="other")
-    died(app, owner="acme")
+            call(subscription.id, owner="other")
+    kill_jobs(app, owner="acme")
     (delivery,) = app.deliveries.list(owner="acme")
     assert app.deliveries.list(owner="other") == []
     with pytest.raises(NotFound):
@@ -407,13 +417,13 @@ def test_another_owners_subscription_is_like_none(app, web):
         app.deliveries.get(app.jobs.list("state:dead")[0].id)
 
 
-def test_what_can_only_live_in_code_is_not_stored(app, web):
+def test_a_channel_with_functions_is_not_stored(app, web):
     with pytest.raises(Refused, match="functions"):
         app.subscriptions.add("job.died", Webhook(web.url(), render=lambda message: {}))
     with pytest.raises(Refused, match="declared in code"):
         app.subscriptions.remove(_declared(app))
     with pytest.raises(NotFound, match="batch"):
-        app.notify(on="batch.*", to=Webhook(web.url()), batch="nobody")
+        app.notify(on="batch.*", to=Webhook(web.url()), batch="unknown")
     with pytest.raises(ConfigError, match="channel"):
         app.notify(on="job.died", to="https://example.com")
     with pytest.raises(ConfigError, match="twice"):
@@ -421,22 +431,22 @@ def test_what_can_only_live_in_code_is_not_stored(app, web):
 
 
 def _declared(app) -> str:
-    hear(app, name="mine")
+    subscribe(app, name="mine")
     return "mine"
 
 
-def test_all_of_it_is_awaitable(app, web):
+def test_subscriptions_and_deliveries_have_an_async_api(app, web):
     async def calls() -> None:
-        made = await app.aio.subscriptions.add("job.died", Webhook(web.url()))
-        assert (await app.aio.subscriptions.list())[0].id == made.id
-        assert (await app.aio.subscriptions.get(made.id)).enabled
-        assert not (await app.aio.subscriptions.disable(made.id)).enabled
-        await app.aio.subscriptions.enable(made.id)
-        await app.aio.subscriptions.rotate(made.id)
-        delivery = await app.aio.subscriptions.test(made.id)
+        subscription = await app.aio.subscriptions.add("job.died", Webhook(web.url()))
+        assert (await app.aio.subscriptions.list())[0].id == subscription.id
+        assert (await app.aio.subscriptions.get(subscription.id)).enabled
+        assert not (await app.aio.subscriptions.disable(subscription.id)).enabled
+        await app.aio.subscriptions.enable(subscription.id)
+        await app.aio.subscriptions.rotate(subscription.id)
+        delivery = await app.aio.subscriptions.test(subscription.id)
         assert (await app.aio.deliveries.get(delivery.id)).state == "queued"
         assert len(await app.aio.deliveries.list()) == 1
-        await app.aio.subscriptions.remove(made.id)
+        await app.aio.subscriptions.remove(subscription.id)
 
     asyncio.run(calls())
     app.run_inline()
@@ -444,29 +454,29 @@ def test_all_of_it_is_awaitable(app, web):
     assert delivery.state == "cancelled"
 
 
-# -- the dispatcher -----------------------------------------------------------------------------------
+# --- The dispatcher ---
 def test_without_subscriptions_the_dispatcher_writes_nothing(app):
-    died(app, 2)
-    with app.store.read() as unit:
-        assert unit.reader_at("dispatch") is None
+    kill_jobs(app, 2)
+    with app.store.read() as tx:
+        assert tx.get_reader("dispatch") is None
 
 
-def test_a_subscription_made_late_does_not_read_what_was_before(app):
-    died(app, 3)
+def test_a_new_subscription_does_not_read_the_old_log(app):
+    kill_jobs(app, 3)
     app.subscriptions.add("job.died", Webhook("https://example.com"))
-    with app.store.read() as unit:
-        newest = unit.newest_event()
-    dispatch = Dispatch(app.settings)
-    assert not dispatch.turn(app.store)
-    with app.store.read() as unit:
-        assert unit.reader_at("dispatch").cursor >= newest - 1
+    with app.store.read() as tx:
+        newest = tx.newest_event()
+    dispatcher = Dispatcher(app.settings)
+    assert not dispatcher.run_once(app.store)
+    with app.store.read() as tx:
+        assert tx.get_reader("dispatch").cursor >= newest - 1
     assert app.deliveries.list() == []
 
 
-def test_one_event_that_cannot_be_told_stops_nobody(app):
-    recorder = hear(app)
-    with app.store.begin() as unit:
-        unit.write_events(
+def test_an_event_whose_message_fails_does_not_stop_the_others(app):
+    recorder = subscribe(app)
+    with app.store.begin() as tx:
+        tx.write_events(
             [
                 NewEvent(
                     EventType.JOB_DIED,
@@ -474,18 +484,18 @@ def test_one_event_that_cannot_be_told_stops_nobody(app):
                 )
             ]
         )
-        unit.write_events(
+        tx.write_events(
             [NewEvent(EventType.JOB_DIED, data={"max_retries": "many", "failures": {}, "group": 7})]
         )
-    died(app)
+    kill_jobs(app)
     assert recorder.types[-1] == "job.died"
-    assert recorder.got[-1].data["kind"] == "fails"
+    assert recorder.received[-1].data["kind"] == "fails"
 
 
 def test_a_long_log_is_read_page_by_page(app):
-    recorder = hear(app, "queue.paused")
-    with app.store.begin() as unit:
-        unit.write_events(
+    recorder = subscribe(app, "queue.paused")
+    with app.store.begin() as tx:
+        tx.write_events(
             NewEvent(
                 EventType.QUEUE_PAUSED if n % 400 == 0 else EventType.QUEUE_RESUMED,
                 data={"queue": "q"},
@@ -493,60 +503,63 @@ def test_a_long_log_is_read_page_by_page(app):
             for n in range(1201)
         )
     app.run_inline()
-    assert len(recorder.got) == 4
+    assert len(recorder.received) == 4
 
 
-def test_many_messages_are_made_in_small_steps_and_none_is_left_out(app):
-    recorder, other = hear(app, "queue.paused"), hear(app, "queue.*", filter="queue:q7")
-    with app.store.begin() as unit:
-        unit.write_events(
+def test_many_messages_are_enqueued_in_small_transactions(app):
+    recorder = subscribe(app, "queue.paused")
+    other = subscribe(app, "queue.*", filter="queue:q7")
+    with app.store.begin() as tx:
+        tx.write_events(
             NewEvent(EventType.QUEUE_PAUSED, data={"queue": f"q{n}"}) for n in range(120)
         )
-    turns, dispatch = 0, Dispatch(app.settings)
-    while dispatch.turn(app.store):
-        turns += 1
-    assert turns == 2
+    dispatcher = Dispatcher(app.settings)
+    runs = 0
+    while dispatcher.run_once(app.store):
+        runs += 1
+    assert runs == 2
     app.run_inline()
-    assert len({message.data["queue"] for message in recorder.got}) == len(recorder.got) == 120
-    assert len(other.got) == 1
+    assert (
+        len({message.data["queue"] for message in recorder.received})
+        == len(recorder.received)
+        == 120
+    )
+    assert len(other.received) == 1
 
 
-def test_what_happens_after_a_long_sleep_is_told_once_the_workers_are_awake(app):
-    """For a moment nobody has named the subscription for more than a day: that does not mean that it has ended."""
-    hear(app)
-    app.subscriptions.add(
-        "job.died", Webhook("https://example.com")
-    )  # this one is stored: it is always there
+def test_events_after_a_clock_jump_are_sent_once_workers_renewed_their_manifests(app):
+    """All manifests look expired after the jump; the declared subscription still exists."""
+    subscribe(app)
+    # A stored subscription does not depend on manifests.
+    app.subscriptions.add("job.died", Webhook("https://example.com"))
     manifest = app.manifest("shop")
-    with app.store.begin() as unit:
-        speak(unit, manifest)
-    dispatch = Dispatch(app.settings)
-    dispatch.turn(app.store)
+    with app.store.begin() as tx:
+        publish_manifest(tx, manifest)
+    dispatcher = Dispatcher(app.settings)
+    dispatcher.run_once(app.store)
     advance(app, 2 * 86_400)
-    with app.store.begin() as unit:
-        unit.write_events(
-            [NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})]
-        )
-    dispatch.turn(app.store)
-    with app.store.begin() as unit:
-        speak(unit, manifest)
+    with app.store.begin() as tx:
+        tx.write_events([NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})])
+    dispatcher.run_once(app.store)
+    with app.store.begin() as tx:
+        publish_manifest(tx, manifest)
     advance(app, 10)
-    dispatch.turn(app.store)
+    dispatcher.run_once(app.store)
     assert len(app.deliveries.list()) == 2
 
 
-def test_a_drain_returns_the_users_jobs_alone(app):
-    recorder = hear(app)
+def test_drain_returns_only_user_jobs(app):
+    recorder = subscribe(app)
     app.enqueue("fails")
     drained = drain_anywhere(app)
     assert [job.kind for job in drained.jobs] == ["fails"]
     assert drained.attempts == 1
-    assert len(recorder.got) == 1
+    assert len(recorder.received) == 1
 
 
-def test_deliveries_are_in_no_list_and_no_count_of_jobs(app):
-    hear(app, to=Recorder(fails=1000, error=Gone("x")))
-    died(app)
+def test_deliveries_are_excluded_from_job_lists_and_counts(app):
+    subscribe(app, to=Recorder(fails=1000, error=ReceiverGone("x")))
+    kill_jobs(app)
     assert [job.kind for job in app.jobs.list()] == ["fails"]
     assert app.jobs.count("state:dead") == 1
     assert len(app.failures.groups()) == 1
@@ -554,13 +567,13 @@ def test_deliveries_are_in_no_list_and_no_count_of_jobs(app):
     assert len(app.jobs.list(f"kind:{DELIVER_KIND}.{app.subscriptions.list()[0].id}")) == 1
 
 
-def test_an_argument_of_our_own_kinds_is_no_index_of_the_users(app):
+def test_the_index_of_internal_kinds_is_not_searchable(app):
     with pytest.raises(Refused, match="indexed by no kind"):
         app.jobs.list("arg.subscription:x")
 
 
-def test_a_death_says_its_group_and_how_often_it_failed(app):
-    job = ran(app, app.enqueue("fails"))
+def test_a_death_includes_its_group_and_failure_count(app):
+    job = run_job(app, app.enqueue("fails"))
     (died_event,) = [event for event in app.jobs.history(job.id) if event.type == "job.died"]
     assert died_event.data["group"] == app.failures.groups()[0].fingerprint
     assert (died_event.data["failures"], died_event.data["max_retries"]) == (1, 0)

@@ -1,4 +1,4 @@
-"""What two teams wrote down is said exactly so: three mails of a watermark service, the webhook of a video service."""
+"""Messages of two specifications: three mails of a watermark service, a video webhook."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pytest
 
 from mulligan import Email, Fail, Message, Policy, Table, Webhook
 from support.app_tools import advance
-from support.receivers import MailReceiver, WebReceiver, receiving
+from support.receivers import MailReceiver, WebReceiver, open_receiver
 
 OWNERS = {"acct_7": ("Ann", "ann@example.com")}
 
 
 @pytest.fixture
 def mail() -> Iterator[MailReceiver]:
-    with receiving(MailReceiver) as receiver:
+    with open_receiver(MailReceiver) as receiver:
         yield receiver
 
 
 @pytest.fixture
 def web() -> Iterator[WebReceiver]:
-    with receiving() as receiver:
+    with open_receiver() as receiver:
         yield receiver
 
 
 @pytest.fixture
 def service(make_app, mail):
-    """Tokens of a campaign are jobs of a batch; the owner's address and the recipient's name are the app's own data."""
+    """A campaign is a batch; addresses and recipients are data of the app."""
     app = make_app(mail__host="127.0.0.1", mail__port=str(mail.port), mail__tls="none")
 
     @app.job(name="watermark", policy=Policy(max_retries=0))
@@ -40,24 +40,25 @@ def service(make_app, mail):
         return OWNERS[message.owner][1]
 
     def job_failed(message: Message) -> dict[str, str]:
-        owner, job = OWNERS[message.owner][0], app.jobs.get(message.job_id)
+        owner = OWNERS[message.owner][0]
+        recipient = app.jobs.get(message.job_id).payload["recipient"]
         campaign = app.batches.get(message.batch_id).name
-        text = f"Hello {owner},\n\n{campaign}: the file for {job.payload['recipient']} failed: {message.data['message']}"
-        return {"subject": f"{campaign}: {job.payload['recipient']} failed", "text": text}
+        error = message.data["message"]
+        text = f"Hello {owner},\n\n{campaign}: the file for {recipient} failed: {error}"
+        return {"subject": f"{campaign}: {recipient} failed", "text": text}
 
     def partial(message: Message) -> dict[str, str]:
-        owner, done, failed = (
-            OWNERS[message.owner][0],
-            message.data["succeeded"],
-            message.data["dead"],
-        )
+        owner = OWNERS[message.owner][0]
+        done = message.data["succeeded"]
+        failed = message.data["dead"]
         return {
             "subject": f"{message.data['name']} is partly done",
             "text": f"Hello {owner}: {done} done, {failed} not",
         }
 
     def failed(message: Message) -> dict[str, str]:
-        owner, count = OWNERS[message.owner][0], message.data["dead"]
+        owner = OWNERS[message.owner][0]
+        count = message.data["dead"]
         return {
             "subject": f"{message.data['name']} failed",
             "text": f"Hello {owner}: all {count} failed",
@@ -89,7 +90,7 @@ def _text(mail: Mail) -> str:
 
 
 @pytest.mark.seed("000-75", "000-76", "000-80")
-def test_a_campaign_that_is_partly_done_is_one_mail_and_one_for_each_job_that_failed(service, mail):
+def test_a_partial_campaign_sends_one_mail_and_one_per_failed_job(service, mail):
     campaign(
         service,
         {"recipient": "Bo"},
@@ -105,13 +106,13 @@ def test_a_campaign_that_is_partly_done_is_one_mail_and_one_for_each_job_that_fa
 
 
 @pytest.mark.seed("000-77")
-def test_a_campaign_of_which_all_failed_says_so(service, mail):
+def test_a_failed_campaign_sends_one_mail_with_the_number(service, mail):
     campaign(service, {"recipient": "Cy", "broken": True})
     assert ("ann@example.com", "Spring failed", "Hello Ann: all 1 failed") in mails(mail)
     assert len(mail.received) == 2
 
 
-def test_the_webhook_of_a_task_that_is_tried_again(make_app, web):
+def test_the_webhook_of_a_retried_task(make_app, web):
     app = make_app(notify__allow_private="127.0.0.0/8")
 
     @app.job(name="generate", policy=Policy(max_retries=3, backoff=Table([30, 60, 120])))
@@ -119,13 +120,13 @@ def test_the_webhook_of_a_task_that_is_tried_again(make_app, web):
         return Fail("TIMEOUT", public="Connection timeout")
 
     def body(message: Message) -> dict[str, Any]:
-        said = message.data
+        data = message.data
         return {
             "taskId": message.job_id,
             "status": "retrying" if message.retrying else "failed",
-            "retryCount": said["failures"],
-            "maxRetries": said["max_retries"],
-            "error": said["message"],
+            "retryCount": data["failures"],
+            "maxRetries": data["max_retries"],
+            "error": data["message"],
         }
 
     app.notify(on="job.retry_scheduled, job.died", to=Webhook(web.url(), render=body), name="tasks")

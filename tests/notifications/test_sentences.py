@@ -1,4 +1,4 @@
-"""Sentences for somebody who is woken by them, and where their links lead."""
+"""Sentences about events and incidents, and the links of messages."""
 
 from __future__ import annotations
 
@@ -9,45 +9,52 @@ import pytest
 from mulligan.config import Settings
 from mulligan.core.errors import Fail
 from mulligan.core.event import EventType
-from mulligan.failures.classify import classify_facts as judge
+from mulligan.failures.classify import classify_facts
 from mulligan.failures.matcher import Rulebook
-from mulligan.notifications.channels import Gone
-from mulligan.notifications.deliveries import RULES
-from mulligan.notifications.message import message_of, message_of_cap, message_of_incident
+from mulligan.notifications.channels import ReceiverGone
+from mulligan.notifications.delivery_kind import DELIVERY_RULES
+from mulligan.notifications.message import (
+    build_cap_message,
+    build_event_message,
+    build_incident_message,
+)
 from mulligan.notifications.rules import IncidentFacts
-from mulligan.worker.runner.outcomes import outcome_of
-from support.messages import AT, DATA, LINKED, event
+from mulligan.worker.runner.outcomes import outcome_of_request
+from support.messages import AT, DATA, LINKED, build_event
 
 BATCH = {"name": "spring", "total": 50, "succeeded": 47, "dead": 3, "cancelled": 0}
 ALERT = {
     "rule": "rate_limited",
     "key": "gateway",
-    "reason": "gateway: 12 % of its calls were told to slow down",
+    "reason": "gateway: 12 % of calls were rate limited",
 }
 
 
 @pytest.mark.parametrize(
-    ("type_", "data", "said"),
+    ("type_", "data", "expected"),
     [
         (
             "job.died",
             DATA,
-            "render died: A service is not available (HTTP_5XX); nothing more is tried: it needs you.",
+            "render died: A service is not available (HTTP_5XX). No more automatic retries.",
         ),
         (
             "job.retry_scheduled",
             DATA,
-            "render failed: A service is not available (HTTP_5XX); retry 1 of 3 at 08:00:30 UTC (in 30 s).",
+            (
+                "render failed: A service is not available (HTTP_5XX). "
+                "Retry 1 of 3 at 08:00:30 UTC (in 30 s)."
+            ),
         ),
         (
             "job.retry_scheduled",
             {"kind": "render"},
-            "render failed: no reason is known; it is tried again.",
+            "render failed: unknown cause. It will be retried.",
         ),
         (
             "job.parked",
             {"kind": "pay", "reason": "Twice?"},
-            "pay waits for a person to decide: Twice?",
+            "pay is parked and waits for a decision: Twice?",
         ),
         ("job.succeeded", {"kind": "render", "duration_ms": 1500}, "render succeeded in 1.5 s."),
         (
@@ -58,17 +65,17 @@ ALERT = {
         (
             "batch.partial",
             BATCH,
-            "Batch spring is only partly done: 47 of 50 succeeded, 3 died; those need you.",
+            "Batch spring is partly done: 47 of 50 succeeded, 3 died. No more automatic retries.",
         ),
         (
             "batch.failed",
             BATCH | {"succeeded": 0},
-            "Batch spring failed: 0 of 50 succeeded, 3 died; it needs you.",
+            "Batch spring failed: 0 of 50 succeeded, 3 died. No more automatic retries.",
         ),
         (
             "dependency.opened",
             {"dependency": "gateway", "reason": "9 of 12 calls failed", "until": AT + 60_000_000},
-            "gateway is held, and jobs that use it wait until 08:01:00 UTC: 9 of 12 calls failed.",
+            "Calls to gateway are on hold until 08:01:00 UTC: 9 of 12 calls failed.",
         ),
         (
             "alert.fired",
@@ -79,45 +86,46 @@ ALERT = {
                 "message": "A file the job needs is not there.",
             },
             (
-                "20 draw jobs died of one cause and none succeeded: A file the job needs is not there (NOT_FOUND); "
-                "the kind is held until you release it."
+                "20 draw jobs died of the same cause and none succeeded: "
+                "A file the job needs is not there (NOT_FOUND). "
+                "The kind is held until you release it."
             ),
         ),
         (
             "alert.fired",
             ALERT,
-            "Alert rate_limited: gateway: 12 % of its calls were told to slow down.",
+            "Alert rate_limited: gateway: 12 % of calls were rate limited.",
         ),
         (
             "alert.fired",
-            ALERT | {"did": "4 instead of 8 at a time"},
+            ALERT | {"did": "concurrency 8 → 4"},
             (
-                "Alert rate_limited: gateway: 12 % of its calls were told to slow down; "
-                "done about it: 4 instead of 8 at a time."
+                "Alert rate_limited: gateway: 12 % of calls were rate limited. "
+                "Action: concurrency 8 → 4."
             ),
         ),
         (
             "alert.resolved",
             ALERT,
-            "The alert rate_limited is over: gateway: 12 % of its calls were told to slow down.",
+            "Alert rate_limited resolved: gateway: 12 % of calls were rate limited.",
         ),
         (
             "subscription.disabled",
             {"name": "acme", "reason": "gone for good"},
-            "Subscription acme is switched off, and nothing is sent to it: gone for good.",
+            "Subscription acme is disabled and gets no messages: gone for good.",
         ),
-        ("of.tomorrow", {"reason": "who knows"}, "of.tomorrow: who knows."),
+        ("unknown.event", {"reason": "new version"}, "unknown.event: new version."),
     ],
 )
-def test_what_is_said(type_, data, said):
-    assert message_of(event(type_, data), "sub", LINKED).summary == said
+def test_event_sentences(type_, data, expected):
+    assert build_event_message(build_event(type_, data), "sub", LINKED).summary == expected
 
 
-def test_every_event_has_a_sentence_with_an_end():
+def test_every_event_type_has_a_complete_sentence():
     for type_ in EventType:
-        said = message_of(event(type_, {}), "sub", LINKED).summary
-        assert said.endswith((".", "?", "!", "…")), said
-        assert "None" not in said
+        summary = build_event_message(build_event(type_, {}), "sub", LINKED).summary
+        assert summary.endswith((".", "?", "!", "…")), summary
+        assert "None" not in summary
 
 
 INCIDENT = IncidentFacts(
@@ -135,62 +143,71 @@ INCIDENT = IncidentFacts(
 
 
 @pytest.mark.parametrize(
-    ("incident", "step", "said"),
+    ("incident", "step", "expected"),
     [
         (
             INCIDENT,
             "opened",
             (
-                "400 render jobs died of one cause since 08:00:00 UTC: A service is away (HTTP_5XX); "
-                "nothing more is tried: they need you."
+                "400 render jobs died of the same cause since 08:00:00 UTC: "
+                "A service is away (HTTP_5XX). No more automatic retries."
             ),
         ),
         (
             replace(INCIDENT, count=1),
             "opened",
-            "1 render job died since 08:00:00 UTC: A service is away (HTTP_5XX); nothing more is tried: it needs you.",
+            (
+                "1 render job died since 08:00:00 UTC: A service is away (HTTP_5XX). "
+                "No more automatic retries."
+            ),
         ),
         (
             INCIDENT,
             "grown:2",
             (
-                "Now 400 render jobs died of one cause since 08:00:00 UTC: A service is away (HTTP_5XX); "
-                "nothing more is tried: they need you."
+                "Update: 400 render jobs died of the same cause since 08:00:00 UTC: "
+                "A service is away (HTTP_5XX). No more automatic retries."
             ),
         ),
         (
-            replace(INCIDENT, why="resolved"),
+            replace(INCIDENT, end_reason="resolved"),
             "over",
-            "Over: 400 render jobs died of one cause: A service is away (HTTP_5XX); somebody has called it resolved.",
+            (
+                "Over: 400 render jobs died of the same cause: A service is away (HTTP_5XX). "
+                "The failure was marked as resolved."
+            ),
         ),
         (
             INCIDENT,
             "over",
             (
-                "Over: 400 render jobs died of one cause: A service is away (HTTP_5XX); it has been quiet since, "
-                "and what died stays dead until you retry it."
+                "Over: 400 render jobs died of the same cause: A service is away (HTTP_5XX). "
+                "No new deaths. Dead jobs stay dead until you retry them."
             ),
         ),
         (
-            replace(INCIDENT, batch_id="b1", batch_name="spring", why="recovered"),
+            replace(INCIDENT, batch_id="b1", batch_name="spring", end_reason="recovered"),
             "over",
-            "Over: 400 render jobs in batch spring died: A service is away (HTTP_5XX); the batch is ready.",
+            (
+                "Over: 400 render jobs in batch spring died: A service is away (HTTP_5XX). "
+                "The batch is ready."
+            ),
         ),
         (
-            replace(INCIDENT, of="job.parked", message="Pay twice?", code=""),
+            replace(INCIDENT, event_type="job.parked", message="Pay twice?", code=""),
             "opened",
-            "400 render jobs wait for a person: Pay twice?; they wait until you decide.",
+            "400 render jobs wait for a decision: Pay twice?",
         ),
     ],
 )
-def test_what_is_said_of_an_incident(incident, step, said):
-    assert message_of_incident(incident, step, LINKED).summary == said
+def test_incident_sentences(incident, step, expected):
+    assert build_incident_message(incident, step, LINKED).summary == expected
 
 
-def test_steps_of_an_incident_are_messages_of_their_own_and_always_the_same():
+def test_each_step_of_an_incident_has_a_stable_message_id():
     def ids() -> list[str]:
         return [
-            message_of_incident(INCIDENT, step, LINKED).id
+            build_incident_message(INCIDENT, step, LINKED).id
             for step in ("opened", "grown:1", "grown:2", "over")
         ]
 
@@ -198,44 +215,48 @@ def test_steps_of_an_incident_are_messages_of_their_own_and_always_the_same():
     assert len(set(ids())) == 4
 
 
-def test_what_a_limit_kept_back_is_told_once():
-    told = message_of_cap("sub", "acme", AT, 12, LINKED)
-    assert told.summary == (
-        "12 more messages about incidents were kept back in the hour from 2027-01-15 08:00:00 UTC, "
-        "because of the limit notify.cap."
+def test_suppressed_messages_are_reported_with_a_stable_message():
+    message = build_cap_message("sub", "acme", AT, 12, LINKED)
+    assert message.summary == (
+        "12 incident messages were suppressed in the hour from 2027-01-15 08:00:00 UTC "
+        "(limit notify.cap)."
     )
-    assert told == message_of_cap("sub", "acme", AT, 12, LINKED)
+    assert message == build_cap_message("sub", "acme", AT, 12, LINKED)
 
 
-def test_links_lead_to_what_is_told_and_to_what_to_do():
-    died = message_of(event("job.died"), "sub", LINKED)
+def test_links_lead_to_the_dashboard_and_the_runbook():
+    died = build_event_message(build_event("job.died"), "sub", LINKED)
     assert died.link == "https://jobs.example/jobs/01jobjobjobjobjobjobjobjobjo"
     assert died.runbook == "https://wiki.example/runbook#http_5xx"
-    own = message_of(event("job.died", DATA | {"code": "GW_5XX"}), "sub", LINKED)
-    assert own.runbook == "https://wiki.example/runbook#class-transient"
-    batch = message_of(event("batch.ready", BATCH, job_id=None, batch_id="b1"), "sub", LINKED)
+    app_code = build_event_message(
+        build_event("job.died", DATA | {"code": "GW_5XX"}), "sub", LINKED
+    )
+    assert app_code.runbook == "https://wiki.example/runbook#class-transient"
+    batch = build_event_message(
+        build_event("batch.ready", BATCH, job_id=None, batch_id="b1"), "sub", LINKED
+    )
     assert (batch.link, batch.runbook) == ("https://jobs.example/?filter=batch%3Ab1", "")
     assert (
-        message_of_incident(INCIDENT, "opened", LINKED).link
+        build_incident_message(INCIDENT, "opened", LINKED).link
         == "https://jobs.example/?filter=group%3Av2-9f2a"
     )
-    fired = message_of(event("alert.fired", ALERT, job_id=None), "sub", LINKED)
+    fired = build_event_message(build_event("alert.fired", ALERT, job_id=None), "sub", LINKED)
     assert fired.runbook == "https://wiki.example/runbook#alert-rate_limited"
-    plain = message_of(event("job.died"), "sub", Settings())
-    assert (plain.link, plain.runbook) == ("", "")
+    without_urls = build_event_message(build_event("job.died"), "sub", Settings())
+    assert (without_urls.link, without_urls.runbook) == ("", "")
 
 
 @pytest.mark.parametrize(
-    ("attempt", "failures", "most", "of"),
+    ("attempt", "failures", "max_retries", "of"),
     [(1, 1, 3, 4), (4, 4, 3, 4), (3, 1, 3, 6), (1, None, 3, 4), (2, 2, None, 0)],
 )
-def test_a_lost_attempt_is_one_more_that_there_may_be(attempt, failures, most, of):
-    said = {
+def test_a_lost_attempt_raises_the_maximum_number_of_attempts(attempt, failures, max_retries, of):
+    data = {
         name: value
-        for name, value in (("failures", failures), ("max_retries", most))
+        for name, value in (("failures", failures), ("max_retries", max_retries))
         if value is not None
     }
-    message = message_of(event("job.died", said, attempt=attempt), "sub", LINKED)
+    message = build_event_message(build_event("job.died", data, attempt=attempt), "sub", LINKED)
     assert (message.attempt, message.of) == (attempt, of)
 
 
@@ -246,10 +267,12 @@ def test_a_lost_attempt_is_one_more_that_there_may_be(attempt, failures, most, o
         (Fail("HTTP_5XX", "503"), "transient", None),
         (Fail("AUTH", "535"), "transient", None),
         (Fail("ADDRESS_REFUSED", "no", final=True), "permanent", None),
-        (Gone("410"), "permanent", None),
+        (ReceiverGone("410"), "permanent", None),
     ],
 )
-def test_what_deliveries_make_of_a_failure(failure, cls, retries):
-    judged = outcome_of(failure, 0, lambda facts: judge(facts, (Rulebook(RULES),))).failure
+def test_delivery_rules_classify_failures(failure, cls, retries):
+    judged = outcome_of_request(
+        failure, 0, lambda facts: classify_facts(facts, (Rulebook(DELIVERY_RULES),))
+    ).failure
     assert judged is not None
     assert (judged.cls, dict(judged.terms or {}).get("max_retries")) == (cls, retries)

@@ -1,4 +1,4 @@
-"""Who is told of an event."""
+"""Which subscription matches an event, and how patterns and filters are parsed."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ import pytest
 from mulligan.core.errors import Refused
 from mulligan.core.event import Event
 from mulligan.notifications.rules import (
-    SubscriptionBook,
+    SubscriptionIndex,
     SubscriptionMatcher,
-    checked_form,
-    is_ours,
-    parsed_filter,
-    split,
-    types_of,
+    check_form,
+    expand_patterns,
+    is_internal,
+    parse_filter,
+    split_patterns,
 )
 
 
 def event(
-    type: str = "job.died",
+    type_: str = "job.died",
     *,
-    id: int = 10,
+    event_id: int = 10,
     owner: str = "acme",
     batch: str | None = None,
     **data: Any,
-) -> Event:  # noqa: A002
-    return Event(id, 0, type, "job", batch, owner, 1, 1, "", data)
+) -> Event:
+    return Event(event_id, 0, type_, "job", batch, owner, 1, 1, "", data)
 
 
-def sub(on: str = "job.died", **said: Any) -> SubscriptionMatcher:
-    return SubscriptionMatcher(**{"id": "s", "types": types_of(on), **said})
+def subscription(on: str = "job.died", **options: Any) -> SubscriptionMatcher:
+    return SubscriptionMatcher(**{"id": "s", "types": expand_patterns(on), **options})
 
 
-def hears(one: SubscriptionMatcher, what: Event) -> bool:
-    return one in SubscriptionBook([one]).may_hear(what) and one.hears(what, what.data)
+def matches(subscription: SubscriptionMatcher, event: Event) -> bool:
+    candidates = SubscriptionIndex([subscription]).candidates(event)
+    return subscription in candidates and subscription.matches(event, event.data)
 
 
 @pytest.mark.parametrize(
-    ("on", "type", "heard"),
+    ("on", "type_", "expected"),
     [
         ("job.died", "job.died", True),
         ("job.died", "job.parked", False),
@@ -49,41 +50,41 @@ def hears(one: SubscriptionMatcher, what: Event) -> bool:
         ("*", "worker.lost", True),
     ],
 )
-def test_a_pattern_names_events(on, type, heard):  # noqa: A002
-    assert hears(sub(on), event(type)) is heard
+def test_a_pattern_matches_event_types(on, type_, expected):
+    assert matches(subscription(on), event(type_)) is expected
 
 
-def test_a_name_that_no_event_has_is_refused_with_the_nearest():
-    with pytest.raises(Refused, match=r"did you mean job\.died"):
-        types_of("job.dead")
+def test_an_unknown_event_type_is_refused_with_a_suggestion():
+    with pytest.raises(Refused, match=r"Did you mean job\.died\?"):
+        expand_patterns("job.dead")
 
 
 @pytest.mark.parametrize("on", ["", " , ", [], [1], None, 5])
-def test_what_names_nothing_is_refused(on):
-    with pytest.raises(Refused, match="on "):
-        split(on)
+def test_an_invalid_pattern_is_refused(on):
+    with pytest.raises(Refused, match=r"^(invalid on=|on has)"):
+        split_patterns(on)
 
 
-def test_an_owner_hears_of_his_own_and_of_nothing_that_has_no_owner():
-    one = sub(owner="acme")
-    assert hears(one, event())
-    assert not hears(one, event(owner="other"))
-    assert not hears(one, event(owner=""))
-    assert hears(sub(owner=""), event(owner=""))
+def test_an_owners_subscription_matches_only_events_of_that_owner():
+    one = subscription(owner="acme")
+    assert matches(one, event())
+    assert not matches(one, event(owner="other"))
+    assert not matches(one, event(owner=""))
+    assert matches(subscription(owner=""), event(owner=""))
 
 
-def test_a_batch_is_heard_of_alone():
-    assert hears(sub(batch="b"), event(batch="b"))
-    assert not hears(sub(batch="b"), event(batch=None))
+def test_a_batch_subscription_matches_only_its_batch():
+    assert matches(subscription(batch="b"), event(batch="b"))
+    assert not matches(subscription(batch="b"), event(batch=None))
 
 
-def test_what_was_before_it_is_not_heard():
-    assert not hears(sub(after=10), event(id=10))
-    assert hears(sub(after=10), event(id=11))
+def test_events_before_the_subscription_do_not_match():
+    assert not matches(subscription(after=10), event(event_id=10))
+    assert matches(subscription(after=10), event(event_id=11))
 
 
 @pytest.mark.parametrize(
-    ("words", "data", "heard"),
+    ("text", "data", "expected"),
     [
         ("kind:render", {"kind": "render"}, True),
         ("kind:render", {"kind": "encode"}, False),
@@ -93,40 +94,44 @@ def test_what_was_before_it_is_not_heard():
         ("class:transient queue:pdf", {"class": "transient", "queue": "pdf"}, True),
     ],
 )
-def test_a_filter_compares_what_the_event_holds(words, data, heard):
-    assert hears(sub(filter=parsed_filter(words)), event(**data)) is heard
+def test_a_filter_compares_event_data(text, data, expected):
+    assert matches(subscription(filter=parse_filter(text)), event(**data)) is expected
 
 
 @pytest.mark.parametrize(
-    "words", ["render", "state:dead", "kind:", "kind:a kind:b", "kind:" + ",".join("abc" * 9)]
+    "text", ["render", "state:dead", "kind:", "kind:a kind:b", "kind:" + ",".join("abc" * 9)]
 )
-def test_a_filter_that_cannot_be_is_refused(words):
+def test_an_invalid_filter_text_is_refused(text):
     with pytest.raises(Refused, match="filter"):
-        parsed_filter(words)
+        parse_filter(text)
 
 
-def test_nobody_hears_of_himself():
-    assert not hears(sub("subscription.*"), event("subscription.disabled", subscription="s"))
-    assert hears(sub("subscription.*"), event("subscription.disabled", subscription="another"))
+def test_a_subscription_does_not_match_events_about_itself():
+    assert not matches(
+        subscription("subscription.*"), event("subscription.disabled", subscription="s")
+    )
+    assert matches(
+        subscription("subscription.*"), event("subscription.disabled", subscription="another")
+    )
 
 
 @pytest.mark.parametrize(
     "facts", [{"kind": "mulligan.deliver"}, {"queue": "mulligan.x"}, {"dependency": "mulligan.e"}]
 )
-def test_what_is_of_our_own_is_known_as_such(facts):
-    assert is_ours(facts)
-    assert not is_ours({"kind": "render", "queue": "pdf"})
+def test_internal_events_are_recognised(facts):
+    assert is_internal(facts)
+    assert not is_internal({"kind": "render", "queue": "pdf"})
 
 
-def test_only_failures_fold_into_an_incident():
-    one = sub("job.*", form="incident")
-    assert one.folds(event("job.died"))
-    assert one.folds(event("job.parked"))
-    assert not one.folds(event("job.succeeded"))
-    assert not sub(form="each").folds(event())
+def test_only_deaths_and_parked_jobs_form_incidents():
+    one = subscription("job.*", form="incident")
+    assert one.groups_into_incident(event("job.died"))
+    assert one.groups_into_incident(event("job.parked"))
+    assert not one.groups_into_incident(event("job.succeeded"))
+    assert not subscription(form="each").groups_into_incident(event())
 
 
-def test_a_form_is_one_of_two():
-    assert checked_form(None, "each") == "each"
-    with pytest.raises(Refused, match="each, incident"):
-        checked_form("digest", "each")
+def test_an_unknown_form_is_refused():
+    assert check_form(None, "each") == "each"
+    with pytest.raises(Refused, match="Use each or incident"):
+        check_form("digest", "each")

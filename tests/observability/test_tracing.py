@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from mulligan import Context, Fail
 from mulligan.core.tracing import trace_text
-from mulligan.observability.logs import AttemptFilter, JsonForm
+from mulligan.observability.logs import AttemptFilter, JsonFormatter
 from support.store import sql
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -59,7 +59,7 @@ def test_an_attempt_is_a_trace_of_its_own_with_a_link_to_who_enqueued_it(app, sp
     assert done.attributes["messaging.system"] == "mulligan"
     assert done.attributes["messaging.destination.name"] == "art"
     assert done.attributes["messaging.message.id"] == job.id
-    assert done.attributes["mulligan.core.job.attempt"] == 1
+    assert done.attributes["mulligan.job.attempt"] == 1
     assert done.attributes["mulligan.outcome"] == "returned"
 
 
@@ -103,7 +103,7 @@ def test_a_header_can_be_given_and_programs_and_log_lines_know_the_trace(app, sp
     def draw(ctx: Context) -> str:
         record = logging.makeLogRecord({"msg": "hello"})
         AttemptFilter().filter(record)
-        lines.append(json.loads(JsonForm().format(record)))
+        lines.append(json.loads(JsonFormatter().format(record)))
         return ctx.run(["sh", "-c", "echo $TRACEPARENT"]).strip()
 
     job = draw.options(traceparent=PARENT, tracestate="vendor=1").enqueue()

@@ -1,4 +1,4 @@
-"""Jobs that die of a cause for as long as the world is broken, and two dozen that have."""
+"""Fixtures: jobs that fail until their cause is fixed, and two dozen dead ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import pytest
 
 from mulligan import Fail, Policy
 from support.app_fixtures import *  # noqa: F403 - pytest finds fixtures by name here
-from support.operation_tools import CAUSES, feed
+from support.operation_tools import CAUSES, enqueue_jobs
 
 
 class World:
+    """Causes that are broken now, and the jobs that ran."""
+
     def __init__(self):
         self.broken = set(CAUSES)
         self.ran = []
@@ -41,8 +43,10 @@ def work(app, world):
 
 @pytest.fixture
 def dead(app, work):
-    """Twenty dead of the gateway, three of the file; of two owners."""
-    ids = feed(work, "gateway", 15, owner="acme") + feed(work, "gateway", 5, owner="zenith")
-    files = feed(work, "moov", 3, owner="acme")
+    """Return ids of 20 jobs dead of the gateway and 3 dead of the file, of two owners."""
+    ids = enqueue_jobs(work, "gateway", 15, owner="acme") + enqueue_jobs(
+        work, "gateway", 5, owner="zenith"
+    )
+    files = enqueue_jobs(work, "moov", 3, owner="acme")
     app.run_inline()
     return {"gateway": ids, "moov": files}

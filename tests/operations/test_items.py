@@ -1,31 +1,31 @@
-"""The other actions, and what becomes of single jobs."""
+"""Tests of actions other than retry, and of single items."""
 
 from __future__ import annotations
 
 from mulligan import Park
-from mulligan.operations import chore as operate
+from mulligan.operations import chore
 from support.app_tools import advance
-from support.operation_tools import AT_ONCE, feed, states
+from support.operation_tools import IN_ONE_STEP, enqueue_jobs, states
 from support.store import sql
 
 
-# -- the other actions --------------------------------------------------------------------------------
-def test_discard_cancel_release_and_move(app, dead, work):
+# --- Other actions ---
+def test_operations_discard_cancel_release_and_move_jobs(app, dead, work):
     @app.job(name="ask")
     def ask() -> Park:
         return Park("which?", choices=("left", "right"))
 
     parked = [job.id for job in ask.enqueue_many([{}] * 3)]
     app.run_inline()
-    waiting = feed(work, "disk", 4, delay=3600)
+    waiting = enqueue_jobs(work, "disk", 4, delay=3600)
     for action, where, more in (
-        ("discard", "code:BAD_FILE", {"reason": "nobody wants them"}),
+        ("discard", "code:BAD_FILE", {"reason": "not needed"}),
         ("release", "kind:ask", {"choice": "left"}),
         ("move", "kind:work", {"queue": "slow"}),
         ("cancel", "kind:work state:queued", {}),
     ):
         begun = app.operations.start(action, where, **more)
-        operate.turn(app.store)
+        chore.run_operations(app.store)
         ended = app.operations.get(begun.id)
         assert (ended.state, ended.counts.done) == ("finished", ended.total), ended
         assert ended.total in {3, 4}
@@ -38,9 +38,9 @@ def test_discard_cancel_release_and_move(app, dead, work):
     assert "moved it from queue default to slow" in app.jobs.explain(waiting[0]).text
 
 
-def test_a_job_that_was_moved_runs_from_its_new_queue_and_keeps_its_time(app, work, world):
+def test_a_moved_job_runs_from_its_new_queue_at_its_old_time(app, work, world):
     world.broken.clear()
-    (later,) = feed(work, "disk", 1, delay=3600)
+    (later,) = enqueue_jobs(work, "disk", 1, delay=3600)
     before = app.jobs.get(later)
     app.operations.start("move", "state:queued kind:work", queue="slow")
     app.run_inline()
@@ -51,7 +51,7 @@ def test_a_job_that_was_moved_runs_from_its_new_queue_and_keeps_its_time(app, wo
     assert app.jobs.get(later).state == "succeeded"
 
 
-def test_what_is_there_already_or_offers_another_choice_is_refused_for_itself(app, work):
+def test_a_job_in_the_target_queue_or_with_other_choices_is_refused_alone(app, work):
     @app.job(name="ask")
     def ask(more: bool = False) -> Park:
         return Park("which?", choices=("left", "right") if more else ("up", "down"))
@@ -59,18 +59,16 @@ def test_what_is_there_already_or_offers_another_choice_is_refused_for_itself(ap
     ask.enqueue_many([{"more": True}, {"more": False}])
     app.run_inline()
     begun = app.operations.start("release", "kind:ask", choice="left")
-    operate.turn(app.store)
+    chore.run_operations(app.store)
     ended = app.operations.get(begun.id)
     assert (ended.state, ended.counts.done, ended.counts.refused) == ("finished", 1, 1)
     (refused,) = app.operations.items(ended.id, "refused")
-    assert (
-        refused.why == "choice 'left' is not one of those the job offers: up, down [CHOICE_REFUSED]"
-    )
-    feed(work, "disk", 2, delay=3600)
+    assert refused.why == "unknown choice 'left'. The job offers: up, down [CHOICE_REFUSED]"
+    enqueue_jobs(work, "disk", 2, delay=3600)
     seen = app.operations.start("move", "kind:work", queue="default", dry_run=True)
-    assert seen.refused == ((2, "in queue default already"),)
+    assert seen.refused == ((2, "already in queue default"),)
     begun = app.operations.start("move", "kind:work", queue="default")
-    operate.turn(app.store)
+    chore.run_operations(app.store)
     assert app.operations.get(begun.id).counts.refused == 2
 
 
@@ -78,17 +76,17 @@ def test_a_running_job_is_asked_to_stop(app, work, world):
     @app.job(name="long")
     def long() -> None:
         app.operations.start("cancel", "kind:long")
-        operate.turn(app.store)
+        chore.run_operations(app.store)
 
     job = long.enqueue()
     app.run_inline()
     assert "job.cancel_requested" in {event.type for event in app.jobs.history(job.id)}
 
 
-# -- items --------------------------------------------------------------------------------------------
-def test_jobs_that_changed_since_are_skipped_with_the_reason_and_never_moved(app, dead, world):
+# --- Items ---
+def test_jobs_that_changed_since_are_skipped_with_a_reason(app, dead, world):
     world.broken.clear()
-    begun = app.operations.start("retry", "code:GW_5XX", **AT_ONCE)
+    begun = app.operations.start("retry", "code:GW_5XX", **IN_ONE_STEP)
     by_hand, gone, unwanted = dead["gateway"][:3]
     app.jobs.retry(by_hand)
     sql(app.store, "DELETE FROM {p}job WHERE id = :id", {"id": gone})
@@ -98,22 +96,22 @@ def test_jobs_that_changed_since_are_skipped_with_the_reason_and_never_moved(app
     assert (ended.state, ended.counts.skipped, ended.counts.recovered) == ("finished", 3, 17)
     assert {item.job: item.why for item in app.operations.items(ended.id, "skipped")} == {
         by_hand: "the job was retried since",
-        gone: "the job is gone",
+        gone: "the job was deleted",
         unwanted: "the job was dead and is cancelled",
     }
     assert app.jobs.get(by_hand).generation == 2
 
 
-def test_a_key_that_another_job_holds_refuses_one_and_not_the_others(app, work, world):
+def test_a_taken_unique_key_refuses_one_job_and_not_the_others(app, work, world):
     first = work.options(unique="film-1").enqueue(cause="disk")
-    feed(work, "disk", 3)
+    enqueue_jobs(work, "disk", 3)
     app.run_inline()
     world.broken.clear()
     twin = work.options(unique="film-1", delay=3600).enqueue(cause="disk")
-    before = app.operations.start("retry", "code:DISK_FULL", **AT_ONCE, dry_run=True)
+    before = app.operations.start("retry", "code:DISK_FULL", **IN_ONE_STEP, dry_run=True)
     assert [one.jobs for one in before.refused] == [1]
     assert first.id in before.refused[0].why
-    begun = app.operations.start("retry", "code:DISK_FULL", **AT_ONCE)
+    begun = app.operations.start("retry", "code:DISK_FULL", **IN_ONE_STEP)
     app.run_inline()
     ended = app.operations.get(begun.id)
     assert (ended.counts.refused, ended.counts.recovered) == (1, 3)
@@ -122,28 +120,28 @@ def test_a_key_that_another_job_holds_refuses_one_and_not_the_others(app, work, 
     assert app.jobs.get(twin.id).state == "queued"
 
 
-def test_failures_that_joined_meanwhile_are_told_and_not_swept_in(app, dead, work):
+def test_later_matches_are_counted_and_not_touched(app, dead, work):
     begun = app.operations.start("retry", "code:GW_5XX")
     assert begun.joined == 0
-    late = feed(work, "gateway", 4)
+    late = enqueue_jobs(work, "gateway", 4)
     app.run_inline()
     ended = app.operations.get(begun.id)
     assert (ended.state, ended.total, ended.joined) == ("stopped", 20, 4)
     assert not {item.job for item in app.operations.items(begun.id)} & {*late}
 
 
-def test_who_was_sent_and_was_cancelled_or_removed_counts_as_ended(app, dead):
-    begun = app.operations.start("retry", "code:BAD_FILE", **AT_ONCE)
-    operate.turn(app.store)
+def test_a_sent_job_that_is_cancelled_or_deleted_counts_as_ended(app, dead):
+    begun = app.operations.start("retry", "code:BAD_FILE", **IN_ONE_STEP)
+    chore.run_operations(app.store)
     first, second, third = dead["moov"]
     app.jobs.cancel(first)
     app.jobs.cancel(second)
     app.jobs.retry(second)
     sql(app.store, "DELETE FROM {p}job WHERE id = :id", {"id": third})
-    operate.turn(app.store, paced=False)
+    chore.run_operations(app.store, paced=False)
     assert {item.job: item.why for item in app.operations.items(begun.id, "other")} == {
-        first: "it is cancelled, without an attempt",
-        second: "somebody retried it again before its first attempt",
-        third: "the job is gone",
+        first: "it is cancelled without an attempt",
+        second: "it was retried again before its first attempt",
+        third: "the job was deleted",
     }
     assert app.operations.get(begun.id).state == "finished"

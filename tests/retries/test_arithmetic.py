@@ -1,3 +1,5 @@
+"""Explanations of delays."""
+
 from __future__ import annotations
 
 from random import Random
@@ -6,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.retries.backoff import Exponential, Fixed, Table, arithmetic, delay, draw_bounds
+from mulligan.retries.backoff import (
+    Exponential,
+    Fixed,
+    Table,
+    delay_bounds,
+    draw_delay,
+    explain_delay,
+)
 
 SECONDS = st.floats(0, 1e6)
 BACKOFFS = st.one_of(
@@ -23,41 +32,41 @@ BACKOFFS = st.one_of(
 
 
 @given(BACKOFFS, st.integers(0, 60), st.integers())
-def test_every_draw_of_a_policy_lies_in_its_bounds_and_is_explained_by_it(backoff, n, seed):
-    drawn = delay(backoff, n, Random(seed))
-    low, high = draw_bounds(backoff, n)
+def test_every_drawn_delay_is_within_its_bounds_and_explained(backoff, n, seed):
+    drawn = draw_delay(backoff, n, Random(seed))
+    low, high = delay_bounds(backoff, n)
     assert low - 1e-6 * high <= drawn <= high * (1 + 1e-6)
-    assert "not stored" not in arithmetic(backoff, n, drawn)
+    assert "not stored" not in explain_delay(backoff, n, drawn)
 
 
 @pytest.mark.parametrize(
-    ("backoff", "n", "drawn", "words"),
+    ("backoff", "n", "drawn", "sentence"),
     [
-        (Fixed(10), 3, 10, "the schedule is always 10 s"),
-        (Table([60, 300, 900]), 1, 300, "step 2 of the schedule 1 min, 5 min, 15 min"),
-        (Table([60, 300]), 7, 300, "step 2 of the schedule 1 min, 5 min"),
-        (Exponential(30, 2, 3600, "none"), 0, 30, "the schedule says 30 s"),
-        (Exponential(5, 3, 900, "none"), 2, 45, "the schedule says 5 s × 3 × 3 = 45 s"),
+        (Fixed(10), 3, 10, "a fixed backoff of 10 s"),
+        (Table([60, 300, 900]), 1, 300, "step 2 of the backoff table 1 min, 5 min, 15 min"),
+        (Table([60, 300]), 7, 300, "step 2 of the backoff table 1 min, 5 min"),
+        (Exponential(30, 2, 3600, "none"), 0, 30, "a backoff of 30 s"),
+        (Exponential(5, 3, 900, "none"), 2, 45, "a backoff of 5 s × 3 × 3 = 45 s"),
         (
             Exponential(30, 2, 3600, "none"),
             9,
             3600,
-            "30 s × 2 to the power of 9 = 1 h (its upper limit)",
+            "a backoff of 30 s × 2^9 = 1 h (the cap)",
         ),
         (
             Exponential(10, 2, 3600, "equal"),
             0,
             7,
-            ", and equal jitter, half to all of that, drew 7 s",
+            "; equal jitter (5 s to 10 s) drew 7 s",
         ),
-        (Exponential(10, 2, 3600, 0.2), 0, 11, ", and jitter of ± 0.2 of it drew 11 s"),
+        (Exponential(10, 2, 3600, 0.2), 0, 11, "; ± 20 % jitter (8 s to 12 s) drew 11 s"),
         (
             Exponential(10, 2, 3600, "none"),
             0,
             500,
-            "today's policy would say the schedule says 10 s; what was in force",
+            "the current policy would give a backoff of 10 s; the policy or server hint",
         ),
     ],
 )
-def test_the_arithmetic_of_a_wait(backoff, n, drawn, words):
-    assert words in arithmetic(backoff, n, drawn)
+def test_explanation_of_a_delay(backoff, n, drawn, sentence):
+    assert sentence in explain_delay(backoff, n, drawn)

@@ -1,3 +1,5 @@
+"""Backoffs: delays, jitter and validation."""
+
 from __future__ import annotations
 
 import math
@@ -10,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from mulligan.retries.backoff import LONGEST, Backoff, Exponential, Fixed, Table, delay, nominal
+from mulligan.retries.backoff import (
+    MAX_WAIT_SECONDS,
+    Backoff,
+    Exponential,
+    Fixed,
+    Table,
+    draw_delay,
+    nominal_delay,
+)
 
-seconds = st.floats(0, LONGEST)
+seconds = st.floats(0, MAX_WAIT_SECONDS)
 factors = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 jitters = st.sampled_from(["full", "equal", "none"]) | st.floats(0, 1)
 exponentials = st.builds(Exponential, seconds, factors, seconds, jitters)
@@ -23,54 +33,54 @@ counts = st.integers(0, 10**6)
 
 def test_the_last_delay_of_a_table_repeats():
     table = Table([60, 300, 900])
-    assert [delay(table, n, Random(0)) for n in range(5)] == [60, 300, 900, 900, 900]
+    assert [draw_delay(table, n, Random(0)) for n in range(5)] == [60, 300, 900, 900, 900]
 
 
 def test_exponential_grows_to_its_cap():
     wait = Exponential(5, 3, 900, "none")
-    assert [delay(wait, n, Random(0)) for n in range(6)] == [5, 15, 45, 135, 405, 900]
+    assert [draw_delay(wait, n, Random(0)) for n in range(6)] == [5, 15, 45, 135, 405, 900]
 
 
-def test_lengths_may_be_timedeltas():
+def test_delays_may_be_timedeltas():
     assert Fixed(timedelta(minutes=2)) == Fixed(120)
     assert Table([timedelta(seconds=1), 2]).seconds == (1, 2)
 
 
 @given(exponentials, counts, st.integers())
 @pytest.mark.seed("004-25")
-def test_no_delay_is_negative_or_above_the_cap_and_its_share(backoff, n, seed):
+def test_delay_is_never_negative_or_above_the_cap_plus_jitter(backoff, n, seed):
     share = backoff.jitter if isinstance(backoff.jitter, float) else 0
-    drawn = delay(backoff, n, Random(seed))
+    drawn = draw_delay(backoff, n, Random(seed))
     assert 0 <= drawn <= backoff.cap * (1 + share) * (1 + 1e-12)
 
 
 @given(backoffs, counts, st.integers())
 def test_the_same_seed_gives_the_same_schedule(backoff, n, seed):
-    assert delay(backoff, n, Random(seed)) == delay(backoff, n, Random(seed))
+    assert draw_delay(backoff, n, Random(seed)) == draw_delay(backoff, n, Random(seed))
 
 
 @given(st.floats(1, 1e6), st.integers(30, 10**6))
-def test_the_cap_comes_before_the_draw(cap, n):
-    """Clamped after the draw, half of the delays would be exactly the cap."""
+def test_cap_is_applied_before_jitter(cap, n):
+    """If the drawn delay were capped, half of the delays would equal the cap."""
     wait = Exponential(1, 2, cap, 0.2)
-    assert nominal(wait, n) == cap
+    assert nominal_delay(wait, n) == cap
     rng = Random(n)
-    drawn = [delay(wait, n, rng) for _ in range(50)]
+    drawn = [draw_delay(wait, n, rng) for _ in range(50)]
     assert len(set(drawn)) == 50
     assert max(drawn) > cap
 
 
 @given(st.sampled_from(["full", "equal"]), st.integers())
 def test_full_and_equal_jitter_stay_within_the_nominal_delay(jitter, seed):
-    drawn = delay(Exponential(10, 2, 3600, jitter), 2, Random(seed))
+    drawn = draw_delay(Exponential(10, 2, 3600, jitter), 2, Random(seed))
     assert (20 if jitter == "equal" else 0) <= drawn <= 40
 
 
 @pytest.mark.parametrize("factor", [1e308, 5e-324, 1.0000001, 2, 1e-300])
 @pytest.mark.parametrize("n", [0, 1, 10**3, 10**6])
 @pytest.mark.seed("002-25")
-def test_absurd_factors_do_not_overflow(factor, n):
-    assert math.isfinite(delay(Exponential(1, factor), n, Random(0)))
+def test_extreme_factors_do_not_overflow(factor, n):
+    assert math.isfinite(draw_delay(Exponential(1, factor), n, Random(0)))
 
 
 @pytest.mark.parametrize(
@@ -96,13 +106,13 @@ def test_absurd_factors_do_not_overflow(factor, n):
         (lambda: Exponential(1, jiter="full"), "jiter"),
     ],
 )
-def test_nonsense_is_refused_with_the_fields_name(make, field):
+def test_invalid_value_is_refused_with_the_name_of_its_field(make, field):
     with pytest.raises(ValidationError, match=field):
         make()
 
 
 @given(backoffs)
-def test_a_backoff_travels_as_json(backoff):
+def test_backoff_survives_json(backoff):
     travel = TypeAdapter(Backoff)
     assert travel.validate_json(travel.dump_json(backoff)) == backoff
 

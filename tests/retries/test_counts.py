@@ -1,4 +1,4 @@
-"""Limits per class and per code stand beside the total, and each counts what it is about."""
+"""Limits in total, per class and per code, and the counts behind them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from random import Random
 import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
-from mulligan.core.job import SECOND, State
+from mulligan.core.durations import SECOND
+from mulligan.core.job import State
 from mulligan.retries.backoff import Fixed, Table
 from mulligan.retries.decide import decide
-from mulligan.retries.limits import MOST_CODES, Counts, read_counts
-from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, layer
-from support.builders import NOW, a_failure, a_lease
+from mulligan.retries.limits import MAX_COUNTED_CODES, FailureCounts, parse_counts
+from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, resolve_policy
+from support.builders import NOW, make_failure, make_lease
 
 TEN = Policy(max_retries=10, backoff=Fixed(0))
 
 
 def failed(cls=Cls.TRANSIENT, code="BOOM", **facts):
-    return Outcome(Ended.FAILED, failure=a_failure(cls, code, **facts))
+    return Outcome(Ended.FAILED, failure=make_failure(cls, code, **facts))
 
 
 def life(policy, *outcomes, **lease):
-    """One decision after the other, each on what the one before left."""
-    lease, decisions = a_lease(**lease), []
+    """Decide about several outcomes, each with the state that the decision before left."""
+    lease, decisions = make_lease(**lease), []
     for outcome in outcomes:
         decisions.append(decide(lease, outcome, policy, NOW, Random(0)))
         last = decisions[-1]
@@ -39,11 +40,11 @@ def waits(decisions):
 
 
 def of_kind(policy, **system):
-    return layer(RetrySettings(**system), None, policy)
+    return resolve_policy(RetrySettings(**system), None, policy)
 
 
 @pytest.mark.seed("004-23")
-def test_a_class_cap_counts_the_failures_of_that_class_alone():
+def test_class_limit_counts_only_failures_of_that_class():
     policy = of_kind(
         Policy(max_retries=10, backoff=Fixed(0), classes={"resource": Policy(max_retries=1)})
     )
@@ -55,19 +56,19 @@ def test_a_class_cap_counts_the_failures_of_that_class_alone():
 
 
 @pytest.mark.seed("004-23")
-def test_the_total_holds_beside_the_classes():
+def test_total_limit_applies_in_addition_to_class_limits():
     policy = of_kind(Policy(max_retries=2, classes={cls: Policy(max_retries=9) for cls in Cls}))
     decisions = life(policy, failed(), failed(Cls.TIMEOUT), failed(Cls.RESOURCE))
     assert (decisions[-1].state, decisions[-1].reason) == (State.DEAD, "2 of 2 retries used")
 
 
-def test_none_for_a_class_says_so():
+def test_class_limit_of_zero_is_named_in_the_reason():
     policy = of_kind(Policy(classes={"timeout": Policy(max_retries=0)}))
     (decision,) = life(policy, failed(Cls.TIMEOUT))
     assert decision.reason == "not retried: the kind allows no retries for class timeout"
 
 
-def test_our_own_caution_about_unknown_failures_counts_those_alone():
+def test_builtin_limit_for_unknown_counts_only_unknown_failures():
     decisions = life(
         of_kind(None), failed(), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN), failed(Cls.UNKNOWN)
     )
@@ -79,7 +80,7 @@ def test_our_own_caution_about_unknown_failures_counts_those_alone():
     )
 
 
-def test_every_decision_carries_the_counts_on():
+def test_every_decision_keeps_the_counts():
     first, second = life(of_kind(TEN), failed(), failed(Cls.TIMEOUT, "SLOW"))
     assert json.loads(second.counts) == {
         "classes": {"transient": 1, "timeout": 1},
@@ -95,17 +96,17 @@ def test_every_decision_carries_the_counts_on():
         assert decision.counts == first.counts
 
 
-def test_who_never_failed_has_no_counts_to_store():
+def test_job_without_failures_stores_no_counts():
     (decision,) = life(of_kind(TEN), Outcome(Ended.RETURNED))
     assert decision.counts is None
     (decision,) = life(of_kind(TEN), Outcome(Ended.RETRY))
     assert (decision.failures, decision.counts) == (1, None)
 
 
-# -- rules ------------------------------------------------------------------------------------------
+# -- rules ---------------------------------------------------------------------------------------
 
 
-def test_a_rules_own_limit_caps_its_code():
+def test_rule_limit_applies_to_its_code():
     policy, ruled = of_kind(TEN), failed(code="GW", terms={"max_retries": 1})
     decisions = life(policy, failed(), failed(), ruled, failed(), ruled)
     assert [decision.verb for decision in decisions] == [Verb.RETRY] * 4 + [Verb.DIE]
@@ -115,7 +116,7 @@ def test_a_rules_own_limit_caps_its_code():
     assert decision.reason == "not retried: rule test.rule allows no retries for code GW"
 
 
-def test_a_rules_limit_never_widens():
+def test_rule_limit_cannot_raise_other_limits():
     ruled = failed(code="GW", terms={"max_retries": 9})
     assert life(of_kind(Policy(max_retries=1)), ruled, ruled)[-1].reason == "1 of 1 retries used"
     capped = of_kind(Policy(max_retries=5, classes={"transient": Policy(max_retries=0)}))
@@ -139,14 +140,14 @@ def test_a_rules_limit_never_widens():
         (None, None, None, 7),
     ],
 )
-def test_a_rules_backoff_stands_between_the_job_and_the_kind(job, kind, queue, expected):
-    policy = layer(RetrySettings(max_retries=9), queue, kind, job)
+def test_rule_backoff_wins_over_the_kind_but_not_over_the_job(job, kind, queue, expected):
+    policy = resolve_policy(RetrySettings(max_retries=9), queue, kind, job)
     assert waits(life(policy, failed(terms={"backoff": {"type": "fixed", "seconds": 7}}))) == [
         expected
     ]
 
 
-def test_a_backoff_goes_on_with_the_count_of_what_it_was_said_for():
+def test_backoff_advances_with_the_failures_it_was_declared_for():
     table = {"type": "table", "seconds": [1, 2, 3]}
     policy = of_kind(
         Policy(
@@ -175,14 +176,14 @@ def test_a_rule_may_ignore_the_servers_hint(terms, expected):
 @pytest.mark.parametrize(
     "terms", [{"max_retries": -1}, {"backoff": "soon"}, {"then": 7}, {"alarm": "page"}]
 )
-def test_terms_nobody_can_read_change_nothing(terms):
+def test_unreadable_rule_terms_are_ignored(terms):
     assert life(of_kind(TEN), failed(terms=terms))[0].verb == Verb.RETRY
 
 
-# -- the settings -----------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------
 
 
-def test_the_settings_can_say_something_of_a_class():
+def test_settings_can_limit_a_class():
     policy = of_kind(Policy(max_retries=5), classes={"timeout": ClassSettings(max_retries=0)})
     assert life(policy, failed())[0].verb == Verb.RETRY
     (decision,) = life(policy, failed(Cls.TIMEOUT))
@@ -192,9 +193,9 @@ def test_the_settings_can_say_something_of_a_class():
     )
 
 
-def test_a_kinds_own_number_for_a_class_stands_above_the_settings():
-    own = Policy(max_retries=5, classes={"timeout": Policy(max_retries=2)})
-    policy = of_kind(own, classes={"timeout": ClassSettings(max_retries=0)})
+def test_class_limit_of_a_kind_wins_over_the_settings():
+    policy_of_kind = Policy(max_retries=5, classes={"timeout": Policy(max_retries=2)})
+    policy = of_kind(policy_of_kind, classes={"timeout": ClassSettings(max_retries=0)})
     assert [decision.verb for decision in life(policy, *[failed(Cls.TIMEOUT)] * 3)] == [
         "retry",
         "retry",
@@ -202,9 +203,9 @@ def test_a_kinds_own_number_for_a_class_stands_above_the_settings():
     ]
 
 
-def test_a_delay_of_a_class_has_the_general_numbers_where_it_says_nothing():
+def test_unset_delay_settings_of_a_class_take_the_general_ones():
     entry = {"timeout": ClassSettings(base_delay=10)}
-    policy = layer(
+    policy = resolve_policy(
         RetrySettings(max_retries=9, factor=3, max_delay=60, jitter="none", classes=entry)
     )
     decisions = life(
@@ -213,7 +214,7 @@ def test_a_delay_of_a_class_has_the_general_numbers_where_it_says_nothing():
     assert waits(decisions) == [30, 10, 30, 60]
 
 
-def test_only_some_classes_may_be_retried():
+def test_retry_only_restricts_the_retried_classes():
     policy = of_kind(
         Policy(max_retries=9, classes={"transient": Policy(max_retries=9)}), only=("timeout",)
     )
@@ -224,21 +225,21 @@ def test_only_some_classes_may_be_retried():
     assert life(policy, Outcome(Ended.LOST))[0].state == State.QUEUED
 
 
-# -- as stored --------------------------------------------------------------------------------------
+# -- stored --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "text", [None, "", "7", "[]", "nonsense", '{"classes": 7}', '{"classes": {"timeout": "x"}}']
 )
-def test_counts_nobody_can_read_are_none(text):
-    assert read_counts(text) == Counts({}, {})
+def test_unreadable_counts_are_empty(text):
+    assert parse_counts(text) == FailureCounts({}, {})
 
 
-def test_codes_a_handler_makes_up_are_counted_up_to_a_bound_and_those_of_rules_always():
-    counts = Counts({}, {})
-    for n in range(MOST_CODES + 50):
-        counts = counts.plus(a_failure(code=f"C{n}"))
-    assert len(counts.codes) == MOST_CODES
-    assert counts.of_class(Cls.TRANSIENT) == MOST_CODES + 50
-    assert counts.plus(a_failure(code="GW", terms={"max_retries": 1})).of_code("GW") == 1
-    assert read_counts(counts.to_json()) == counts
+def test_codes_of_handlers_are_counted_up_to_a_limit_and_those_of_rules_always():
+    counts = FailureCounts({}, {})
+    for n in range(MAX_COUNTED_CODES + 50):
+        counts = counts.add(make_failure(code=f"C{n}"))
+    assert len(counts.codes) == MAX_COUNTED_CODES
+    assert counts.for_class(Cls.TRANSIENT) == MAX_COUNTED_CODES + 50
+    assert counts.add(make_failure(code="GW", terms={"max_retries": 1})).for_code("GW") == 1
+    assert parse_counts(counts.to_json()) == counts

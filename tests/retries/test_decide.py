@@ -1,3 +1,5 @@
+"""Decisions: what each outcome means for a job."""
+
 from __future__ import annotations
 
 import json
@@ -10,28 +12,29 @@ from hypothesis import strategies as st
 
 from mulligan.core import lifecycle
 from mulligan.core.attempt import RETRYABLE, Cls, Ended, Ground, Outcome, Verb
-from mulligan.core.job import SECOND, State
+from mulligan.core.durations import SECOND
+from mulligan.core.job import State
 from mulligan.retries.backoff import Fixed
 from mulligan.retries.decide import decide
-from mulligan.retries.policy import Policy, RetrySettings, layer
-from support.builders import NOW, a_failure, a_lease
+from mulligan.retries.policy import Policy, RetrySettings, resolve_policy
+from support.builders import NOW, make_failure, make_lease
 
-STEADY = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10)))
+STEADY = resolve_policy(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10)))
 HOUR = 3600 * SECOND
 
 
 def judge(outcome, policy=STEADY, seed=0, now=NOW, **lease):
-    return decide(a_lease(**lease), outcome, policy, now, Random(seed))
+    return decide(make_lease(**lease), outcome, policy, now, Random(seed))
 
 
 def failed(cls=Cls.TRANSIENT, *, final=False, **facts):
-    return Outcome(Ended.FAILED, failure=a_failure(cls, **facts), final=final)
+    return Outcome(Ended.FAILED, failure=make_failure(cls, **facts), final=final)
 
 
 # What ends at once
 
 
-def test_what_returned_has_succeeded():
+def test_returned_attempt_succeeds():
     decision = judge(Outcome(Ended.RETURNED, result="42", cost=1.5), failures=2, snoozes=1)
     assert (decision.verb, decision.state, decision.result, decision.cost) == (
         "succeed",
@@ -55,7 +58,7 @@ def test_what_returned_has_succeeded():
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"cost": 1.5}, {"skipped": True}])
-def test_what_returned_nothing_is_told_with_all_that_was_counted(changes, more):
+def test_success_without_result_keeps_counters_and_settings(changes, more):
     decision = judge(Outcome(Ended.RETURNED, result="null", **more), **changes)
     counted = ("failures", "losses", "snoozes", "counts", "settings")
     assert {name: getattr(decision, name) for name in counted} == {
@@ -71,20 +74,20 @@ def test_what_returned_nothing_is_told_with_all_that_was_counted(changes, more):
     assert decision.reason.endswith("before it could be stopped") is ("cancel_reason" in changes)
 
 
-def test_a_result_that_came_first_stands_against_a_request_to_stop():
+def test_result_wins_over_a_later_stop_request():
     decision = judge(Outcome(Ended.RETURNED, result="42"), cancel_reason="wrong file")
     assert decision.state == State.SUCCEEDED
     assert decision.reason == "returned before it could be stopped"
 
 
 @pytest.mark.parametrize("ended", [ended for ended in Ended if ended != Ended.RETURNED])
-def test_after_a_request_to_stop_any_other_end_is_a_stop(ended):
-    decision = judge(Outcome(ended, failure=a_failure()), cancel_reason="wrong file")
+def test_any_other_ending_after_a_stop_request_cancels_the_job(ended):
+    decision = judge(Outcome(ended, failure=make_failure()), cancel_reason="wrong file")
     assert (decision.verb, decision.state) == (Verb.STOP, State.CANCELLED)
     assert decision.reason == "stopped on request: wrong file"
 
 
-def test_a_handler_may_cancel_its_own_job():
+def test_handler_can_cancel_its_job():
     decision = judge(Outcome(Ended.CANCELLED, reason="no longer wanted"))
     assert (decision.state, decision.reason) == (State.CANCELLED, "no longer wanted")
 
@@ -101,35 +104,37 @@ def test_a_parked_job_carries_its_choices():
 # What is given back or lost
 
 
-def test_what_is_given_back_costs_nothing():
+def test_release_is_not_charged():
     decision = judge(Outcome(Ended.RELEASED), failures=1, losses=1, snoozes=1)
     assert (decision.verb, decision.run_at, decision.alone) == (Verb.GIVE_BACK, NOW, False)
     assert (decision.failures, decision.losses, decision.snoozes) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("asked", "was"), [(True, False), (False, True)])
-def test_what_is_given_back_stays_or_becomes_alone(asked, was):
-    decision = judge(Outcome(Ended.RELEASED, alone=asked), alone=was, losses=1)
+@pytest.mark.parametrize(("requested", "before"), [(True, False), (False, True)])
+def test_release_keeps_or_sets_the_alone_flag(requested, before):
+    decision = judge(Outcome(Ended.RELEASED, alone=requested), alone=before, losses=1)
     assert decision.alone
     assert decision.losses == 1
 
 
-def test_a_loss_spends_no_retry_and_the_next_attempt_runs_alone():
-    decision = judge(Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")), failures=3)
+def test_loss_uses_no_retry_and_the_next_attempt_runs_alone():
+    decision = judge(Outcome(Ended.LOST, failure=make_failure(code="PROCESS_DIED")), failures=3)
     assert (decision.verb, decision.run_at, decision.alone) == (Verb.LOSE, NOW, True)
     assert (decision.failures, decision.losses) == (3, 1)
-    assert decision.reason == "lost, 1 of 2 allowed; the next attempt runs alone in its process"
+    assert (
+        decision.reason == "lost 1 of at most 2 times; the next attempt runs alone in its process"
+    )
 
 
 @given(st.integers(0, 10))
-def test_a_poison_job_is_dead_after_max_losses_and_one_starts(max_losses):
-    policy = layer(RetrySettings(max_losses=max_losses))
-    lease, starts = a_lease(), 0
+def test_poison_job_dies_after_max_losses_plus_one_starts(max_losses):
+    policy = resolve_policy(RetrySettings(max_losses=max_losses))
+    lease, starts = make_lease(), 0
     while True:
         starts += 1
         decision = decide(
             lease,
-            Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")),
+            Outcome(Ended.LOST, failure=make_failure(code="PROCESS_DIED")),
             policy,
             NOW,
             Random(0),
@@ -144,8 +149,8 @@ def test_a_poison_job_is_dead_after_max_losses_and_one_starts(max_losses):
 @pytest.mark.parametrize(
     "ended", [Ended.RETURNED, Ended.FAILED, Ended.RETRY, Ended.SNOOZED, Ended.PARKED, Ended.HELD]
 )
-def test_who_survives_alone_gets_a_loss_back_and_company_again(ended):
-    outcome = Outcome(ended, failure=a_failure(), after=1, dependency="gateway")
+def test_surviving_alone_refunds_a_loss_and_ends_isolation(ended):
+    outcome = Outcome(ended, failure=make_failure(), after=1, dependency="gateway")
     decision = judge(outcome, alone=True, losses=2, uses="gateway")
     assert (decision.losses, decision.alone) == (1, False)
     assert judge(outcome, alone=True, losses=0, uses="gateway").losses == 0
@@ -155,7 +160,7 @@ def test_who_survives_alone_gets_a_loss_back_and_company_again(ended):
 # What waits uncharged
 
 
-def test_a_snooze_counts_as_a_snooze_alone():
+def test_snooze_changes_only_the_snooze_counter():
     decision = judge(Outcome(Ended.SNOOZED, after=5 * SECOND, reason="not ready"), failures=1)
     assert (decision.verb, decision.run_at, decision.snoozes, decision.failures) == (
         Verb.SNOOZE,
@@ -166,19 +171,19 @@ def test_a_snooze_counts_as_a_snooze_alone():
     assert decision.reason == "snoozed for 5 s: not ready"
 
 
-def test_a_snooze_may_name_a_moment():
+def test_snooze_until_a_time():
     assert judge(Outcome(Ended.SNOOZED, until=NOW + 7 * SECOND)).run_at == NOW + 7 * SECOND
 
 
 @pytest.mark.parametrize(
-    "asked", [{"after": 0}, {"after": 7}, {"until": NOW - 7}, {"until": NOW + 7}, {}]
+    "delay", [{"after": 0}, {"after": 7}, {"until": NOW - 7}, {"until": NOW + 7}, {}]
 )
-def test_a_snooze_lasts_a_second_at_least_for_nothing_is_charged_for_it(asked):
-    assert judge(Outcome(Ended.SNOOZED, **asked)).run_at == NOW + SECOND
+def test_snooze_lasts_at_least_one_second(delay):
+    assert judge(Outcome(Ended.SNOOZED, **delay)).run_at == NOW + SECOND
 
 
 def test_too_many_snoozes_end_the_job():
-    policy = layer(RetrySettings(max_snoozes=2))
+    policy = resolve_policy(RetrySettings(max_snoozes=2))
     assert judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=1).state == State.QUEUED
     decision = judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=2)
     assert (decision.state, decision.failure.code, decision.failure.cls) == (
@@ -206,7 +211,7 @@ def test_a_hold_requeues_uncharged_and_closes_the_dependency(after, until, expec
 
 
 @pytest.mark.parametrize("dependency", ["gate", "", "gateway,s3"])
-def test_only_what_the_job_uses_can_be_held(dependency):
+def test_only_dependencies_of_the_job_can_be_held(dependency):
     decision = judge(Outcome(Ended.HELD, dependency=dependency), uses="gateway,s3")
     assert (decision.state, decision.hold) == (State.DEAD, None)
     assert decision.failure.code == "HOLD_UNKNOWN_DEPENDENCY"
@@ -222,7 +227,7 @@ def test_a_transient_failure_is_retried_with_a_reason():
     assert decision.reason == "retry 2 of 3 in 10 s: transient"
 
 
-def test_retries_end_when_they_are_used():
+def test_job_dies_when_its_retries_are_used():
     decision = judge(failed(), failures=3)
     assert (decision.state, decision.failures, decision.reason) == (
         State.DEAD,
@@ -233,8 +238,8 @@ def test_retries_end_when_they_are_used():
 
 
 @pytest.mark.parametrize("cls", [cls for cls in Cls if cls not in RETRYABLE])
-def test_no_count_widens_what_a_class_forbids(cls):
-    policy = layer(
+def test_max_retries_cannot_allow_what_the_class_forbids(cls):
+    policy = resolve_policy(
         RetrySettings(max_retries=9),
         None,
         Policy(max_retries=9, classes={cls: Policy(max_retries=9)}),
@@ -242,11 +247,11 @@ def test_no_count_widens_what_a_class_forbids(cls):
     decision = judge(failed(cls), policy)
     assert decision.state == State.DEAD
     assert decision.reason.startswith(
-        f"not retried: class {cls} by rule test.rule; to retry it all the same"
+        f"not retried: class {cls} by rule test.rule; to retry it anyway"
     )
 
 
-def test_a_programming_error_says_how_to_change_that():
+def test_programming_error_says_how_to_retry_it():
     outcome = failed(Cls.PERMANENT, rule="py.programming-error")
     decision = judge(outcome)
     assert decision.reason == (
@@ -254,11 +259,12 @@ def test_a_programming_error_says_how_to_change_that():
         "to retry such errors, use Policy(retry_unknown=True)"
     )
     assert (
-        judge(outcome, layer(RetrySettings(), None, Policy(retry_unknown=True))).verb == Verb.RETRY
+        judge(outcome, resolve_policy(RetrySettings(), None, Policy(retry_unknown=True))).verb
+        == Verb.RETRY
     )
 
 
-def test_final_means_final():
+def test_final_failure_is_not_retried():
     decision = judge(failed(final=True))
     assert (decision.state, decision.reason) == (
         State.DEAD,
@@ -266,15 +272,15 @@ def test_final_means_final():
     )
 
 
-def test_retries_can_be_switched_off_for_all():
-    policy = layer(RetrySettings(enabled=False), None, Policy(max_retries=9))
+def test_retry_enabled_switches_off_all_retries():
+    policy = resolve_policy(RetrySettings(enabled=False), None, Policy(max_retries=9))
     assert judge(failed(), policy).reason == "not retried: retries are switched off (retry.enabled)"
     assert judge(Outcome(Ended.RETRY), policy).state == State.DEAD
     assert judge(Outcome(Ended.LOST), policy).state == State.QUEUED
 
 
-def test_none_allowed_says_by_whom():
-    policy = layer(RetrySettings(), None, Policy(max_retries=0))
+def test_zero_retries_names_the_scope_that_sets_it():
+    policy = resolve_policy(RetrySettings(), None, Policy(max_retries=0))
     assert judge(failed(), policy).reason == "not retried: the kind allows no retries"
 
 
@@ -288,8 +294,8 @@ def test_none_allowed_says_by_whom():
         (Policy(max_retries=5, classes={"unknown": Policy(max_retries=1)}), 1),
     ],
 )
-def test_how_often_an_unknown_failure_is_retried(policy, allowed):
-    effective, lease = layer(RetrySettings(), None, policy), a_lease()
+def test_number_of_retries_of_unknown_failures(policy, allowed):
+    effective, lease = resolve_policy(RetrySettings(), None, policy), make_lease()
     retries = 0
     while (
         decision := decide(lease, failed(Cls.UNKNOWN), effective, NOW, Random(0))
@@ -299,8 +305,8 @@ def test_how_often_an_unknown_failure_is_retried(policy, allowed):
     assert retries == allowed
 
 
-def test_a_request_to_retry_counts_against_the_total_alone():
-    policy = layer(
+def test_requested_retry_counts_only_against_the_total():
+    policy = resolve_policy(
         RetrySettings(),
         None,
         Policy(max_retries=2, classes={c: Policy(max_retries=0) for c in Cls}),
@@ -319,36 +325,38 @@ def test_a_request_to_retry_counts_against_the_total_alone():
         (Outcome(Ended.RETRY), 10 * SECOND),
     ],
 )
-def test_a_request_to_retry_waits_as_asked_or_as_the_backoff_says(outcome, wait):
+def test_requested_retry_waits_as_requested_or_by_the_backoff(outcome, wait):
     assert judge(outcome).run_at == NOW + wait
 
 
-def test_a_request_to_retry_has_no_class_so_it_takes_the_general_backoff():
+def test_requested_retry_uses_the_general_backoff():
     special = {cls: Policy(backoff=Fixed(99)) for cls in Cls}
-    policy = layer(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), classes=special))
+    policy = resolve_policy(
+        RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), classes=special)
+    )
     assert judge(Outcome(Ended.RETRY), policy).run_at == NOW + 10 * SECOND
     assert judge(failed(), policy).run_at == NOW + 99 * SECOND
 
 
-def test_what_no_rule_can_change_gives_no_advice():
+def test_failure_observed_by_the_system_gives_no_advice():
     decision = judge(failed(Cls.PERMANENT, rule="mulligan.bad-outcome"))
     assert decision.reason == "not retried: class permanent by rule mulligan.bad-outcome"
 
 
 @given(st.floats(0.001, 10**7), st.integers())
-def test_a_hint_is_a_floor_and_spread(hint, seed):
+def test_server_hint_is_the_minimum_delay_plus_jitter(hint, seed):
     wait = (judge(failed(retry_after=hint), seed=seed).run_at - NOW) / SECOND
     floor = max(10.0, hint)
     assert floor - 1e-5 <= wait <= floor + min(0.1 * hint, 60) + 1e-5
 
 
 @pytest.mark.parametrize("hint", [-1.0, 0.0, float("nan"), float("inf")])
-def test_an_absurd_hint_is_ignored(hint):
+def test_invalid_server_hint_is_ignored(hint):
     assert judge(failed(retry_after=hint)).run_at == NOW + 10 * SECOND
 
 
-def test_the_first_retry_takes_the_first_delay():
-    policy = layer(RetrySettings(base_delay=7, jitter="none"), None, Policy(max_retries=3))
+def test_first_retry_uses_the_first_delay():
+    policy = resolve_policy(RetrySettings(base_delay=7, jitter="none"), None, Policy(max_retries=3))
     assert judge(failed(), policy).run_at == NOW + 7 * SECOND
     assert judge(failed(), policy, failures=1).run_at == NOW + 14 * SECOND
 
@@ -356,25 +364,27 @@ def test_the_first_retry_takes_the_first_delay():
 # What comes too late
 
 
-def test_max_age_does_not_run_while_a_job_is_held():
-    policy = layer(RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100))
-    outcome = Outcome(Ended.FAILED, failure=a_failure())
+def test_max_age_excludes_time_on_hold():
+    policy = resolve_policy(
+        RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100)
+    )
+    outcome = Outcome(Ended.FAILED, failure=make_failure())
     times = {"first_started_at": NOW - 3670 * SECOND, "started_at": NOW - SECOND}
-    held = a_lease(**times, run_at=NOW - 3650 * SECOND, attempt=2, failures=1)
+    held = make_lease(**times, run_at=NOW - 3650 * SECOND, attempt=2, failures=1)
     decision = decide(held, outcome, policy, NOW, Random(1))
     assert decision.verb is Verb.RETRY
-    later = a_lease(**times, run_at=NOW - SECOND, attempt=3, failures=2, counts=decision.counts)
+    later = make_lease(**times, run_at=NOW - SECOND, attempt=3, failures=2, counts=decision.counts)
     assert decide(later, outcome, policy, NOW + 60 * SECOND, Random(1)).verb is Verb.DIE
     assert (
         decide(held._replace(run_at=NOW - SECOND), outcome, policy, NOW, Random(1)).verb is Verb.DIE
     )
 
 
-def test_a_dependency_that_is_down_costs_a_job_nothing_three_times():
-    policy, lease = layer(RetrySettings()), a_lease(uses="gateway")
-    outcome = Outcome(Ended.FAILED, failure=a_failure())
+def test_failures_of_a_down_dependency_are_not_charged_three_times():
+    policy, lease = resolve_policy(RetrySettings()), make_lease(uses="gateway")
+    outcome = Outcome(Ended.FAILED, failure=make_failure())
     for _ in range(3):
-        decision = decide(lease, outcome, policy, NOW, Random(1), down="gateway")
+        decision = decide(lease, outcome, policy, NOW, Random(1), dependency_down="gateway")
         assert (decision.verb, decision.state, decision.failures, decision.run_at) == (
             Verb.HOLD,
             State.QUEUED,
@@ -383,10 +393,14 @@ def test_a_dependency_that_is_down_costs_a_job_nothing_three_times():
         )
         assert decision.failure is outcome.failure
         lease = lease._replace(counts=decision.counts)
-    assert decide(lease, outcome, policy, NOW, Random(1), down="gateway").verb is Verb.RETRY
-    final = Outcome(Ended.FAILED, failure=a_failure(), final=True)
     assert (
-        decide(a_lease(uses="gateway"), final, policy, NOW, Random(1), down="gateway").verb
+        decide(lease, outcome, policy, NOW, Random(1), dependency_down="gateway").verb is Verb.RETRY
+    )
+    final = Outcome(Ended.FAILED, failure=make_failure(), final=True)
+    assert (
+        decide(
+            make_lease(uses="gateway"), final, policy, NOW, Random(1), dependency_down="gateway"
+        ).verb
         is Verb.DIE
     )
 
@@ -401,25 +415,29 @@ def test_a_dependency_that_is_down_costs_a_job_nothing_three_times():
         ("", 90, None),
     ],
 )
-def test_a_hint_teaches_the_only_dependency_there_is(uses, hint, until):
-    failure = a_failure(Cls.RATE_LIMITED, retry_after=hint)
+def test_server_hint_holds_a_single_dependency(uses, hint, until):
+    failure = make_failure(Cls.RATE_LIMITED, retry_after=hint)
     decision = decide(
-        a_lease(uses=uses),
+        make_lease(uses=uses),
         Outcome(Ended.FAILED, failure=failure),
-        layer(RetrySettings()),
+        resolve_policy(RetrySettings()),
         NOW,
         Random(1),
     )
     assert (decision.hold and decision.hold[:2]) == (until and (uses, NOW + until * SECOND))
 
 
-def test_a_quota_that_comes_back_is_waited_for_and_one_that_does_not_is_the_end():
+def test_quota_with_a_reset_time_holds_and_without_one_is_final():
     def after(uses, hint, counts=None):
         outcome = Outcome(
-            Ended.FAILED, failure=a_failure(Cls.QUOTA, retryable=False, retry_after=hint)
+            Ended.FAILED, failure=make_failure(Cls.QUOTA, retryable=False, retry_after=hint)
         )
         return decide(
-            a_lease(uses=uses, counts=counts), outcome, layer(RetrySettings()), NOW, Random(1)
+            make_lease(uses=uses, counts=counts),
+            outcome,
+            resolve_policy(RetrySettings()),
+            NOW,
+            Random(1),
         )
 
     decision = after("gateway", 7200)
@@ -431,8 +449,10 @@ def test_a_quota_that_comes_back_is_waited_for_and_one_that_does_not_is_the_end(
     assert after("gateway", 7200, counts='{"spared": 3}').verb is Verb.DIE
 
 
-def test_a_retry_beyond_max_age_is_the_end_with_the_same_failure():
-    policy = layer(RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100))
+def test_retry_after_max_age_ends_the_job_with_the_same_failure():
+    policy = resolve_policy(
+        RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100)
+    )
     assert judge(failed(), policy, first_started_at=NOW - 40 * SECOND).verb == Verb.RETRY
     decision = judge(failed(), policy, first_started_at=NOW - 41 * SECOND)
     assert (decision.state, decision.failure.code) == (State.DEAD, "BOOM")
@@ -446,17 +466,17 @@ def test_a_retry_beyond_max_age_is_the_end_with_the_same_failure():
         (
             Outcome(
                 Ended.RETRY,
-                failure=a_failure(evidence={"http_status": 503}, private={"trace": "t"}),
+                failure=make_failure(evidence={"http_status": 503}, private={"trace": "t"}),
             ),
             "BOOM",
         ),
         (Outcome(Ended.SNOOZED, after=10 * SECOND), "snoozed"),
         (Outcome(Ended.RELEASED), "released"),
         (Outcome(Ended.HELD, dependency="gateway"), "held"),
-        (Outcome(Ended.LOST, failure=a_failure(code="PROCESS_DIED")), "PROCESS_DIED"),
+        (Outcome(Ended.LOST, failure=make_failure(code="PROCESS_DIED")), "PROCESS_DIED"),
     ],
 )
-def test_a_requeue_beyond_the_deadline_is_the_end_and_keeps_the_facts(outcome, after):
+def test_requeue_after_the_deadline_ends_the_job_and_keeps_evidence(outcome, after):
     decision = judge(outcome, deadline_at=NOW - 1, uses="gateway")
     assert (decision.verb, decision.state, decision.run_at, decision.hold) == (
         Verb.DIE,
@@ -471,7 +491,7 @@ def test_a_requeue_beyond_the_deadline_is_the_end_and_keeps_the_facts(outcome, a
         assert decision.failure.private == {"trace": "t"}
 
 
-def test_at_the_deadline_is_in_time():
+def test_retry_exactly_at_the_deadline_is_allowed():
     assert judge(failed(), deadline_at=NOW + 10 * SECOND).verb == Verb.RETRY
     assert judge(failed(), deadline_at=NOW + 10 * SECOND - 1).verb == Verb.DIE
 
@@ -484,7 +504,7 @@ outcomes = st.builds(
     ended=st.sampled_from(Ended),
     failure=st.none()
     | st.builds(
-        a_failure,
+        make_failure,
         st.sampled_from(Cls),
         retry_after=st.none() | st.floats(),
         retryable=st.booleans(),
@@ -497,7 +517,7 @@ outcomes = st.builds(
     alone=st.booleans(),
 )
 leases = st.builds(
-    a_lease,
+    make_lease,
     failures=st.integers(0, 12),
     losses=st.integers(0, 12),
     snoozes=st.integers(0, 12),
@@ -508,7 +528,7 @@ leases = st.builds(
     cancel_reason=st.sampled_from([None, None, "", "stop"]),
 )
 effective = st.builds(
-    layer,
+    resolve_policy,
     st.builds(RetrySettings, enabled=st.booleans(), max_snoozes=st.none() | st.integers(0, 9)),
     st.none(),
     st.builds(
@@ -521,11 +541,11 @@ effective = st.builds(
 
 
 @given(leases, outcomes, effective, st.integers())
-def test_every_decision_is_a_legal_move_with_a_reason_and_honest_counters(
+def test_every_decision_is_a_legal_transition_with_reason_and_counters(
     lease, outcome, policy, seed
 ):
     decision = decide(lease, outcome, policy, NOW, Random(seed))
-    assert decision.state == lifecycle.move(decision.verb, State.RUNNING)
+    assert decision.state == lifecycle.next_state(decision.verb, State.RUNNING)
     assert decision.reason
     assert min(decision.failures, decision.losses, decision.snoozes) >= 0
     assert (decision.run_at is not None) == (decision.state == State.QUEUED)
@@ -536,20 +556,20 @@ def test_every_decision_is_a_legal_move_with_a_reason_and_honest_counters(
 
 
 @given(leases, outcomes, effective, st.integers())
-def test_the_same_seed_decides_the_same(lease, outcome, policy, seed):
+def test_same_seed_gives_the_same_decision(lease, outcome, policy, seed):
     first, second = (decide(lease, outcome, policy, NOW, Random(seed)) for _ in range(2))
     assert repr(first) == repr(second)
 
 
 @given(leases, outcomes, effective)
-def test_counters_move_by_one_at_most(lease, outcome, policy):
+def test_counters_change_by_at_most_one(lease, outcome, policy):
     decision = decide(lease, outcome, policy, NOW, Random(0))
     assert decision.failures - lease.failures in {0, 1}
     assert decision.snoozes - lease.snoozes in {0, 1}
     assert decision.losses - lease.losses in {-1, 0, 1}
 
 
-def test_evidence_of_every_decision_can_be_written_as_json():
+def test_evidence_of_every_decision_is_json():
     decision = judge(failed(evidence={"exit_code": 1}), deadline_at=NOW)
     assert json.loads(json.dumps(dict(decision.failure.evidence))) == {
         "exit_code": 1,
@@ -560,14 +580,16 @@ def test_evidence_of_every_decision_can_be_written_as_json():
 # What a held kind spares
 
 
-def spared(outcome, times=0, **lease):
+def decide_kind_held(outcome, times=0, **lease):
     counts = json.dumps({"spared": times}) if times else None
-    return decide(a_lease(counts=counts, **lease), outcome, STEADY, NOW, Random(0), held="render")
+    return decide(
+        make_lease(counts=counts, **lease), outcome, STEADY, NOW, Random(0), kind_held="render"
+    )
 
 
 @pytest.mark.parametrize("cls", [Cls.PERMANENT, Cls.UNKNOWN])
-def test_who_fails_of_what_its_kind_is_held_for_goes_back_uncharged(cls):
-    decision = spared(failed(cls), failures=1)
+def test_failure_with_the_cause_of_a_kind_hold_is_not_charged(cls):
+    decision = decide_kind_held(failed(cls), failures=1)
     assert (decision.verb, decision.state, decision.run_at, decision.failures) == (
         "hold",
         "queued",
@@ -581,23 +603,28 @@ def test_who_fails_of_what_its_kind_is_held_for_goes_back_uncharged(cls):
     )
 
 
-def test_but_not_for_ever_and_not_against_its_handlers_word():
-    assert spared(failed(Cls.PERMANENT), times=2).verb == Verb.HOLD
-    assert spared(failed(Cls.PERMANENT), times=3).verb == Verb.DIE
-    assert spared(failed(Cls.PERMANENT, final=True)).verb == Verb.DIE
+def test_uncharged_failures_are_limited_and_final_failures_are_charged():
+    assert decide_kind_held(failed(Cls.PERMANENT), times=2).verb == Verb.HOLD
+    assert decide_kind_held(failed(Cls.PERMANENT), times=3).verb == Verb.DIE
+    assert decide_kind_held(failed(Cls.PERMANENT, final=True)).verb == Verb.DIE
 
 
 @pytest.mark.parametrize("switch", [{"enabled": False}, {"only": frozenset({Cls.TRANSIENT})}])
-def test_not_even_an_outage_makes_run_twice_what_the_switches_forbid(switch):
+def test_outage_does_not_override_the_retry_switches(switch):
     policy = replace(STEADY, **switch)
     decision = decide(
-        a_lease(uses="gateway"), failed(Cls.TIMEOUT), policy, NOW, Random(0), down="gateway"
+        make_lease(uses="gateway"),
+        failed(Cls.TIMEOUT),
+        policy,
+        NOW,
+        Random(0),
+        dependency_down="gateway",
     )
     assert decision.verb is Verb.DIE
 
 
-# -- grounds ----------------------------------------------------------------------------------------
-LIMITED = layer(
+# -- grounds -------------------------------------------------------------------------------------
+LIMITED = resolve_policy(
     RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), max_losses=1, max_snoozes=1)
 )
 GROUNDS = [
@@ -627,7 +654,7 @@ GROUNDS = [
 
 
 @pytest.mark.parametrize(("ground", "outcome", "lease"), GROUNDS)
-def test_every_decision_has_its_ground(ground, outcome, lease):
+def test_every_decision_has_the_right_ground(ground, outcome, lease):
     decision = judge(outcome, LIMITED, **lease)
     assert decision.ground is ground, decision.reason
     assert decision.reason
@@ -635,7 +662,7 @@ def test_every_decision_has_its_ground(ground, outcome, lease):
     assert decision.retry_count == counted.get(ground, "")
 
 
-def test_a_failure_that_is_not_charged_says_what_it_waits_for():
-    down = decide(a_lease(), failed(), STEADY, NOW, Random(0), down="gateway")
-    held = decide(a_lease(), failed(), STEADY, NOW, Random(0), held="render")
+def test_uncharged_failure_says_what_it_waits_for():
+    down = decide(make_lease(), failed(), STEADY, NOW, Random(0), dependency_down="gateway")
+    held = decide(make_lease(), failed(), STEADY, NOW, Random(0), kind_held="render")
     assert (down.ground, held.ground) == (Ground.DEPENDENCY_DOWN, Ground.KIND_HELD)

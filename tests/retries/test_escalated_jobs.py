@@ -1,4 +1,4 @@
-"""Ladders in life: another queue, more time, other settings, and back home by hand."""
+"""Escalation of real jobs: another queue, more time, other settings, and manual retry."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import pytest
 
 from mulligan import Context, Fixed, Mulligan, Policy, Then
 from mulligan.core.errors import ConfigError
-from support.app_tools import advance, attempts_of, ran, row_of
+from support.app_tools import advance, load_attempts, load_row, run_job
 
 STEPS = [Then(queue="slow", settings={"preset": "fast"}), Then(settings={"preset": "tiny"})]
 
 
 @pytest.fixture
-def seen(app: Mulligan) -> list[tuple[str, dict[str, str]]]:
-    """What each attempt saw: its queue and its settings."""
-    seen: list[tuple[str, dict[str, str]]] = []
+def recorded(app: Mulligan) -> list[tuple[str, dict[str, str]]]:
+    """Record the queue and the settings of each attempt."""
+    recorded: list[tuple[str, dict[str, str]]] = []
     policy = Policy(max_retries=5, backoff=Fixed(0), classes={"resource": Policy(then=STEPS)})
 
     @app.job(name="encode", policy=policy)
     def encode(ctx: Context, fails: int) -> str:
-        seen.append((ctx.job.queue, dict(ctx.settings)))
-        if len(seen) <= fails:
+        recorded.append((ctx.job.queue, dict(ctx.settings)))
+        if len(recorded) <= fails:
             raise MemoryError
         return "encoded"
 
-    return seen
+    return recorded
 
 
-def test_each_failure_of_the_class_leads_a_step_further(app: Mulligan, seen: list[object]) -> None:
-    job = ran(app, app.enqueue("encode", {"fails": 3}))
+def test_each_failure_of_the_class_advances_one_step(app: Mulligan, recorded: list[object]) -> None:
+    job = run_job(app, app.enqueue("encode", {"fails": 3}))
     assert (job.state, job.queue, job.failures) == ("succeeded", "slow", 3)
-    assert seen == [
+    assert recorded == [
         ("default", {}),
         ("slow", {"preset": "fast"}),
         ("slow", {"preset": "tiny"}),
         ("slow", {"preset": "tiny"}),
     ]
-    told = [json.loads(attempt.judged or "{}").get("then") for attempt in attempts_of(app, job)]
-    assert told == [
+    steps = [json.loads(attempt.judged or "{}").get("then") for attempt in load_attempts(app, job)]
+    assert steps == [
         {"queue": "slow", "settings": {"preset": "fast"}},
         {"settings": {"preset": "tiny"}},
         None,
@@ -48,56 +48,56 @@ def test_each_failure_of_the_class_leads_a_step_further(app: Mulligan, seen: lis
     ]
 
 
-def test_a_retry_by_hand_begins_at_home_with_nothing(app: Mulligan, seen: list[object]) -> None:
-    job = ran(app, app.enqueue("encode", {"fails": 6}))
+def test_manual_retry_restores_queue_and_settings(app: Mulligan, recorded: list[object]) -> None:
+    job = run_job(app, app.enqueue("encode", {"fails": 6}))
     assert (job.state, job.queue) == ("dead", "slow")
     again = app.jobs.retry(job.id, reason="more memory")
-    assert (again.queue, row_of(app, job).counts, row_of(app, job).settings) == (
+    assert (again.queue, load_row(app, job).counts, load_row(app, job).settings) == (
         "default",
         None,
         None,
     )
-    assert ran(app, job).state == "succeeded"
-    assert seen[-1] == ("default", {})
+    assert run_job(app, job).state == "succeeded"
+    assert recorded[-1] == ("default", {})
 
 
-def test_settings_can_be_read_and_not_changed(app: Mulligan) -> None:
+def test_context_settings_are_read_only(app: Mulligan) -> None:
     @app.job(name="curious")
     def curious(ctx: Context) -> bool:
         with pytest.raises(TypeError):
             ctx.settings["preset"] = "mine"  # type: ignore[index]
         return ctx.settings == {}
 
-    assert ran(app, app.enqueue("curious")).result is True
+    assert run_job(app, app.enqueue("curious")).result is True
 
 
-@pytest.mark.usefixtures("seen")
-def test_counts_stay_with_a_job_that_succeeded_in_the_end(app: Mulligan) -> None:
-    job = ran(app, app.enqueue("encode", {"fails": 2}))
-    counts = json.loads(row_of(app, job).counts or "{}")
+@pytest.mark.usefixtures("recorded")
+def test_counts_remain_after_success(app: Mulligan) -> None:
+    job = run_job(app, app.enqueue("encode", {"fails": 2}))
+    counts = json.loads(load_row(app, job).counts or "{}")
     assert counts["classes"] == {"resource": 2}
     assert list(counts["codes"].values()) == [2]
 
 
 @pytest.mark.parametrize("queue", ["two words", "a|b", ""])
-def test_a_queue_that_cannot_be_is_refused_when_it_is_declared(queue: str) -> None:
+def test_invalid_queue_of_a_step_is_refused(queue: str) -> None:
     with pytest.raises(ValueError, match="a name is 1 to 200 characters"):
         Then(queue=queue)
 
 
-def test_a_class_can_be_switched_off_by_the_environment(make_app: Callable[..., Mulligan]) -> None:
+def test_environment_can_switch_off_a_class(make_app: Callable[..., Mulligan]) -> None:
     app = make_app(retry__classes__timeout__max_retries="0")
 
     @app.job(name="slow", policy=Policy(max_retries=3, backoff=Fixed(0)))
     def slow() -> None:
         raise TimeoutError
 
-    dead = ran(app, app.enqueue("slow"))
+    dead = run_job(app, app.enqueue("slow"))
     assert (dead.state, dead.attempts) == ("dead", 1)
     assert "retry.classes.timeout.max_retries allows no retries for class timeout" in dead.why
 
 
-def test_only_named_classes_are_retried(make_app: Callable[..., Mulligan]) -> None:
+def test_only_classes_in_retry_only_are_retried(make_app: Callable[..., Mulligan]) -> None:
     app = make_app(retry__only="timeout, rate_limited")
 
     @app.job(name="fail", policy=Policy(max_retries=1, backoff=Fixed(0)))
@@ -110,7 +110,7 @@ def test_only_named_classes_are_retried(make_app: Callable[..., Mulligan]) -> No
     assert "is not in retry.only (rate_limited, timeout)" in refused.refresh().why
 
 
-def test_a_wrong_class_gets_the_nearest_right_one(make_app: Callable[..., Mulligan]) -> None:
+def test_unknown_class_suggests_the_closest_one(make_app: Callable[..., Mulligan]) -> None:
     with pytest.raises(
         ConfigError, match="did you mean MULLIGAN_RETRY__CLASSES__TIMEOUT__MAX_RETRIES"
     ):
@@ -129,7 +129,7 @@ def test_a_wrong_class_gets_the_nearest_right_one(make_app: Callable[..., Mullig
         make_app(retry__only="timout")
 
 
-def test_the_last_attempt_is_known_by_the_count_of_its_class(app: Mulligan) -> None:
+def test_last_attempt_is_known_from_the_class_count(app: Mulligan) -> None:
     hints: list[bool] = []
 
     @app.job(name="mixed")
@@ -139,6 +139,6 @@ def test_the_last_attempt_is_known_by_the_count_of_its_class(app: Mulligan) -> N
 
     job = app.enqueue("mixed")
     for _ in range(4):
-        job = ran(app, job)
+        job = run_job(app, job)
         advance(app, 3600)
     assert (job.state, hints) == ("dead", [False, False, False, True])

@@ -1,4 +1,4 @@
-"""Ladders: how the attempt after a failure differs."""
+"""Escalation: how the attempt after a failure differs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ import pytest
 from pydantic import ValidationError
 
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
-from mulligan.core.job import SECOND, State
+from mulligan.core.durations import SECOND
+from mulligan.core.job import State
 from mulligan.failures.rules import Rule
 from mulligan.retries.backoff import Fixed
 from mulligan.retries.decide import decide
-from mulligan.retries.policy import Policy, RetrySettings, Then, given, in_words, layer, step_of
-from support.builders import NOW, a_failure, a_lease
+from mulligan.retries.policy import (
+    Policy,
+    RetrySettings,
+    Then,
+    describe_escalation,
+    parse_job_settings,
+    resolve_policy,
+    select_step,
+)
+from support.builders import NOW, make_failure, make_lease
 
 GB = 10**9
 BIG = Then(queue="big", memory_limit=8 * GB)
@@ -23,14 +32,14 @@ LADDER = Policy(max_retries=9, backoff=Fixed(0), classes={"resource": Policy(the
 
 
 def failed(cls=Cls.RESOURCE, **facts):
-    return Outcome(Ended.FAILED, failure=a_failure(cls, **facts))
+    return Outcome(Ended.FAILED, failure=make_failure(cls, **facts))
 
 
 def life(policy, *outcomes, **lease):
-    lease, decisions = a_lease(**lease), []
+    lease, decisions = make_lease(**lease), []
     for outcome in outcomes:
         decisions.append(
-            decide(lease, outcome, layer(RetrySettings(), None, policy), NOW, Random(0))
+            decide(lease, outcome, resolve_policy(RetrySettings(), None, policy), NOW, Random(0))
         )
         last = decisions[-1]
         queue = (last.then or {}).get("queue", lease.queue)
@@ -44,7 +53,7 @@ def life(policy, *outcomes, **lease):
     return decisions
 
 
-def test_after_a_failure_of_its_class_the_next_attempt_is_different():
+def test_failure_of_its_class_applies_the_step():
     (decision,) = life(LADDER, failed())
     assert decision.then == {"queue": "big", "memory_limit": 8 * GB}
     assert json.loads(decision.settings) == {"memory_limit": 8 * GB, "home": "default"}
@@ -53,7 +62,7 @@ def test_after_a_failure_of_its_class_the_next_attempt_is_different():
     )
 
 
-def test_steps_follow_the_failures_of_the_class_and_the_last_one_repeats():
+def test_steps_advance_with_the_class_and_the_last_one_repeats():
     decisions = life(LADDER, failed(), failed(Cls.TRANSIENT), failed(), failed())
     assert [decision.then for decision in decisions] == [
         {"queue": "big", "memory_limit": 8 * GB},
@@ -64,11 +73,13 @@ def test_steps_follow_the_failures_of_the_class_and_the_last_one_repeats():
     assert json.loads(decisions[1].settings) == {"memory_limit": 8 * GB, "home": "default"}
     last = {"memory_limit": 32 * GB, "timeout": 3600 * SECOND, "home": "default"}
     assert [json.loads(decision.settings) for decision in decisions[2:]] == [last, last]
-    assert decisions[2].reason.endswith("; the next attempt gets 32 GB of memory and 1 h of time")
+    assert decisions[2].reason.endswith(
+        "; the next attempt gets 32 GB of memory and a timeout of 1 h"
+    )
     assert "next attempt" not in decisions[3].reason
 
 
-def test_a_general_ladder_follows_all_failures_also_those_a_handler_asked_for():
+def test_general_steps_advance_with_all_failures_and_requested_retries():
     policy = Policy(
         max_retries=9, backoff=Fixed(0), then=[Then(queue="a"), Then(queue="b"), Then(queue="c")]
     )
@@ -81,16 +92,16 @@ def test_a_general_ladder_follows_all_failures_also_those_a_handler_asked_for():
     assert json.loads(decisions[-1].settings) == {"home": "default"}
 
 
-def test_a_rules_ladder_stands_between_the_job_and_the_kind_and_follows_its_code():
+def test_steps_of_a_rule_win_over_the_kind_and_advance_with_its_code():
     terms = {"then": [{"queue": "rule1"}, {"queue": "rule2"}]}
     ruled = failed(code="OOM", terms=terms)
     decisions = life(LADDER, failed(code="DISK"), ruled, ruled)
     assert [decision.then["queue"] for decision in decisions] == ["big", "rule1", "rule2"]
-    job = layer(RetrySettings(), None, LADDER, Policy(then=Then(queue="job")))
-    assert decide(a_lease(), ruled, job, NOW, Random(0)).then == {"queue": "job"}
+    job = resolve_policy(RetrySettings(), None, LADDER, Policy(then=Then(queue="job")))
+    assert decide(make_lease(), ruled, job, NOW, Random(0)).then == {"queue": "job"}
 
 
-def test_settings_are_laid_over_those_of_earlier_steps():
+def test_settings_are_merged_with_earlier_steps():
     steps = [Then(settings={"preset": "fast", "threads": 4}), Then(settings={"threads": 1})]
     first, second = life(Policy(max_retries=9, then=steps), failed(), failed())
     assert first.reason.endswith("; the next attempt gets other settings (preset, threads)")
@@ -98,73 +109,77 @@ def test_settings_are_laid_over_those_of_earlier_steps():
     assert second.then == {"settings": {"threads": 1}}
 
 
-def test_a_step_may_change_nothing_yet():
+def test_step_may_change_nothing():
     first, second = life(Policy(max_retries=9, then=[Then(), BIG]), failed(), failed())
     assert (first.then, first.settings) == (None, None)
     assert second.then["queue"] == "big"
 
 
-def test_who_dies_goes_nowhere():
+def test_dead_job_is_not_moved():
     policy = Policy(max_retries=0, then=BIG)
     (decision,) = life(policy, failed())
     assert (decision.state, decision.then, decision.settings) == (State.DEAD, None, None)
     late = decide(
-        a_lease(deadline_at=NOW - 1), failed(), layer(RetrySettings(), None, LADDER), NOW, Random(0)
+        make_lease(deadline_at=NOW - 1),
+        failed(),
+        resolve_policy(RetrySettings(), None, LADDER),
+        NOW,
+        Random(0),
     )
     assert (late.verb, late.then, late.settings) == (Verb.DIE, None, None)
 
 
-def test_what_the_kernel_killed_for_its_size_goes_up_too_though_no_retry_is_spent():
-    lost = Outcome(Ended.LOST, failure=a_failure(Cls.RESOURCE, "PROCESS_DIED"))
+def test_oom_kill_applies_the_next_step_without_using_a_retry():
+    lost = Outcome(Ended.LOST, failure=make_failure(Cls.RESOURCE, "PROCESS_DIED"))
     first, second = life(LADDER, lost, lost)
     assert first.then == {"queue": "big", "memory_limit": 8 * GB}
     assert (second.then, second.failures) == ({"memory_limit": 32 * GB, "timeout": 3600.0}, 0)
-    (other,) = life(LADDER, Outcome(Ended.LOST, failure=a_failure(Cls.TRANSIENT, "WORKER_LOST")))
+    (other,) = life(LADDER, Outcome(Ended.LOST, failure=make_failure(Cls.TRANSIENT, "WORKER_LOST")))
     assert other.then is None
 
 
 @pytest.mark.parametrize(
     "ended", [Ended.RETURNED, Ended.SNOOZED, Ended.PARKED, Ended.RELEASED, Ended.LOST]
 )
-def test_what_was_given_stays_whatever_comes_next(ended):
+def test_settings_are_kept_by_every_ending(ended):
     (decision,) = life(LADDER, Outcome(ended), settings='{"home":"x"}')
     assert decision.settings == '{"home":"x"}'
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
-        (lambda: Then(queue="two words"), "a name is 1 to 200 characters"),
+        (lambda: Then(queue="two message"), "a name is 1 to 200 characters"),
         (lambda: Then(queue="a|b"), "a name is 1 to 200 characters"),
         (lambda: Then(queue=""), "a name is 1 to 200 characters"),
         (lambda: Then(timeout=0), "timeout must be above 0 s"),
         (lambda: Then(timeout=-1), "timeout must be between"),
         (lambda: Then(memory_limit=0), "memory_limit"),
-        (lambda: Then(settings={"f": print}), "settings must be plain JSON"),
-        (lambda: Then(settings={"f": float("nan")}), "settings must be plain JSON"),
-        (lambda: Then(settings={"f": "x" * 10_001}), "the limit is 10000"),
+        (lambda: Then(settings={"f": print}), "settings must map names to JSON values"),
+        (lambda: Then(settings={"f": float("nan")}), "settings must map names to JSON values"),
+        (lambda: Then(settings={"f": "x" * 10_001}), "the limit is 10,000"),
         (lambda: Policy(then="big"), "then"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused_when_it_is_declared(make, words):
-    with pytest.raises(ValidationError, match=words):
+def test_invalid_step_is_refused(make, message):
+    with pytest.raises(ValidationError, match=message):
         make()
 
 
-def test_steps_travel_as_json():
+def test_steps_survive_json():
     policy = Policy(
         then=[BIG, HUGE], classes={"timeout": Policy(then=Then(settings={"a": [1, {"b": None}]}))}
     )
     assert Policy.from_json(policy.to_json()) == policy
     rule = Rule("oom", exit_code=137, code="OOM", cls="resource", then=[BIG, HUGE])
-    assert Policy.from_plain({"then": rule.terms()["then"]}).then == (BIG, HUGE)
+    assert Policy.from_dict({"then": rule.terms()["then"]}).then == (BIG, HUGE)
 
 
-def test_an_empty_ladder_has_no_steps():
-    assert step_of((), 3) is None
-    assert in_words({}) == ""
+def test_no_steps_means_no_step():
+    assert select_step((), 3) is None
+    assert describe_escalation({}) == ""
 
 
 @pytest.mark.parametrize("text", [None, "", "7", "[]", "nonsense"])
-def test_what_cannot_be_read_was_never_given(text):
-    assert given(text) == {}
+def test_unreadable_job_settings_are_empty(text):
+    assert parse_job_settings(text) == {}

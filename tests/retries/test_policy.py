@@ -1,3 +1,5 @@
+"""Policies: fields, validation and scopes."""
+
 from __future__ import annotations
 
 from datetime import timedelta
@@ -9,7 +11,7 @@ from pydantic import ValidationError
 
 from mulligan.core.attempt import Cls
 from mulligan.retries.backoff import Exponential, Fixed, Table
-from mulligan.retries.policy import Policy, RetrySettings, layer
+from mulligan.retries.policy import Policy, RetrySettings, resolve_policy
 
 SYSTEM = RetrySettings()
 counts = st.none() | st.integers(0, 100)
@@ -31,7 +33,7 @@ def cls_cap(n, cls="transient"):
     return Policy(classes={cls: Policy(max_retries=n)})
 
 
-def test_fields_are_unset_unless_given():
+def test_fields_are_unset_by_default():
     policy = Policy()
     given = (
         policy.max_retries,
@@ -46,17 +48,17 @@ def test_fields_are_unset_unless_given():
 
 
 @given(policies)
-def test_a_policy_travels_as_json_and_unset_stays_unset(policy):
+def test_policy_survives_json_and_unset_stays_unset(policy):
     assert Policy.from_json(policy.to_json()) == policy
     assert hash(Policy.from_json(policy.to_json())) == hash(policy)
 
 
-def test_lengths_of_a_policy_may_be_timedeltas():
+def test_durations_of_a_policy_may_be_timedeltas():
     assert Policy(max_age=timedelta(hours=1)).max_age == 3600
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Policy(classes={"rate_limit": Policy()}), "did you mean 'rate_limited'"),
         (lambda: Policy(classes={"xyz": Policy()}), "one of transient, timeout"),
@@ -75,12 +77,12 @@ def test_lengths_of_a_policy_may_be_timedeltas():
         (lambda: Policy.from_json('{"max_retries": "many"}'), "max_retries"),
     ],
 )
-def test_nonsense_is_refused_with_the_fields_name(make, words):
-    with pytest.raises(ValidationError, match=words):
+def test_invalid_value_is_refused_with_the_name_of_its_field(make, message):
+    with pytest.raises(ValidationError, match=message):
         make()
 
 
-def test_settings_read_the_texts_of_an_environment():
+def test_settings_parse_environment_texts():
     read = RetrySettings(enabled="false", max_retries="5", base_delay="30", jitter="0.2")
     assert (read.enabled, read.max_retries, read.base_delay, read.jitter) == (False, 5, 30.0, 0.2)
 
@@ -97,11 +99,11 @@ def test_settings_read_the_texts_of_an_environment():
         (None, 7, None, None, (7, "kind")),
     ],
 )
-def test_the_most_specific_scope_names_max_retries(queue, kind, job, number, expected):
+def test_most_specific_scope_sets_max_retries(queue, kind, job, number, expected):
     def policy(n):
         return None if n is None else Policy(max_retries=n)
 
-    effective = layer(SYSTEM, policy(queue), policy(kind), policy(job), number)
+    effective = resolve_policy(SYSTEM, policy(queue), policy(kind), policy(job), number)
     assert (effective.max_retries, effective.max_retries_from) == expected
 
 
@@ -119,21 +121,27 @@ def test_the_most_specific_scope_names_max_retries(queue, kind, job, number, exp
         (cls_cap(4, "unknown"), cls_cap(5, "unknown"), None, (5, "kind")),
     ],
 )
-def test_the_cap_for_unknown_failures(queue, kind, job, expected):
-    effective = layer(SYSTEM, queue, kind, job)
-    assert (effective.cap_for(Cls.UNKNOWN), effective.cap_from(Cls.UNKNOWN)) == expected
+def test_limit_for_unknown_failures(queue, kind, job, expected):
+    effective = resolve_policy(SYSTEM, queue, kind, job)
+    assert (
+        effective.class_limit(Cls.UNKNOWN),
+        effective.class_limit_scope(Cls.UNKNOWN),
+    ) == expected
 
 
-def test_a_number_given_with_the_job_lifts_the_built_in_cap():
-    assert layer(SYSTEM, job_max_retries=9).cap_for(Cls.UNKNOWN) is None
+def test_max_retries_of_a_job_lifts_the_builtin_limit():
+    assert resolve_policy(SYSTEM, job_max_retries=9).class_limit(Cls.UNKNOWN) is None
 
 
-def test_both_limits_must_allow():
-    effective = layer(
+def test_total_and_class_limit_must_both_allow():
+    effective = resolve_policy(
         SYSTEM, None, Policy(max_retries=3, classes={"rate_limited": Policy(max_retries=10)})
     )
-    assert effective.limit_for(Cls.RATE_LIMITED) == 3
-    assert layer(SYSTEM, cls_cap(1), Policy(max_retries=3)).limit_for(Cls.TRANSIENT) == 1
+    assert effective.max_retries_for(Cls.RATE_LIMITED) == 3
+    assert (
+        resolve_policy(SYSTEM, cls_cap(1), Policy(max_retries=3)).max_retries_for(Cls.TRANSIENT)
+        == 1
+    )
 
 
 GENERAL, SPECIAL = Fixed(1), Fixed(2)
@@ -160,16 +168,16 @@ GENERAL, SPECIAL = Fixed(1), Fixed(2)
         (None, Policy(backoff=GENERAL), Policy(backoff=SPECIAL), (SPECIAL, "job")),
     ],
 )
-def test_the_most_specific_backoff_wins_and_the_class_within_its_scope(queue, kind, job, expected):
-    effective = layer(SYSTEM, queue, kind, job)
+def test_most_specific_backoff_wins_and_the_class_entry_within_a_scope(queue, kind, job, expected):
+    effective = resolve_policy(SYSTEM, queue, kind, job)
     assert (
         effective.backoff_for(Cls.TRANSIENT),
-        effective.backoff_from_for(Cls.TRANSIENT),
+        effective.backoff_scope_for(Cls.TRANSIENT),
     ) == expected
 
 
-def test_every_other_field_is_layered_too():
-    effective = layer(
+def test_every_other_field_is_resolved_by_scope():
+    effective = resolve_policy(
         SYSTEM, Policy(max_losses=5, max_age=60), Policy(max_snoozes=1), Policy(max_losses=6)
     )
     assert (effective.max_losses, effective.max_losses_from) == (6, "job")
@@ -178,14 +186,14 @@ def test_every_other_field_is_layered_too():
     assert (effective.retry_unknown, effective.retry_unknown_from) == (None, "system")
 
 
-def test_an_effective_policy_can_be_a_key():
-    effective = layer(SYSTEM)
+def test_effective_policy_is_hashable():
+    effective = resolve_policy(SYSTEM)
     assert {effective: 1}[effective] == 1
 
 
 @given(st.none() | policies, st.none() | policies, st.none() | policies, counts)
-def test_every_class_has_an_answer_and_its_limit_never_exceeds_the_total(queue, kind, job, number):
-    effective = layer(SYSTEM, queue, kind, job, number)
+def test_every_class_has_a_limit_of_at_most_the_total(queue, kind, job, number):
+    effective = resolve_policy(SYSTEM, queue, kind, job, number)
     for cls in Cls:
-        assert 0 <= effective.limit_for(cls) <= effective.max_retries
+        assert 0 <= effective.max_retries_for(cls) <= effective.max_retries
         assert effective.backoff_for(cls) is not None

@@ -1,4 +1,4 @@
-"""What holds for any legal policy and any sequence of failures."""
+"""Properties of any valid policy and any sequence of failures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import RETRYABLE, Cls, Ended, Outcome, Verb
-from mulligan.core.job import SECOND, State
-from mulligan.retries.backoff import Exponential, Fixed, Table, nominal
+from mulligan.core.durations import SECOND
+from mulligan.core.job import State
+from mulligan.retries.backoff import Exponential, Fixed, Table, nominal_delay
 from mulligan.retries.decide import decide
-from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, Then, layer
-from support.builders import NOW, a_failure, a_lease
+from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, Then, resolve_policy
+from support.builders import NOW, make_failure, make_lease
 
 lengths = st.floats(0, 10**6)
 jitters = st.sampled_from(["full", "equal", "none"]) | st.floats(0, 1)
@@ -51,14 +52,14 @@ systems = st.builds(
         max_size=3,
     ),
 )
-effective = st.builds(layer, systems, policies, policies, policies)
+effective = st.builds(resolve_policy, systems, policies, policies, policies)
 terms = st.just({}) | st.builds(
-    lambda count, backoff: Policy(max_retries=count, backoff=backoff).to_plain(),
+    lambda count, backoff: Policy(max_retries=count, backoff=backoff).to_dict(),
     numbers,
     st.none() | backoffs,
 )
 failures = st.builds(
-    lambda cls, code, said: a_failure(cls, code, terms=said),
+    lambda cls, code, terms: make_failure(cls, code, terms=terms),
     st.sampled_from(Cls),
     st.sampled_from("ABC"),
     terms,
@@ -66,9 +67,9 @@ failures = st.builds(
 lives = st.lists(failures, min_size=1, max_size=20)
 
 
-def lived(policy, story, seed=0):
-    """Every failure of the story with the decision it met, until it is dead."""
-    rng, lease = Random(seed), a_lease()
+def decide_all(policy, story, seed=0):
+    """Yield each failure with its decision, until the job is dead."""
+    rng, lease = Random(seed), make_lease()
     for failure in story:
         decision = decide(lease, Outcome(Ended.FAILED, failure=failure), policy, NOW, rng)
         yield failure, decision
@@ -80,52 +81,58 @@ def lived(policy, story, seed=0):
 
 
 def highest(backoff):
-    """What no draw may exceed."""
+    """Return the longest delay that a backoff can draw."""
     if isinstance(backoff, Exponential):
         return backoff.cap * (1 + (backoff.jitter if isinstance(backoff.jitter, float) else 0))
     return max(backoff.seconds) if isinstance(backoff, Table) else backoff.seconds
 
 
 @given(effective, lives, st.integers())
-def test_no_delay_is_negative_or_above_its_cap_and_share(policy, story, seed):
-    for failure, decision in lived(policy, story, seed):
+def test_delay_is_never_negative_or_above_the_cap_plus_jitter(policy, story, seed):
+    for failure, decision in decide_all(policy, story, seed):
         if decision.run_at is None:
             continue
-        own = policy.by_class[failure.cls]
-        said = Policy.from_plain({k: v for k, v in failure.terms.items() if k == "backoff"}).backoff
-        backoff = own.backoff if said is None or own.backoff_from == "job" else said
+        for_class = policy.by_class[failure.cls]
+        rule_backoff = Policy.from_dict(
+            {k: v for k, v in failure.terms.items() if k == "backoff"}
+        ).backoff
+        backoff = (
+            for_class.backoff
+            if rule_backoff is None or for_class.backoff_from == "job"
+            else rule_backoff
+        )
         assert 0 <= decision.run_at - NOW <= highest(backoff) * SECOND * (1 + 1e-9) + 1
 
 
 @given(st.builds(Exponential, lengths, st.floats(0.1, 10), lengths, jitters), st.integers(0, 50))
-def test_the_cap_is_applied_before_the_draw(backoff, n):
-    assert nominal(backoff, n) <= backoff.cap
+def test_cap_is_applied_before_jitter(backoff, n):
+    assert nominal_delay(backoff, n) <= backoff.cap
 
 
 @given(effective, lives, st.integers())
 def test_the_same_seed_gives_the_same_schedule(policy, story, seed):
-    assert list(lived(policy, story, seed)) == list(lived(policy, story, seed))
+    assert list(decide_all(policy, story, seed)) == list(decide_all(policy, story, seed))
 
 
 @settings(max_examples=120)
 @given(effective, lives)
-def test_total_class_and_rule_limits_all_hold_for_any_sequence_of_failures(policy, story):
+def test_total_class_and_rule_limits_hold_for_any_failures(policy, story):
     total, classes, codes = 0, dict.fromkeys(Cls, 0), dict.fromkeys("ABC", 0)
-    for failure, decision in lived(policy, story):
+    for failure, decision in decide_all(policy, story):
         total += 1
         classes[failure.cls] += 1
         codes[failure.code] += 1
         if decision.verb is not Verb.RETRY:
             continue
         assert total <= policy.max_retries
-        cap, own = policy.cap_for(failure.cls), failure.terms.get("max_retries")
-        assert cap is None or classes[failure.cls] <= cap
-        assert own is None or codes[failure.code] <= own
+        class_limit, rule_limit = policy.class_limit(failure.cls), failure.terms.get("max_retries")
+        assert class_limit is None or classes[failure.cls] <= class_limit
+        assert rule_limit is None or codes[failure.code] <= rule_limit
 
 
 @given(effective, lives)
-def test_no_count_and_no_rule_widens_whether(policy, story):
-    for failure, decision in lived(policy, story):
+def test_no_limit_and_no_rule_makes_a_failure_retryable(policy, story):
+    for failure, decision in decide_all(policy, story):
         if decision.verb is Verb.RETRY:
             assert failure.cls in RETRYABLE
             assert policy.enabled
@@ -133,8 +140,8 @@ def test_no_count_and_no_rule_widens_whether(policy, story):
 
 
 @given(effective, lives)
-def test_a_retry_is_refused_only_by_something_that_names_itself(policy, story):
-    for _, decision in lived(policy, story):
+def test_every_refusal_has_a_reason(policy, story):
+    for _, decision in decide_all(policy, story):
         if decision.verb is Verb.DIE:
             assert decision.reason.startswith("not retried: ") or " retries used" in decision.reason
 
@@ -143,9 +150,9 @@ def test_a_retry_is_refused_only_by_something_that_names_itself(policy, story):
     suppress_health_check=[HealthCheck.too_slow]
 )  # it counts time that a busy machine gave to others
 @given(effective, lives)
-def test_what_a_ladder_gave_is_never_lost_on_the_way(policy, story):
+def test_escalated_settings_are_never_lost(policy, story):
     queue = "default"
-    for _, decision in lived(policy, story):
+    for _, decision in decide_all(policy, story):
         queue = (decision.then or {}).get("queue", queue)
         if decision.state == State.QUEUED and queue != "default":
             assert '"home":"default"' in (decision.settings or "")

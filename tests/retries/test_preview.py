@@ -1,4 +1,4 @@
-"""The calendar of attempts, and why a class is retried or not."""
+"""Previews: the calendar of attempts, and why a class is retried or not."""
 
 from __future__ import annotations
 
@@ -9,48 +9,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.attempt import RETRYABLE, Cls
-from mulligan.retries.backoff import Exponential, Fixed, Table, bounds, delay, nominal
-from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, Then, layer
-from mulligan.retries.preview import MOST_TRIES, calendar, described, outlook
+from mulligan.retries.backoff import (
+    Exponential,
+    Fixed,
+    Table,
+    delay_bounds,
+    describe_backoff,
+    draw_delay,
+    nominal_delay,
+)
+from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, Then, resolve_policy
+from mulligan.retries.preview import MAX_PLANNED_ATTEMPTS, plan_attempts, preview_class
 from retries.test_backoff import backoffs
 
 
-def seen(policy=None, cls="transient", **system):
-    effective = layer(RetrySettings(**system), None, policy)
-    return outlook(effective, Cls(cls), lambda scope, names: f"{scope} {names[0]}")
+def preview(policy=None, cls="transient", **system):
+    effective = resolve_policy(RetrySettings(**system), None, policy)
+    return preview_class(effective, Cls(cls), lambda scope, names: f"{scope} {names[0]}")
 
 
 @given(backoffs, st.integers(0, 100), st.integers())
-def test_no_draw_leaves_the_bounds(backoff, n, seed):
-    low, high = bounds(backoff, n)
-    assert low <= nominal(backoff, n) <= high or nominal(backoff, n) == pytest.approx(high)
-    drawn = delay(backoff, n, Random(seed))
+def test_drawn_delay_is_within_bounds(backoff, n, seed):
+    low, high = delay_bounds(backoff, n)
+    assert low <= nominal_delay(backoff, n) <= high or nominal_delay(backoff, n) == pytest.approx(
+        high
+    )
+    drawn = draw_delay(backoff, n, Random(seed))
     assert low * (1 - 1e-9) <= drawn <= high * (1 + 1e-9)
 
 
-def test_a_calendar_says_when_each_attempt_would_come():
-    tries = calendar(Exponential(5, 3, 900, 0.2), 3)
-    assert [(found.attempt, found.wait) for found in tries] == [(1, 0), (2, 5), (3, 15), (4, 45)]
-    last = tries[-1]
+def test_calendar_lists_the_time_of_each_attempt():
+    attempts = plan_attempts(Exponential(5, 3, 900, 0.2), 3)
+    assert [(found.attempt, found.wait) for found in attempts] == [(1, 0), (2, 5), (3, 15), (4, 45)]
+    last = attempts[-1]
     assert (last.earliest, last.latest) == (36, 54)
     assert (last.at_earliest, last.at, last.at_latest) == (52, 65, 78)
 
 
-def test_a_calendar_stops_where_nobody_reads_on_and_says_so():
-    kept = seen(Policy(max_retries=10**6, backoff=Fixed(1)))
-    assert (len(kept.calendar), kept.more) == (MOST_TRIES, True)
-    assert not seen(Policy(max_retries=5)).more
+def test_long_calendar_is_cut_and_says_so():
+    result = preview(Policy(max_retries=10**6, backoff=Fixed(1)))
+    assert (len(result.calendar), result.more) == (MAX_PLANNED_ATTEMPTS, True)
+    assert not preview(Policy(max_retries=5)).more
 
 
-def test_a_calendar_ends_with_max_age():
-    kept = seen(Policy(max_retries=9, backoff=Table([60, 300, 900]), max_age=400))
-    assert [found.at for found in kept.calendar] == [0, 60, 360]
+def test_calendar_ends_at_max_age():
+    result = preview(Policy(max_retries=9, backoff=Table([60, 300, 900]), max_age=400))
+    assert [found.at for found in result.calendar] == [0, 60, 360]
 
 
 @pytest.mark.parametrize("cls", [cls for cls in Cls if cls not in RETRYABLE])
-def test_what_does_not_go_away_by_itself_is_not_retried(cls):
-    kept = seen(Policy(max_retries=9), cls)
-    assert (kept.retried, kept.limit, len(kept.calendar)) == (False, 0, 1)
+def test_class_that_is_not_retryable_is_not_retried(cls):
+    result = preview(Policy(max_retries=9), cls)
+    assert (result.retried, result.limit, len(result.calendar)) == (False, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -58,21 +68,21 @@ def test_what_does_not_go_away_by_itself_is_not_retried(cls):
     [
         (None, {"enabled": False}, "retries are switched off (retry.enabled)"),
         (None, {"only": ("timeout",)}, "only timeout may be retried (retry.only)"),
-        (None, {"max_retries": 0}, "retry.max_retries allows none"),
-        (Policy(max_retries=0), {}, "the kind allows none"),
-        (Policy(classes={"unknown": Policy(max_retries=0)}), {}, "the kind allows none"),
+        (None, {"max_retries": 0}, "retry.max_retries allows no retries"),
+        (Policy(max_retries=0), {}, "the kind allows no retries"),
+        (Policy(classes={"unknown": Policy(max_retries=0)}), {}, "the kind allows no retries"),
         (
             None,
             {"classes": {"unknown": ClassSettings(max_retries=0)}},
-            "retry.classes.unknown.max_retries allows none",
+            "retry.classes.unknown.max_retries allows no retries",
         ),
-        (None, {"unknown_retries": 0}, "retry.unknown_retries allows none"),
-        (Policy(retry_unknown=False), {}, "the kind says retry_unknown=False"),
+        (None, {"unknown_retries": 0}, "retry.unknown_retries allows no retries"),
+        (Policy(retry_unknown=False), {}, "the kind sets retry_unknown=False"),
     ],
 )
-def test_what_is_forbidden_says_by_what(policy, system, why):
-    kept = seen(policy, "unknown", **system)
-    assert (kept.retried, kept.why) == (False, why)
+def test_refused_class_names_the_setting_or_scope(policy, system, why):
+    result = preview(policy, "unknown", **system)
+    assert (result.retried, result.why) == (False, why)
 
 
 @pytest.mark.parametrize(
@@ -89,22 +99,22 @@ def test_what_is_forbidden_says_by_what(policy, system, why):
         ),
     ],
 )
-def test_the_tighter_limit_is_shown_with_who_names_it(policy, system, limit, origin):
-    kept = seen(policy, "unknown", **system)
-    assert (kept.limit, kept.limit_origin) == (limit, origin)
+def test_tighter_limit_is_shown_with_its_origin(policy, system, limit, origin):
+    result = preview(policy, "unknown", **system)
+    assert (result.limit, result.limit_origin) == (limit, origin)
 
 
-def test_a_class_shows_its_own_backoff_and_ladder():
-    own = Policy(backoff=Fixed(9), then=[Then(queue="big")])
-    kept = seen(Policy(max_retries=2, classes={"resource": own}), "resource")
-    assert (kept.backoff, kept.backoff_from, kept.counts) == (Fixed(9), "kind", "class")
-    assert (kept.then, kept.then_from) == ((Then(queue="big"),), "kind")
-    other = seen(Policy(max_retries=2, classes={"resource": own}), "timeout")
+def test_class_shows_its_backoff_and_steps():
+    for_class = Policy(backoff=Fixed(9), then=[Then(queue="big")])
+    result = preview(Policy(max_retries=2, classes={"resource": for_class}), "resource")
+    assert (result.backoff, result.backoff_from, result.counts) == (Fixed(9), "kind", "class")
+    assert (result.then, result.then_from) == ((Then(queue="big"),), "kind")
+    other = preview(Policy(max_retries=2, classes={"resource": for_class}), "timeout")
     assert (other.counts, other.then, other.then_from) == ("all failures", (), None)
 
 
 @pytest.mark.parametrize(
-    ("backoff", "words"),
+    ("backoff", "sentence"),
     [
         (Fixed(10), "always 10 s"),
         (Table([60, 300, 900]), "1 min, 5 min, 15 min"),
@@ -112,5 +122,5 @@ def test_a_class_shows_its_own_backoff_and_ladder():
         (Exponential(30), "30 s × 2, at most 1 h, full jitter"),
     ],
 )
-def test_a_backoff_in_words(backoff, words):
-    assert described(backoff) == words
+def test_description_of_a_backoff(backoff, sentence):
+    assert describe_backoff(backoff) == sentence

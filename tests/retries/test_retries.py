@@ -1,4 +1,4 @@
-"""How often, how long apart, until when: as stored, after real attempts."""
+"""Retries of real jobs: number, delays, deadlines and max_age as stored."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ import pytest
 
 from mulligan import Context, Exponential, Fixed, Hold, Park, Policy, Retry, Snooze, State, Table
 from mulligan.worker import upkeep
-from support.app_tools import advance, attempts_of, code_of, ran, ran_out, row_of, stand_by, told
+from support.app_tools import (
+    advance,
+    error_code,
+    event_types,
+    load_attempts,
+    load_row,
+    register_idle_worker,
+    run_job,
+    run_until_final,
+)
 
 
 class Busy(ConnectionError):
-    """Class transient."""
+    """Raise a failure of class transient."""
 
 
 @pytest.fixture
 def failing(make_app):
-    """(app, kind) of a kind that always fails with this error."""
+    """Return an app and a kind that always fails with this error."""
 
     def make(error: BaseException, policy: Policy | None = None, **settings: str):
         app = make_app(**({"retry__base_delay": "0"} | settings))
@@ -46,10 +55,10 @@ def failing(make_app):
         ({"retry__enabled": "false"}, Policy(max_retries=5), {"max_retries": 5}, 1),
     ],
 )
-def test_the_most_special_number_of_retries_wins(failing, system, kind, job, attempts):
+def test_most_specific_max_retries_wins(failing, system, kind, job, attempts):
     app, fails = failing(Busy("busy"), kind, **system)
-    done = ran_out(app, fails.options(**job).enqueue())
-    assert (done.state, done.attempt, done.failures, code_of(done)) == (
+    done = run_until_final(app, fails.options(**job).enqueue())
+    assert (done.state, done.attempt, done.failures, error_code(done)) == (
         State.DEAD,
         attempts,
         attempts,
@@ -69,12 +78,10 @@ def test_the_most_special_number_of_retries_wins(failing, system, kind, job, att
         ({}, Policy(retry_unknown=False, max_retries=4), 1),
     ],
 )
-def test_what_nobody_knows_is_tried_two_times_more_where_no_team_names_a_number(
-    failing, system, kind, attempts
-):
+def test_unknown_failure_is_retried_twice_by_default(failing, system, kind, attempts):
     app, fails = failing(ValueError("who knows"), kind, **system)
-    done = ran_out(app, fails.enqueue())
-    assert (done.attempt, code_of(done)) == (attempts, "UNKNOWN_ERROR")
+    done = run_until_final(app, fails.enqueue())
+    assert (done.attempt, error_code(done)) == (attempts, "UNKNOWN_ERROR")
 
 
 @pytest.mark.parametrize(
@@ -87,15 +94,15 @@ def test_what_nobody_knows_is_tried_two_times_more_where_no_team_names_a_number(
         (MemoryError(), Policy(max_retries=1), 2),
     ],
 )
-def test_whether_comes_from_the_class_and_no_count_widens_it(failing, error, policy, attempts):
+def test_class_decides_whether_to_retry(failing, error, policy, attempts):
     app, fails = failing(error, policy)
-    done = ran_out(app, fails.enqueue())
+    done = run_until_final(app, fails.enqueue())
     assert (done.state, done.attempt) == (State.DEAD, attempts)
 
 
-def test_a_newcomer_is_told_how_to_have_a_programming_error_retried(failing):
+def test_dead_job_says_how_to_retry_programming_errors(failing):
     app, fails = failing(KeyError("x"), Policy(max_retries=3))
-    assert "retry_unknown=True" in ran(app, fails.enqueue()).why
+    assert "retry_unknown=True" in run_job(app, fails.enqueue()).why
 
 
 @pytest.mark.parametrize(
@@ -130,35 +137,35 @@ def test_a_newcomer_is_told_how_to_have_a_programming_error_retried(failing):
     ids=repr,
 )
 @pytest.mark.seed("004-26")
-def test_the_wait_before_each_retry_is_stored_as_its_moment(failing, backoff, settings, waits):
+def test_time_of_each_retry_is_stored(failing, backoff, settings, waits):
     app, fails = failing(Busy("busy"), Policy(max_retries=len(waits), backoff=backoff), **settings)
-    stand_by(app)
+    register_idle_worker(app)
     job = fails.enqueue()
     for wait in waits:
         low, high = wait if isinstance(wait, tuple) else (wait, wait)
-        done = ran(app, job)
-        waited = (row_of(app, job).run_at - attempts_of(app, job)[-1].ended_at) / 1e6
+        done = run_job(app, job)
+        waited = (load_row(app, job).run_at - load_attempts(app, job)[-1].ended_at) / 1e6
         assert low - 0.5 <= waited <= high + 0.5
-        assert attempts_of(app, job)[-1].next_run_at == row_of(app, job).run_at
+        assert load_attempts(app, job)[-1].next_run_at == load_row(app, job).run_at
         assert done.phase in ({"backing_off"} if low > 1 else {"backing_off", "ready"})
         advance(app, high + 1)
-    assert ran(app, job).state is State.DEAD
+    assert run_job(app, job).state is State.DEAD
 
 
-def test_a_class_may_have_a_backoff_of_its_own(failing):
+def test_class_may_have_its_own_backoff(failing):
     policy = Policy(
         max_retries=2, backoff=Fixed(5), classes={"transient": Policy(backoff=Fixed(500))}
     )
     app, fails = failing(Busy("busy"), policy)
     job = fails.enqueue()
-    ran(app, job)
-    assert row_of(app, job).run_at - attempts_of(app, job)[-1].ended_at == pytest.approx(
+    run_job(app, job)
+    assert load_row(app, job).run_at - load_attempts(app, job)[-1].ended_at == pytest.approx(
         500e6, abs=1e6
     )
 
 
 @pytest.mark.seed("004-26")
-def test_retries_wait_in_a_lane_of_their_own_so_that_fresh_work_goes_on(app):
+def test_retries_wait_in_a_separate_lane(app):
     order = []
 
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
@@ -174,9 +181,9 @@ def test_retries_wait_in_a_lane_of_their_own_so_that_fresh_work_goes_on(app):
     assert order.count("retry") == 20
 
 
-# -- deadlines --------------------------------------------------------------------------------------
+# -- deadlines -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("deadline", [60, timedelta(minutes=1), "datetime"])
-def test_a_job_still_queued_at_its_deadline_dies_without_having_run(app, deadline):
+def test_job_queued_at_its_deadline_dies_without_running(app, deadline):
     @app.job
     def late() -> None:
         raise AssertionError("must not run")
@@ -185,44 +192,44 @@ def test_a_job_still_queued_at_its_deadline_dies_without_having_run(app, deadlin
     job = late.options(deadline=at).enqueue()
     assert job.deadline_at == job.refresh().deadline_at
     advance(app, 61)
-    done = ran(app, job)
-    assert (done.state, code_of(done), done.attempt) == (State.DEAD, "DEADLINE_PASSED", 0)
-    assert told(app, job) == ["queued", "died"]
+    done = run_job(app, job)
+    assert (done.state, error_code(done), done.attempt) == (State.DEAD, "DEADLINE_PASSED", 0)
+    assert event_types(app, job) == ["queued", "died"]
 
 
-def test_one_scheduled_beyond_its_deadline_dies_at_the_deadline(app):
+def test_job_scheduled_after_its_deadline_dies_at_the_deadline(app):
     @app.job
     def late() -> None: ...
 
     job = late.options(delay=3600, deadline=60).enqueue()
     advance(app, 61)
-    assert code_of(ran(app, job)) == "DEADLINE_PASSED"
+    assert error_code(run_job(app, job)) == "DEADLINE_PASSED"
 
 
-def test_one_parked_past_its_deadline_dies_too(app):
+def test_parked_job_dies_at_its_deadline(app):
     @app.job
     def asks() -> object:
         return Park("who pays?")
 
     job = asks.options(deadline=60).enqueue()
-    assert ran(app, job).state is State.PARKED
+    assert run_job(app, job).state is State.PARKED
     advance(app, 61)
     upkeep.expire_deadlines(app.store)
-    assert code_of(job.refresh()) == "DEADLINE_PASSED"
+    assert error_code(job.refresh()) == "DEADLINE_PASSED"
 
 
 @pytest.mark.parametrize(
     ("answer", "after"),
     [(Busy("busy"), "CONNECTION"), (Retry(after=100), "RETRY_REQUESTED"), (Snooze(100), "snoozed")],
 )
-def test_a_next_try_that_would_come_after_the_deadline_is_not_waited_for(app, answer, after):
+def test_job_dies_at_once_if_the_retry_is_after_the_deadline(app, answer, after):
     @app.job(policy=Policy(max_retries=3, backoff=Fixed(100)))
     def again() -> None:
         raise answer
 
     job = again.options(deadline=60).enqueue()
-    done = ran(app, job)
-    assert (done.state, code_of(done), done.error["after"]) == (
+    done = run_job(app, job)
+    assert (done.state, error_code(done), done.error["after"]) == (
         State.DEAD,
         "DEADLINE_PASSED",
         after,
@@ -230,19 +237,19 @@ def test_a_next_try_that_would_come_after_the_deadline_is_not_waited_for(app, an
     assert "deadline" in done.why
 
 
-def test_a_hold_longer_than_the_deadline_ends_at_the_deadline_not_before(app):
+def test_held_job_dies_at_its_deadline(app):
     @app.job(uses="gateway")
     def down() -> object:
         return Hold("gateway", until=600)
 
-    stand_by(app)
+    register_idle_worker(app)
     job = down.options(deadline=60).enqueue()
-    assert ran(app, job).phase == "held"
+    assert run_job(app, job).phase == "held"
     advance(app, 61)
-    assert code_of(ran(app, job)) == "DEADLINE_PASSED"
+    assert error_code(run_job(app, job)) == "DEADLINE_PASSED"
 
 
-def test_a_retry_before_the_deadline_runs(app):
+def test_retry_before_the_deadline_runs(app):
     @app.job(policy=Policy(max_retries=3, backoff=Fixed(20)))
     def second(ctx: Context) -> str:
         if ctx.attempt == 1:
@@ -250,13 +257,13 @@ def test_a_retry_before_the_deadline_runs(app):
         return "made it"
 
     job = second.options(deadline=60).enqueue()
-    ran(app, job)
+    run_job(app, job)
     advance(app, 21)
-    assert ran(app, job).result == "made it"
+    assert run_job(app, job).result == "made it"
 
 
-# -- max_age ----------------------------------------------------------------------------------------
-def test_max_age_counts_from_the_first_start_and_ends_retries_that_would_come_later(app):
+# -- max_age -------------------------------------------------------------------------------------
+def test_max_age_counts_from_the_first_start(app):
     @app.job(policy=Policy(max_retries=9, max_age=100, backoff=Fixed(40)))
     def fails() -> None:
         raise Busy("busy")
@@ -264,13 +271,13 @@ def test_max_age_counts_from_the_first_start_and_ends_retries_that_would_come_la
     job = fails.enqueue()
     advance(app, 1000)  # waiting in the queue is not age
     for _ in range(2):
-        assert ran(app, job).state is State.QUEUED
+        assert run_job(app, job).state is State.QUEUED
         advance(app, 41)
-    done = ran(app, job)
-    assert (done.state, done.attempt, code_of(done)) == (State.DEAD, 3, "CONNECTION")
+    done = run_job(app, job)
+    assert (done.state, done.attempt, error_code(done)) == (State.DEAD, 3, "CONNECTION")
     assert "max_age" in done.why
     app.jobs.retry(job.id)
-    assert ran(app, job).state is State.QUEUED  # a generation made by hand starts anew
+    assert run_job(app, job).state is State.QUEUED  # a generation made by hand starts anew
 
 
 FIFTY = Policy(max_retries=50, backoff=Fixed(0))
@@ -279,8 +286,8 @@ FIFTY = Policy(max_retries=50, backoff=Fixed(0))
 def test_fifty_retries_leave_a_complete_history(failing):
     app, fails = failing(Busy("busy"), FIFTY)
     job = fails.enqueue()
-    done = ran(app, job)
-    assert (done.attempt, len(attempts_of(app, job))) == (51, 51)
+    done = run_job(app, job)
+    assert (done.attempt, len(load_attempts(app, job))) == (51, 51)
 
 
 @pytest.mark.timing
@@ -288,5 +295,5 @@ def test_fifty_retries_take_less_than_twenty_seconds(failing):
     app, fails = failing(Busy("busy"), FIFTY)
     job = fails.enqueue()
     began = time.monotonic()
-    ran(app, job)
+    run_job(app, job)
     assert time.monotonic() - began < 20

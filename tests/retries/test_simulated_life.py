@@ -1,4 +1,4 @@
-"""What becomes of a job that keeps failing of the same: the rules that decide, asked again and again."""
+"""Simulated retries of a job that always fails in the same way."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import pytest
 
 import mulligan
 from mulligan import Exponential, Policy, Rule, Table
-from mulligan.retries.policy import RetrySettings, layer
-from mulligan.retries.preview import simulate_life
+from mulligan.retries.policy import RetrySettings, resolve_policy
+from mulligan.retries.preview import simulate_retries
 
 
 def fated(failure, **policy):
-    return simulate_life(layer(RetrySettings(), kind=Policy(**policy)), failure)
+    return simulate_retries(resolve_policy(RetrySettings(), kind=Policy(**policy)), failure)
 
 
 def waits(found):
-    return [one.wait for one in found.tries[1:]]
+    return [one.wait for one in found.attempts[1:]]
 
 
-def test_it_is_tried_as_often_and_as_far_apart_as_the_policy_says():
+def test_simulation_follows_limit_and_backoff():
     found = fated(
         mulligan.classify("connection reset by peer"), max_retries=3, backoff=Table([60, 300, 900])
     )
     assert (waits(found), found.end, found.retried) == ([60, 300, 900], "3 of 3 retries used", True)
-    assert [one.at_latest for one in found.tries] == [0, 60, 360, 1260]
+    assert [one.at_latest for one in found.attempts] == [0, 60, 360, 1260]
 
 
-def test_what_does_not_go_away_by_itself_is_not_tried_again():
+def test_simulation_of_a_failure_that_is_not_retryable():
     found = fated(mulligan.classify(exception_type="KeyError"), max_retries=3)
     assert not found.retried
     assert "not retried: class permanent by rule" in found.end
 
 
-def test_a_rule_with_terms_of_its_own_has_the_last_word():
+def test_simulation_applies_the_terms_of_a_rule():
     rule = Rule(
         "slow", http_status=503, code="SLOW", cls="transient", max_retries=1, backoff=Table([7])
     )
@@ -45,14 +45,18 @@ def test_a_rule_with_terms_of_its_own_has_the_last_word():
     )
 
 
-def test_no_try_comes_before_the_moment_the_other_side_asked_for():
+def test_simulation_waits_for_the_server_hint():
     failure = mulligan.classify("429 Too Many Requests, retry after 90 seconds", http_status=429)
     found = fated(failure, max_retries=1, backoff=Exponential(base=1, jitter="full"))
-    assert (found.tries[1].earliest, found.tries[1].wait, found.tries[1].latest) == (90, 90, 99)
+    assert (found.attempts[1].earliest, found.attempts[1].wait, found.attempts[1].latest) == (
+        90,
+        90,
+        99,
+    )
 
 
 @pytest.mark.parametrize(("age", "tries"), [(100, 2), (30, 1)])
-def test_it_ends_with_its_age(age, tries):
+def test_simulation_ends_at_max_age(age, tries):
     found = fated(
         mulligan.classify("connection reset by peer"),
         max_retries=9,
@@ -60,11 +64,11 @@ def test_it_ends_with_its_age(age, tries):
         max_age=age,
     )
     end = f"not retried: the next attempt would start more than {age} s after the first (max_age)"
-    assert (len(found.tries), found.end) == (tries, end)
+    assert (len(found.attempts), found.end) == (tries, end)
 
 
-def test_a_calendar_nobody_would_read_to_its_end_is_cut():
+def test_long_simulation_is_cut():
     found = fated(
         mulligan.classify("connection reset by peer"), max_retries=1000, backoff=Table([1])
     )
-    assert (len(found.tries), found.end) == (30, "")
+    assert (len(found.attempts), found.end) == (30, "")

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from mulligan.core.durations import SECOND, to_datetime, to_micros
 from mulligan.core.errors import ConfigError
-from mulligan.core.job import SECOND, to_datetime, to_micros
-from mulligan.schedules.rules import checked_cron, count, following, newest, slots, upcoming
+from mulligan.schedules.rules import (
+    check_cron,
+    count_slots,
+    newest_slots,
+    next_slot,
+    slots_after,
+    slots_between,
+)
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 HOUR = 3600 * SECOND
@@ -29,11 +36,11 @@ def told(expr, zone, year, month, day):
     after, until = to_micros(begin) - 1, to_micros(begin + timedelta(days=1)) - 1
     return [
         f"{to_datetime(slot).astimezone(zone):%H:%M%z}"[:-2]
-        for slot in slots(expr, zone, after, until)
+        for slot in slots_between(expr, zone, after, until)
     ]
 
 
-# -- refused ------------------------------------------------------------------------------------------
+# -- refused -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("expr", "why"),
     [
@@ -49,37 +56,37 @@ def told(expr, zone, year, month, day):
         ("*/0 * * * *", "bad minute"),
         ("0 0 30 2 *", "bad day-of-month"),
         ("0 0 */30 * MON#2", "never comes"),
-        ("0 " * 200, "is no expression"),
-        (None, "is no expression"),
-        (5, "is no expression"),
+        ("0 " * 200, "is not a cron expression"),
+        (None, "is not a cron expression"),
+        (5, "is not a cron expression"),
     ],
 )
-def test_a_wrong_expression_is_refused_with_what_to_write(expr, why):
+def test_an_invalid_cron_expression_is_refused_with_help(expr, why):
     with pytest.raises(ConfigError, match=rf"{why}.*minute hour day month weekday.*'0 3 \* \* \*'"):
-        checked_cron(expr)
+        check_cron(expr)
 
 
 @settings(deadline=None)  # a busy machine is no defect
 @given(st.text(alphabet="0123456789*/-,#LWMONFEB @\t²", max_size=40))
-def test_whatever_is_written_is_an_expression_that_comes_or_a_refusal(text):
+def test_any_text_is_a_valid_cron_expression_or_refused(text):
     try:
-        expr = checked_cron(text)
+        expr = check_cron(text)
     except ConfigError:
         return
-    assert following(expr, UTC, at(2026, 1, 1)) is not None
+    assert next_slot(expr, UTC, at(2026, 1, 1)) is not None
 
 
-def test_spaces_and_case_do_not_matter():
-    assert checked_cron("  0  3\t* *  mon ") == "0 3 * * mon"
-    assert following("0 3 * * mon", UTC, at(2026, 1, 1)) == at(2026, 1, 5, 3)
+def test_spaces_and_case_are_ignored():
+    assert check_cron("  0  3\t* *  mon ") == "0 3 * * mon"
+    assert next_slot("0 3 * * mon", UTC, at(2026, 1, 1)) == at(2026, 1, 5, 3)
 
 
-def test_seconds_are_a_sixth_field_in_front():
-    found = itertools.islice(upcoming("*/20 * * * * *", UTC, at(2026, 1, 1)), 3)
+def test_six_fields_begin_with_seconds():
+    found = itertools.islice(slots_after("*/20 * * * * *", UTC, at(2026, 1, 1)), 3)
     assert list(found) == [at(2026, 1, 1) + n * 20 * SECOND for n in (1, 2, 3)]
 
 
-# -- clocks that change ---------------------------------------------------------------------------------
+# -- clocks that change --------------------------------------------------------------------------
 FORWARD = [(BERLIN, (2026, 3, 29), "+01", "+02"), (NEW_YORK, (2026, 3, 8), "-05", "-04")]
 BACK = [(BERLIN, (2026, 10, 25), "+02", "+01"), (NEW_YORK, (2026, 11, 1), "-04", "-05")]
 # In Berlin the hour from 2 is skipped and the hour from 2 repeated; in New York the hour from 2 and the hour from 1.
@@ -87,7 +94,7 @@ REPEATED = {BERLIN: 2, NEW_YORK: 1}
 
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), FORWARD)
-def test_a_time_of_day_that_is_skipped_comes_once_right_after(zone, day, before, after):
+def test_a_time_in_a_skipped_hour_fires_once_right_after(zone, day, before, after):
     assert told("30 2 * * *", zone, *day) == [f"03:00{after}"]
     assert told("0,15,30,45 2 * * *", zone, *day) == [f"03:00{after}"]
     assert told("0,30 1-3 * * *", zone, *day) == [
@@ -99,7 +106,7 @@ def test_a_time_of_day_that_is_skipped_comes_once_right_after(zone, day, before,
 
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), BACK)
-def test_a_time_of_day_that_is_repeated_comes_the_first_time_only(zone, day, before, after):
+def test_a_time_in_a_repeated_hour_fires_the_first_time_only(zone, day, before, after):
     hour = REPEATED[zone]
     assert told(f"30 {hour} * * *", zone, *day) == [f"0{hour}:30{before}"]
     assert told(f"0 {hour + 1} * * *", zone, *day) == [f"0{hour + 1}:00{after}"]
@@ -133,9 +140,9 @@ def test_six_fields_follow_real_time(zone, day):
     assert len(told(f"0 30 {hour} * * *", zone, *day)) == (2 if day in twice else 0)
 
 
-def test_asked_within_a_repeated_hour_nothing_comes_that_has_been():
+def test_within_a_repeated_hour_past_slots_do_not_fire_again():
     within = at(2026, 10, 25, 1, 10)  # 02:10, the second time
-    assert following("30 2 * * *", BERLIN, within) == at(2026, 10, 26, 2, 30, zone=BERLIN)
+    assert next_slot("30 2 * * *", BERLIN, within) == at(2026, 10, 26, 2, 30, zone=BERLIN)
 
 
 EXPRESSIONS = st.sampled_from(
@@ -155,10 +162,13 @@ MOMENTS = st.integers(at(2026, 1, 1), at(2026, 12, 31))
 
 @settings(deadline=None)  # a busy machine is no defect
 @given(EXPRESSIONS, ZONES, MOMENTS, st.integers(0, 10 * DAY), st.integers(0, 10 * DAY))
-def test_it_does_not_matter_where_a_range_is_cut(expr, zone, begin, first, second):
+def test_slots_of_adjacent_ranges_add_up(expr, zone, begin, first, second):
     middle, end = begin + first, begin + first + second
-    whole = list(slots(expr, zone, begin, end))
-    assert whole == [*slots(expr, zone, begin, middle), *slots(expr, zone, middle, end)]
+    whole = list(slots_between(expr, zone, begin, end))
+    assert whole == [
+        *slots_between(expr, zone, begin, middle),
+        *slots_between(expr, zone, middle, end),
+    ]
     assert whole == sorted(set(whole))
     assert all(begin < slot <= end for slot in whole)
 
@@ -166,17 +176,17 @@ def test_it_does_not_matter_where_a_range_is_cut(expr, zone, begin, first, secon
 @settings(deadline=None)  # a busy machine is no defect
 @given(EXPRESSIONS, ZONES, MOMENTS, st.integers(0, 90 * DAY), st.integers(1, 30))
 def test_the_newest_slots_are_the_end_of_all_of_them(expr, zone, begin, length, most):
-    whole = list(slots(expr, zone, begin, begin + length))
-    assert newest(expr, zone, begin, begin + length, most) == whole[-most:]
-    assert count(expr, zone, begin, begin + length, 7) == min(7, len(whole))
+    whole = list(slots_between(expr, zone, begin, begin + length))
+    assert newest_slots(expr, zone, begin, begin + length, most) == whole[-most:]
+    assert count_slots(expr, zone, begin, begin + length, 7) == min(7, len(whole))
 
 
 @settings(deadline=None)  # a busy machine is no defect
 @given(ZONES, MOMENTS, st.integers(0, 59), st.integers(0, 23))
-def test_a_time_of_day_comes_once_on_every_day_of_the_year(zone, begin, minute, hour):
+def test_a_time_of_day_fires_once_every_day_of_the_year(zone, begin, minute, hour):
     days = [
         to_datetime(slot).astimezone(zone).date()
-        for slot in itertools.islice(upcoming(f"{minute} {hour} * * *", zone, begin), 40)
+        for slot in itertools.islice(slots_after(f"{minute} {hour} * * *", zone, begin), 40)
     ]
     assume(days)
     assert days == [days[0] + timedelta(days=n) for n in range(40)]

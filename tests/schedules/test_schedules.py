@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mulligan import Fixed, Mulligan, Policy, State, Unique
+from mulligan.core.durations import to_micros
 from mulligan.core.errors import ConfigError, NotFound, PayloadRefused, Refused
-from mulligan.core.job import to_micros
 from mulligan.manifest.specs import Manifest
 from mulligan.schedules import chore as engine
 from support.app_tools import advance
@@ -64,11 +64,13 @@ def jobs(app):
 
 def skips(app):
     with app.store.read() as unit:
-        return [event for event in unit.events_after(0, 10_000) if event.type == "schedule.skipped"]
+        return [
+            event for event in unit.list_events_after(0, 10_000) if event.type == "schedule.skipped"
+        ]
 
 
-# -- declare ----------------------------------------------------------------------------------------------
-def test_a_slot_that_came_runs_with_the_declared_payload(app, sums):
+# -- declare -------------------------------------------------------------------------------------
+def test_a_due_slot_runs_with_the_declared_payload(app, sums):
     app.schedule(
         "nightly", "0 3 * * *", sums, payload={"day": date(2026, 5, 4)}, timezone="Europe/Berlin"
     )
@@ -87,7 +89,7 @@ def test_a_slot_that_came_runs_with_the_declared_payload(app, sums):
     assert app.run_inline() == 0
 
 
-def test_everything_that_may_be_said_of_a_job_may_be_said_of_a_schedule(app, sums):
+def test_a_schedule_takes_all_options_of_a_job(app, sums):
     app.schedule(
         "all",
         "* * * * *",
@@ -113,7 +115,7 @@ def test_everything_that_may_be_said_of_a_job_may_be_said_of_a_schedule(app, sum
     assert Manifest.from_json(app.manifest().to_json()) == app.manifest()
 
 
-def test_a_kind_may_be_named_before_its_handler_and_is_checked_then(bare):
+def test_a_schedule_may_name_a_kind_before_its_handler_is_registered(bare):
     bare.schedule("early", "* * * * *", "later", {"n": "7"})
 
     @bare.job(name="later", uses=lambda payload: f"bucket-{payload['n']}")
@@ -134,8 +136,8 @@ def test_a_kind_may_be_named_before_its_handler_and_is_checked_then(bare):
     ("said", "error", "words"),
     [
         ({"cron": "0 25 * * *"}, ConfigError, "bad hour.*minute hour day month weekday"),
-        ({"cron": None}, ConfigError, "no expression"),
-        ({"timezone": "europe/berlin"}, ConfigError, "write a name like 'Europe/Berlin'"),
+        ({"cron": None}, ConfigError, "not a cron expression"),
+        ({"timezone": "europe/berlin"}, ConfigError, "Write a name like 'Europe/Berlin'"),
         ({"timezone": "CET+1"}, ConfigError, "'UTC'"),
         ({"timezone": "../../etc/passwd"}, ConfigError, "unknown"),
         ({"timezone": ["UTC"]}, ConfigError, "unknown"),
@@ -149,14 +151,14 @@ def test_a_kind_may_be_named_before_its_handler_and_is_checked_then(bare):
         ({"kind": lambda: None}, ConfigError, "decorated with @app.job"),
         ({"payload": {"day": "someday"}}, PayloadRefused, "schedule 'nightly'.*day"),
         ({"payload": {}}, PayloadRefused, "day: Field required"),
-        ({"payload": [1]}, PayloadRefused, "maps names"),
+        ({"payload": [1]}, PayloadRefused, "must map argument names"),
         ({"queue": "a|b"}, ConfigError, "a name is"),
         ({"priority": 10}, Refused, "priority"),
         ({"deadline": datetime(2030, 1, 1, tzinfo=UTC)}, Refused, "deadline must be seconds"),
         ({"owner": "a\x00"}, Refused, "owner"),
     ],
 )
-def test_a_wrong_declaration_is_refused_at_once_and_leaves_nothing(bare, said, error, words):
+def test_an_invalid_schedule_is_refused_at_once_and_not_registered(bare, said, error, words):
     sums = with_report(bare)
     right = {"name": "nightly", "cron": "0 3 * * *", "kind": sums, "payload": {"day": "2026-05-04"}}
     with pytest.raises(error, match=words):
@@ -164,7 +166,7 @@ def test_a_wrong_declaration_is_refused_at_once_and_leaves_nothing(bare, said, e
     assert bare.manifest().schedules == {}
 
 
-def test_a_name_is_declared_once_and_options_are_said_to_the_schedule(bare):
+def test_a_schedule_name_is_unique_and_options_belong_to_the_schedule(bare):
     sums = with_report(bare)
     bare.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
     with pytest.raises(ConfigError, match="twice"):
@@ -173,15 +175,15 @@ def test_a_name_is_declared_once_and_options_are_said_to_the_schedule(bare):
         bare.schedule("other", "0 4 * * *", sums.options(owner="acme"), {"day": "2026-05-04"})
 
 
-def test_a_machine_without_zones_says_what_to_install_and_utc_still_works(bare, monkeypatch):
+def test_without_a_time_zone_database_the_error_names_the_package_and_utc_works(bare, monkeypatch):
     sums = with_report(bare)
     monkeypatch.setattr(engine, "available_timezones", set)
     monkeypatch.setattr(engine, "ZoneInfo", lambda name: (_ for _ in ()).throw(LookupError(name)))
-    engine.zone_of.cache_clear()
+    engine.load_timezone.cache_clear()
     with pytest.raises(ConfigError, match="pip install tzdata"):
         bare.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"}, timezone="Europe/Berlin")
     bare.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
-    engine.zone_of.cache_clear()
+    engine.load_timezone.cache_clear()
 
 
 def test_the_jobs_of_slots_hold_no_unique_key(app):
@@ -195,14 +197,14 @@ def test_the_jobs_of_slots_hold_no_unique_key(app):
     assert [job.unique_key for job in jobs(app)] == [None] * 3
 
 
-def test_a_test_that_moves_the_clock_and_drains_sees_the_slot(app, sums):
+def test_advancing_the_clock_and_draining_fires_the_slot(app, sums):
     app.schedule("hourly", "0 * * * *", sums, {"day": "2026-05-04"})
     assert drain(app).attempts == 0
     advance(app, HOUR)
     assert [job.result for job in drain(app).of(sums)] == ["04.05. 1"]
 
 
-# -- missed -------------------------------------------------------------------------------------------------
+# -- missed --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("missed", "runs", "skipped"),
     [("latest", [7], [3, 4, 5, 6]), ("all", [3, 4, 5, 6, 7], []), ("skip", [], [3, 4, 5, 6, 7])],
@@ -231,7 +233,7 @@ def test_after_an_absence_missed_slots_run_as_declared(app, sums, missed, runs, 
     assert app.run_inline() == 1
 
 
-# -- clocks that change -------------------------------------------------------------------------------------
+# -- clocks that change --------------------------------------------------------------------------
 CHANGES = [
     # zone, the day, then how often in that local day: a fixed time within the changed hour, every hour
     ("Europe/Berlin", (2026, 3, 29), "30 2 * * *", ["03:00+0200"], 23),
@@ -242,7 +244,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("zone", "day", "fixed", "once", "hours"), CHANGES)
-def test_over_a_change_of_clocks_a_fixed_time_runs_once_and_a_star_follows_real_time(
+def test_across_a_clock_change_fixed_times_fire_once_and_stars_follow_real_time(
     app, sums, zone, day, fixed, once, hours
 ):
     local = ZoneInfo(zone)
@@ -263,8 +265,8 @@ def test_over_a_change_of_clocks_a_fixed_time_runs_once_and_a_star_follows_real_
     assert star == [star[0] + n * timedelta(hours=1) for n in range(hours)]
 
 
-# -- look and run -------------------------------------------------------------------------------------------
-def test_list_tells_when_each_schedule_runs_next_and_what_ran_last(app, sums):
+# -- look and run --------------------------------------------------------------------------------
+def test_list_returns_next_slot_and_last_job_of_each_schedule(app, sums):
     app.schedule("nightly", "30 2 * * *", sums, {"day": "2026-05-04"}, timezone="Europe/Berlin")
     app.schedule("hourly", "0 * * * *", "elsewhere", queue="far")
     move_to(app, 2026, 3, 28, 12)
@@ -292,7 +294,7 @@ def test_another_process_without_the_app_sees_what_was_declared(app, sums, make_
     assert stranger.schedules.list() == app.schedules.list()
 
 
-def test_next_tells_slots_in_the_zone_of_the_schedule(app, sums):
+def test_next_returns_slots_in_the_zone_of_the_schedule(app, sums):
     app.schedule("nightly", "30 2 * * *", sums, {"day": "2026-05-04"}, timezone="Europe/Berlin")
     move_to(app, 2026, 3, 28, 0)
     found = [at.isoformat() for at in app.schedules.next("nightly", 3)]
@@ -307,7 +309,7 @@ def test_next_tells_slots_in_the_zone_of_the_schedule(app, sums):
             app.schedules.next("nightly", n)
 
 
-def test_run_makes_a_job_now_that_is_no_slot_and_tells_who_and_why(app, sums):
+def test_run_enqueues_a_job_now_and_records_actor_and_reason(app, sums):
     app.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"}, owner="acme")
     app.run_inline()
     job = app.schedules.run("nightly", reason="the disk was full")
@@ -322,7 +324,7 @@ def test_run_makes_a_job_now_that_is_no_slot_and_tells_who_and_why(app, sums):
     assert app.run_inline() == 1
 
 
-def test_a_name_nobody_declared_is_not_found_with_the_nearest_one(app, sums):
+def test_an_unknown_schedule_is_not_found_and_the_nearest_is_suggested(app, sums):
     with pytest.raises(NotFound, match="none yet"):
         app.schedules.next("nightly")
     app.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
@@ -330,7 +332,7 @@ def test_a_name_nobody_declared_is_not_found_with_the_nearest_one(app, sums):
         app.schedules.run("nightli")
 
 
-def test_all_of_it_is_awaitable(app, sums):
+def test_every_method_has_an_awaitable_form(app, sums):
     app.schedule("nightly", "0 3 * * *", sums, {"day": "2026-05-04"})
 
     async def look() -> tuple[str, int, str]:
@@ -342,7 +344,7 @@ def test_all_of_it_is_awaitable(app, sums):
     assert asyncio.run(look()) == ("nightly", 2, "report")
 
 
-# -- releases -----------------------------------------------------------------------------------------------
+# -- releases ------------------------------------------------------------------------------------
 def release(make_app, cron=None, **said) -> Mulligan:
     app = make_app()
     app.job(name="work")(lambda: None)
@@ -351,7 +353,7 @@ def release(make_app, cron=None, **said) -> Mulligan:
     return app
 
 
-def test_a_new_release_may_change_a_schedule_and_an_old_one_may_come_back(make_app):
+def test_a_release_may_change_a_schedule_and_a_rollback_restores_it(make_app):
     old, new = release(make_app, "0 * * * *"), release(make_app, "30 * * * *")
     between_slots(old).run_inline()
     advance(old, 1)
@@ -362,7 +364,7 @@ def test_a_new_release_may_change_a_schedule_and_an_old_one_may_come_back(make_a
     assert release(make_app).schedules.list()[0].cron == "0 * * * *"
 
 
-def test_a_schedule_put_back_into_the_code_makes_up_for_nothing_but_one_whose_workers_were_away_does(
+def test_a_restored_schedule_skips_missed_slots_but_absent_workers_make_up_for_them(
     make_app,
 ):
     with_it, without = release(make_app, "0 * * * *", missed="all"), release(make_app)
@@ -387,13 +389,13 @@ def test_a_release_without_the_schedule_ends_it(make_app):
     assert without.schedules.list() == []
 
 
-# -- pause ------------------------------------------------------------------------------------------------
+# -- pause ---------------------------------------------------------------------------------------
 def told(app, type_):
     with app.store.read() as unit:
-        return [event for event in unit.events_after(0, 10_000) if event.type == type_]
+        return [event for event in unit.list_events_after(0, 10_000) if event.type == type_]
 
 
-def test_a_paused_schedule_makes_no_jobs_and_what_came_meanwhile_is_not_made_up_for(app, sums):
+def test_a_paused_schedule_creates_no_jobs_and_its_slots_are_skipped(app, sums):
     app.schedule("each", "* * * * *", sums, payload={"day": date(2026, 5, 4)}, missed="all")
     app.run_inline()
     paused = app.schedules.pause("each", reason="the source is being moved")
@@ -420,15 +422,15 @@ def test_a_paused_schedule_makes_no_jobs_and_what_came_meanwhile_is_not_made_up_
     assert len(told(app, "schedule.resumed")) == 1
 
 
-def test_a_pause_ends_by_itself_also_where_the_schedule_was_changed_meanwhile(app, sums):
+def test_a_pause_ends_at_its_time_even_if_the_schedule_changed(app, sums):
     app.schedule("each", "* * * * *", sums, payload={"day": date(2026, 5, 4)}, missed="all")
     app.run_inline()
     app.schedules.pause("each", until=5 * MINUTE)
     assert app.schedules.get("each").paused
     with app.store.begin() as unit:
-        [row] = unit.schedules()
+        [row] = unit.list_schedules()
         assert not unit.advance_schedule(
-            row, seen=row.cursor
+            row, from_cursor=row.cursor
         )  # whoever had looked before the pause
     advance(app, 8 * MINUTE)
     assert not app.schedules.get("each").paused
@@ -436,7 +438,7 @@ def test_a_pause_ends_by_itself_also_where_the_schedule_was_changed_meanwhile(ap
     assert [event.actor for event in told(app, "schedule.resumed")] == ["upkeep"]
 
 
-def test_a_schedule_that_no_worker_has_begun_can_be_paused_and_an_unknown_one_cannot(app, sums):
+def test_a_schedule_can_be_paused_before_it_ever_fired(app, sums):
     app.schedule("later", "0 3 * * *", sums, payload={"day": date(2026, 5, 4)})
     assert app.schedules.pause("later", until=HOUR).paused
     assert app.schedules.run("later").kind == "report"

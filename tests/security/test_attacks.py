@@ -21,17 +21,21 @@ from fastapi.testclient import TestClient
 import mulligan
 from mulligan import Webhook
 from mulligan.access.keys import Sessions
-from mulligan.cli.job_transfer import LONGEST, _lines
+from mulligan.cli.job_transfer import MAX_LINE_BYTES, read_lines
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import Fail, MulliganError, Refused
 from mulligan.http.app import create_app
 from mulligan.jobs.filter import parse_filter
-from mulligan.notifications.channels import Sending, addresses, gate_of
-from mulligan.schedules.rules import checked_cron
+from mulligan.notifications.channels import (
+    SendContext,
+    build_address_policy,
+    resolve_allowed_addresses,
+)
+from mulligan.schedules.rules import check_cron
 from support.contents import contents
-from support.messages import sent
-from support.receiving import HttpReceiver, status
-from support.serving import served
+from support.messages import send
+from support.receiving import HttpReceiver, build_response
+from support.web_server import run_server
 
 SOURCE = Path(mulligan.__file__).parent
 
@@ -70,7 +74,7 @@ def enter(app, client):
     return entered
 
 
-# -- whose it is --------------------------------------------------------------------------------------
+# -- whose it is ---------------------------------------------------------------------------------
 ALIKE = (
     "acme ",
     "Acme",
@@ -158,7 +162,7 @@ def test_a_place_in_a_list_of_somebody_else_opens_nothing(app, client, enter):
         assert not any(job.id in page.text for job in theirs)
 
 
-# -- getting in ---------------------------------------------------------------------------------------
+# -- getting in ----------------------------------------------------------------------------------
 @pytest.mark.security("A16")
 @pytest.mark.parametrize(
     "path",
@@ -212,7 +216,7 @@ def test_nobody_is_signed_in_by_a_form_of_another_site(app, client):
         "localhost,evil.example",
         "2130706433",
         "0x7f.1",
-    ],  # noqa: S104 - a name, no address
+    ],
 )
 def test_a_name_that_leads_here_by_somebody_elses_dns_opens_no_page(client, host):
     for forwarded in (
@@ -267,7 +271,7 @@ def test_what_proves_somebody_is_compared_in_constant_time():
         assert "hmac.compare_digest(" in (SOURCE / name).read_text()
 
 
-# -- what is sent -------------------------------------------------------------------------------------
+# -- what is sent --------------------------------------------------------------------------------
 @pytest.mark.security("S50", "A20")
 def test_what_is_packed_is_not_unpacked(app, client, key):
     body = gzip.compress(b'{"kind": "add", "payload": {"a": 1, "b": 2}}')
@@ -280,12 +284,12 @@ def test_what_is_packed_is_not_unpacked(app, client, key):
 @pytest.mark.security("A20")
 def test_what_a_receiver_has_packed_is_not_unpacked():
     there = HttpReceiver(
-        status(200, "Content-Encoding: gzip", body=gzip.compress(b"\0" * 40_000_000))
+        build_response(200, "Content-Encoding: gzip", body=gzip.compress(b"\0" * 40_000_000))
     )
     try:
         settings = Settings.model_validate({"notify": {"allow_private": "127.0.0.0/8"}})
         began = time.process_time()
-        assert sent(Webhook(there.url), Sending(settings)) == {"status": 200}
+        assert send(Webhook(there.url), SendContext(settings)) == {"status": 200}
         assert time.process_time() - began < 2
     finally:
         there.close()
@@ -306,7 +310,7 @@ def test_a_request_within_a_request_is_not_read(app, heads):
     """Where a proxy and we could see the end of a body at different places."""
     inner = "POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
     with (
-        served(app.settings) as at,
+        run_server(app.settings) as at,
         socket.create_connection((at.host, at.port), timeout=5) as line,
     ):
         line.sendall(
@@ -367,7 +371,7 @@ def test_a_thousand_hostile_cron_expressions_are_read_in_a_second():
     began = time.process_time()
     for text in written:
         with contextlib.suppress(MulliganError):
-            checked_cron(text)
+            check_cron(text)
     assert time.process_time() - began < 1.0
 
 
@@ -431,7 +435,7 @@ def test_nothing_that_is_stored_is_ever_unpickled_or_run(app, call, client, ente
     assert [line for line in used if "import" in line or "(" in line] == OF_A_SUPERVISOR
 
 
-# -- what is answered ---------------------------------------------------------------------------------
+# -- what is answered ----------------------------------------------------------------------------
 @pytest.mark.security("A22")
 def test_a_name_with_a_line_break_makes_no_header(app, client, enter):
     mark = enter()
@@ -569,7 +573,7 @@ def test_a_cell_for_a_pipe_is_one_cell_whatever_is_in_it(app, call):
         )
 
 
-# -- messages -----------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------
 @pytest.mark.security("A24")
 @pytest.mark.parametrize(
     "url",
@@ -597,12 +601,12 @@ def test_our_own_page_is_refused_wherever_it_is_served(host):
         "notify": {"allow_private": "127.0.0.0/8, ::1/128"},
         "web": {"host": host, "port": 8321},
     }
-    gate = gate_of(Settings.model_validate(said))
+    gate = build_address_policy(Settings.model_validate(said))
     for address in ("127.0.0.1", "127.0.0.9", "::1"):
-        with pytest.raises(Fail, match="our own page"):
-            asyncio.run(addresses("http", address, 8321, gate))
-    assert asyncio.run(addresses("http", "127.0.0.1", 8322, gate)) == ["127.0.0.1"]
-    assert asyncio.run(addresses("https", "93.184.216.34", 8321, gate)) == ["93.184.216.34"]
+        with pytest.raises(Fail, match="own web server"):
+            asyncio.run(resolve_allowed_addresses("http", address, 8321, gate))
+    assert asyncio.run(resolve_allowed_addresses("http", "127.0.0.1", 8322, gate)) == ["127.0.0.1"]
+    assert asyncio.run(resolve_allowed_addresses("https", "93.184.216.34", 8321, gate)) == ["93.184.216.34"]
 
 
 @pytest.mark.security("A26")
@@ -610,8 +614,8 @@ def test_one_owner_has_only_so_many_webhooks_and_keys(app, client, key, monkeypa
     from mulligan.http.api import keys
     from mulligan.notifications import subscriptions
 
-    monkeypatch.setattr(subscriptions, "MOST", 3)
-    monkeypatch.setattr(keys, "MOST", 3)
+    monkeypatch.setattr(subscriptions, "MAX_PER_OWNER", 3)
+    monkeypatch.setattr(keys, "MAX_KEYS_PER_OWNER", 3)
     headers, others = key("acme", "admin"), key("globex", "admin")
     hook, new = (
         {"url": "https://acme.example/x", "on": "job.died"},
@@ -638,7 +642,7 @@ def test_a_message_that_is_older_than_five_minutes_is_refused_by_the_verifier_of
     assert "compare_digest" in block
 
 
-# -- the command line -----------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------
 @pytest.mark.security("A36")
 def test_a_line_without_an_end_is_not_read_into_memory(app, call, folder, monkeypatch):
     class Endless(io.RawIOBase):
@@ -646,12 +650,12 @@ def test_a_line_without_an_end_is_not_read_into_memory(app, call, folder, monkey
             self.given, self.largest = 0, 0
 
         def readline(self, most=-1):
-            assert 0 < most <= LONGEST + 1
+            assert 0 < most <= MAX_LINE_BYTES + 1
             self.given += 1
             return b"x" * most if self.given < 4 else b"\n" if self.given == 4 else b""
 
-    assert [len(line) for line in _lines(Endless())] == [LONGEST + 1]
-    assert list(_lines(io.BytesIO(b"a\nb\nc"))) == [b"a\n", b"b\n", b"c"]
+    assert [len(line) for line in read_lines(Endless())] == [MAX_LINE_BYTES + 1]
+    assert list(read_lines(io.BytesIO(b"a\nb\nc"))) == [b"a\n", b"b\n", b"c"]
 
 
 @pytest.mark.security("A29")
@@ -683,7 +687,7 @@ def test_names_in_commands_to_type_are_quoted_for_a_shell(app, call):
         assert set(typed) == {quote(name)}, said
 
 
-# -- links ----------------------------------------------------------------------------------------------
+# -- links ---------------------------------------------------------------------------------------
 @pytest.mark.security("A27")
 def test_a_link_that_only_looks_cannot_be_made_one_that_acts(app, client):
     job = app.enqueue("refuse", owner="acme")
@@ -700,11 +704,11 @@ def test_a_link_that_only_looks_cannot_be_made_one_that_acts(app, client):
         assert client.get(f"/status/{forged}.{seal}").status_code == 404
         assert (
             client.post(f"/status/{forged}.{seal}", data={"again": "1"})
-            .headers.get("location", "said=refused")
+            .headers.get("location", "message=refused")
             .endswith("refused")
         )
     assert app.jobs.get(job.id).generation == 1
-    used = Sessions(lambda: app.store).link()
+    used = Sessions(lambda: app.store).create_link()
     assert client.get("/sign-in", params={"link": used}).status_code == 200
     assert client.post("/sign-in", data={"link": used}).status_code == 303
     assert client.post("/sign-in", data={"link": used}).status_code == 401

@@ -15,9 +15,9 @@ from mulligan.config import read_settings
 from mulligan.http import middleware as patience
 from mulligan.http.api import event_hub as hubs
 from mulligan.http.app import create_app
-from mulligan.http.middleware import Buckets, place_of
-from support.serving import Ear, get, served
+from mulligan.http.middleware import TokenBuckets, client_network
 from support.waiting import until
+from support.web_server import StreamClient, get, run_server
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +35,7 @@ def settings_of(app, **said):
 @pytest.fixture
 def web(app):
     app.store.prepare()
-    with served(app.settings) as at:
+    with run_server(app.settings) as at:
         yield at
 
 
@@ -59,9 +59,9 @@ SLOW = {
 
 @pytest.mark.security("S48", "A01")
 @pytest.mark.parametrize("said", SLOW.values(), ids=SLOW)
-def test_a_client_that_never_ends_its_request_is_not_waited_for(web, monkeypatch, said, caplog):
-    monkeypatch.setattr(patience, "HEAD", 0.5)
-    monkeypatch.setattr(patience, "BODY", 0.5)
+def test_a_connection_with_an_incomplete_request_is_closed(web, monkeypatch, said, caplog):
+    monkeypatch.setattr(patience, "HEAD_TIMEOUT", 0.5)
+    monkeypatch.setattr(patience, "BODY_TIMEOUT", 0.5)
     with socket.create_connection((web.host, web.port), timeout=10) as line:
         line.sendall(said)
         assert closed_by_the_server(line)
@@ -71,7 +71,7 @@ def test_a_client_that_never_ends_its_request_is_not_waited_for(web, monkeypatch
 @pytest.mark.security("A01")
 def test_a_client_that_sends_single_bytes_gets_no_more_time(web, monkeypatch):
     """A server that granted more time for each byte would never close the connection."""
-    monkeypatch.setattr(patience, "HEAD", 0.5)
+    monkeypatch.setattr(patience, "HEAD_TIMEOUT", 0.5)
     with socket.create_connection((web.host, web.port), timeout=10) as line:
         line.sendall(b"GET /livez HTTP/1.1\r\nX-Slow: ")
 
@@ -86,8 +86,8 @@ def test_a_client_that_sends_single_bytes_gets_no_more_time(web, monkeypatch):
 
 
 @pytest.mark.security("A02")
-def test_an_answer_that_nobody_takes_is_given_up(web, app, monkeypatch):
-    monkeypatch.setattr(patience, "TAKEN", 0.5)
+def test_a_connection_whose_client_does_not_read_the_response_is_closed(web, app, monkeypatch):
+    monkeypatch.setattr(patience, "WRITE_TIMEOUT", 0.5)
     key = app.keys.create("*", "admin").text
     for number in range(8):
         app.enqueue("refuse", {"text": "x" * 500_000}, owner=str(number))
@@ -105,7 +105,7 @@ def test_an_answer_that_nobody_takes_is_given_up(web, app, monkeypatch):
 
 @pytest.mark.security("A01")
 def test_a_connection_with_many_requests_may_last_longer_than_one_request(web, monkeypatch):
-    monkeypatch.setattr(patience, "HEAD", 2.0)
+    monkeypatch.setattr(patience, "HEAD_TIMEOUT", 2.0)
     line = http.client.HTTPConnection(web.host, web.port, timeout=10)
     ends = time.monotonic() + 3
     while time.monotonic() < ends:
@@ -117,15 +117,15 @@ def test_a_connection_with_many_requests_may_last_longer_than_one_request(web, m
 @pytest.mark.timing
 @pytest.mark.security("S48")
 def test_requests_stay_fast_with_five_hundred_slow_clients_and_five_hundred_streams(app):
-    patience.room_for_clients()
+    patience.raise_file_limit()
     app.store.prepare()
     settings = settings_of(app, **{"web.streams_per_key": 500})
     key, lines = app.keys.create("*", "viewer").text, []
-    with served(settings) as web:
+    with run_server(settings) as web:
         for _ in range(500):
             lines.append(socket.create_connection((web.host, web.port), timeout=10))
             lines[-1].sendall(b"GET /api/v1/jobs HTTP/1.1\r\nX: ")
-            Ear(web, key)
+            StreamClient(web, key)
         times = []
         for _ in range(40):
             for line in lines[:50]:
@@ -138,31 +138,31 @@ def test_requests_stay_fast_with_five_hundred_slow_clients_and_five_hundred_stre
     assert sorted(times)[int(len(times) * 0.95)] < 1.0, sorted(times)[-5:]
 
 
-# -- streams ------------------------------------------------------------------------------------------
+# -- streams -------------------------------------------------------------------------------------
 @pytest.mark.security("S48", "A03")
 def test_many_keys_of_one_owner_have_no_more_streams_than_the_owner_may_have(app):
     app.store.prepare()
     settings = settings_of(app, **{"web.streams_per_key": 2, "web.streams_per_owner": 3})
-    with served(settings) as web:
+    with run_server(settings) as web:
         keys = [app.keys.create("acme", "viewer").text for _ in range(3)]
-        first, *_ = [Ear(web, key).ready() for key in keys]
+        first, *_ = [StreamClient(web, key).ready() for key in keys]
         status, problem = get(web, "/api/v1/events", keys[0])
         assert (status, problem["code"]) == (429, "TOO_MANY_STREAMS")
-        assert Ear(web, app.keys.create("globex", "viewer").text).ready()
+        assert StreamClient(web, app.keys.create("globex", "viewer").text).ready()
         first.close()
         until(lambda: web.hub._owners["acme"] == 2, 10, "room")
-        assert Ear(web, keys[1]).status == 200
+        assert StreamClient(web, keys[1]).status == 200
 
 
 @pytest.mark.security("S05", "A04")
 @pytest.mark.parametrize("by", ["key", "link"])
 def test_the_stream_of_a_page_ends_when_its_visitor_signs_out(app, web, monkeypatch, by):
-    monkeypatch.setattr(hubs, "KEYS_EVERY", 0.2)
+    monkeypatch.setattr(hubs, "KEY_CHECK_INTERVAL", 0.2)
     sessions = Sessions(lambda: app.store)
     entered = (
         sessions.sign_in(app.keys.create("*", "viewer").text)
         if by == "key"
-        else sessions.redeem(sessions.link())
+        else sessions.redeem(sessions.create_link())
     )
     line = http.client.HTTPConnection(web.host, web.port, timeout=10)
     line.request("GET", "/live", headers={"Cookie": f"mulligan_{web.port}={entered}"})
@@ -174,7 +174,7 @@ def test_the_stream_of_a_page_ends_when_its_visitor_signs_out(app, web, monkeypa
     line.close()
 
 
-# -- cookies ------------------------------------------------------------------------------------------
+# -- cookies -------------------------------------------------------------------------------------
 @pytest.fixture
 def visit(app):
     """(a client, its cookie as it was set) for these settings."""
@@ -203,42 +203,42 @@ def test_a_cookie_is_secure_behind_a_proxy_that_speaks_tls(visit):
 @pytest.mark.parametrize(
     "value", ["\xe9", "a.\xe9", "a.b.c", ".", "x" * 3000, "e30.\xff", '"', "e30."]
 )
-def test_a_message_that_somebody_else_has_put_into_a_cookie_is_not_shown_and_breaks_nothing(
+def test_a_forged_message_cookie_is_ignored(
     visit, value
 ):
     client, _ = visit()
     session = next(f"{name}={text}" for name, text in client.cookies.items())
-    said = session.partition("=")[0] + "_said"
+    said = session.partition("=")[0] + "_flash"
     answer = client.get("/jobs", headers={"Cookie": f"{session}; {said}={value}".encode("latin-1")})
     assert answer.status_code == 200
 
 
 @pytest.mark.security("A07")
-def test_a_session_that_was_planted_before_is_not_the_one_after_the_sign_in(app, visit):
+def test_signing_in_replaces_a_session_cookie_that_was_planted(app, visit):
     sessions = Sessions(lambda: app.store)
-    planted = sessions.redeem(sessions.link("acme"))
+    planted = sessions.redeem(sessions.create_link("acme"))
     _, cookie = visit(headers={"Cookie": f"mulligan_0={planted}"})
     assert planted not in cookie
-    assert sessions.known(planted).scope == "acme"
+    assert sessions.authenticate(planted).scope == "acme"
 
 
-# -- places -------------------------------------------------------------------------------------------
+# -- places --------------------------------------------------------------------------------------
 class FromElsewhere:
     def __init__(self, host):
         self.client = type("Client", (), {"host": host})()
 
 
 @pytest.mark.security("A08")
-def test_a_made_up_place_cannot_fill_the_memory(app):
-    buckets = Buckets(1.0, 10)
+def test_forged_client_addresses_cannot_fill_the_rate_limiter(app):
+    buckets = TokenBuckets(1.0, 10)
     for number in range(10_050):
-        buckets.take(place_of(FromElsewhere(f"{number:05}" + "x" * 60_000)))
+        buckets.take(client_network(FromElsewhere(f"{number:05}" + "x" * 60_000)))
     assert len(buckets) <= 10_000
     assert max(map(len, buckets._full)) <= 64
 
 
 @pytest.mark.security("A08")
-def test_who_is_not_a_proxy_on_this_machine_cannot_say_where_it_comes_from(app):
+def test_forwarded_headers_count_only_from_a_proxy_on_this_machine(app):
     from mulligan.http.serve import server_config
 
     app.store.prepare()

@@ -7,7 +7,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.cli import main
 from mulligan.core.errors import ConfigError
-from mulligan.storage.url import shown_url
+from mulligan.storage.url import mask_password
 
 WRITTEN = (
     "postgresql://ann:hunter2@127.0.0.1:1/db",
@@ -40,7 +40,7 @@ def test_doctor_repeats_no_password_however_the_url_is_written(
     assert main(["doctor", "--database", url]) != 0
     said = capsys.readouterr()
     assert parts(said.out + said.err) == []
-    assert parts(shown_url(url)) == []
+    assert parts(mask_password(url)) == []
 
 
 @pytest.mark.security("S46")
@@ -57,4 +57,4 @@ def test_what_has_no_password_is_shown_as_it_is():
         "postgresql://ann@db/x",
         "postgresql:///x?host=/run/pg",
     ):
-        assert shown_url(url) == url
+        assert mask_password(url) == url

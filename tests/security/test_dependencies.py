@@ -30,7 +30,7 @@ def load(name: str) -> ModuleType:
 def test_everything_that_comes_along_is_pinned_and_has_a_licence_we_may_use():
     audit = load("audit")
     assert len(audit.shipped()) > 30
-    assert audit.wrong() == []
+    assert audit.record_wrong_key() == []
 
 
 @pytest.mark.security("S54")
@@ -43,7 +43,7 @@ def test_there_is_no_debug_server():
 
 
 def test_every_check_has_a_test_or_a_reason_and_every_mark_names_a_check():
-    assert load("generate_security").wrong() == []
+    assert load("generate_security").record_wrong_key() == []
 
 
 def test_a_check_without_a_test_is_found(monkeypatch):
@@ -51,10 +51,10 @@ def test_a_check_without_a_test_is_found(monkeypatch):
     row = {"id": "S99", "text": "It is safe"}
     monkeypatch.setattr(page, "chapters", lambda: [{"title": "x", "checks": [row]}])
     monkeypatch.setattr(page, "proofs", lambda: {"S98": [page.Proof("tests/test_x.py", "test_x")]})
-    assert page.wrong() == [
+    assert page.record_wrong_key() == [
         "S98 is proved by test_x, but checks.toml has no such check",
         "S99: neither a test nor a reason",
     ]
     row |= {"otherwise": "it is not", "why": "nobody needs it"}
     monkeypatch.setattr(page, "proofs", dict)
-    assert page.wrong() == []
+    assert page.record_wrong_key() == []

@@ -103,7 +103,7 @@ def test_a_folder_into_which_everybody_may_write_is_not_used(tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(ConfigError, match="everybody may write"):
+    with pytest.raises(ConfigError, match="every user may write"):
         life.LivenessFile(folder, "w1")
 
 
@@ -115,14 +115,14 @@ def test_a_folder_in_tmp_that_somebody_else_has_prepared_is_not_used(tmp_path, m
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     ours.symlink_to(elsewhere)
-    with pytest.raises(ConfigError, match="not a folder of this user"):
+    with pytest.raises(ConfigError, match="does not belong to this user"):
         life.state_folder("", "", "x")
     ours.unlink()
     ours.mkdir(0o755)
     assert life.state_folder("", "", "x").parent == ours
     assert stat.S_IMODE(ours.stat().st_mode) == 0o700
     monkeypatch.setattr(life.os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(ConfigError, match="not a folder of this user"):
+    with pytest.raises(ConfigError, match="does not belong to this user"):
         life.state_folder("", "", "x")
 
 
@@ -136,7 +136,7 @@ def test_a_link_that_was_planted_is_not_followed(tmp_path):
     (folder / "w2.work").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         life.LivenessFile(folder, "w1")
-    life.sweep_folders(folder, "me")
+    life.remove_dead_folders(folder, "me")
     assert victim.read_text() == "precious"
     assert folder.is_dir()
 
@@ -167,7 +167,7 @@ def test_a_backup_neither_follows_nor_replaces_a_link(file_app, call, tmp_path):
 def test_a_worker_has_no_door_through_which_a_neighbour_could_come(file_app, start):
     """Supervisor and runner talk over a pair of sockets without a name; nothing listens."""
     worker = start("worker", "jobs:app")
-    until(lambda: len(_children(worker.process.pid)) > 1, 60, "the nursery and a runner")
+    until(lambda: len(_children(worker.process.pid)) > 1, 60, "the fork server and a runner")
     for pid in (worker.process.pid, *_children(worker.process.pid)):
         assert _named_sockets(pid) == []
     worker.stop()
@@ -197,7 +197,7 @@ def _lines(pid: int, name: str) -> list[str]:
     return file.read_text().splitlines()[1:] if file.exists() and socket.has_ipv6 else []
 
 
-# -- secrets that lie about -----------------------------------------------------------------------------
+# -- secrets that lie about ----------------------------------------------------------------------
 def found(flags=None, environ=None, file=None):
     settings = read_settings(flags or {}, environ=environ or {}, file=file or Path("none.toml"))
     return [(one.status, one.found) for one in secret_checks(settings)]

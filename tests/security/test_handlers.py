@@ -91,7 +91,7 @@ def test_a_handler_that_garbles_the_line_to_its_supervisor_harms_itself_alone(ap
     after = app.enqueue("works")
     until(lambda: after.refresh().state == "succeeded", 30, "the worker works on")
     assert worker.process.poll() is None
-    assert "sent what cannot be read" in worker.err
+    assert "sent a message that cannot be read" in worker.err
     assert "Traceback" not in worker.err
     assert worker.stop().code == 0
 

@@ -16,7 +16,7 @@ from mulligan.access.keys import Sessions
 from mulligan.http.app import create_app
 from support.cli_fixtures import app_on
 from support.contents import contents
-from support.receivers import WebReceiver, receiving
+from support.receivers import WebReceiver, open_receiver
 from support.receiving import mail_server
 from support.waiting import until
 from support.web_table import ROUTES, asked
@@ -143,7 +143,7 @@ def outside():
         return AuthResult(success=data.password.decode() == PLANTED["smtp"], handled=False)
 
     with (
-        receiving(WebReceiver) as web,
+        open_receiver(WebReceiver) as web,
         mail_server(authenticator=login, auth_require_tls=False) as box,
     ):
         yield web, box
@@ -201,7 +201,7 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
 ):
     web, box = outside
     viewer, operator = app.keys.create("acme", "viewer"), app.keys.create("*", "admin")
-    session = Sessions(lambda: app.store).redeem(link := Sessions(lambda: app.store).link())
+    session = Sessions(lambda: app.store).redeem(link := Sessions(lambda: app.store).create_link())
     hook = Webhook(web.url(PLANTED["path"]), secret=SIGNING, headers={"X-Token": PLANTED["hook"]})
     app.subscriptions.add("job.died", hook, owner="acme", form="each")
     app.subscriptions.add("job.died", Email("kim@example.com"), owner="acme", form="each")
@@ -216,7 +216,7 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
     until(
         lambda: all(app.jobs.get(job.id).state in ended for job in jobs), 200, "every job has ended"
     )
-    until(lambda: len(web.received) >= 7 and len(box.letters) >= 7, 200, "every message has come")
+    until(lambda: len(web.received) >= 7 and len(box.mails) >= 7, 200, "every message has come")
     processes = every_process()
     said = worker.stop()
 
@@ -234,7 +234,7 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
     hunt.look("worker", said.out + said.err)
     hunt.look("processes", processes)
     hunt.look("webhooks", repr([(one.body, one.headers) for one in web.received]))
-    hunt.look("mails", repr([letter.raw for letter in box.letters]))
+    hunt.look("mails", repr([letter.raw for letter in box.mails]))
     for table, rows in contents(app.store).items():
         hunt.look(f"table {table.removeprefix('mulligan_')}", repr(rows))
     if store_url.startswith("sqlite"):

@@ -9,7 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros
 from mulligan.manifest.specs import Manifest
 
 BEGINS: Micros = 1_790_000_000 * SECOND  # a moment in September 2026
@@ -61,7 +61,7 @@ class Clock:
         self.wall += span
         self.mono += span
 
-    # -- as the module `time` -----------------------------------------------------------------------
+    # -- as the module `time` ---------------------------------------------------------------------
     def time_ns(self) -> int:
         return self.wall * 1000
 
@@ -77,7 +77,7 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         raise Waits(f"waits {seconds} s for somebody else")
 
-    # -- as `os.urandom` and `SystemRandom` -----------------------------------------------------------
+    # -- as `os.urandom` and `SystemRandom` -------------------------------------------------------
     def urandom(self, count: int) -> bytes:
         return self.chance.randbytes(count)
 
@@ -94,12 +94,12 @@ def ruled(clock: Clock) -> Iterator[None]:
         for module in DRAWS:
             stack.enter_context(patch(f"{module}.SystemRandom", lambda: clock))
         stack.enter_context(patch("mulligan.core.ids.os", SimpleNamespace(urandom=clock.urandom)))
-        stack.enter_context(patch("mulligan.core.ids._tick", clock.tick))
+        stack.enter_context(patch("mulligan.core.ids._reserve", clock.tick))
         stack.enter_context(
             patch("mulligan.worker.upkeep.kill_marked", lambda _: None)
         )  # no process is anybody's
         stack.enter_context(
-            patch("mulligan.worker.supervisor.chores.life.sweep_folders", lambda *_: None)
+            patch("mulligan.worker.supervisor.chores.liveness.remove_dead_folders", lambda *_: None)
         )
         # What the shop declares is read again and again, and is the same each time.
         stack.enter_context(patch.object(Manifest, "from_json", lru_cache(8)(Manifest.from_json)))

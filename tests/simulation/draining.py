@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError
-from mulligan.core.job import SECOND
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.doctor.verify import verify
 from simulation.invariants import must
@@ -70,9 +70,9 @@ def _round(world: World) -> None:
         _works(world, worker)
     first = world.workers[0]
     first.chores.sweep(first.id)
-    first.chores.operate()
+    first.chores.run_operations()
     for outlet in world.outlets:
-        while outlet.turn(world.store):
+        while outlet.run_once(world.store):
             pass
     _by_hand(world)
 
@@ -84,7 +84,7 @@ def _works(world: World, worker: Worker) -> None:
         return
     while worker.flights:
         worker.end(0, "returned")
-    worker.turns.watch([], idle=True)
+    worker.turns.check_dependencies([], idle=True)
     worker.turn(4, hinted=False)
 
 

@@ -11,14 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mulligan.batches.rules import BatchCounts, reckoned
+from mulligan.batches.rules import BatchCounts, compute_outcome
 from mulligan.core.attempt import Lease
-from mulligan.core.job import Gate, Micros, State
+from mulligan.core.durations import Micros
+from mulligan.core.job import Gate, State
 from mulligan.core.lifecycle import MOVES, TERMINAL, event_for
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.limits import effective
-from mulligan.manifest.specs import OURS
-from mulligan.operations.rules import ItemCounts, total_of
+from mulligan.guards.limits import merge_limits
+from mulligan.manifest.specs import SYSTEM_PREFIX
+from mulligan.operations.rules import ItemCounts, sum_counts
 from support.store import ATTEMPTS, LOG, prefix, unbundled
 
 if TYPE_CHECKING:
@@ -174,14 +175,14 @@ class Ledger:
                 return unit._handle.execute(text.replace("{p}", self._prefix))
             return unit._connection.execute(text.replace("{p}", self._prefix)).fetchall()
 
-    # -- what clients were told -----------------------------------------------------------------------
+    # -- what clients were told -------------------------------------------------------------------
     def promised(self, ids: Iterable[str]) -> None:
         self._promised |= set(ids)
 
     def never(self, ids: Iterable[str]) -> None:
         self._never |= set(ids)
 
-    # -- after every step -----------------------------------------------------------------------------
+    # -- after every step -------------------------------------------------------------------------
     def check(self) -> None:
         before = self.rows
         self.rows = {
@@ -221,7 +222,7 @@ class Ledger:
             self.told[event.type] += 1
 
     def _ours(self, job_id: str | None) -> bool:
-        return self._kinds.get(job_id or "", "").startswith(OURS)
+        return self._kinds.get(job_id or "", "").startswith(SYSTEM_PREFIX)
 
     def _queued(self, event: Told, said: Mapping[str, Any]) -> None:
         self._kinds[event.job_id or ""] = said["kind"]
@@ -240,7 +241,7 @@ class Ledger:
         must(counts.unfinished == 0, "B2 no outcome before the last end", event)
         must(counts.total == said["total"], "B1 the figures add up", event)
 
-    # -- S: jobs ----------------------------------------------------------------------------------------
+    # -- S: jobs ----------------------------------------------------------------------------------
     def _promises(self, before: Mapping[str, Row]) -> None:
         for job_id in before.keys() - self.rows.keys():
             life = self.lives[job_id]
@@ -348,7 +349,7 @@ class Ledger:
                 mine - known,
             )
 
-    # -- U: uniqueness ------------------------------------------------------------------------------------
+    # -- U: uniqueness ----------------------------------------------------------------------------
     def _unique(self) -> None:
         now = self._world.clock.wall
         holders: dict[tuple[str, str, str], list[str]] = defaultdict(list)
@@ -369,7 +370,7 @@ class Ledger:
         for key, ids in holders.items():
             must(len(ids) == 1, "U1 one job of a key", key, ids)
 
-    # -- B: batches ---------------------------------------------------------------------------------------
+    # -- B: batches -------------------------------------------------------------------------------
     def _batches(self) -> None:
         members: dict[str, Counter[str]] = defaultdict(Counter)
         for row in self.rows.values():
@@ -419,10 +420,10 @@ class Ledger:
                 "B2 all have ended",
                 batch_id,
                 states,
-                reckoned(counts, tolerance),
+                compute_outcome(counts, tolerance),
             )
 
-    # -- O: operations ------------------------------------------------------------------------------------
+    # -- O: operations ----------------------------------------------------------------------------
     def _operations(self) -> None:
         items: dict[str, Counter[str]] = defaultdict(Counter)
         for operation, state, outcome, count in self.ask(
@@ -442,7 +443,7 @@ class Ledger:
             )
             if state == "gathering":
                 continue
-            whole = total_of([ItemCounts(*numbers) for numbers in json.loads(tallies)])._asdict()
+            whole = sum_counts([ItemCounts(*numbers) for numbers in json.loads(tallies)])._asdict()
             size = whole.pop("size")
             must(size == total, "O1 the steps hold all items", operation, size, total)
             must(
@@ -454,10 +455,10 @@ class Ledger:
             )
         must(not items, "O1 no item without its operation", list(items))
 
-    # -- S13, S15: claims ---------------------------------------------------------------------------------
+    # -- S13, S15: claims -------------------------------------------------------------------------
     def gates(self) -> list[Gate]:
         with self._store.read() as unit:
-            return unit.gates()
+            return unit.list_gates()
 
     def claimed(self, leases: Sequence[Lease], before: Sequence[Gate]) -> None:
         """Nothing started that was closed before the turn and is closed after it. What was adopted started before."""
@@ -480,9 +481,9 @@ class Ledger:
 
     def _within_limits(self, leases: Sequence[Lease], now: Micros) -> None:
         with self._store.read() as unit:
-            said = unit.look().limits
-            running = unit.running()
-        limits = effective(self._world.workers[0].turns._claimer.own, said)
+            said = unit.read_claim_state().limits
+            running = unit.count_running()
+        limits = merge_limits(self._world.workers[0].turns._claimer.app_limits, said)
         for (scope, key), limit in limits.items():
             if limit.concurrency is None:
                 continue

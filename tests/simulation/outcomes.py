@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mulligan.core.attempt import Cls, Ended, Failure, Outcome
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.failures import codes as ends
-from support.builders import a_failure
+from support.builders import make_failure
 
 WELL = Outcome(Ended.RETURNED, result='{"healthy":true}')
 
@@ -19,20 +19,20 @@ OUTCOMES: dict[str, Outcome] = {
     "returned nothing": Outcome(Ended.RETURNED, cost=0.5),
     "skipped": Outcome(Ended.RETURNED, result="1", skipped=True),
     **{
-        f"failed {cls}": failed(a_failure(cls, f"E_{cls.upper()}", fingerprint=f"v1-{cls}"))
+        f"failed {cls}": failed(make_failure(cls, f"E_{cls.upper()}", fingerprint=f"v1-{cls}"))
         for cls in Cls
     },
-    "failed finally": failed(a_failure(Cls.TRANSIENT, "E_LAST"), final=True),
-    "failed of one cause": failed(a_failure(Cls.PERMANENT, "E_SAME", fingerprint="v1-same")),
-    "told to wait": failed(a_failure(Cls.RATE_LIMITED, "E_429", retry_after=20.0)),
-    "quota comes back": failed(a_failure(Cls.QUOTA, "E_QUOTA", retry_after=60.0)),
+    "failed finally": failed(make_failure(Cls.TRANSIENT, "E_LAST"), final=True),
+    "failed of one cause": failed(make_failure(Cls.PERMANENT, "E_SAME", fingerprint="v1-same")),
+    "told to wait": failed(make_failure(Cls.RATE_LIMITED, "E_429", retry_after=20.0)),
+    "quota comes back": failed(make_failure(Cls.QUOTA, "E_QUOTA", retry_after=60.0)),
     "too large": failed(
-        a_failure(Cls.RESOURCE, "E_OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]})
+        make_failure(Cls.RESOURCE, "E_OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]})
     ),
-    "few retries by rule": failed(a_failure(Cls.TRANSIENT, "E_FEW", terms={"max_retries": 1})),
+    "few retries by rule": failed(make_failure(Cls.TRANSIENT, "E_FEW", terms={"max_retries": 1})),
     "unreported": Outcome(Ended.FAILED),
     "timed out": failed(ends.timed_out(300)),
-    "out of memory": failed(ends.memory_limit(100, 200)),
+    "out of memory": failed(ends.memory_limit_exceeded(100, 200)),
     "asks again": Outcome(Ended.RETRY, after=15 * SECOND, reason="not ready"),
     "asks again now": Outcome(Ended.RETRY),
     "snoozes": Outcome(Ended.SNOOZED, after=45 * SECOND, reason="later"),

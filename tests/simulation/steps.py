@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from mulligan.core.attempt import Ending
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError, StoreUnavailable
-from mulligan.core.job import SECOND
 from mulligan.worker.liveness import request_drain
 from simulation.outcomes import NAMES, OUTCOMES
 from simulation.shop import HEARTBEAT, LEASE
@@ -71,7 +71,7 @@ def rest(world: World, a: int, b: int, c: int) -> Answer:
     """First, so that a script is made shorter by resting."""
 
 
-# -- enqueue ------------------------------------------------------------------------------------------
+# -- enqueue -------------------------------------------------------------------------------------
 @step("enqueue", 6)
 def enqueue(world: World, a: int, b: int, c: int) -> Answer:
     said = {**OPTIONS[c % len(OPTIONS)], "owner": OWNERS[b % 3]}
@@ -111,7 +111,7 @@ class _Undone(Exception):
     pass
 
 
-# -- batches ------------------------------------------------------------------------------------------
+# -- batches -------------------------------------------------------------------------------------
 @step("batch", 2)
 def batch(world: World, a: int, b: int, c: int) -> Answer:
     said: dict[str, Any] = {
@@ -150,7 +150,7 @@ def change_batch(world: World, a: int, b: int, c: int) -> Answer:
     return world.app.batches.cancel(world.batch(a), reason="not wanted").state
 
 
-# -- workers ------------------------------------------------------------------------------------------
+# -- workers -------------------------------------------------------------------------------------
 @step("turn", 14)
 def turn(world: World, a: int, b: int, c: int) -> Answer:
     worker = world.worker(a)
@@ -179,7 +179,7 @@ def settle_late(world: World, a: int, b: int, c: int) -> Answer:
     if not worker.leases:
         return "nothing"
     lease = worker.leases[a % len(worker.leases)]
-    found = worker.turns.take(
+    found = worker.turns.settle_and_claim(
         [Ending(lease, OUTCOMES[NAMES[c % len(NAMES)]], 7)], 0, world.clock.wall, None
     )
     worker.flights.pop(lease.fence, None)
@@ -193,7 +193,7 @@ def get_ahead(world: World, a: int, b: int, c: int) -> Answer:
     if not worker.leases:
         return "nothing"
     lease = worker.leases[a % len(worker.leases)]
-    worker.chores.progress(worker.id, [(lease.id, lease.token, 0.5, "half")])
+    worker.chores.write_progress(worker.id, [(lease.id, lease.token, 0.5, "half")])
     return worker.keep(lease, f"page {c % 2}")
 
 
@@ -219,7 +219,7 @@ def leave(world: World, a: int, b: int, c: int) -> Answer:
 @step("ask to drain", 1)
 def drain(world: World, a: int, b: int, c: int) -> Answer:
     with world.store.begin() as unit:
-        rows = [row for row in unit.workers(closed=False) if row.id == world.worker(a).id]
+        rows = [row for row in unit.list_workers(closed=False) if row.id == world.worker(a).id]
         request_drain(unit, rows, "ann", "an update")
 
 
@@ -229,7 +229,7 @@ def sweep(world: World, a: int, b: int, c: int) -> Answer:
     if worker.frozen:
         return "frozen"
     if c % 3 == 0:
-        worker.chores.hurry()
+        worker.chores.request_full_sweep()
     return worker.chores.sweep(worker.id)
 
 
@@ -237,15 +237,15 @@ def sweep(world: World, a: int, b: int, c: int) -> Answer:
 def watch(world: World, a: int, b: int, c: int) -> Answer:
     worker = world.worker(a)
     running = [(lease, 1000.0 * (b + 1)) for lease in worker.flights.values()]
-    worker.turns.watch(running, idle=True)
+    worker.turns.check_dependencies(running, idle=True)
 
 
 @step("tell", 4)
 def tell(world: World, a: int, b: int, c: int) -> Answer:
-    return world.outlets[a % len(world.outlets)].turn(world.store)
+    return world.outlets[a % len(world.outlets)].run_once(world.store)
 
 
-# -- time ---------------------------------------------------------------------------------------------
+# -- time ----------------------------------------------------------------------------------------
 @step("wait", 10)
 def wait(world: World, a: int, b: int, c: int) -> Answer:
     """Those who live renew meanwhile and look after the others; of a long time only the end is lived through."""
@@ -267,7 +267,7 @@ def set_clock(world: World, a: int, b: int, c: int) -> Answer:
     world.store.tell_time()
 
 
-# -- by hand ------------------------------------------------------------------------------------------
+# -- by hand -------------------------------------------------------------------------------------
 @step("by hand", 8)
 def by_hand(world: World, a: int, b: int, c: int) -> Answer:
     job_id, jobs = world.job(a), world.app.jobs
@@ -323,7 +323,7 @@ def change_schedule(world: World, a: int, b: int, c: int) -> Answer:
     return world.added([world.app.schedules.run(name)])
 
 
-# -- operations ---------------------------------------------------------------------------------------
+# -- operations ----------------------------------------------------------------------------------
 @step("operation", 2)
 def operation(world: World, a: int, b: int, c: int) -> Answer:
     action = ("retry", "retry", "cancel", "discard", "release", "move")[a % 6]
@@ -337,7 +337,7 @@ def operation(world: World, a: int, b: int, c: int) -> Answer:
 
 @step("operate", 4)
 def operate(world: World, a: int, b: int, c: int) -> Answer:
-    return world.worker(a).chores.operate()
+    return world.worker(a).chores.run_operations()
 
 
 @step("change an operation", 1)

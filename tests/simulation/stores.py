@@ -92,10 +92,10 @@ class SimSqlite(Faulty, SqliteStore):
 
 class SimPostgres(Faulty, PostgresStore):
     def plain_once(self) -> Any:
-        return PostgresStore.once(self)
+        return PostgresStore.single_statement(self)
 
     def read(self) -> Any:
-        return PostgresStore.once(self)
+        return PostgresStore.single_statement(self)
 
     def take_clock(self) -> None:
         """Its one function that says what time it is, says what it was told."""
@@ -109,7 +109,7 @@ class SimPostgres(Faulty, PostgresStore):
             )
 
     def tell_time(self) -> None:
-        with PostgresStore.once(self) as unit:
+        with PostgresStore.single_statement(self) as unit:
             told = f"UPDATE {self.prefix}meta SET value = %s WHERE key = 'simulated'"  # noqa: S608
             unit._connection.execute(told, (str(self.clock.wall),))
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mulligan.batches import completion as batching
-from mulligan.storage.sql import numbered
+from mulligan.storage.sql import load_positional
 from mulligan.worker import upkeep
 from simulation.play import Script, play, read, written
 from simulation.runs import judged, script_of, shortened, stores
@@ -69,7 +69,7 @@ def test_a_script_can_be_written_down():
     assert {name for name, *_ in script} <= STEPS.keys()
 
 
-# -- does it see what is wrong? -----------------------------------------------------------------------
+# -- does it see what is wrong? ------------------------------------------------------------------
 WAIT = SPANS.index(31)
 RUN: Script = [("enqueue", 0, 0, 0, 0), ("turn", 0, 0, 0, 0)]
 FROZEN: Script = [
@@ -81,7 +81,7 @@ FROZEN: Script = [
 
 
 def _without_token(verb: str, prefix: str, names: tuple[str, ...]) -> tuple[str, Any]:
-    text, of_row = numbered(verb, prefix, names)
+    text, of_row = load_positional(verb, prefix, names)
     return re.sub(
         r"AND worker = (\?\d+) AND token = (\?\d+)", r"AND (1 OR \1 OR \2)", text
     ), of_row  # each is bound
@@ -89,7 +89,7 @@ def _without_token(verb: str, prefix: str, names: tuple[str, ...]) -> tuple[str,
 
 DEFECTS: dict[str, tuple[Any, Script, str]] = {
     "an ending without its token": (
-        patch("mulligan.storage.sqlite_transaction.numbered", _without_token),
+        patch("mulligan.storage.sqlite_transaction.load_positional", _without_token),
         [*RUN, *FROZEN],
         "S7",
     ),
@@ -99,7 +99,7 @@ DEFECTS: dict[str, tuple[Any, Script, str]] = {
         "L1",
     ),
     "the end of a batch is nobody's business": (
-        patch.object(batching, "complete", lambda *_, **__: None),
+        patch.object(batching, "complete_batches", lambda *_, **__: None),
         [("batch", 0, 0, 0, 0), ("seal", 0, 0, 1, 0)],
         "L1",
     ),

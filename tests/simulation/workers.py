@@ -12,10 +12,10 @@ from random import Random
 from mulligan.core.attempt import Ending, Lease, Verdict
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.ids import new_id
-from mulligan.guards.observer import causes_of
+from mulligan.guards.observer import build_kind_observer
 from mulligan.manifest.specs import Manifest
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.worker.claim import Places, claimer_of
+from mulligan.worker.claim import SlotLimits, create_claimer
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
 from simulation.outcomes import outcome_for
@@ -41,9 +41,9 @@ class Worker:
         self.asked: set[Fence] = set()  # to stop
         self.endings: list[Ending] = []
         self.doubt = self.stopping = False
-        layers = EffectivePolicies(self.settings.retry, self.manifest.ruled, self.manifest.queues)
+        layers = EffectivePolicies(self.settings.retry, self.manifest.kinds_with_rules, self.manifest.queues)
         self.turns = LoopTransactions(
-            self.store, layers, claimer_of(self.id, self.manifest), causes_of(self.settings.guards)
+            self.store, layers, create_claimer(self.id, self.manifest), build_kind_observer(self.settings.guards)
         )
         self.chores = Chores(self.store, self.settings, NOWHERE)
         try:
@@ -57,14 +57,14 @@ class Worker:
         kinds = f"[{','.join(f'{chr(34)}{kind}{chr(34)}' for kind in sorted(self.manifest.kinds))}]"
         lease = round(self.settings.worker.lease * 1e6)
         row = a_worker(self.id, kinds=kinds, lease=lease, renewed_mono=self.store.clock.mono, pid=1)
-        self.chores.open(row, self.manifest)
+        self.chores.register(row, self.manifest)
 
     def draw_from(self, seed: int) -> None:
         for drawer in (self.turns, self.chores):
             drawer._rng = Random(seed)
-        self.turns._watch.rng = Random(seed)
+        self.turns._observer.rng = Random(seed)
 
-    # -- what runs ------------------------------------------------------------------------------------
+    # -- what runs --------------------------------------------------------------------------------
     def end(self, place: int, name: str) -> None:
         """One of the attempts it runs comes to an end; nobody knows of it yet."""
         if self.flights:
@@ -81,15 +81,15 @@ class Worker:
         known = (
             set(self.flights) | {ending.lease.fence for ending in endings} if self.doubt else None
         )
-        places = Places(free, PLACES - 1, {}, frozenset(), 2)
+        places = SlotLimits(free, PLACES - 1, {}, frozenset(), 2)
         try:
-            turn = self.turns.take(
+            turn = self.turns.settle_and_claim(
                 endings,
                 free,
                 self.store.clock.wall,
                 known,
                 hinted=hinted,
-                places=places if free else None,
+                slots=places if free else None,
             )
         except StoreUnavailable:
             self.endings, self.doubt = endings + self.endings, True
@@ -99,7 +99,7 @@ class Worker:
         self.leases += turn.leases
         return turn.verdicts, turn.leases
 
-    # -- its life -------------------------------------------------------------------------------------
+    # -- its life ---------------------------------------------------------------------------------
     def renew(self) -> bool:
         """False: somebody has closed its row. What it ran is lost, and it goes on under a new name."""
         renewal = self.chores.renew(self.id, self.stopping)
@@ -111,13 +111,13 @@ class Worker:
         return True
 
     def keep(self, lease: Lease, name: str) -> bool:
-        held = self.chores.keep(lease.id, lease.worker, lease.token, name, str(lease.token))
+        held = self.chores.write_checkpoint(lease.id, lease.worker, lease.token, name, str(lease.token))
         if held and lease.fence in self.flights:
             self.flights[lease.fence] = self.flights[lease.fence]._replace(losses=0)
         return held
 
     def leave(self) -> None:
         """In order: writes what ended, gives back the rest, closes its row."""
-        self.turns.leave(self.endings, self.store.clock.wall)
+        self.turns.release_all(self.endings, self.store.clock.wall)
         self.endings, self.flights = [], {}
-        self.chores.close(self.id)
+        self.chores.close_worker(self.id)

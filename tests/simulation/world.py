@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mulligan.cli.worker import worker_outlets
+from mulligan.cli.worker import periodic_tasks
 from mulligan.core.attempt import Lease
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
-from mulligan.core.job import SECOND, Job
+from mulligan.core.job import Job
 from simulation.invariants import Ledger
 from simulation.shop import settings_for, shop
 from simulation.stores import SimStore, emptied, tables_of
@@ -38,7 +39,7 @@ class World:
         emptied(self.store, home.tables)
         self.store.tell_time()
         self.manifest = home.manifest
-        self.outlets = worker_outlets(self.settings)
+        self.outlets = periodic_tasks(self.settings)
         self.jobs: list[str] = []
         self.batches: list[str] = []
         self.operations: list[str] = []
@@ -47,14 +48,14 @@ class World:
         self.ledger = Ledger(self)
         self.workers = [Worker(self.store, self.settings, self.manifest) for _ in range(WORKERS)]
         for outlet in self.outlets:
-            outlet.turn(self.store)
+            outlet.run_once(self.store)
 
     def turn_over(self, step: int) -> None:
         self.clock.turn_over(step)
         for place, worker in enumerate(self.workers):
             worker.draw_from(step * WORKERS + place)
 
-    # -- what a number of a script means ----------------------------------------------------------------
+    # -- what a number of a script means ----------------------------------------------------------
     def worker(self, number: int) -> Worker:
         return self.workers[number % WORKERS]
 
@@ -67,7 +68,7 @@ class World:
     def operation(self, number: int) -> str:
         return self.operations[number % len(self.operations)] if self.operations else NOBODY
 
-    # -- what was answered --------------------------------------------------------------------------------
+    # -- what was answered ------------------------------------------------------------------------
     def added(self, jobs: Iterable[Job]) -> list[Any]:
         answers = [(job.id, job.deduplicated) for job in jobs]
         self.ledger.promised(job_id for job_id, _ in answers)
@@ -91,7 +92,7 @@ class World:
     def claimed(self, leases: Sequence[Lease], before: Any) -> None:
         self.ledger.claimed(leases, before)
 
-    # -- workers and time ---------------------------------------------------------------------------------
+    # -- workers and time -------------------------------------------------------------------------
     def replace(self, worker: Worker) -> None:
         self.gone.append(worker)
         self.workers[self.workers.index(worker)] = Worker(self.store, self.settings, self.manifest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from mulligan.core.attempt import Ending
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.storage.history_queries import InsightScope
 from mulligan.worker.settle import settle
 from support.store import (
@@ -79,8 +79,8 @@ def test_many_are_found_together_with_others(store):
     finish(store, leases[15:], FAILED)
     ids = [lease.id for lease in leases]
     with store.read() as unit:
-        latest, every = unit.latest_attempts(ids), unit.attempts_of(ids)
-        failed = unit.memories(ids)
+        latest, every = unit.get_latest_attempts(ids), unit.list_attempts_of_jobs(ids)
+        failed = unit.get_previous_attempts(ids)
     assert {job_id: one.verb for job_id, one in latest.items()} == dict(
         zip(ids, ["succeed"] * 15 + ["retry"] * 5, strict=True)
     )
@@ -125,20 +125,20 @@ def test_its_token_stays_what_it_was_when_tokens_are_lifted(store):
     lease = running(store)
     finish(store, lease)
     with store.begin() as unit:
-        unit.lift_tokens(1000)
+        unit.raise_tokens(1000)
     assert [one.token for one in attempts(store, lease.id)] == [1]
 
 
 def test_it_is_counted_as_such_also_when_tokens_are_lifted(store):
     finish(store, running(store))
     asked = InsightScope(
-        low="", since=0, width=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100
+        low="", since=0, age_step=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100
     )
     counted = []
     for _ in range(2):
         with store.begin() as unit:
-            counted.append([(one.ended, one.attempts) for one in unit.tally(asked).ended])
-            unit.lift_tokens(1000)
+            counted.append([(one.ended, one.attempts) for one in unit.count_insight(asked).ended])
+            unit.raise_tokens(1000)
     assert counted == [[("returned", 1)]] * 2
 
 
@@ -146,5 +146,5 @@ def test_it_leaves_with_its_job(store):
     lease = running(store)
     finish(store, lease)
     with store.begin() as unit:
-        assert unit.prune("succeeded", unit.now() + 1, 10, kind=None, except_kinds=())
+        assert unit.prune_jobs("succeeded", unit.now() + 1, 10, kind=None, except_kinds=())
     assert attempts(store, lease.id) == []

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from mulligan.batches import completion as batching
-from mulligan.batches.rules import reckoned
+from mulligan.batches.rules import compute_outcome
 from mulligan.batches.service import Batches, new_batch
 from mulligan.config import read_settings
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import IllegalMove, MulliganError
-from mulligan.core.job import SECOND
 from mulligan.jobs import repair as recover
 from mulligan.jobs.service import Jobs
 from support.store import (
@@ -46,12 +46,12 @@ class Walk:
 
     def members(self, *states):
         with self.store.read() as unit:
-            rows = unit.page({"batch_id": self.id}, 1000, None)
+            rows = unit.list_jobs({"batch_id": self.id}, 1000, None)
         return [row for row in rows if row.state in states]
 
     def add(self):
         with self.store.begin() as unit:
-            row = unit.batch_to_join(self.id)
+            row = unit.get_batch_for_share(self.id)
         if row.sealed_at is None:
             must = self.rng.random() < 0.1
             insert(self.store, *jobs(self.rng.randint(1, 4), batch_id=self.id, must_have=must))
@@ -93,7 +93,7 @@ class Walk:
         self.store.shift_clock(600 * SECOND)
 
     def sweep(self):
-        batching.sweep(self.store)
+        batching.sweep_batches(self.store)
 
     def step(self):
         acts = (
@@ -119,8 +119,8 @@ class Walk:
         """An outcome is there if and only if it should be, as upkeep would leave it, and was told once."""
         self.sweep()
         with self.store.read() as unit:
-            row, counts = unit.batch(self.id), batching.counts_of(unit, [self.id])[self.id]
-            told = [event.type for event in unit.batch_story(self.id)]
+            row, counts = unit.get_batch(self.id), batching.load_counts(unit, [self.id])[self.id]
+            told = [event.type for event in unit.list_batch_events(self.id)]
         assert (row.outcome is not None) == (row.sealed_at is not None and not counts.unfinished)
         assert len(OUTCOMES.intersection(told)) <= row.generation
         outcomes = [name for name in told if name in OUTCOMES]
@@ -149,7 +149,7 @@ def test_at_every_step_a_batch_is_what_its_members_make_of_it(store, seed):
                 row.generation,
             )
             if row.outcome is not None and fresh:
-                assert row.outcome == reckoned(counts, row.tolerance), path
+                assert row.outcome == compute_outcome(counts, row.tolerance), path
             if before is not None and before.expired_at is not None:
                 assert (row.outcome, row.generation) == (before.outcome, before.generation), path
             before = row

@@ -14,7 +14,7 @@ from mulligan.config import read_settings
 from mulligan.core.errors import BatchExpired, BatchSealed, NothingFailed
 from mulligan.jobs.service import Jobs
 from mulligan.storage import open_store
-from mulligan.storage.sql import load
+from mulligan.storage.sql import load_statement
 from mulligan.worker import upkeep
 from support.store import (
     FATAL,
@@ -69,15 +69,15 @@ def begun(store, members=0, *, sealed=False, **said):
 
 def told(store, batch_id):
     with store.read() as unit:
-        return [event.type.removeprefix("batch.") for event in unit.batch_story(batch_id)]
+        return [event.type.removeprefix("batch.") for event in unit.list_batch_events(batch_id)]
 
 
 def row_of(store, batch_id):
     with store.read() as unit:
-        return unit.batch(batch_id)
+        return unit.get_batch(batch_id)
 
 
-# -- at the same moment -------------------------------------------------------------------------------
+# -- at the same moment --------------------------------------------------------------------------
 def two_last_members_at_once(store, times):
     for _ in range(times):
         batch_id, (one, other) = begun(store, 2, sealed=True)
@@ -141,7 +141,7 @@ def test_retries_and_endings_at_once_do_not_wait_in_a_circle(store, batches):
 
 def queued(store, batch_id):
     with store.read() as unit:
-        return [job.id for job in unit.page({"batch_id": batch_id, "state": "queued"}, 100, None)]
+        return [job.id for job in unit.list_jobs({"batch_id": batch_id, "state": "queued"}, 100, None)]
 
 
 def pressed(batches, batch_id):
@@ -167,10 +167,10 @@ def cancelled(batches, batch_id):
 
 def ended(store, batch_id):
     with store.read() as unit:
-        return not unit.page({"batch_id": batch_id, "state": "running"}, 1, None)
+        return not unit.list_jobs({"batch_id": batch_id, "state": "running"}, 1, None)
 
 
-# -- who adds delays nobody ---------------------------------------------------------------------------
+# -- who adds delays nobody ----------------------------------------------------------------------
 def settle_while_a_caller_adds(store, store_url, seconds):
     """End jobs while a caller's transaction adds members. A blocked ending would wait for ever: the
     caller commits only afterwards.
@@ -179,8 +179,8 @@ def settle_while_a_caller_adds(store, store_url, seconds):
     others = take(store, *[one.id for one in insert(store, *jobs(5))])
     with closing(open_store(store_url)) as caller, caller.transaction() as connection:
         unit = caller.join(connection)
-        assert unit.batch_to_join(batch_id) is not None
-        unit.insert(jobs(50, batch_id=batch_id), announce=False)
+        assert unit.get_batch_for_share(batch_id) is not None
+        unit.insert_jobs(jobs(50, batch_id=batch_id), announce=False)
         ends = time.monotonic() + seconds
         for lease in (*leases, *others):
             finish(store, lease)
@@ -208,10 +208,10 @@ def test_upkeep_waits_for_nobody_who_adds(postgres, postgres_url):
     batch_id, _ = begun(postgres, expires_in=60)
     postgres.shift_clock(61 * 1_000_000)
     with closing(open_store(postgres_url)) as caller, caller.transaction() as connection:
-        assert caller.join(connection).batch_to_join(batch_id) is not None
-        Background(lambda: batching.sweep(postgres)).answer(10)
+        assert caller.join(connection).get_batch_for_share(batch_id) is not None
+        Background(lambda: batching.sweep_batches(postgres)).answer(10)
         assert row_of(postgres, batch_id).sealed_at is None
-    batching.sweep(postgres)
+    batching.sweep_batches(postgres)
     assert told(postgres, batch_id) == ["sealed", "ready", "expired"]
 
 
@@ -222,26 +222,26 @@ def test_a_running_member_that_adds_cannot_end_before_its_members_are_there(post
             unit = caller.join(connection)
             assert unit.holds_lease(lease.id, lease.worker, lease.token, batch_id)
             with postgres.begin() as other:  # what the attempt still tells is not kept waiting
-                assert other.checkpoint(lease.id, lease.worker, lease.token, "half", "1")
-                other.progress(lease.worker, [(lease.id, lease.token, 0.5, "half")])
+                assert other.save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
+                other.update_progress(lease.worker, [(lease.id, lease.token, 0.5, "half")])
             ending = Background(lambda: finish(postgres, lease))
             until(lambda: waits_for_a_lock(postgres), 10, "its end waits")
-            (child,) = unit.insert(jobs(1, batch_id=batch_id), announce=False)
+            (child,) = unit.insert_jobs(jobs(1, batch_id=batch_id), announce=False)
         ending.answer()
     assert row_of(postgres, batch_id).outcome is None
     finish(postgres, take(postgres, child.id))
     assert told(postgres, batch_id) == ["sealed", "ready"]
 
 
-# -- upkeep -------------------------------------------------------------------------------------------
+# -- upkeep --------------------------------------------------------------------------------------
 def test_an_end_that_nobody_noticed_is_noticed_by_upkeep_once(store):
     batch_id, [lease] = begun(store, 1, sealed=True)
     finish(store, lease)
     sql(store, "UPDATE {p}batch_progress SET outcome = NULL, outcome_at = NULL")
     sql(store, "DELETE FROM {p}event WHERE type = 'batch.ready'")
-    together(*[lambda: batching.sweep(store)] * 4)
+    together(*[lambda: batching.sweep_batches(store)] * 4)
     assert told(store, batch_id) == ["sealed", "ready"]
-    assert batching.sweep(store) == 0
+    assert batching.sweep_batches(store) == 0
 
 
 def test_a_batch_that_upkeep_cannot_see_to_stops_no_other(store, caplog):
@@ -250,10 +250,10 @@ def test_a_batch_that_upkeep_cannot_see_to_stops_no_other(store, caplog):
     for batch_id in (bad, good):
         with store.transaction() as connection:
             store.join(connection).seal_batch(batch_id)
-    batching.sweep(store)
+    batching.sweep_batches(store)
     assert told(store, good) == ["sealed", "ready"]
     assert row_of(store, bad).outcome is None
-    assert "upkeep cannot see to it" in caplog.text
+    assert "upkeep failed" in caplog.text
 
 
 def test_members_whose_worker_is_lost_end_their_batch_like_any(store):
@@ -272,7 +272,7 @@ def test_deadlines_of_several_members_end_their_batches_together(store):
         batches_of(store).seal(batch_id)
     store.shift_clock(61 * 1_000_000)
     assert sum(together(*[lambda: upkeep.expire_deadlines(store)] * 3)) == 12
-    batching.sweep(store)  # who passed rows over may have looked before the others ended
+    batching.sweep_batches(store)  # who passed rows over may have looked before the others ended
     assert [told(store, batch_id) for batch_id in ids] == [["sealed", "failed"]] * 3
 
 
@@ -282,12 +282,12 @@ def test_an_end_that_does_not_wait_leaves_a_batch_in_another_hand_to_upkeep(post
         assert holder.lock_batches([batch_id]) == [batch_id]
         with postgres.begin() as unit:
             assert unit.lock_batches([batch_id], wait=False) == []
-            batching.complete(unit, [batch_id], wait=False)
+            batching.complete_batches(unit, [batch_id], wait=False)
     finish(postgres, lease)
     assert told(postgres, batch_id) == ["sealed", "ready"]
 
 
-# -- what the database itself refuses -----------------------------------------------------------------
+# -- what the database itself refuses ------------------------------------------------------------
 @pytest.mark.parametrize(
     "change",
     [
@@ -309,20 +309,20 @@ def test_what_makes_no_sense_is_refused_by_the_database(store, change):
 def test_a_batch_has_one_outcome_per_generation(store):
     batch_id, _ = begun(store, sealed=True)
     with store.begin() as unit:
-        assert not unit.end_batch(batch_id, 1, "failed")
+        assert not unit.complete_batch(batch_id, 1, "failed")
         assert unit.reopen_batch(batch_id) == 2
         assert unit.reopen_batch(batch_id) is None
-        assert not unit.end_batch(batch_id, 1, "failed")
-        assert unit.end_batch(batch_id, 2, "failed")
+        assert not unit.complete_batch(batch_id, 1, "failed")
+        assert unit.complete_batch(batch_id, 2, "failed")
     assert (row_of(store, batch_id).outcome, row_of(store, batch_id).previous) == (
         "failed",
         "ready",
     )
 
 
-# -- retention ----------------------------------------------------------------------------------------
+# -- retention -----------------------------------------------------------------------------------
 def prune(store, keep=3600.0):
-    return batching.prune(store, keep)
+    return batching.prune_batches(store, keep)
 
 
 def test_members_leave_together_with_their_batch_and_leave_a_record(store):
@@ -331,7 +331,7 @@ def test_members_leave_together_with_their_batch_and_leave_a_record(store):
     finish(store, leases[2], FATAL)
     store.shift_clock(HOUR - 60_000_000)
     with store.begin() as unit:
-        assert unit.prune("succeeded", unit.now(), 100, kind=None, except_kinds=[]) == []
+        assert unit.prune_jobs("succeeded", unit.now(), 100, kind=None, except_kinds=[]) == []
     assert prune(store) == 0
     store.shift_clock(120_000_000)
     assert prune(store) == 4
@@ -348,7 +348,7 @@ def test_a_batch_that_expires_stays_for_as_long_after_that(store):
     store.shift_clock(HOUR + 60_000_000)
     assert prune(store) == 0
     store.shift_clock(HOUR)
-    batching.sweep(store)
+    batching.sweep_batches(store)
     assert prune(store) == 0
     store.shift_clock(HOUR + 60_000_000)
     assert prune(store) == 1
@@ -385,7 +385,7 @@ def test_a_name_that_older_versions_took_for_a_batch_harms_nobody(store):
     finish(store, lease, FATAL)
     assert get(store, lease.id).state == "dead"
     with store.read() as unit:
-        assert unit.batch("spring") is None
+        assert unit.get_batch("spring") is None
 
 
 def take_one(store, **changes):
@@ -393,14 +393,14 @@ def take_one(store, **changes):
     return take(store, insert(store, a_job(**changes))[0].id)
 
 
-# -- the price ----------------------------------------------------------------------------------------
+# -- the price -----------------------------------------------------------------------------------
 def test_jobs_without_a_batch_ask_nothing_about_batches(store, monkeypatch):
     open_worker(store)
     leases = take(store, *[one.id for one in insert(store, *jobs(5))])
     asked = []
-    for name in ("lock_batches", "ended_batches", "batch"):
+    for name in ("lock_batches", "list_completable_batches", "get_batch"):
         monkeypatch.setattr(
-            f"mulligan.storage.batch_queries.SqlBatching.{name}",
+            f"mulligan.storage.batch_queries.SqlBatchQueries.{name}",
             lambda *_, name=name, **__: asked.append(name),
         )
     finish(store, leases[:3], RETURNED)
@@ -411,23 +411,23 @@ def test_jobs_without_a_batch_ask_nothing_about_batches(store, monkeypatch):
 @pytest.mark.parametrize(
     ("verb", "index"),
     [
-        ("ended_batches", "job_for_batch"),
-        ("batch_counts", "job_for_batch"),
-        ("batch_members", "job_for_batch"),
-        ("batch_twins", "job_for_key"),
-        ("batches_waiting", "batch_for_sweep"),
-        ("batches_late", "batch_for_expiry"),
-        ("batches_leaving", "batch_for_retention"),
-        ("batch_story", "event_for_batch"),
+        ("list_completable_batches", "job_for_batch"),
+        ("count_batch_members", "job_for_batch"),
+        ("lock_batch_members", "job_for_batch"),
+        ("find_batch_members_by_key", "job_for_key"),
+        ("list_batches_to_complete", "batch_for_sweep"),
+        ("list_batches_to_expire", "batch_for_expiry"),
+        ("list_prunable_batches", "batch_for_retention"),
+        ("list_batch_events", "event_for_batch"),
     ],
 )
 def test_each_question_has_its_index(store, verb, index):
     begun(store, 3)
     with store.begin() as unit:
-        lists = {name: unit.ids(["x"]) for name in ("ids", "keys", "states")}
-    said = {**lists, "now": 1, "id": "x", "batch_id": "x", "most": 5, "before": 5}
+        lists = {name: unit.array_param(["x"]) for name in ("ids", "keys", "states")}
+    said = {**lists, "now": 1, "id": "x", "batch_id": "x", "limit": 5, "before": 5}
     dialect = "postgres" if is_postgres(store) else "sqlite"
-    statement = load(verb, dialect, prefix(store))
+    statement = load_statement(verb, dialect, prefix(store))
     with store.transaction() as connection:
         if dialect == "postgres":
             connection.execute("SET LOCAL enable_seqscan = off")

@@ -42,7 +42,7 @@ def rows_of(store, kind):
 
 def log(store, cursor=0, limit=100_000):
     with store.read() as unit:
-        return unit.events_after(cursor, limit)
+        return unit.list_events_after(cursor, limit)
 
 
 def ended(store, many, **options):
@@ -180,7 +180,7 @@ def test_a_stretch_may_end_inside_a_bundle(store):
         seen = [
             event.id
             for start in range(0, top, 7)
-            for event in unit.events_of(
+            for event in unit.list_events_of_types(
                 ["job.started", "job.succeeded"], start, min(start + 7, top), 1000
             )
         ]
@@ -196,7 +196,7 @@ def test_what_is_counted_is_every_event_once_wherever_a_turn_ends(store, most):
     with store.read() as unit:
         cursor, top = 0, unit.newest_event()
         while cursor < top:
-            cursor, news = unit.news_after(cursor, most)
+            cursor, news = unit.list_events_to_count(cursor, most)
             for _, kind, *rest in news:
                 if kind in counted:
                     counted[kind] += rest[2] if len(rest) > 2 else 1
@@ -204,13 +204,13 @@ def test_what_is_counted_is_every_event_once_wherever_a_turn_ends(store, most):
 
 
 def test_a_row_tells_of_no_more_than_a_thousand(store):
-    enqueue(store, 2 * bundles.MOST + 1)
+    enqueue(store, 2 * bundles.BUNDLE_LIMIT + 1)
     assert sorted(rows_of(store, "job.queued"), key=lambda n: n or 1) == [
         None,
-        bundles.MOST,
-        bundles.MOST,
+        bundles.BUNDLE_LIMIT,
+        bundles.BUNDLE_LIMIT,
     ]
-    assert len(log(store)) == 2 * bundles.MOST + 1
+    assert len(log(store)) == 2 * bundles.BUNDLE_LIMIT + 1
 
 
 def test_sets_told_side_by_side_share_no_id(store):
@@ -234,7 +234,7 @@ def test_ids_of_a_bundle_that_left_are_not_given_again(store):
 
 def test_a_bundle_that_is_rolled_back_tells_nothing(store):
     with undone(store.begin()) as unit:
-        unit.insert(jobs(5), announce=True)
+        unit.insert_jobs(jobs(5), announce=True)
     assert log(store) == []
 
 
@@ -244,18 +244,18 @@ def test_a_reader_waits_for_a_bundle_that_is_still_being_written(store):
     enqueue(store, 20)
     seen = log(store)[-1].id
     with store.begin() as unit:
-        unit.insert(jobs(20), announce=True)
+        unit.insert_jobs(jobs(20), announce=True)
         Background(lambda: enqueue(store, 20)).answer()
         assert log(store, seen) == []
     assert len(log(store, seen)) == 40
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_not_even_the_very_first_event_is_passed_while_it_is_being_written(store, alone):
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_not_even_the_very_first_event_is_passed_while_it_is_being_written(store, autocommit):
     if not is_postgres(store):
         pytest.skip("SQLite has one writer")
     with psycopg.connect(store.dsn) as connection:
-        PostgresTransaction(connection, store, alone=alone).insert(jobs(1), announce=True)
+        PostgresTransaction(connection, store, autocommit=autocommit).insert_jobs(jobs(1), announce=True)
         enqueue(store)
         with store.read() as unit:
             assert unit.newest_event() == 0

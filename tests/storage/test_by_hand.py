@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.core.event import OURSELVES, EventType, NewEvent
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
+from mulligan.core.event import SYSTEM_ACTORS, EventType, NewEvent
 from mulligan.storage.access_queries import AuditFilter
-from mulligan.storage.sql import load
+from mulligan.storage.sql import load_statement
 from support.store import HOUR, enqueue, migrated, now, sql, unique_job
 
 DAY = 24 * HOUR
@@ -28,12 +28,12 @@ def tell(store, *actors, kind=EventType.QUEUE_CHANGED, owner="", job_id=None):
 
 def actors(store):
     with store.read() as unit:
-        return [event.actor for event in unit.events_after(0, 1000)]
+        return [event.actor for event in unit.list_events_after(0, 1000)]
 
 
 def deeds(store, *types, limit=100, **asked):
     with store.read() as unit:
-        return [event.actor for event in unit.deeds(AuditFilter(**asked), types, limit)]
+        return [event.actor for event in unit.list_audit_events(AuditFilter(**asked), types, limit)]
 
 
 @pytest.mark.security("S53")
@@ -46,7 +46,7 @@ def test_an_event_is_never_changed_afterwards(store, change):
 
 
 def test_people_are_all_who_are_not_ourselves(store):
-    tell(store, *sorted(OURSELVES))
+    tell(store, *sorted(SYSTEM_ACTORS))
     enqueue(store)
     tell(store, "w_1", kind=EventType.JOB_STALE_REFUSED)
     assert deeds(store) == []
@@ -56,8 +56,8 @@ def test_people_are_all_who_are_not_ourselves(store):
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_the_statement_and_the_code_mean_the_same_people(dialect):
-    statement = load("deeds", dialect, "")
-    assert ", ".join(f"'{actor}'" for actor in sorted(OURSELVES)) in statement
+    statement = load_statement("list_audit_events", dialect, "")
+    assert ", ".join(f"'{actor}'" for actor in sorted(SYSTEM_ACTORS)) in statement
 
 
 def test_actions_are_found_by_who_when_what_and_whose(store):
@@ -74,7 +74,7 @@ def test_actions_are_found_by_who_when_what_and_whose(store):
     assert deeds(store, owner="acme") == deeds(store, job_id="j1") == ["ann"]
     assert deeds(store, limit=1) == ["ann"]
     with store.read() as unit:
-        newest = unit.deeds(AuditFilter(), (), 1)[0]
+        newest = unit.list_audit_events(AuditFilter(), (), 1)[0]
     assert deeds(store, before=newest.id) == ["bob", "ann"]
 
 
@@ -84,11 +84,11 @@ def test_what_people_did_outlives_the_rest(store):
     tell(store, "upkeep")
     with store.begin() as unit:
         assert unit.prune_events(unit.now() - DAY, 100) == 3
-        assert unit.prune_deeds(unit.now() - 3 * DAY, 100) == 0
+        assert unit.prune_audit_events(unit.now() - 3 * DAY, 100) == 0
     assert actors(store) == ["ann", "upkeep"]
     store.shift_clock(2 * DAY)
     with store.begin() as unit:
-        assert unit.prune_deeds(unit.now() - 3 * DAY, 100) == 1
+        assert unit.prune_audit_events(unit.now() - 3 * DAY, 100) == 1
     assert actors(store) == ["upkeep"]
 
 
@@ -107,32 +107,32 @@ def test_two_who_prune_at_once_lose_nothing_and_go_back_nowhere(store):
     with store.begin() as unit:
         before = unit.now() - DAY
         unit.prune_events(before, 2)
-        unit.rows("lift_events_floor", floor="1")
+        unit.rows("raise_pruned_event_id", floor="1")
         assert unit.prune_events(before, 100) == 1
     assert actors(store) == ["ann"]
 
 
 def test_a_meter_of_an_owner_is_forgotten_once_it_is_full_again(store):
     with store.begin() as unit:
-        unit.meters([("owner", "acme"), ("queue", "pdf")])
-        unit.forget_meters(unit.now())
+        unit.lock_token_buckets([("owner", "acme"), ("queue", "pdf")])
+        unit.delete_old_token_buckets(unit.now())
     assert sql(store, "SELECT scope FROM {p}meter") == [("queue",)]
 
 
 def test_whose_a_key_is(store):
     job = unique_job("k", unique_for=60 * SECOND)
     with store.begin() as unit:
-        unit.insert([job], announce=True)
-        assert unit.key_holder(job.unique_hash) == job.id
-        assert not unit.free_key(job.unique_hash)
+        unit.insert_jobs([job], announce=True)
+        assert unit.find_unique_holder(job.unique_hash) == job.id
+        assert not unit.release_expired_key(job.unique_hash)
     store.shift_clock(61 * SECOND)
     with store.begin() as unit:
-        assert unit.key_holder(job.unique_hash) is None
-        assert unit.free_key(job.unique_hash)
-        assert not unit.free_key(job.unique_hash)
+        assert unit.find_unique_holder(job.unique_hash) is None
+        assert unit.release_expired_key(job.unique_hash)
+        assert not unit.release_expired_key(job.unique_hash)
 
 
-ASKED = {**AuditFilter()._asdict(), "whatever": True, "most": 50}
+ASKED = {**AuditFilter()._asdict(), "all_types": True, "limit": 50}
 
 
 def test_a_few_actions_are_found_among_many_events_without_reading_those(postgres_url):
@@ -141,7 +141,7 @@ def test_a_few_actions_are_found_among_many_events_without_reading_those(postgre
         tell(store, "ann", "bob")
         with store.transaction() as connection:
             connection.execute('ANALYZE "mulligan".event')
-            statement = "EXPLAIN " + load("deeds", "postgres", '"mulligan".')
+            statement = "EXPLAIN " + load_statement("list_audit_events", "postgres", '"mulligan".')
             plan = "\n".join(
                 row[0] for row in connection.execute(statement, {**ASKED, "types": "{}"})
             )
@@ -152,6 +152,6 @@ def test_the_same_on_sqlite(sqlite_url):
     with migrated(sqlite_url) as store:
         enqueue(store, 10)
         with store.transaction() as connection:
-            statement = "EXPLAIN QUERY PLAN " + load("deeds", "sqlite", "mulligan_")
+            statement = "EXPLAIN QUERY PLAN " + load_statement("list_audit_events", "sqlite", "mulligan_")
             plan = [str(row) for row in connection.execute(statement, {**ASKED, "types": "[]"})]
         assert any("event_for_audit" in line for line in plan), plan

@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
-from mulligan.core.job import SECOND, Gate, Lane
-from mulligan.worker.claim import Claimer, memories
+from mulligan.core.durations import SECOND
+from mulligan.core.job import Gate, Lane
+from mulligan.worker.claim import Claimer, load_previous_attempts
 from support.store import (
     FAILED,
     HOUR,
@@ -48,7 +49,7 @@ def gate(store, scope, key, until=None):
         unit.close_gate(Gate(scope, key, unit.now(), until, "closed", "a person"))
 
 
-# -- order ------------------------------------------------------------------------------------------
+# -- order ---------------------------------------------------------------------------------------
 @pytest.mark.seed("000-29")
 def test_lower_priority_numbers_go_first_then_the_earlier_time_then_the_earlier_id(store):
     early, late = now(store) - 2 * HOUR, now(store) - HOUR
@@ -102,10 +103,10 @@ def test_take_passes_over_what_cannot_be_taken_and_goes_on_to_the_next(store):
     sql(store, "UPDATE {p}job SET deadline_at = 1 WHERE id = :id", {"id": ids[0]})
     take(store, ids[1])
     with store.begin() as unit:
-        assert [lease.id for lease in unit.take("w1", ids, 3)] == ids[2:5]
+        assert [lease.id for lease in unit.claim_jobs("w1", ids, 3)] == ids[2:5]
 
 
-# -- when not -----------------------------------------------------------------------------------------
+# -- when not ------------------------------------------------------------------------------------
 @pytest.mark.seed("000-27")
 def test_nothing_starts_before_its_time_not_even_by_name(store):
     (later,) = enqueue(store, delay=60 * SECOND)
@@ -194,17 +195,17 @@ def test_the_longer_closure_stands(store, first, second, stands):
     for length in (first, second):
         gate(store, "kind", "mail", None if length is None else at + length * SECOND)
     with store.read() as unit:
-        (found,) = unit.gates()
+        (found,) = unit.list_gates()
     assert found.until == (None if stands is None else at + stands * SECOND)
 
 
-# -- each once ----------------------------------------------------------------------------------------
+# -- each once -----------------------------------------------------------------------------------
 def test_two_who_saw_the_same_candidates_take_each_job_once(store):
     """Between one worker's choice and its claim another may claim the same rows (reliability 11)."""
     open_worker(store, "w2")
     ids = enqueue(store, 20)
     with store.begin() as unit:
-        seen = [job_id for _, _, job_id, _ in unit.candidates([("default|render||0", 0)], 20)]
+        seen = [job_id for _, _, job_id, _ in unit.list_due_jobs([("default|render||0", 0)], 20)]
     first, second = together(lambda: take(store, *seen), lambda: take(store, *seen, worker="w2"))
     assert sorted(lease.id for lease in first + second) == ids
 
@@ -224,7 +225,7 @@ def test_many_workers_claim_two_thousand_jobs_each_exactly_once(store):
     taken = [one for mine in together(*[lambda w=w: drain(w) for w in workers]) for one in mine]
     assert sorted(taken) == [(job_id, 1) for job_id in ids]
     with store.read() as unit:
-        assert dict(unit.counts(10_000))["succeeded"] == 2000
+        assert dict(unit.count_jobs_by_state(10_000))["succeeded"] == 2000
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
@@ -232,7 +233,7 @@ def test_who_meets_locked_rows_passes_on_at_once(store):
     open_worker(store, "w2")
     ids = enqueue(store, 20)
     with store.begin() as unit:
-        assert len(unit.take("w1", ids, 10)) == 10
+        assert len(unit.claim_jobs("w1", ids, 10)) == 10
         other = Background(lambda: claim(store, 10, worker="w2"))
         assert [lease.id for lease in other.answer()] == ids[10:]
 
@@ -244,13 +245,13 @@ def test_one_lane_is_taken_in_order_up_to_the_limit_by_an_open_worker_only(store
         one.id for one in insert(store, *[a_job(run_at=time) for time in times], a_job(priority=1))
     ]
     with store.begin() as unit:
-        assert unit.take_due("nobody", "default|render||0", 0, 9) == []
-        assert [lease.id for lease in unit.take_due("w1", "default|render||0", 0, 2)] == [
+        assert unit.claim_from_lane("nobody", "default|render||0", 0, 9) == []
+        assert [lease.id for lease in unit.claim_from_lane("w1", "default|render||0", 0, 2)] == [
             ids[0],
             ids[2],
         ]
-        assert [lease.id for lease in unit.take_due("w1", "default|render||0", 0, 2)] == [ids[1]]
-        assert unit.take_due("w1", "default|render||0", 0, 2) == []
+        assert [lease.id for lease in unit.claim_from_lane("w1", "default|render||0", 0, 2)] == [ids[1]]
+        assert unit.claim_from_lane("w1", "default|render||0", 0, 2) == []
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
@@ -258,7 +259,7 @@ def test_who_meets_locked_rows_of_one_lane_passes_on_at_once(store):
     open_worker(store, "w2")
     ids = enqueue(store, 20)
     with store.begin() as unit:
-        assert len(unit.take_due("w1", "default|render||0", 0, 10)) == 10
+        assert len(unit.claim_from_lane("w1", "default|render||0", 0, 10)) == 10
         other = Background(lambda: claim(store, 10, worker="w2"))
         assert [lease.id for lease in other.answer()] == ids[10:]
 
@@ -278,20 +279,20 @@ def test_a_claim_whose_answer_was_lost_can_be_looked_up(store):
     ids = enqueue(store, 3)
     leases = claim(store, 2)
     with store.read() as unit:
-        assert sorted(unit.claimed("w1")) == sorted(leases)
-        assert unit.claimed("w2") == []
+        assert sorted(unit.list_leases("w1")) == sorted(leases)
+        assert unit.list_leases("w2") == []
     assert state_of(store, ids[2]) == "queued"
 
 
 def test_the_claim_of_a_transaction_that_fails_never_happened(store):
     (job_id,) = enqueue(store)
     with undone(store.begin()) as unit:
-        assert unit.take("w1", [job_id], 1)
+        assert unit.claim_jobs("w1", [job_id], 1)
     assert get(store, job_id)[4:6] == ("queued", 0)
     assert claim(store)[0].token == 1
 
 
-# -- lanes --------------------------------------------------------------------------------------------
+# -- lanes ---------------------------------------------------------------------------------------
 def test_the_look_lists_each_lane_and_priority_once_with_its_earliest_time(store):
     at = now(store)
     wanted = {
@@ -310,7 +311,7 @@ def test_the_look_lists_each_lane_and_priority_once_with_its_earliest_time(store
         ],
     )
     with store.read() as unit:
-        look = unit.look()
+        look = unit.read_claim_state()
     assert sorted(look.lanes) == sorted(
         (Lane(queue, kind, uses, retry=False).key, priority, min(times))
         for (queue, kind, uses, priority), times in wanted.items()
@@ -321,7 +322,7 @@ def test_the_look_does_not_list_what_does_not_wait(store):
     enqueue(store, 3)
     finish(store, claim(store, 3)[:2])
     with store.read() as unit:
-        assert unit.look().lanes == []
+        assert unit.read_claim_state().lanes == []
 
 
 def test_candidates_are_due_ordered_and_bounded(store):
@@ -329,13 +330,13 @@ def test_candidates_are_due_ordered_and_bounded(store):
     times = [at - 3, at - 1, at - 2, at + HOUR]
     ids = [one.id for one in insert(store, *[a_job(run_at=time) for time in times])]
     with store.read() as unit:
-        assert unit.candidates([("default|render||0", 0), ("no|such||0", 3)], 10) == [
+        assert unit.list_due_jobs([("default|render||0", 0), ("no|such||0", 3)], 10) == [
             (0, at - 3, ids[0], "default|render||0"),
             (0, at - 2, ids[2], "default|render||0"),
             (0, at - 1, ids[1], "default|render||0"),
         ]
-        assert len(unit.candidates([("default|render||0", 0)], 2)) == 2
-        assert unit.candidates([], 5) == []
+        assert len(unit.list_due_jobs([("default|render||0", 0)], 2)) == 2
+        assert unit.list_due_jobs([], 5) == []
 
 
 def test_retries_wait_in_a_lane_of_their_own_and_get_their_share(store):
@@ -354,15 +355,15 @@ def ended_once(store, quick):
     return job_id
 
 
-# -- what a later attempt knows -------------------------------------------------------------------------
+# -- what a later attempt knows ------------------------------------------------------------------
 def test_memories_are_the_checkpoints_and_the_last_failure(store):
     fresh, clean = enqueue(store, 2)
     job_id = ended(store, FAILED)
     lease = once_more(store, job_id)
     with store.begin() as unit:
-        assert unit.checkpoint(*lease[:1], "w1", lease.token, "page", "17")
-        assert unit.checkpoint(*lease[:1], "w1", lease.token, "page", "18")
-        memories = unit.memories([fresh, clean, job_id])
+        assert unit.save_checkpoint(*lease[:1], "w1", lease.token, "page", "17")
+        assert unit.save_checkpoint(*lease[:1], "w1", lease.token, "page", "18")
+        memories = unit.get_previous_attempts([fresh, clean, job_id])
     assert set(memories) == {job_id}
     assert memories[job_id].checkpoints == {"page": "18"}
     assert memories[job_id].previous["code"] == "BOOM"
@@ -372,9 +373,9 @@ def test_memories_are_the_checkpoints_and_the_last_failure(store):
 def test_what_earlier_attempts_left_is_read_only_for_kinds_that_could_look_at_it(store):
     lease = once_more(store, ended(store, FAILED))
     with store.begin() as unit:
-        assert set(memories(unit, [lease])) == {lease.id}
-        assert set(memories(unit, [lease], frozenset({lease.kind}))) == {lease.id}
-        assert memories(unit, [lease], frozenset({"another"})) == {}
+        assert set(load_previous_attempts(unit, [lease])) == {lease.id}
+        assert set(load_previous_attempts(unit, [lease], frozenset({lease.kind}))) == {lease.id}
+        assert load_previous_attempts(unit, [lease], frozenset({"another"})) == {}
 
 
 def test_a_hint_comes_soon_after_an_insert(store):

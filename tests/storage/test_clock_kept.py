@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.storage import open_store
 from support.store import enqueue, is_postgres, now, sql
 

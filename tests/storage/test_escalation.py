@@ -10,7 +10,7 @@ import pytest
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Outcome
 from mulligan.core.job import Lane
-from mulligan.guards.limits import share_of
+from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair as recover
 from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec
 from mulligan.retries.backoff import Fixed
@@ -20,7 +20,7 @@ from mulligan.worker.settle import settle
 from support.store import (
     FATAL,
     RETURNED,
-    a_failure,
+    make_failure,
     attempts,
     claim,
     finish,
@@ -37,7 +37,7 @@ QUEUES = {"turns": QueueSpec("turns", fair=True)}
 LAYERS = EffectivePolicies(
     RetrySection(), {"render": KindSpec("render", policy=LADDER.to_json())}, QUEUES
 )
-TOO_LARGE = Outcome(Ended.FAILED, failure=a_failure(Cls.RESOURCE, "OOM"))
+TOO_LARGE = Outcome(Ended.FAILED, failure=make_failure(Cls.RESOURCE, "OOM"))
 
 
 def lane_of(store, job_id):
@@ -51,7 +51,7 @@ def test_a_job_that_moved_is_found_in_its_new_lane_and_nowhere_else(store):
     assert (row.queue, row.state) == ("big", "queued")
     assert lane_of(store, lease.id) == Lane("big", "render", "bucket", True).key
     with store.read() as unit:
-        assert [key for key, _, _ in unit.look().lanes] == ["big|render|bucket|1"]
+        assert [key for key, _, _ in unit.read_claim_state().lanes] == ["big|render|bucket|1"]
     (again,) = claim(store)
     assert (again.queue, again.attempt) == ("big", 2)
     assert json.loads(again.counts) == {"classes": {"resource": 1}, "codes": {"OOM": 1}}
@@ -65,7 +65,7 @@ def test_a_job_that_moved_is_found_in_its_new_lane_and_nowhere_else(store):
 
 def test_the_attempt_tells_how_the_next_one_differs(store):
     lease = running(store)
-    failure = a_failure(Cls.RESOURCE, "OOM", judged={"table": "t1"}, terms={"alarm": "page"})
+    failure = make_failure(Cls.RESOURCE, "OOM", judged={"table": "t1"}, terms={"alarm": "page"})
     finish(store, lease, Outcome(Ended.FAILED, failure=failure), policies=LAYERS)
     (attempt,) = attempts(store, lease.id)
     assert json.loads(attempt.judged) == {
@@ -81,7 +81,7 @@ def test_the_attempt_tells_how_the_next_one_differs(store):
         },
     }
     assert attempt.reason.endswith(
-        "the next attempt goes to queue big with 8 kB of memory, 7 s of time and other settings (preset)"
+        "the next attempt goes to queue big with 8 kB of memory, a timeout of 7 s and other settings (preset)"
     )
 
 
@@ -94,7 +94,7 @@ def test_who_has_nothing_to_tell_stores_nothing(store):
 
 def test_several_endings_in_one_flush_keep_their_own(store):
     leases = [running(store, uses=f"d{n}", owner=f"o{n}") for n in range(3)]
-    outcomes = [TOO_LARGE, RETURNED, Outcome(Ended.FAILED, failure=a_failure())]
+    outcomes = [TOO_LARGE, RETURNED, Outcome(Ended.FAILED, failure=make_failure())]
     endings = [Ending(lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True)]
     with store.begin() as unit:
         settle(unit, endings, LAYERS, unit.now(), Random(7))
@@ -112,7 +112,7 @@ def test_a_share_comes_and_goes_with_a_fair_queue(store, before, after):
     layers = EffectivePolicies(
         RetrySection(), {"render": KindSpec("render", policy=policy.to_json())}, QUEUES
     )
-    share = share_of("acme")
+    share = owner_share("acme")
     lease = running(store, queue=before, share=share if before == "turns" else "")
     finish(store, lease, TOO_LARGE, policies=layers)
     assert (
@@ -126,7 +126,7 @@ def test_a_new_generation_begins_at_home_without_counts(store, home):
     with store.begin() as unit:
         manifest = Manifest("app", "", {}, QUEUES)
         unit.store_manifest(manifest.id, "app", "", manifest.to_json())
-    share = share_of("acme") if home == "turns" else ""
+    share = owner_share("acme") if home == "turns" else ""
     lease = running(store, queue=home, share=share)
     finish(store, lease, TOO_LARGE, policies=LAYERS)
     (again,) = claim(store)

@@ -52,14 +52,14 @@ def tell(unit, name):
 
 def read_all(store, cursor=0):
     with store.read() as unit:
-        return unit.events_after(cursor, 1_000_000)
+        return unit.list_events_after(cursor, 1_000_000)
 
 
 def names(events):
     return [event.actor for event in events]
 
 
-# -- stories --------------------------------------------------------------------------------------------
+# -- stories -------------------------------------------------------------------------------------
 def test_the_story_of_any_life_folds_to_the_row(store):
     rng = Random(20)
     for worker in ("w1", "w2"):
@@ -101,11 +101,11 @@ def test_an_event_carries_who_what_and_when(store):
 def test_what_fails_to_commit_was_never_told(store):
     with undone(store.begin()) as unit:
         tell(unit, "never")
-        unit.insert([a_job()], announce=True)
+        unit.insert_jobs([a_job()], announce=True)
     assert read_all(store) == []
 
 
-# -- the cursor -------------------------------------------------------------------------------------------
+# -- the cursor ----------------------------------------------------------------------------------
 def test_events_come_in_order_after_the_cursor_and_bounded(store):
     with store.begin() as unit:
         for n in range(10):
@@ -113,8 +113,8 @@ def test_events_come_in_order_after_the_cursor_and_bounded(store):
     events = read_all(store)
     assert names(events) == [str(n) for n in range(10)]
     with store.read() as unit:
-        assert unit.events_after(events[3].id, 3) == events[4:7]
-        assert unit.events_after(events[-1].id, 3) == []
+        assert unit.list_events_after(events[3].id, 3) == events[4:7]
+        assert unit.list_events_after(events[-1].id, 3) == []
 
 
 def test_a_reader_does_not_pass_an_event_that_is_still_to_be_committed(postgres):
@@ -161,18 +161,18 @@ def finish_in(unit, lease):
 
 def insert_alone(unit, count):
     """As it tells where the statement is a transaction."""
-    unit._alone = True
-    unit.insert(jobs(count), announce=True)
+    unit._autocommit = True
+    unit.insert_jobs(jobs(count), announce=True)
 
 
 VERBS = {
-    "insert": lambda unit, lease: unit.insert(jobs(2), announce=True),
-    "insert one": lambda unit, lease: unit.insert(jobs(1), announce=True),
+    "insert": lambda unit, lease: unit.insert_jobs(jobs(2), announce=True),
+    "insert one": lambda unit, lease: unit.insert_jobs(jobs(1), announce=True),
     "insert, alone": lambda unit, lease: insert_alone(unit, 20),
     "insert one, alone": lambda unit, lease: insert_alone(unit, 1),
-    "announce": lambda unit, lease: unit.announce(10),
-    "take": lambda unit, lease: unit.take(
-        "w1", [row.id for row in unit.page({"state": "queued"}, 5, None)], 5
+    "announce": lambda unit, lease: unit.announce_jobs(10),
+    "take": lambda unit, lease: unit.claim_jobs(
+        "w1", [row.id for row in unit.list_jobs({"state": "queued"}, 5, None)], 5
     ),
     "settle": finish_in,
     "write_events": lambda unit, lease: tell(unit, "late"),
@@ -206,7 +206,7 @@ def test_a_strangers_long_transaction_delays_nothing(postgres):
 
 def test_a_caller_who_enqueues_and_then_takes_its_time_delays_no_reader(postgres):
     with postgres.transaction() as caller:
-        postgres.join(caller).insert(jobs(3), announce=False)
+        postgres.join(caller).insert_jobs(jobs(3), announce=False)
         with postgres.begin() as unit:
             tell(unit, "ours")
         assert names(read_all(postgres)) == ["ours"]
@@ -231,7 +231,7 @@ def test_a_reader_that_runs_beside_many_writers_sees_every_event_once_and_in_ord
         while True:
             last_round = stop.is_set()
             with store.read() as unit:
-                found = unit.events_after(cursor, 50)
+                found = unit.list_events_after(cursor, 50)
             seen.extend(event.id for event in found)
             cursor = seen[-1] if seen else 0
             if last_round and not found:
@@ -244,7 +244,7 @@ def test_a_reader_that_runs_beside_many_writers_sees_every_event_once_and_in_ord
                 for _ in range(rng.randint(1, 3)):
                     tell(unit, "x")
                 if rng.random() < 0.1:
-                    unit.insert(jobs(1), announce=True)
+                    unit.insert_jobs(jobs(1), announce=True)
 
     reader = Background(follow)
     together(*[lambda seed=seed: write(seed) for seed in range(writers)])
@@ -269,7 +269,7 @@ def test_the_newest_event_is_the_last_one_a_reader_may_see(store):
         with store.begin() as unit:
             tell(unit, name)
     with store.read() as unit:
-        assert unit.newest_event() == unit.events_after(0, 10)[-1].id
+        assert unit.newest_event() == unit.list_events_after(0, 10)[-1].id
         assert unit.event_lag() == 0
 
 
@@ -281,7 +281,7 @@ def test_an_event_that_commits_late_holds_the_newest_one_back(postgres):
         with postgres.begin() as unit:
             tell(unit, "early")
         with postgres.read() as unit:
-            assert unit.newest_event() == unit.events_after(0, 10)[-1].id == 1
+            assert unit.newest_event() == unit.list_events_after(0, 10)[-1].id == 1
             assert unit.event_lag() > 0
     with postgres.read() as unit:
-        assert names(unit.events_after(0, 10)) == ["first", "late", "early"]
+        assert names(unit.list_events_after(0, 10)) == ["first", "late", "early"]

@@ -23,7 +23,7 @@ def end(store, leases, outcome):
 
 
 def long_way(monkeypatch):
-    monkeypatch.setattr(door, "_unfinished", lambda unit, decided: decided)
+    monkeypatch.setattr(door, "_write_simple_successes", lambda unit, decided: decided)
 
 
 def picture(store, job_id):
@@ -120,11 +120,11 @@ def test_only_the_plainest_go_the_short_way(store, monkeypatch):
     body = next(
         cls
         for cls in type(opened(store)).__mro__
-        if "finish" in vars(cls) and cls is not Transaction
+        if "settle_successes" in vars(cls) and cls is not Transaction
     )
-    finish = body.finish
+    finish = body.settle_successes
     monkeypatch.setattr(
-        body, "finish", lambda unit, worker, rows: went.extend(rows) or finish(unit, worker, rows)
+        body, "settle_successes", lambda unit, worker, rows: went.extend(rows) or finish(unit, worker, rows)
     )
     open_worker(store)
     enqueue(store, 4)

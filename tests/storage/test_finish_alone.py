@@ -11,7 +11,7 @@ import pytest
 from mulligan.core.attempt import Ending, Lease
 from mulligan.storage import open_store
 from mulligan.worker.fast.grouped_endings import GroupedEndings
-from mulligan.worker.settle import finish, settle
+from mulligan.worker.settle import finish_simple, settle
 from support.store import (
     FAILED,
     POLICIES,
@@ -36,8 +36,8 @@ from support.waiting import until
 def finished(store, leases, outcome=RETURNED):
     """The fences of those that were written, and of those that were left."""
     found = [leases] if isinstance(leases, Lease) else leases
-    with store.once() as unit:
-        written = finish(
+    with store.single_statement() as unit:
+        written = finish_simple(
             unit,
             [Ending(lease, outcome, 3) for lease in found],
             GroupedEndings(POLICIES, unit.now(), Random(7)),
@@ -105,7 +105,7 @@ def test_whose_fence_is_in_doubt_is_left(store, many):
 def test_a_row_that_was_written_since_ends_all_the_same(store):
     lease = running(store)
     with store.begin() as unit:
-        unit.progress("w1", [(lease.id, lease.token, 0.5, "half")])
+        unit.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
     _, rest = finished(store, lease)
     with store.begin() as unit:
         endings = [Ending(lease, RETURNED, 3)] if rest else []
@@ -118,7 +118,7 @@ def test_a_row_that_lies_where_another_lay_is_left_alone(store):
     open_worker(store)
     enqueue(store, 2)
     one, other = claim(store, 2)
-    finished(store, one._replace(lies_at=other.lies_at))
+    finished(store, one._replace(row_location=other.row_location))
     assert get(store, other.id).state == "running"
     assert attempts(store, other.id) == []
 
@@ -126,7 +126,7 @@ def test_a_row_that_lies_where_another_lay_is_left_alone(store):
 @pytest.mark.parametrize("place", [None, "(4294967295,65535)", "(0,0)"])
 def test_where_nothing_lies_nothing_is_written_and_nothing_fails(store, place):
     lease = running(store)
-    written, rest = finished(store, lease._replace(lies_at=place))
+    written, rest = finished(store, lease._replace(row_location=place))
     assert (lease.fence in written) == (get(store, lease.id).state == "succeeded")
     assert written | rest == {lease.fence}
 
@@ -137,12 +137,12 @@ def moved(unit, lease, how):
     elif how == "ended":
         settle(unit, [Ending(lease, FAILED, 3)], POLICIES, unit.now(), Random(7))
     else:
-        unit.progress("w1", [(lease.id, lease.token, 0.5, "half")])
+        unit.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
 
 
 @pytest.mark.parametrize("how", ["asked to stop", "ended", "progress"])
 def test_who_finds_a_row_in_another_hand_waits_and_then_believes_what_it_finds(store, how):
-    if not store.side_by_side:
+    if not store.concurrent_writers:
         pytest.skip("SQLite has one writer")
     lease = running(store)
     with store.begin() as unit:
@@ -175,7 +175,7 @@ def test_many_threads_that_finish_overlapping_sets_beside_a_sweep_write_each_onc
     together(*[lambda seed=seed: flush(seed) for seed in range(4)], lambda: sweep(store))
     finished(store, leases)
     with store.read() as unit:
-        assert dict(unit.counts(1000))["succeeded"] == 300
+        assert dict(unit.count_jobs_by_state(1000))["succeeded"] == 300
     assert sum(len(attempts(store, lease.id)) for lease in leases) == 300
     assert [event[2] for event in log_of(store)].count("job.succeeded") == 300
 
@@ -202,7 +202,7 @@ def test_a_stricter_default_of_the_database_makes_no_difference(ready_postgres_u
     with closing(open_store(ready_postgres_url)) as store:
         leases = [running(store) for _ in range(3)]
         with store.begin() as unit:
-            unit.progress("w1", [(leases[0].id, leases[0].token, 0.5, "half")])
+            unit.update_progress("w1", [(leases[0].id, leases[0].token, 0.5, "half")])
             ending = Background(lambda: finished(store, leases))
             until(lambda: waits_for_a_lock(store))
         written, rest = ending.answer()

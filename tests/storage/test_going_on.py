@@ -7,10 +7,11 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.attempt import Ended, Outcome
-from mulligan.core.job import SECOND, Gate, LimitRow
-from mulligan.storage.base import ClaimMark
+from mulligan.core.durations import SECOND
+from mulligan.core.job import Gate, LimitRow
+from mulligan.storage.base import ClaimPosition
 from mulligan.worker import claim as claims
-from mulligan.worker.claim import ON_TRUST, Claimer
+from mulligan.worker.claim import RESUME_FOR, Claimer
 from support.store import (
     KINDS,
     close_worker,
@@ -29,20 +30,20 @@ LANE = "default|render||0"
 @pytest.fixture(autouse=True)
 def _worker(store, monkeypatch):
     open_worker(store)
-    monkeypatch.setattr(claims, "MANY", 5)
+    monkeypatch.setattr(claims, "MIN_BULK_CLAIM", 5)
 
 
 def taken(store, claimer, n):
-    with store.once() as unit:
+    with store.single_statement() as unit:
         return [lease.id for lease in claimer.claim(unit, n).leases]
 
 
 def goes_on(store, mark=0, *, worker="w1", lane=LANE, priority=0, since=None, until=None, most=100):
     """What it takes beyond a mark."""
     moment = now(store)
-    where = ClaimMark(lane, priority, mark, since or moment - SECOND, until or moment + SECOND)
-    with store.once() as unit:
-        return [lease.id for lease in unit.take_on(worker, where, most)]
+    where = ClaimPosition(lane, priority, mark, since or moment - SECOND, until or moment + SECOND)
+    with store.single_statement() as unit:
+        return [lease.id for lease in unit.claim_from_position(worker, where, most)]
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def going(store):
     claimer = Claimer("w1", KINDS)
     ids = enqueue(store, 40)
     assert taken(store, claimer, 5) == ids[:5]
-    assert claimer.full
+    assert claimer.claimed_all
     return claimer, ids[5:]
 
 
@@ -73,7 +74,7 @@ def test_what_came_to_wait_before_the_mark_is_seen_soon(store, going):
     claimer, waiting = going
     assert taken(store, claimer, 10) == waiting[:10]
     (early,) = enqueue(store, 1, run_at=now(store) - 60 * SECOND)
-    store.shift_clock(ON_TRUST + 1)
+    store.shift_clock(RESUME_FOR + 1)
     assert taken(store, claimer, 10)[0] == early
 
 
@@ -81,7 +82,7 @@ def test_what_waits_elsewhere_is_seen_soon(store, going):
     claimer, waiting = going
     assert taken(store, claimer, 10) == waiting[:10]
     (urgent,) = enqueue(store, 1, priority=-9)
-    store.shift_clock(ON_TRUST + 1)
+    store.shift_clock(RESUME_FOR + 1)
     assert urgent in taken(store, claimer, 10)
 
 
@@ -96,7 +97,7 @@ def test_jobs_of_two_lanes_in_one_claim_leave_no_mark(store, going):
     claimer, waiting = going
     others = enqueue(store, 20, queue="other", run_at=now(store) - SECOND)
     first = taken(store, claimer, 40)
-    assert (len(first), claimer._marks) == (40, ())
+    assert (len(first), claimer._resume_positions) == (40, ())
     assert sorted(first + taken(store, claimer, 40)) == sorted(waiting + others)
 
 
@@ -105,12 +106,12 @@ def test_where_something_is_closed_no_mark_is_left_since_it_would_be_of_no_use(s
     with store.begin() as unit:
         unit.close_gate(Gate("queue", "elsewhere", unit.now(), None, "closed", "a person"))
     assert len(taken(store, claimer, 10)) == 10
-    assert claimer.full
-    assert claimer._marks == ()
+    assert claimer.claimed_all
+    assert claimer._resume_positions == ()
 
 
 def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
-    monkeypatch.setattr(claims, "MANY", 6)
+    monkeypatch.setattr(claims, "MIN_BULK_CLAIM", 6)
     claimer = Claimer("w1", KINDS)
     enqueue(store, 40)
     taken(store, claimer, 5)
@@ -162,14 +163,14 @@ def test_nothing_of_another_lane_or_before_the_mark_or_not_due_or_past_its_deadl
 
 def test_jobs_that_were_given_back_are_seen_soon(store, going):
     claimer, waiting = going
-    with store.once() as unit:
+    with store.single_statement() as unit:
         leases = claimer.claim(unit, 10).leases
     finish(store, leases, Outcome(Ended.RELEASED, reason="given back"))
-    store.shift_clock(ON_TRUST + 1)
+    store.shift_clock(RESUME_FOR + 1)
     assert sorted(taken(store, claimer, 100)) == sorted(waiting)
 
 
-# -- fresh work and retries -------------------------------------------------------------------------
+# -- fresh work and retries ----------------------------------------------------------------------
 AGAIN = "default|render||1"
 
 
@@ -195,9 +196,9 @@ def both(store):
 def test_fresh_work_and_retries_are_taken_by_their_shares(store, both):
     claimer, fresh, retries = both
     assert taken(store, claimer, 20) == fresh[:18] + retries[:2]
-    assert [mark.lane for mark in claimer._marks] == [LANE, AGAIN]
+    assert [mark.lane for mark in claimer._resume_positions] == [LANE, AGAIN]
     assert taken(store, claimer, 25) == fresh[18:41] + retries[2:4]
-    assert claimer.credit == pytest.approx(0.5)
+    assert claimer.retry_credit == pytest.approx(0.5)
     assert taken(store, claimer, 5) == fresh[41:45] + retries[4:5]
 
 
@@ -239,9 +240,9 @@ def test_a_third_lane_is_seen_soon_beside_both(store, both):
     claimer, _, _ = both
     taken(store, claimer, 20)
     (urgent,) = enqueue(store, 1, priority=-9)
-    store.shift_clock(ON_TRUST + 1)
+    store.shift_clock(RESUME_FOR + 1)
     assert urgent in taken(store, claimer, 20)
-    assert claimer._marks == ()
+    assert claimer._resume_positions == ()
 
 
 def test_both_stop_at_once_where_their_queue_is_paused(store, both):
@@ -253,7 +254,7 @@ def test_both_stop_at_once_where_their_queue_is_paused(store, both):
 
 
 def test_in_a_small_claim_each_job_has_its_turn(store, both, monkeypatch):
-    monkeypatch.setattr(claims, "MANY", 100)
+    monkeypatch.setattr(claims, "MIN_BULK_CLAIM", 100)
     claimer, fresh, retries = both
     assert taken(store, claimer, 20) == [*fresh[:9], retries[0], *fresh[9:18], retries[1]]
-    assert claimer._marks == ()
+    assert claimer._resume_positions == ()

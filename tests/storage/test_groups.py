@@ -6,7 +6,7 @@ import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome
 from mulligan.failures.service import Failures
-from support.builders import a_failure
+from support.builders import make_failure
 from support.store import FATAL, ended, enqueue, is_postgres, sql
 
 MANY = """
@@ -21,7 +21,7 @@ FROM n
 
 
 def failure(name, code="BROKEN"):
-    return Outcome(Ended.FAILED, failure=a_failure(Cls.PERMANENT, code, fingerprint=name))
+    return Outcome(Ended.FAILED, failure=make_failure(Cls.PERMANENT, code, fingerprint=name))
 
 
 def test_ten_thousand_dead_jobs_with_three_causes_are_three_groups(store):
@@ -35,7 +35,7 @@ def test_ten_thousand_dead_jobs_with_three_causes_are_three_groups(store):
     }
     with store.read() as unit:
         for group in groups:
-            assert unit.count_matching({"group": group.fingerprint}, 10_000) == group.count
+            assert unit.count_jobs({"group": group.fingerprint}, 10_000) == group.count
 
 
 def test_counting_a_group_stops_at_ten_thousand_and_says_so(store):
@@ -52,7 +52,7 @@ def test_a_job_that_died_without_a_fingerprint_is_grouped_by_its_code(store):
     ended(store, FATAL)
     ended(store, failure("v2-known"))
     with store.read() as unit:
-        assert sorted(name for name, _ in unit.group_names(None, 10)) == ["code-BROKEN", "v2-known"]
+        assert sorted(name for name, _ in unit.list_groups(None, 10)) == ["code-BROKEN", "v2-known"]
 
 
 def test_only_the_dead_carry_what_they_died_of(store):
@@ -71,19 +71,19 @@ def test_marks_of_groups_without_dead_jobs_are_forgotten_in_time(store):
         api.resolve(name)
     sql(store, "DELETE FROM {p}job WHERE id = :id", {"id": gone})
     with store.begin() as unit:
-        assert unit.forget_marks(0) == 0
-        assert unit.forget_marks(unit.now() + 1) == 1
-        assert list(unit.marks("*")) == ["v2-there"]
+        assert unit.delete_old_group_states(0) == 0
+        assert unit.delete_old_group_states(unit.now() + 1) == 1
+        assert list(unit.list_group_states("*")) == ["v2-there"]
     assert there
 
 
 def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     if is_postgres(store):
         pytest.skip("PostgreSQL plans by what is in the table")
-    from mulligan.storage.search_queries import matching
-    from mulligan.storage.sql import load
+    from mulligan.storage.search_queries import build_conditions
+    from mulligan.storage.sql import load_statement
 
-    params = {"before": "~", "floor": "", "most": 5, "cap": 5, "hours": 336, "now": 0, "moment": 0}
+    params = {"before": "~", "floor": "", "limit": 5, "cap": 5, "hours": 336, "now": 0, "at_time": 0}
     params |= {"name": "g", "names": '["g"]'}
     wheres = [
         {"state": "dead"},
@@ -93,10 +93,10 @@ def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
         {"group": "g", "owner": "acme"},
     ]
     dead = [{"state": "dead"}, {"state": "dead", "owner": "o"}]
-    for verb in ("page", "count_matching", "group_deaths", "group_ends", "group_samples"):
-        for where in wheres if verb in {"page", "count_matching"} else dead:
-            asked = matching(where)
-            text = load(verb, "sqlite", "mulligan_", shape=asked.shape)
+    for verb in ("list_jobs", "count_jobs", "count_group_deaths", "get_group_death_times", "get_group_samples"):
+        for where in wheres if verb in {"list_jobs", "count_jobs"} else dead:
+            asked = build_conditions(where)
+            text = load_statement(verb, "sqlite", "mulligan_", shape=asked.shape)
             plan = " ".join(
                 row[3] for row in sql(store, f"EXPLAIN QUERY PLAN {text}", asked.params | params)
             )

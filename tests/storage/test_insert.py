@@ -7,9 +7,9 @@ import json
 import psycopg
 import pytest
 
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConnectionRefused, UniqueMismatch
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND
 from mulligan.jobs import repair as recover
 from mulligan.storage import open_store
 from mulligan.storage import sql as statements
@@ -126,8 +126,8 @@ def test_a_due_job_is_hinted_once_for_its_queue_and_a_later_one_is_not(postgres,
         ear.execute('LISTEN "mulligan_mulligan"')
 
         def heard(*new):
-            with postgres.once() as unit:
-                unit.insert(new, announce=True)
+            with postgres.single_statement() as unit:
+                unit.insert_jobs(new, announce=True)
             return sorted(note.payload for note in ear.notifies(timeout=0.2))
 
         assert heard(a_job(queue="fast")) == ["fast"]
@@ -182,9 +182,9 @@ def test_nothing_is_written_either_when_the_caller_goes_on_after_the_refusal(sto
     insert(store, unique_job("k", payload="1", unique_exact=True))
     with store.transaction() as connection:
         unit = store.join(connection)
-        mine = unit.insert([a_job()], announce=False)
+        mine = unit.insert_jobs([a_job()], announce=False)
         with pytest.raises(UniqueMismatch):
-            unit.insert([*jobs(3), unique_job("k", payload="2", unique_exact=True)], announce=False)
+            unit.insert_jobs([*jobs(3), unique_job("k", payload="2", unique_exact=True)], announce=False)
     assert [row.id for row in all_rows(store)][1:] == [mine[0].id]
 
 
@@ -199,24 +199,24 @@ GIVEN = {
 @pytest.mark.parametrize("new", GIVEN.values(), ids=GIVEN)
 def test_what_the_caller_rolls_back_was_never_there(store, new):
     with undone(store.transaction()) as connection:
-        store.join(connection).insert(new, announce=False)
+        store.join(connection).insert_jobs(new, announce=False)
     assert all_rows(store) == []
 
 
 def test_what_the_caller_commits_is_there_and_was_not_before(store):
     with store.transaction() as connection:
-        store.join(connection).insert(jobs(3), announce=False)
+        store.join(connection).insert_jobs(jobs(3), announce=False)
         assert all_rows(store) == []
     assert len(all_rows(store)) == 3
 
 
 def test_a_callers_transaction_writes_no_event_and_upkeep_adds_it_once(store):
     with store.transaction() as connection:
-        (answer,) = store.join(connection).insert([a_job()], announce=False)
+        (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
     assert told(store, answer.id) == []
     with store.begin() as unit:
-        assert unit.announce(100) == 1
-        assert unit.announce(100) == 0
+        assert unit.announce_jobs(100) == 1
+        assert unit.announce_jobs(100) == 0
     (queued,) = story(store, answer.id)
     row = get(store, answer.id)
     assert (queued.type, queued.at, queued.owner) == ("job.queued", row.created_at, "acme")
@@ -226,7 +226,7 @@ def test_a_callers_transaction_writes_no_event_and_upkeep_adds_it_once(store):
 def test_announcing_goes_in_small_steps(store):
     insert(store, *jobs(25), announce=False)
     with store.begin() as unit:
-        assert [unit.announce(10) for _ in range(4)] == [10, 10, 5, 0]
+        assert [unit.announce_jobs(10) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_a_claim_announces_before_it_starts_also_behind_many_silent_jobs(store):
@@ -235,7 +235,7 @@ def test_a_claim_announces_before_it_starts_also_behind_many_silent_jobs(store):
     (job,) = insert(store, a_job(), announce=False)
     assert [lease.id for lease in claim(store)] == [job.id]
     with store.begin() as unit:
-        unit.announce(1000)
+        unit.announce_jobs(1000)
     assert told(store, job.id) == ["queued", "started"]
 
 
@@ -249,7 +249,7 @@ def test_a_move_of_a_silent_job_is_told_after_its_beginning(store, verb):
         store.shift_clock(HOUR)
         upkeep.expire_deadlines(store)
     with store.begin() as unit:
-        assert unit.announce(100) == 0
+        assert unit.announce_jobs(100) == 0
     assert told(store, job.id) == ["queued", "cancelled" if verb == "cancel" else "died"]
 
 
@@ -257,13 +257,13 @@ def test_an_insert_of_our_own_announces_at_once(store):
     (job_id,) = enqueue(store)
     assert told(store, job_id) == ["queued"]
     with store.begin() as unit:
-        assert unit.announce(10) == 0
+        assert unit.announce_jobs(10) == 0
 
 
 def test_callers_can_be_spared_the_hint(store_url, store):
     quiet = open_store(store_url, notify_callers=False)
     with quiet.transaction() as connection:
-        quiet.join(connection).insert(jobs(2), announce=False)
+        quiet.join(connection).insert_jobs(jobs(2), announce=False)
     quiet.close()
     assert len(all_rows(store)) == 2
 
@@ -277,7 +277,7 @@ def test_a_connection_we_cannot_share_is_refused(store, connection):
 def test_the_jobs_of_a_caller_can_be_claimed_as_soon_as_they_are_committed(store):
     open_worker(store)
     with store.transaction() as connection:
-        (answer,) = store.join(connection).insert([a_job()], announce=False)
+        (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
         if is_postgres(store):  # on SQLite the caller holds the only pen
             assert claim(store) == []
     assert [lease.id for lease in claim(store)] == [answer.id]
@@ -287,13 +287,13 @@ def test_the_jobs_of_a_caller_can_be_claimed_as_soon_as_they_are_committed(store
     "verb",
     [
         lambda unit, text: (
-            unit.write_events([]) or unit.progress("w1", [(unit.claimed("w1")[0].id, 1, 0.5, text)])
+            unit.write_events([]) or unit.update_progress("w1", [(unit.list_leases("w1")[0].id, 1, 0.5, text)])
         ),
-        lambda unit, text: unit.request_cancel(unit.claimed("w1")[0].id, 1, text),
-        lambda unit, text: unit.checkpoint(unit.claimed("w1")[0].id, "w1", 1, text, text),
-        lambda unit, text: unit.get(text),
-        lambda unit, text: unit.page({"owner": text}, 5, None),
-        lambda unit, text: unit.find(text),
+        lambda unit, text: unit.request_cancel(unit.list_leases("w1")[0].id, 1, text),
+        lambda unit, text: unit.save_checkpoint(unit.list_leases("w1")[0].id, "w1", 1, text, text),
+        lambda unit, text: unit.get_job(text),
+        lambda unit, text: unit.list_jobs({"owner": text}, 5, None),
+        lambda unit, text: unit.find_jobs(text),
         lambda unit, text: unit.store_manifest("m", text, text, text),
     ],
     ids=["progress", "cancel", "checkpoint", "get", "list", "find", "manifest"],
@@ -311,25 +311,25 @@ def test_counting_stops_at_its_cap_and_reads_the_same_filter_as_a_page(store):
     store.shift_clock(3600 * 1_000_000)
     enqueue(store, 1, kind="mail")
     with store.read() as unit:
-        assert [unit.count_matching({}, cap) for cap in (10, 4)] == [6, 4]
+        assert [unit.count_jobs({}, cap) for cap in (10, 4)] == [6, 4]
         for where in (
             {"kind": "mail"},
             {"kind": "mail", "since": str(60 * 1_000_000)},
             {"state": "dead"},
         ):
-            assert unit.count_matching(where, 10) == len(unit.page(where, 10, None))
-        assert len(unit.page({"since": str(60 * 1_000_000)}, 10, None)) == 1
+            assert unit.count_jobs(where, 10) == len(unit.list_jobs(where, 10, None))
+        assert len(unit.list_jobs({"since": str(60 * 1_000_000)}, 10, None)) == 1
 
 
 def test_the_statement_of_a_lone_insert_is_made_once_whatever_is_said_of_the_job(
     sqlite, monkeypatch
 ):
     insert(sqlite, a_job(owner="first"))
-    made, real = [], statements._without
-    monkeypatch.setattr(statements, "_without", lambda *given: made.append(given) or real(*given))
+    made, real = [], statements._with_defaults
+    monkeypatch.setattr(statements, "_with_defaults", lambda *given: made.append(given) or real(*given))
     for n in range(5):
         with sqlite.begin() as unit:
-            unit.insert_free(
+            unit.insert_unconstrained(
                 [a_job(owner=f"o{n}", trace=f"00-{n:032x}-{n:016x}-01")], announce=True
             )
     assert len(made) <= 1

@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome
+from mulligan.core.durations import SECOND
 from mulligan.core.ids import first_id, new_id
-from mulligan.core.job import SECOND
 from mulligan.jobs import repair as recover
 from mulligan.storage.history_queries import InsightScope
-from mulligan.storage.sql import load
-from support.builders import a_failure
-from support.history import DAY, many_lives
+from mulligan.storage.sql import load_statement
+from support.builders import make_failure
+from support.history import DAY, insert_finished_jobs
 from support.store import (
     CANCELLED,
     FATAL,
@@ -32,7 +32,7 @@ from support.store import (
     take,
 )
 
-TIMED_OUT = Outcome(Ended.FAILED, failure=a_failure(Cls.TIMEOUT, "GW_TIMEOUT"), cost=0.5)
+TIMED_OUT = Outcome(Ended.FAILED, failure=make_failure(Cls.TIMEOUT, "GW_TIMEOUT"), cost=0.5)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def asked(store, **changes):
     given = {
         "low": "",
         "since": now(store) - 7 * DAY,
-        "width": DAY,
+        "age_step": DAY,
         "kind": None,
         "queue": None,
         "jobs": 1000,
@@ -58,7 +58,7 @@ def asked(store, **changes):
 
 def counted(store, **changes):
     with store.read() as unit:
-        return unit.tally(asked(store, **changes))
+        return unit.count_insight(asked(store, **changes))
 
 
 def lived(store, *outcomes, **changes):
@@ -111,7 +111,7 @@ def test_every_life_is_counted_for_what_it_was(store):
     (code,) = found.codes
     assert (code.cls, code.code, code.jobs) == ("timeout", "GW_TIMEOUT", 3)
     lives = Counter()
-    for row in found.lives:
+    for row in found.generations:
         lives[row.cls, row.outcome, row.retried, row.hopeless, row.ms is None] += row.jobs
     assert lives == {
         ("", "succeeded", False, False, True): 1,
@@ -119,7 +119,7 @@ def test_every_life_is_counted_for_what_it_was(store):
         ("timeout", "dead", True, True, False): 1,
         ("", "cancelled", False, False, True): 1,
     }
-    assert not found.cut
+    assert not found.truncated
 
 
 def test_a_first_life_stays_what_it_was_when_somebody_begins_another(store):
@@ -129,8 +129,8 @@ def test_a_first_life_stays_what_it_was_when_somebody_begins_another(store):
     never = lived(store, FATAL)
     recover.retry(store, never, actor="kim")
     found = counted(store)
-    assert [(row.outcome, row.jobs) for row in found.lives] == [("dead", 2)]
-    assert [tuple(row) for row in found.by_hand] == [("permanent", "BROKEN", "test.rule", 1, 1)]
+    assert [(row.outcome, row.jobs) for row in found.generations] == [("dead", 2)]
+    assert [tuple(row) for row in found.manual_retries] == [("permanent", "BROKEN", "test.rule", 1, 1)]
 
 
 def test_a_success_by_hand_that_comes_after_a_day_proves_even_less_and_is_not_counted(store):
@@ -138,7 +138,7 @@ def test_a_success_by_hand_that_comes_after_a_day_proves_even_less_and_is_not_co
     store.shift_clock(2 * DAY)
     recover.retry(store, job, actor="kim")
     finish(store, take(store, job)[0], RETURNED)
-    assert [(row.tries, row.successes) for row in counted(store).by_hand] == [(1, 0)]
+    assert [(row.tries, row.successes) for row in counted(store).manual_retries] == [(1, 0)]
 
 
 def test_only_the_kind_the_queue_and_the_time_that_were_asked_for_and_none_of_our_own(store):
@@ -161,17 +161,17 @@ def test_only_the_kind_the_queue_and_the_time_that_were_asked_for_and_none_of_ou
 
 def test_the_newest_are_counted_when_there_are_more_than_were_asked_for(store):
     ids = [lived(store, TIMED_OUT, RETURNED) for _ in range(5)]
-    assert not counted(store, jobs=5, attempts=10).cut
+    assert not counted(store, jobs=5, attempts=10).truncated
     few = counted(store, jobs=2)
-    assert few.cut
+    assert few.truncated
     assert sum(row.jobs for row in few.jobs) == 2
     assert sum(row.attempts for row in few.ended) == 4
     tight = counted(store, attempts=5)
-    assert tight.cut
+    assert tight.truncated
     assert sum(row.jobs for row in tight.jobs) == 2, (
         "of a job either all attempts are counted, or none"
     )
-    assert counted(store, rows=1).cut
+    assert counted(store, rows=1).truncated
     assert len(ids) == 5
 
 
@@ -179,7 +179,7 @@ def test_lengths_are_rounded_to_three_digits(store):
     job = lived(store, TIMED_OUT)
     store.shift_clock(123_456 * SECOND)
     finish(store, once_more(store, job), RETURNED)
-    (row,) = counted(store).lives
+    (row,) = counted(store).generations
     assert row.ms % 1_000_000 == 0
     assert 123_000_000 <= row.ms <= 124_000_000
 
@@ -190,18 +190,18 @@ def test_an_id_says_from_when_it_is():
     assert len(first_id(1)) == len(made)
 
 
-# -- no more is read than was asked for -------------------------------------------------------------
+# -- no more is read than was asked for ----------------------------------------------------------
 @pytest.fixture
 def crowded(store):
     """Ten thousand old attempts beside those that are asked for."""
-    many_lives(store, 6000, now=now(store), private=50)
+    insert_finished_jobs(store, 6000, now=now(store), private=50)
     if is_postgres(store):
         sql(store, "ANALYZE {p}job")
         sql(store, "ANALYZE {p}attempt")
     return store
 
 
-VERBS = ("insight_attempts", "insight_lives", "insight_by_hand", "insight_jobs")
+VERBS = ("insight_attempts", "insight_generations", "insight_manual_retries", "insight_jobs")
 
 
 def test_on_sqlite_every_step_is_a_search_of_an_index(sqlite_url):
@@ -212,19 +212,19 @@ def test_on_sqlite_every_step_is_a_search_of_an_index(sqlite_url):
             "kind": None,
             "queue": None,
             "now": 1,
-            "width": 1,
-            "most": 1,
+            "age_step": 1,
+            "limit": 1,
         }
         for verb in VERBS:
             plan = [
                 row[3]
                 for row in unit._handle.execute(
-                    "EXPLAIN QUERY PLAN " + load(verb, "sqlite", "mulligan_"), params
+                    "EXPLAIN QUERY PLAN " + load_statement(verb, "sqlite", "mulligan_"), params
                 )
             ]
             index = (
                 "mulligan_job_for_retried"
-                if verb == "insight_by_hand"
+                if verb == "insight_manual_retries"
                 else "sqlite_autoindex_mulligan_job_1"
             )
             assert any(
@@ -242,7 +242,7 @@ def test_of_a_crowd_only_the_newest_are_read(crowded):
         return
     with crowded.begin() as unit:
         before = rows_read(unit)
-        unit.tally(asked(crowded, jobs=100, attempts=180))
+        unit.count_insight(asked(crowded, jobs=100, attempts=180))
         assert rows_read(unit) - before < 4000
 
 
@@ -257,10 +257,10 @@ def rows_read(unit):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_hundred_thousand_attempts_are_counted_within_their_bounds(store):
-    many_lives(store, 111_112, now=now(store))
+    insert_finished_jobs(store, 111_112, now=now(store))
     found = counted(store, jobs=100_000, attempts=100_000, rows=20_000)
-    assert found.cut
+    assert found.truncated
     assert 99_990 <= sum(row.attempts for row in found.ended) <= 100_000
     all_ = counted(store, jobs=200_000, attempts=300_000, rows=20_000)
-    assert not all_.cut
+    assert not all_.truncated
     assert sum(row.attempts for row in all_.ended) == 200_000

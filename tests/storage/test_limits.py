@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from mulligan.core.job import SECOND, Limit, LimitRow
-from mulligan.guards.limits import NO_LIMIT, share_of
+from mulligan.core.durations import SECOND
+from mulligan.core.job import Limit, LimitRow
+from mulligan.guards.limits import NO_LIMIT, owner_share
 from mulligan.manifest.specs import DependencySpec, Manifest, QueueSpec
 from mulligan.worker.claim import Claimer
 from support.store import (
@@ -56,7 +57,7 @@ def whole(store, free):
         return Claimer("w1", KINDS).claim(unit, free)
 
 
-# -- concurrency --------------------------------------------------------------------------------------
+# -- concurrency ---------------------------------------------------------------------------------
 def test_no_more_run_at_once_than_allowed(store):
     limit(store, concurrency=3)
     enqueue(store, 10)
@@ -100,10 +101,10 @@ def test_many_workers_at_once_never_exceed_the_limit(store, once):
     def drain(worker):
         claimer, done = Claimer(worker, KINDS), 0
         for _ in range(200):
-            with store.once() if once else store.begin() as unit:
+            with store.single_statement() if once else store.begin() as unit:
                 leases = claimer.claim(unit, 4).leases
             with store.read() as unit:
-                seen.append(sum(count for _, _, count in unit.running()))
+                seen.append(sum(count for _, _, count in unit.count_running()))
             if leases:
                 finish(store, leases)
                 done += len(leases)
@@ -153,7 +154,7 @@ def test_retries_count_like_everything_else_and_are_not_starved(store):
     assert failing in seen
 
 
-# -- rate ---------------------------------------------------------------------------------------------
+# -- rate ----------------------------------------------------------------------------------------
 def test_a_rate_allows_a_second_at_once_and_then_goes_on_in_time(store):
     limit(store, rate=4.0)
     enqueue(store, 20)
@@ -196,7 +197,7 @@ def test_many_workers_share_one_rate(store):
     assert sum(map(len, taken)) == 1
 
 
-# -- who says so --------------------------------------------------------------------------------------
+# -- who says so ---------------------------------------------------------------------------------
 def test_what_code_declares_holds_until_an_operator_says_otherwise(store):
     declare(store, QueueSpec("default", concurrency=1))
     enqueue(store, 9)
@@ -232,7 +233,7 @@ def test_of_two_declarations_the_newer_one_holds(store):
 
 
 def test_what_a_workers_own_app_declares_holds_also_when_the_clock_has_leapt_over_a_day(store):
-    claimer = Claimer("w1", KINDS, own={("queue", "default"): Limit(concurrency=1)})
+    claimer = Claimer("w1", KINDS, app_limits={("queue", "default"): Limit(concurrency=1)})
     declare(store, QueueSpec("default", concurrency=1))
     enqueue(store, 9)
     assert len(claim(store, 9, claimer=claimer)) == 1
@@ -252,9 +253,9 @@ def test_after_a_rollback_the_older_release_that_speaks_wins_over_the_newer_one_
     assert len(claim(store, 9)) == 3
 
 
-# -- fairness -----------------------------------------------------------------------------------------
+# -- fairness ------------------------------------------------------------------------------------
 def shared_job(owner, **changes):
-    return a_job(owner=owner, share=share_of(owner), **changes)
+    return a_job(owner=owner, share=owner_share(owner), **changes)
 
 
 def test_in_a_fair_queue_owners_take_turns(store):
@@ -284,8 +285,8 @@ def test_a_retry_keeps_its_share(store):
     insert(store, *[shared_job("whale") for _ in range(3)])
     finish(store, claim(store, 3), FAILED, policies=quick)
     with store.read() as unit:
-        (lane,) = {lane for lane, _, _ in unit.look().lanes}
-    assert lane == f"default|render||{share_of('whale')}|1"
+        (lane,) = {lane for lane, _, _ in unit.read_claim_state().lanes}
+    assert lane == f"default|render||{owner_share('whale')}|1"
 
 
 def test_a_fair_queue_can_be_limited_too(store):
@@ -296,7 +297,7 @@ def test_a_fair_queue_can_be_limited_too(store):
     assert Counter(lease.owner for lease in claim(store, 20)) == {"whale": 2, "minnow": 2}
 
 
-# -- what it costs the others -------------------------------------------------------------------------
+# -- what it costs the others --------------------------------------------------------------------
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 def test_a_meter_in_a_frozen_hand_stops_what_it_limits_and_nothing_else(store):
     limit(store, concurrency=5)
@@ -308,7 +309,7 @@ def test_a_meter_in_a_frozen_hand_stops_what_it_limits_and_nothing_else(store):
         free = enqueue(store, 2, queue="other")
 
         def turn():
-            with store.once() as mine:
+            with store.single_statement() as mine:
                 return Claimer("w2", KINDS).claim(mine, 5)
 
         claimed = Background(turn).answer()

@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError
-from mulligan.core.job import SECOND, NewJob
+from mulligan.core.job import NewJob
 from mulligan.core.lifecycle import MOVES
 from mulligan.jobs import repair as recover
 from mulligan.retries.effective import EffectivePolicies
@@ -44,7 +45,7 @@ from support.store import (
     PARKED,
     RELEASED,
     RETURNED,
-    a_failure,
+    make_failure,
     a_job,
     a_worker,
     folded,
@@ -66,7 +67,7 @@ OUTCOMES = {
     "failed": FAILED,
     "too large": Outcome(
         Ended.FAILED,
-        failure=a_failure(
+        failure=make_failure(
             Cls.RESOURCE, "OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]}
         ),
     ),
@@ -143,7 +144,7 @@ class Lockstep(RuleBasedStateMachine):
     def open(self, worker: str) -> None:
         for store in self.stores:
             with store.begin() as unit:
-                unit.open_worker(a_worker(worker))
+                unit.insert_worker(a_worker(worker))
 
     def both(self, do: Callable[[Store], Answer]) -> Answer:
         """The common answer of both stores; refusals are answers too."""
@@ -157,7 +158,7 @@ class Lockstep(RuleBasedStateMachine):
         assert first == second
         return first
 
-    # -- rules ----------------------------------------------------------------------------------------
+    # -- rules ------------------------------------------------------------------------------------
     @rule(
         n=st.integers(1, 3),
         kind=st.sampled_from(sorted(KINDS)),
@@ -218,8 +219,8 @@ class Lockstep(RuleBasedStateMachine):
 
         def note(store: Store) -> bool:
             with store.begin() as unit:
-                unit.progress(first.worker, [(first.id, first.token, 0.5, "half")])
-                return unit.checkpoint(
+                unit.update_progress(first.worker, [(first.id, first.token, 0.5, "half")])
+                return unit.save_checkpoint(
                     first.id, first.worker, first.token, "page", str(first.token)
                 )
 
@@ -248,7 +249,7 @@ class Lockstep(RuleBasedStateMachine):
 
         def close(store: Store) -> bool:
             with store.begin() as unit:
-                return unit.close_worker(worker, "gone", seen=None)
+                return unit.close_worker(worker, "gone", last_renewed=None)
 
         self.both(close)
         self.seed += 1
@@ -264,19 +265,19 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule()
     def announce(self) -> None:
-        self.both(upkeep.announce)
+        self.both(upkeep.announce_inserted)
 
     @rule(state=st.sampled_from(["succeeded", "dead", "cancelled"]))
     def prune(self, state: str) -> None:
         def step(store: Store) -> list[tuple[Any, ...]]:
             with store.begin() as unit:
                 return sorted(
-                    unit.prune(state, unit.now() - 3 * STEP, 2, kind=None, except_kinds=["report"])
+                    unit.prune_jobs(state, unit.now() - 3 * STEP, 2, kind=None, except_kinds=["report"])
                 )
 
         self.both(step)
 
-    # -- what holds after every step --------------------------------------------------------------------
+    # -- what holds after every step --------------------------------------------------------------
     @invariant()
     def the_stores_agree_and_every_move_was_legal(self) -> None:
         first, second = (picture(store) for store in self.stores)
@@ -291,8 +292,8 @@ class Lockstep(RuleBasedStateMachine):
     def every_story_folds_to_its_row(self) -> None:
         store = self.stores[0]
         with store.read() as unit:
-            for row in unit.page({}, 1000, None):
-                events = unit.story(row.id)
+            for row in unit.list_jobs({}, 1000, None):
+                events = unit.list_events_of_job(row.id)
                 if events and events[0].type == "job.queued":
                     assert folded(events) == (row.state, row.generation, row.attempt, row.token)
 

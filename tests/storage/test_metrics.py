@@ -8,11 +8,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mulligan.config import read_settings
-from mulligan.core.job import SECOND, Gate, NewJob
+from mulligan.core.durations import SECOND
+from mulligan.core.job import Gate, NewJob
 from mulligan.failures.service import Failures
-from mulligan.insight.service import insight
+from mulligan.insight.service import load_insight
 from mulligan.observability import exporter
-from mulligan.observability.event_counts import Fold
+from mulligan.observability.event_counts import EventCounter
 from mulligan.observability.exporter import GAUGES
 from mulligan.observability.metrics import COUNTERS, HISTOGRAMS
 from mulligan.storage.stat_queries import HOUR, MINUTE
@@ -36,11 +37,11 @@ from support.store import (
 @pytest.fixture
 def folded(store):
     """Counts all that happens until it is called."""
-    fold = Fold(0)
-    fold.turn(store)
+    fold = EventCounter(0)
+    fold.run_once(store)
 
     def count():
-        while fold.turn(store):
+        while fold.run_once(store):
             pass
 
     return count
@@ -49,7 +50,7 @@ def folded(store):
 def read(store):
     """Samples by name: {labels: value}."""
     found = {}
-    for family in text_string_to_metric_families(exporter.fresh(store)):
+    for family in text_string_to_metric_families(exporter.render(store)):
         for sample in family.samples:
             found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
     return found
@@ -69,7 +70,7 @@ def test_the_five_names_everybody_asks_for_first(store, folded):
     assert value(store, "mulligan_queue_depth", queue="default") == 3
     assert value(store, "mulligan_jobs_active", queue="default") == 1
     assert value(store, "mulligan_manual_retry_total") == 0
-    assert "# TYPE mulligan_job_processing_duration_seconds histogram" in exporter.fresh(store)
+    assert "# TYPE mulligan_job_processing_duration_seconds histogram" in exporter.render(store)
 
 
 def test_the_names_of_a_failing_worker_and_of_its_dead_letters(store, folded):
@@ -88,7 +89,7 @@ def test_the_names_of_a_failing_worker_and_of_its_dead_letters(store, folded):
 
 
 def test_every_metric_is_told_before_anything_has_happened(store):
-    text = exporter.fresh(store)
+    text = exporter.render(store)
     for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES):
         assert f"# HELP {metric.name} " in text
     told = read(store)
@@ -136,7 +137,7 @@ def test_our_own_jobs_are_in_no_gauge(store):
     insert(store, own)
     with store.begin() as unit:
         unit.close_gate(Gate("dependency", "mulligan.endpoint.a", unit.now(), None, "down", "test"))
-    text = exporter.fresh(store)
+    text = exporter.render(store)
     assert "mulligan.deliver" not in text
     assert "mulligan.endpoint" not in text
     assert value(store, "mulligan_jobs", state="queued") == 0
@@ -185,12 +186,12 @@ def test_insight_tells_the_same_of_the_last_minutes(store, folded):
     finish(store, once_more(store, lease.id), RETURNED)
     folded()
     settings = read_settings(environ={})
-    five, hour = insight(store, settings, 3600, None, None).lately
+    five, hour = load_insight(store, settings, 3600, None, None).lately
     assert (five.failed.part, five.failed.whole, five.retries.part) == (2, 4, 1)
     assert (five.minutes, hour.minutes) == (5, 60)
-    assert insight(store, settings, 3600, "mail", None).lately[0].failed.value == 1
+    assert load_insight(store, settings, 3600, "mail", None).lately[0].failed.value == 1
     store.shift_clock(10 * MINUTE)
-    five, hour = insight(store, settings, 3600, None, "default").lately
+    five, hour = load_insight(store, settings, 3600, None, "default").lately
     assert (five.failed.whole, hour.failed.whole) == (0, 4)
 
 
@@ -235,15 +236,15 @@ def test_hostile_names_are_one_label_each_and_forge_no_line(store, folded):
 
 
 def test_within_five_seconds_everybody_gets_the_same_answer(store):
-    first = exporter.text(store, 100.0)
+    first = exporter.metrics_text(store, 100.0)
     enqueue(store, 7)
-    assert exporter.text(store, 104.9) == first
-    assert exporter.text(store, 105.1) != first
-    assert exporter.text(store) != first
+    assert exporter.metrics_text(store, 104.9) == first
+    assert exporter.metrics_text(store, 105.1) != first
+    assert exporter.metrics_text(store) != first
 
 
 def test_a_scrape_waits_for_no_writer(sqlite):
     enqueue(sqlite, 3)
     with sqlite.begin() as unit:
-        unit.move_reader("fold", 1)
+        unit.advance_reader("fold", 1)
         assert value(sqlite, "mulligan_queue_depth", queue="default") == 3

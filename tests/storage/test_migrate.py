@@ -45,8 +45,8 @@ def empty_store(empty_url):
 def steps_folder(tmp_path, monkeypatch):
     """A copy of the folder of steps, which the migrator reads instead of its own."""
     folder = tmp_path / "migrations"
-    shutil.copytree(migrations.FOLDER, folder)
-    monkeypatch.setattr(migrations, "FOLDER", folder)
+    shutil.copytree(migrations.SCHEMA_FOLDER, folder)
+    monkeypatch.setattr(migrations, "SCHEMA_FOLDER", folder)
     return folder
 
 
@@ -55,7 +55,7 @@ def dialect_of(url):
 
 
 def step_names(url):
-    return [step.name for step in migrations.steps(dialect_of(url), "")]
+    return [step.name for step in migrations.load_steps(dialect_of(url), "")]
 
 
 def add_step(folder, url, name, text):
@@ -82,17 +82,17 @@ def column_count(store, column):
 
 
 def test_an_empty_database_is_migrated_and_the_steps_are_returned(empty_store, empty_url):
-    assert empty_store.empty()
+    assert empty_store.is_empty()
     assert empty_store.migrate() == step_names(empty_url)
-    assert not empty_store.empty()
+    assert not empty_store.is_empty()
     empty_store.check_schema()
 
 
 def test_there_is_one_initial_step_for_each_database():
     for dialect in ("sqlite", "postgres"):
-        names = [step.name for step in migrations.steps(dialect, "")]
+        names = [step.name for step in migrations.load_steps(dialect, "")]
         assert names[0] == "0001_initial"
-        numbers = [step.number for step in migrations.steps(dialect, "")]
+        numbers = [step.number for step in migrations.load_steps(dialect, "")]
         assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -106,7 +106,7 @@ def test_migrating_a_current_database_changes_nothing(store):
 
 def test_a_dry_run_returns_the_pending_steps_and_applies_none(empty_store, empty_url):
     assert empty_store.migrate(dry_run=True) == step_names(empty_url)
-    assert empty_store.empty()
+    assert empty_store.is_empty()
     with pytest.raises(SchemaError, match="mulligan migrate"):
         empty_store.check_schema()
 
@@ -135,7 +135,7 @@ def test_concurrent_prepares_all_find_the_whole_schema(empty_url):
 def test_a_process_that_dies_while_migrating_leaves_an_empty_database(empty_url):
     ended_well(started(die_in_the_middle_of_a_migration, empty_url))
     with closing(open_store(empty_url)) as store:
-        assert store.empty()
+        assert store.is_empty()
         assert store.migrate() == step_names(empty_url)
         enqueue(store)
 
@@ -232,7 +232,7 @@ def test_two_schemas_in_one_postgres_database_are_separate(postgres_url):
         one = stack.enter_context(closing(open_store(postgres_url, schema="one")))
         two = stack.enter_context(closing(open_store(postgres_url, schema="two")))
         one.migrate()
-        assert two.empty()
+        assert two.is_empty()
         two.migrate()
         enqueue(one)
         assert sql(two, "SELECT count(*) FROM {p}job") == [(0,)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.core.job import SECOND, Gate, Limit, LimitRow
+from mulligan.core.durations import SECOND
+from mulligan.core.job import Gate, Limit, LimitRow
 from mulligan.guards.limits import NO_LIMIT
 from mulligan.manifest.specs import Manifest, QueueSpec
 from mulligan.storage.base import UnlimitedLanes
-from mulligan.worker.claim import DECLARED_TRUST, MOST_PLAIN, Claimer
+from mulligan.worker.claim import DECLARED_LIMITS_TTL, MAX_UNLIMITED_LANES, Claimer
 from support.store import (
     KINDS,
     a_job,
@@ -45,7 +46,7 @@ def warm(store, claimer, **changes):
 
 
 def hinted(store, claimer, n=10):
-    with store.once() as unit:
+    with store.single_statement() as unit:
         return claimer.claim(unit, n, hinted=True).leases
 
 
@@ -53,8 +54,8 @@ def at_once(store, *, worker="w1", plain=(LANE,), since=None, until=None, most=1
     """What the first look alone takes."""
     moment = now(store)
     since, until = since or moment - SECOND, until or moment + SECOND
-    with store.once() as unit:
-        look, leases = unit.look_and_take(worker, UnlimitedLanes(plain, since, until), most)
+    with store.single_statement() as unit:
+        look, leases = unit.read_state_and_claim(worker, UnlimitedLanes(plain, since, until), most)
     assert look.now >= moment
     return leases
 
@@ -62,8 +63,8 @@ def at_once(store, *, worker="w1", plain=(LANE,), since=None, until=None, most=1
 def one_at_once(store, *, worker="w1", plain=(LANE,)):
     """What waits after one was taken with the look, and that one."""
     moment = now(store)
-    with store.once() as unit:
-        look, leases = unit.look_and_take_one(
+    with store.single_statement() as unit:
+        look, leases = unit.read_state_and_claim_one(
             worker, UnlimitedLanes(plain, moment - SECOND, moment + SECOND)
         )
     return [(lane, priority) for lane, priority, at in look.lanes if at <= look.now], leases
@@ -79,7 +80,7 @@ def limit(store, key, concurrency, until=None):
         unit.set_limit(LimitRow("queue", key, concurrency, None, unit.now(), until, "", ""))
 
 
-# -- what is taken ------------------------------------------------------------------------------------
+# -- what is taken -------------------------------------------------------------------------------
 def test_what_is_due_alone_is_taken_with_the_look_on_a_server(store):
     ids = enqueue(store, 12)
     leases = at_once(store, most=5)
@@ -104,9 +105,9 @@ def test_a_lease_of_one_trip_is_a_lease_like_any_other(store, claimer):
 def test_the_look_tells_what_it_would_have_told_alone(store, claimer):
     enqueue(store, 3)
     later = enqueue(store, 1, run_at=now(store) + 60 * SECOND, queue="other")
-    with store.once() as unit:
+    with store.single_statement() as unit:
         claimed = claimer.claim(unit, 2, hinted=True)
-    assert (len(claimed.leases), claimed.more) == (2, True)
+    assert (len(claimed.leases), claimed.more_due) == (2, True)
     assert now(store) < claimed.next_due <= now(store) + 60 * SECOND
     assert later
 
@@ -140,7 +141,7 @@ def test_after_the_only_one_that_is_due_the_lane_is_due_again_with_the_next(post
     enqueue(postgres)
     later = now(postgres) + 60 * SECOND
     enqueue(postgres, run_at=later)
-    with postgres.once() as unit:
+    with postgres.single_statement() as unit:
         claimed = claimer.claim(unit, 5, hinted=True)
     assert (len(claimed.leases), claimed.next_due) == (1, later)
 
@@ -151,7 +152,7 @@ def test_who_has_heard_of_something_takes_all_there_is_room_for(store, claimer):
     assert [lease.id for lease in hinted(store, claimer, 3)] == ids[3:]
 
 
-# -- what is not --------------------------------------------------------------------------------------
+# -- what is not ---------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("scope", "key"), [("queue", "default"), ("kind", "render"), ("queue", "another")]
 )
@@ -212,7 +213,7 @@ def test_nothing_by_what_was_learned_too_long_ago_or_before_the_clock_was_set_ba
     assert at_once(store, since=moment + 60 * SECOND, until=moment + 90 * SECOND) == []
 
 
-# -- what a worker knows ------------------------------------------------------------------------------
+# -- what a worker knows -------------------------------------------------------------------------
 def declare(store, *queues):
     manifest = Manifest("app", "", {}, {spec.name: spec for spec in queues}, {})
     with store.begin() as unit:
@@ -221,7 +222,7 @@ def declare(store, *queues):
 
 def test_a_limit_that_code_declares_holds_as_soon_as_it_is_believed(store, claimer):
     declare(store, QueueSpec("default", concurrency=1))
-    store.shift_clock(DECLARED_TRUST + SECOND)
+    store.shift_clock(DECLARED_LIMITS_TTL + SECOND)
     enqueue(store, 5)
     assert len(hinted(store, claimer)) == 1
     assert hinted(store, claimer) == []
@@ -229,7 +230,7 @@ def test_a_limit_that_code_declares_holds_as_soon_as_it_is_believed(store, claim
 
 def test_what_code_declares_is_read_again_by_a_turn_for_which_nobody_waits(store, claimer):
     learned = claimer._declared_at
-    store.shift_clock(DECLARED_TRUST - SECOND // 2)
+    store.shift_clock(DECLARED_LIMITS_TTL - SECOND // 2)
     enqueue(store)
     assert len(hinted(store, claimer)) == 1
     assert claimer._declared_at == learned
@@ -238,7 +239,7 @@ def test_what_code_declares_is_read_again_by_a_turn_for_which_nobody_waits(store
 
 
 def test_a_lane_that_only_an_operator_has_freed_of_its_limit_is_not_plain(store):
-    claimer = Claimer("w1", KINDS, own={("queue", "default"): Limit(concurrency=1)})
+    claimer = Claimer("w1", KINDS, app_limits={("queue", "default"): Limit(concurrency=1)})
     limit(store, "default", NO_LIMIT)
     enqueue(store, 3)
     assert len(hinted(store, claimer)) == 3
@@ -261,10 +262,10 @@ def test_a_gate_that_closes_between_two_claims_is_respected(store, claimer):
 
 
 def test_many_lanes_are_known_but_not_without_end(store, claimer):
-    for n in range(MOST_PLAIN + 5):
+    for n in range(MAX_UNLIMITED_LANES + 5):
         warm(store, claimer, queue=f"q{n}")
-    assert len(claimer._plain) == MOST_PLAIN
-    assert claimer._plain[0] == f"q{MOST_PLAIN + 4}|render||0"
+    assert len(claimer._unlimited) == MAX_UNLIMITED_LANES
+    assert claimer._unlimited[0] == f"q{MAX_UNLIMITED_LANES + 4}|render||0"
 
 
 def test_a_drain_goes_on_where_the_last_claim_was_full(store, claimer):

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from mulligan.storage import sqlite_handle as handle
-from mulligan.storage.sqlite_handle import BUSY_MS, ApswHandle, Patience
+from mulligan.storage.sqlite_handle import BUSY_MS, ApswHandle, BusyHandler
 
 
 class Clock:
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def tries_of(patience: Patience) -> int:
+def tries_of(patience: BusyHandler) -> int:
     tries = 0
     while patience(tries):
         tries += 1
@@ -41,7 +41,7 @@ def tries_of(patience: Patience) -> int:
 
 
 def test_it_looks_again_at_once_at_first_and_less_often_later(clock: Clock) -> None:
-    tries_of(Patience(BUSY_MS))
+    tries_of(BusyHandler(BUSY_MS))
     assert clock.slept[0] == 0.001
     assert clock.slept == sorted(clock.slept)
     assert clock.slept[-1] == handle.LAST_PAUSE
@@ -51,7 +51,7 @@ def test_it_looks_again_at_once_at_first_and_less_often_later(clock: Clock) -> N
 def test_it_gives_up_when_its_time_is_over_and_begins_anew_the_next_time(
     clock: Clock, ms: int
 ) -> None:
-    patience = Patience(ms)
+    patience = BusyHandler(ms)
     for _ in range(2):
         began = clock.now
         assert tries_of(patience) > 1
@@ -61,7 +61,7 @@ def test_it_gives_up_when_its_time_is_over_and_begins_anew_the_next_time(
 def test_a_second_writer_gets_its_turn_when_the_first_is_done(tmp_path) -> None:
     one, other = (ApswHandle.open(str(tmp_path / "a.db")) for _ in range(2))
     one.execute("BEGIN IMMEDIATE")
-    waiting, patience = threading.Event(), Patience(BUSY_MS)
+    waiting, patience = threading.Event(), BusyHandler(BUSY_MS)
 
     def patient(tries: int) -> bool:
         waiting.set()
@@ -81,7 +81,7 @@ def test_a_second_writer_gets_its_turn_when_the_first_is_done(tmp_path) -> None:
 def test_who_may_not_wait_for_long_is_told_so(tmp_path) -> None:
     one, other = (ApswHandle.open(str(tmp_path / "a.db")) for _ in range(2))
     one.execute("BEGIN IMMEDIATE")
-    other.wait_at_most(1)
+    other.set_busy_timeout(1)
     with pytest.raises(apsw.BusyError):
         other.execute("BEGIN IMMEDIATE")
     other.close()

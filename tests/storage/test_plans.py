@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from mulligan.storage import sql as statements
-from mulligan.storage.search_queries import Way, along, matching
-from mulligan.storage.sql import load
+from mulligan.storage.search_queries import SearchPlan, follow_plan, build_conditions
+from mulligan.storage.sql import load_statement
 from support.store import sql
 
 WHOLE = re.compile(
     r"SCAN (?:mulligan_)?(?:job|attempt|event)\b(?! USING (?:COVERING )?INDEX mulligan_)"
 )
 MAY = {
-    "lift_tokens",  # after a restore, once
-    "operation_costs",  # the newest, as many as its limit says
+    "raise_tokens",  # after a restore, once
+    "sum_costs_by_kind",  # the newest, as many as its limit says
 }
 FOLDER = Path(statements.__file__).parent
 VERBS = sorted(
@@ -39,13 +39,13 @@ def planned(sqlite):
 
 def test_no_statement_passes_all_jobs_attempts_or_events(planned):
     plain = [
-        verb for verb in VERBS if "{matching}" not in statements._find(verb, "sqlite").read_text()
+        verb for verb in VERBS if "{matching}" not in statements._statement_file(verb, "sqlite").read_text()
     ]
     assert len(plain) > 150
     wrong = {
         verb: plan
         for verb in plain
-        if any(map(WHOLE.match, plan := planned(load(verb, "sqlite", "mulligan_"))))
+        if any(map(WHOLE.match, plan := planned(load_statement(verb, "sqlite", "mulligan_"))))
     }
     assert wrong.keys() == MAY, wrong
 
@@ -62,9 +62,9 @@ def test_no_statement_passes_all_jobs_attempts_or_events(planned):
 def test_to_count_a_state_reads_an_index_alone(planned, state, index):
     from mulligan.storage.search_queries import _by_lane
 
-    asked = along(matching({"state": state}), Way(("state",)))
-    text = load(
-        "count_any",
+    asked = follow_plan(build_conditions({"state": state}), SearchPlan(("state",)))
+    text = load_statement(
+        "count_jobs_unordered",
         "sqlite",
         "mulligan_",
         shape=(_by_lane(asked) if state == "queued" else asked).shape,

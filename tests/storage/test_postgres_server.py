@@ -18,11 +18,11 @@ from mulligan.core.errors import StoreUnavailable
 from mulligan.retries.decide import decide
 from mulligan.storage import open_store
 from mulligan.storage import sql as statements
-from mulligan.storage.base import Around
-from mulligan.storage.rows import array
-from mulligan.storage.sql import load
-from mulligan.worker.settlement import row_of
-from support.builders import a_failure
+from mulligan.storage.base import SharedRetryTexts
+from mulligan.storage.rows import format_array
+from mulligan.storage.sql import load_statement
+from mulligan.worker.settlement import settlement_row
+from support.builders import make_failure
 from support.store import (
     HOUR,
     POLICIES,
@@ -71,9 +71,9 @@ def test_a_connection_cut_in_the_middle_is_told_as_unavailable_and_the_next_use_
 
 
 def cut_while_inserting(unit, url):
-    unit.insert([a_job()], announce=True)
+    unit.insert_jobs([a_job()], announce=True)
     end_all_others(url)
-    unit.insert([a_job()], announce=True)
+    unit.insert_jobs([a_job()], announce=True)
 
 
 def test_connections_that_died_in_their_sleep_cost_at_most_one_call(postgres, postgres_url):
@@ -119,8 +119,8 @@ def test_a_database_that_only_reads_is_unavailable_for_writing(postgres):
     postgres.close()
     with pytest.raises(StoreUnavailable):
         enqueue(postgres)
-    with pytest.raises(StoreUnavailable), postgres.once() as unit:
-        unit.insert([a_job()], announce=True)
+    with pytest.raises(StoreUnavailable), postgres.single_statement() as unit:
+        unit.insert_jobs([a_job()], announce=True)
     assert all_rows(postgres) == []
 
 
@@ -133,7 +133,7 @@ def test_everything_works_without_prepared_statements(postgres_url):
             ids = enqueue(store, n)
             assert [lease.id for lease in claim(store, n)] == ids
             with store.begin() as unit:
-                finished = unit.claimed("w1")
+                finished = unit.list_leases("w1")
             finish(store, finished)
         assert {row.state for row in all_rows(store)} == {"succeeded"}
         with store.transaction() as connection:
@@ -148,14 +148,14 @@ def test_the_url_people_see_has_no_password(postgres, postgres_url):
     assert secret not in str(postgres.facts())
 
 
-# -- who hears ------------------------------------------------------------------------------------------------
+# -- who hears -----------------------------------------------------------------------------------
 @contextmanager
 def asked_by_the_hint(store):
     """The server processes a hint's questions went to, one after the other."""
     pids, stop = [], threading.Event()
 
     def hint():
-        with store.once() as unit:
+        with store.single_statement() as unit:
             pids.append(unit._connection.info.backend_pid)
 
     listener = Background(lambda: store.watch(hint, stop))
@@ -181,8 +181,8 @@ def test_the_first_claim_after_a_hint_need_not_wait_for_a_plan(postgres):
     asked = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%job.started%%'"
 
     def hint():
-        if postgres.at_hand is not None:
-            kept.put(postgres.at_hand.execute(asked, prepare=False).fetchall())
+        if postgres.listening_connection is not None:
+            kept.put(postgres.listening_connection.execute(asked, prepare=False).fetchall())
 
     listener = Background(lambda: postgres.watch(hint, stop))
     try:
@@ -196,10 +196,10 @@ def test_the_first_claim_after_a_hint_need_not_wait_for_a_plan(postgres):
 def test_what_is_asked_because_of_a_hint_goes_over_the_connection_that_heard_it(postgres):
     with asked_by_the_hint(postgres) as pids:
         hears(postgres, pids)
-        with postgres.once() as unit:
+        with postgres.single_statement() as unit:
             assert unit._connection.info.backend_pid != pids[-1], "others have their own"
     assert len(set(pids[2:])) == 1
-    with postgres.once() as unit:
+    with postgres.single_statement() as unit:
         assert unit._connection.info.backend_pid not in pids[2:], "it is closed with the watch"
 
 
@@ -230,7 +230,7 @@ def test_a_connection_that_was_idle_is_asked_only_if_the_server_had_something_to
     enqueue(postgres)
 
 
-# -- plans ----------------------------------------------------------------------------------------------------
+# -- plans ---------------------------------------------------------------------------------------
 def rows_of_jobs_read(node):
     """How many rows of the job table the scans of a plan looked at."""
     own = 0
@@ -242,9 +242,9 @@ def rows_of_jobs_read(node):
     return own + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
 
 
-def explained(store, verb, params, *, prepared, lone=False):
+def explained(store, verb, params, *, prepared, single_row=False):
     """The plan as it was executed; prepared: the one that is kept for any parameters."""
-    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load(verb, "postgres", store.prefix, lone=lone)
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load_statement(verb, "postgres", store.prefix, single_row=single_row)
     with store.transaction() as connection:
         if prepared:
             connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
@@ -271,26 +271,26 @@ def old_jobs(postgres, request):
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 def test_a_claim_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
-    params = {"worker": "w1", "id": array(old_jobs), "most": 100}
-    plan = explained(postgres, "take", params, prepared=prepared)
+    params = {"worker": "w1", "id": format_array(old_jobs), "limit": 100}
+    plan = explained(postgres, "claim_jobs", params, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
     assert len(all_rows(postgres)) == 6300
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 def test_a_claim_from_one_lane_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
-    params = {"worker": "w1", "lane": "default|render||0", "priority": 0, "most": 100}
-    plan = explained(postgres, "take_due", params, prepared=prepared)
+    params = {"worker": "w1", "lane": "default|render||0", "priority": 0, "limit": 100}
+    plan = explained(postgres, "claim_from_lane", params, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
-    plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
+    unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
     plan = explained(
         postgres,
-        "look_and_take",
-        {"worker": "w1", "most": 100, "lanes": 100, **plain},
+        "read_state_and_claim",
+        {"worker": "w1", "limit": 100, "lanes": 100, **unlimited},
         prepared=prepared,
     )
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
@@ -298,9 +298,9 @@ def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_j
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 def test_a_look_that_takes_one_reads_no_more_than_a_few_rows(postgres, old_jobs, prepared):
-    plain = {"plain": array(["default|render||0"]), "since": 0, "until": 1 << 62}
-    params = {"worker": "w1", "most": 1, "lanes": 100, **plain}
-    plan = explained(postgres, "look_and_take_one", params, prepared=prepared, lone=True)
+    unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
+    params = {"worker": "w1", "limit": 1, "lanes": 100, **unlimited}
+    plan = explained(postgres, "read_state_and_claim_one", params, prepared=prepared, single_row=True)
     assert 0 < rows_of_jobs_read(plan) <= 10
     assert len(old_jobs) == 300
 
@@ -308,7 +308,7 @@ def test_a_look_that_takes_one_reads_no_more_than_a_few_rows(postgres, old_jobs,
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
 def test_a_claim_that_goes_on_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
     mark = {"lane": "default|render||0", "priority": 0, "run_at": 0, "since": 0, "until": 1 << 62}
-    plan = explained(postgres, "take_on", {"worker": "w1", "most": 100, **mark}, prepared=prepared)
+    plan = explained(postgres, "claim_from_position", {"worker": "w1", "limit": 100, **mark}, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
@@ -321,7 +321,7 @@ def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_r
     long = {
         verb
         for verb in verbs
-        if len(load(verb, "postgres", '"mulligan".')) > MAX_CACHED_STATEMENT_LENGTH
+        if len(load_statement(verb, "postgres", '"mulligan".')) > MAX_CACHED_STATEMENT_LENGTH
     }
     assert verbs
     assert not long
@@ -329,7 +329,7 @@ def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_r
 
 def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, monkeypatch):
     monkeypatch.setattr(
-        "mulligan.storage.postgres_transaction.SLOW", 1e9
+        "mulligan.storage.postgres_transaction.SLOW_STATEMENT", 1e9
     )  # a busy machine must not drop it before its time
     open_worker(postgres)
     sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
@@ -338,9 +338,9 @@ def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, mo
     with postgres.begin() as unit:  # one connection has one memory of plans
         for _ in range(12):
             enqueue_and_take(unit)
-        unit.insert(jobs(9000, delay=HOUR), announce=True)
+        unit.insert_jobs(jobs(9000, delay=HOUR), announce=True)
         assert rows_read_by(unit, enqueue_and_take) > 9000, "the kept plan reads the whole table"
-        monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW", 0.0)
+        monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW_STATEMENT", 0.0)
         enqueue_and_take(unit)
         assert rows_read_by(unit, enqueue_and_take) < 10
 
@@ -353,8 +353,8 @@ def kept(store):
 
 
 def test_who_asks_the_same_over_and_over_has_connections_that_keep_plans_at_once(postgres):
-    apart = postgres.apart()
-    assert apart is postgres.apart() is not postgres
+    apart = postgres.dedicated()
+    assert apart is postgres.dedicated() is not postgres
     assert kept(apart) == ("force_generic_plan", 1)
     assert kept(postgres) == ("auto", 5)
     open_worker(apart)
@@ -366,25 +366,25 @@ def test_who_asks_the_same_over_and_over_has_connections_that_keep_plans_at_once
 
 def test_plans_that_are_kept_are_not_compiled_each_time_they_run(postgres):
     """Of many that wait they seem to want a tenth, which is expensive enough."""
-    with postgres.apart().begin() as unit:
+    with postgres.dedicated().begin() as unit:
         assert unit._connection.execute("SHOW jit", prepare=False).fetchone()[0] == "off"
 
 
 def test_a_pooler_is_left_no_setting_of_ours(postgres, monkeypatch):
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 1)
-    assert kept(postgres.apart()) == ("auto", None)
+    assert kept(postgres.dedicated()) == ("auto", None)
 
 
 def test_where_statements_cannot_be_prepared_nobody_prepares_them(postgres):
-    apart = postgres.apart()
-    postgres.without_prepared()
+    apart = postgres.dedicated()
+    postgres.disable_prepared_statements()
     assert kept(apart)[1] is None
     assert kept(postgres)[1] is None
 
 
 def enqueue_and_take(unit):
-    unit.insert([a_job()], announce=True)
-    assert len(unit.take_due("w1", "default|render||0", 0, 20)) == 1
+    unit.insert_jobs([a_job()], announce=True)
+    assert len(unit.claim_from_lane("w1", "default|render||0", 0, 20)) == 1
 
 
 def rows_read_by(unit, what):
@@ -407,55 +407,55 @@ def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, 
     with postgres.begin() as unit:
         now = unit.now()
     rows = [
-        row_of(
+        settlement_row(
             Ending(lease, RETURNED),
-            decide(lease, RETURNED, POLICIES.of(lease), now, None),
+            decide(lease, RETURNED, POLICIES.for_job(lease), now, None),
             POLICIES,
             now,
             "w1",
         )
         for lease in leases
     ]
-    columns = dict(zip(rows[0]._fields, map(array, zip(*rows, strict=True)), strict=True))
+    columns = dict(zip(rows[0]._fields, map(format_array, zip(*rows, strict=True)), strict=True))
     plan = explained(postgres, "settle", columns, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
     assert {row.state for row in all_rows(postgres)} == {"succeeded"}
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
-@pytest.mark.parametrize("verb", ["finish_alone", "retry_alone"])
+@pytest.mark.parametrize("verb", ["settle_successes_by_location", "settle_retries_by_location"])
 def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(
     postgres, old_jobs, prepared, verb
 ):
     leases = take(postgres, *old_jobs)
     many = len(leases)
     found = {
-        "id": array([lease.id for lease in leases]),
-        "lies_at": array([lease.lies_at for lease in leases]),
+        "id": format_array([lease.id for lease in leases]),
+        "row_location": format_array([lease.row_location for lease in leases]),
     }
-    if verb == "finish_alone":
+    if verb == "settle_successes_by_location":
         own = {
-            "token": array([1] * many),
-            "result": array(["1"] * many),
-            "data": array(["{}"] * many),
+            "token": format_array([1] * many),
+            "result": format_array(["1"] * many),
+            "data": format_array(["{}"] * many),
             "worker": "w1",
         }
     else:
         lease = leases[0]
-        outcome = Outcome(Ended.FAILED, failure=a_failure())
-        decision = decide(lease, outcome, POLICIES.of(lease), lease.started_at, Random(7))
-        row = row_of(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
-        own = {**row._asdict(), **Around("{", "", "}", "{", "")._asdict()}
+        outcome = Outcome(Ended.FAILED, failure=make_failure())
+        decision = decide(lease, outcome, POLICIES.for_job(lease), lease.started_at, Random(7))
+        row = settlement_row(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
+        own = {**row._asdict(), **SharedRetryTexts("{", "", "}", "{", "")._asdict()}
         own |= {
-            "said": array(["no"] * many),
-            "took": array([1] * many),
-            "waited": array([2] * many),
+            "message": format_array(["no"] * many),
+            "duration_ms": format_array([1] * many),
+            "waited_ms": format_array([2] * many),
         }
     plan = explained(postgres, verb, own | found, prepared=prepared)
     assert rows_of_jobs_read(plan) <= many
     assert {row.state for row in all_rows(postgres)} == {
         "succeeded",
-        *(["queued"] if verb == "retry_alone" else []),
+        *(["queued"] if verb == "settle_retries_by_location" else []),
     }
 
 
@@ -477,16 +477,16 @@ def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
     ]
     with postgres.transaction() as connection:
         assert (
-            connection.execute("SELECT CAST(%s AS text[])", (array(values),)).fetchone()[0]
+            connection.execute("SELECT CAST(%s AS text[])", (format_array(values),)).fetchone()[0]
             == values
         )
         for numbers in ([None, 0, -(2**62), 7], [0, -(2**62), 7], [7], []):
             assert (
-                connection.execute("SELECT CAST(%s AS bigint[])", (array(numbers),)).fetchone()[0]
+                connection.execute("SELECT CAST(%s AS bigint[])", (format_array(numbers),)).fetchone()[0]
                 == numbers
             )
         assert connection.execute(
-            "SELECT CAST(%s AS boolean[])", (array([True, None, False]),)
+            "SELECT CAST(%s AS boolean[])", (format_array([True, None, False]),)
         ).fetchone()[0] == [
             True,
             None,
@@ -495,7 +495,7 @@ def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
         floats = [0.1, 1e300, -0.0, None]
         assert (
             connection.execute(
-                "SELECT CAST(%s AS double precision[])", (array(floats),)
+                "SELECT CAST(%s AS double precision[])", (format_array(floats),)
             ).fetchone()[0]
             == floats
         )
@@ -504,7 +504,7 @@ def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
 def test_a_caller_in_a_long_transaction_holds_up_nobody_who_claims_or_settles(postgres):
     open_worker(postgres)
     with postgres.transaction() as caller:
-        postgres.join(caller).insert([*jobs(5), unique_job("k")], announce=False)
+        postgres.join(caller).insert_jobs([*jobs(5), unique_job("k")], announce=False)
         ids = enqueue(postgres, 5)
         assert len(finish(postgres, claim(postgres, 5))) == 5
         assert {get(postgres, job_id).state for job_id in ids} == {"succeeded"}

@@ -7,9 +7,9 @@ from contextlib import closing, suppress
 import pytest
 
 from mulligan import Mulligan
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
-from mulligan.core.job import SECOND
-from mulligan.storage.maintenance import LIFT, restored
+from mulligan.storage.maintenance import TOKEN_INCREMENT, mark_restored
 from support.store import open_worker
 from support.waiting import until
 
@@ -26,8 +26,8 @@ def test_every_token_is_lifted_whatever_became_of_the_job(app):
 
     done, waits = good.enqueue(), good.options(delay=60).enqueue()
     app.run_inline()
-    assert restored(app.store) == (0, 2)
-    assert [job.refresh().token for job in (done, waits)] == [LIFT + 1, LIFT]
+    assert mark_restored(app.store) == (0, 2)
+    assert [job.refresh().token for job in (done, waits)] == [TOKEN_INCREMENT + 1, TOKEN_INCREMENT]
     assert [event.type for event in app.jobs.history(done.id)] == [
         "job.queued",
         "job.started",
@@ -39,7 +39,7 @@ def test_it_refuses_while_a_worker_may_be_alive_and_writes_nothing(app):
     @app.job(name="asks")
     def asks() -> str:
         with pytest.raises(Refused, match="may be alive"):
-            restored(app.store)
+            mark_restored(app.store)
         return "refused"
 
     job = asks.enqueue()
@@ -54,9 +54,9 @@ def test_workers_of_before_are_closed_once_their_lease_is_over(app):
 
     def closed() -> int:
         with suppress(Refused):
-            return restored(app.store).workers
+            return mark_restored(app.store).workers
         return 0
 
     assert until(closed) == 1
     with app.store.read() as unit:
-        assert unit.workers(closed=False) == []
+        assert unit.list_workers(closed=False) == []

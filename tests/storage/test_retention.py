@@ -37,7 +37,7 @@ DAY = 24 * HOUR
 
 def prune(store, state="succeeded", *, age=0, most=1000, kind=None, except_kinds=()):
     with store.begin() as unit:
-        return unit.prune(
+        return unit.prune_jobs(
             state, unit.now() + 1 - age, most, kind=kind, except_kinds=list(except_kinds)
         )
 
@@ -49,7 +49,7 @@ def count(store, table):
 def test_a_finished_job_leaves_with_its_attempts_and_checkpoints(store):
     lease = running(store)
     with store.begin() as unit:
-        unit.checkpoint(lease.id, "w1", 1, "page", "17")
+        unit.save_checkpoint(lease.id, "w1", 1, "page", "17")
     finish(store, lease, FAILED)
     finish(store, once_more(store, lease.id))
     assert (count(store, "attempt"), count(store, "checkpoint")) == (2, 1)
@@ -75,7 +75,7 @@ def test_what_is_pruned_leaves_one_record_and_one_event_for_each_kind_owner_and_
         ("render", "dead", "beta", "BROKEN", 1, other),
     ]
     with store.read() as unit:
-        told = [event for event in unit.events_after(0, 100) if event.type == "job.pruned"]
+        told = [event for event in unit.list_events_after(0, 100) if event.type == "job.pruned"]
     assert sorted((event.owner, event.data["code"]) for event in told) == [
         ("acme", "BROKEN"),
         ("beta", "BROKEN"),
@@ -176,7 +176,7 @@ def test_one_turn_of_upkeep_keeps_what_each_state_and_kind_is_worth(store):
     ]
 
 
-# -- events -----------------------------------------------------------------------------------------------
+# -- events --------------------------------------------------------------------------------------
 def test_events_leave_in_small_steps_the_oldest_first(store):
     with store.begin() as unit:
         unit.write_events([NewEvent(EventType.QUEUE_CHANGED, owner=str(n)) for n in range(10)])
@@ -186,24 +186,24 @@ def test_events_leave_in_small_steps_the_oldest_first(store):
         before = unit.now() - HOUR
     with store.begin() as unit:
         assert unit.prune_events(before, 4) == 4
-        assert [event.owner for event in unit.events_after(0, 100)] == [*"456789", "new"]
+        assert [event.owner for event in unit.list_events_after(0, 100)] == [*"456789", "new"]
         assert [unit.prune_events(before, 4) for _ in range(3)] == [4, 2, 0]
 
 
 def test_looking_for_old_events_does_not_read_all_the_young_ones(postgres):
     with postgres.begin() as unit:
-        unit.insert(jobs(3000), announce=True)
-    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement_of("oldest_events")
-    params = {"floor": 0, "most": 100}
+        unit.insert_jobs(jobs(3000), announce=True)
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement_of("list_oldest_events")
+    params = {"floor": 0, "limit": 100}
     with postgres.transaction() as connection:
         (plan,) = connection.execute(statement, params).fetchone()
     assert rows_read(plan[0]["Plan"], "event") <= 200
 
 
 def statement_of(verb):
-    from mulligan.storage.sql import load
+    from mulligan.storage.sql import load_statement
 
-    return load(verb, "postgres", '"mulligan".')
+    return load_statement(verb, "postgres", '"mulligan".')
 
 
 def rows_read(node, table):
@@ -218,9 +218,9 @@ def test_records_of_what_was_pruned_leave_too(store):
     ended(store, FATAL)
     prune(store, "dead")
     with store.begin() as unit:
-        unit.prune_records(unit.now() - DAY)
+        unit.delete_prune_records(unit.now() - DAY)
     assert count(store, "pruned") == 1
     store.shift_clock(2 * DAY)
     with store.begin() as unit:
-        unit.prune_records(unit.now() - DAY)
+        unit.delete_prune_records(unit.now() - DAY)
     assert count(store, "pruned") == 0

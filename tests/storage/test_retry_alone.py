@@ -10,14 +10,14 @@ import pytest
 from mulligan import Exponential, Fixed, Policy, Then
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Ended, Ending, Outcome
-from mulligan.failures.facts import TOLD
+from mulligan.failures.facts import TRACE_MESSAGE_LIMIT
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.worker.fast.failure_cache import Worded
+from mulligan.worker.fast.failure_cache import CachedFailureOutcome
 from mulligan.worker.fast.grouped_endings import MANY, GroupedEndings
-from mulligan.worker.protocol import alike_from_wire, alike_to_wire
-from mulligan.worker.runner.outcomes import raised
-from mulligan.worker.settle import finish, settle
+from mulligan.worker.protocol import shared_failure_from_wire, shared_failure_to_wire
+from mulligan.worker.runner.outcomes import outcome_of_exception
+from mulligan.worker.settle import finish_simple, settle
 from support.store import (
     Background,
     attempts,
@@ -48,15 +48,15 @@ def reset(number: int) -> Outcome:
     try:
         raise ConnectionError(f"request {number} was reset")
     except ConnectionError as error:
-        return raised(error, 0)
+        return outcome_of_exception(error, 0)
 
 
 def alike() -> Outcome:
     """As a supervisor hears it of many."""
     outcome = [reset(number) for number in range(2)][-1]
-    assert isinstance(outcome, Worded)
-    _, item, head, tail, _ = alike_to_wire(*outcome.like[:2], [])
-    return alike_from_wire(item, head, tail)
+    assert isinstance(outcome, CachedFailureOutcome)
+    _, item, head, tail, _ = shared_failure_to_wire(*outcome.shared[:2], [])
+    return shared_failure_from_wire(item, head, tail)
 
 
 def layers(**policy) -> EffectivePolicies:
@@ -80,8 +80,8 @@ def endings(leases, words="request {} was reset, " + ODD, took=3):
 def retried(store, failed, policies=AT_ONCE, moment=None):
     """The fences of those that were written, and those that were left."""
     moment = now(store) if moment is None else moment
-    with store.once() as unit:
-        written = finish(unit, failed, GroupedEndings(policies, moment, Random(7)))
+    with store.single_statement() as unit:
+        written = finish_simple(unit, failed, GroupedEndings(policies, moment, Random(7)))
     assert written.returned == []
     return fences(ending for _, group in written.retried for ending in group), written.rest
 
@@ -131,7 +131,7 @@ def test_they_leave_the_same_as_by_settle(store, many):
             str({name: value for name, value in attempt._asdict().items() if name not in own})
         )
         private = json.loads(attempt.private)
-        assert private == ending.outcome.failure.private.whole(ending.words)
+        assert private == ending.outcome.failure.private.render(ending.message)
         assert [*private] == [*ending.outcome.failure.private]
         assert told(store, ending.lease.id) == ["queued", "started", "retry_scheduled"]
         news = story(store, ending.lease.id)[-1]
@@ -176,7 +176,7 @@ def test_few_go_the_whole_way(store):
 
 
 def test_those_with_many_words_go_the_whole_way(store):
-    failed = endings(claimed(store, MANY), words="x" * (TOLD + 1))
+    failed = endings(claimed(store, MANY), words="x" * (TRACE_MESSAGE_LIMIT + 1))
     assert retried(store, failed) == (set(), failed)
 
 
@@ -198,8 +198,8 @@ def test_those_that_returned_among_them_are_written_too(store):
         endings(leases[:MANY]),
         [Ending(lease, Outcome(Ended.RETURNED, "null"), 3) for lease in leases[MANY:]],
     )
-    with store.once() as unit:
-        written = finish(unit, [*failed, *done], GroupedEndings(AT_ONCE, unit.now(), Random(7)))
+    with store.single_statement() as unit:
+        written = finish_simple(unit, [*failed, *done], GroupedEndings(AT_ONCE, unit.now(), Random(7)))
     settled(store, written.rest)
     states = [get(store, lease.id).state for lease in leases]
     assert states == ["queued"] * MANY + ["succeeded"] * MANY
@@ -210,9 +210,9 @@ def test_whose_fence_is_in_doubt_is_left(store):
     asked, other, ended, moved, *_ = failed = endings(leases)
     with store.begin() as unit:
         assert unit.request_cancel(asked.lease.id, asked.lease.token, "no longer wanted")
-        unit.progress("w1", [(moved.lease.id, moved.lease.token, 0.5, "half")])
+        unit.update_progress("w1", [(moved.lease.id, moved.lease.token, 0.5, "half")])
     settled(store, [ended])
-    failed[1] = other = other._replace(lease=other.lease._replace(lies_at=failed[-1].lease.lies_at))
+    failed[1] = other = other._replace(lease=other.lease._replace(row_location=failed[-1].lease.row_location))
     written, rest = retried(store, failed)
     if is_postgres(store):  # a store may as well write none
         assert (written, fences(rest)) == (fences(failed[4:]), fences([asked, other, ended, moved]))
@@ -235,7 +235,7 @@ def test_a_lease_of_somebody_else_is_none(store, how):
 
 @pytest.mark.parametrize("place", [None, "(4294967295,65535)", "(0,0)"])
 def test_where_nothing_lies_nothing_is_written_and_nothing_fails(store, place):
-    failed = endings([lease._replace(lies_at=place) for lease in claimed(store, MANY)])
+    failed = endings([lease._replace(row_location=place) for lease in claimed(store, MANY)])
     written, rest = retried(store, failed)
     assert written == (set() if is_postgres(store) else fences(failed))
     settled(store, rest)
@@ -243,7 +243,7 @@ def test_where_nothing_lies_nothing_is_written_and_nothing_fails(store, place):
 
 
 def test_who_finds_a_row_in_another_hand_waits_and_then_believes_what_it_finds(store):
-    if not store.side_by_side:
+    if not store.concurrent_writers:
         pytest.skip("SQLite has one writer")
     failed = endings(claimed(store, MANY))
     first = failed[0].lease

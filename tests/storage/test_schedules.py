@@ -7,11 +7,12 @@ import json
 import pytest
 
 from mulligan.config import Settings, WorkerSection
-from mulligan.core.job import SECOND, Lane
-from mulligan.guards.limits import share_of
-from mulligan.manifest.declared import speak
+from mulligan.core.durations import SECOND
+from mulligan.core.job import Lane
+from mulligan.guards.limits import owner_share
+from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec, ScheduleSpec
-from mulligan.schedules.chore import Timekeeper, timetable
+from mulligan.schedules.chore import Scheduler, load_timetable
 from mulligan.storage.base import ScheduleRow
 from mulligan.worker import upkeep
 from support.store import (
@@ -39,7 +40,7 @@ def declare(store, *specs, app="jobs:app", kinds=("render",)):
         schedules={spec.name: spec for spec in specs},
     )
     with store.begin() as unit:
-        speak(unit, manifest)
+        publish_manifest(unit, manifest)
     return manifest
 
 
@@ -48,7 +49,7 @@ def every_second(**said):
 
 
 def fire(store, *, ahead=False):
-    return Timekeeper(store, WORKER).fire(ahead=ahead)
+    return Scheduler(store, WORKER).fire(ahead=ahead)
 
 
 def slots(store):
@@ -57,15 +58,15 @@ def slots(store):
 
 def rows(store):
     with store.read() as unit:
-        return unit.schedules()
+        return unit.list_schedules()
 
 
 def skips(store):
     with store.read() as unit:
-        return [event for event in unit.events_after(0, 10_000) if event.type == "schedule.skipped"]
+        return [event for event in unit.list_events_after(0, 10_000) if event.type == "schedule.skipped"]
 
 
-# -- verbs ----------------------------------------------------------------------------------------------
+# -- verbs ---------------------------------------------------------------------------------------
 def test_a_schedule_begins_when_it_is_first_seen_and_only_once(store):
     with store.begin() as unit:
         begun = unit.declare_schedule("nightly", "0 3 * * *", "UTC")
@@ -78,17 +79,17 @@ def test_a_cursor_is_moved_by_whoever_has_seen_it_last(store):
     with store.begin() as unit:
         begun = unit.declare_schedule("nightly", "0 3 * * *", "UTC")
         moved = begun._replace(cursor=begun.cursor + 5)
-        assert unit.advance_schedule(moved, seen=begun.cursor)
-        assert not unit.advance_schedule(moved._replace(cursor=begun.cursor + 9), seen=begun.cursor)
-        assert not unit.advance_schedule(moved._replace(name="other"), seen=begun.cursor)
+        assert unit.advance_schedule(moved, from_cursor=begun.cursor)
+        assert not unit.advance_schedule(moved._replace(cursor=begun.cursor + 9), from_cursor=begun.cursor)
+        assert not unit.advance_schedule(moved._replace(name="other"), from_cursor=begun.cursor)
     assert rows(store)[0].cursor == begun.cursor + 5
 
 
 def test_a_slot_is_given_to_one_job_by_its_key(store):
     with store.begin() as unit:
-        assert unit.take_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
-        assert unit.take_slots("nightly", {8: "c", 9: "d"}) == {9}
-        assert unit.take_slots("weekly", {8: "e"}) == {8}
+        assert unit.claim_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
+        assert unit.claim_slots("nightly", {8: "c", 9: "d"}) == {9}
+        assert unit.claim_slots("weekly", {8: "e"}) == {8}
     assert sql(store, "SELECT job_id FROM {p}slot ORDER BY schedule, slot") == [
         ("a",),
         ("b",),
@@ -99,7 +100,7 @@ def test_a_slot_is_given_to_one_job_by_its_key(store):
         sql(store, "INSERT INTO {p}slot VALUES ('nightly', 8, 'z')")
 
 
-# -- fire -------------------------------------------------------------------------------------------------
+# -- fire ----------------------------------------------------------------------------------------
 def test_the_first_look_begins_and_fires_nothing_that_has_passed(store):
     declare(store, every_second())
     assert fire(store) == 0
@@ -131,7 +132,7 @@ def test_a_job_tells_which_schedule_and_which_slot_made_it(store):
         "schedule": "tick",
         "slot_at": slot,
     }
-    assert upkeep.announce(store) == 0
+    assert upkeep.announce_inserted(store) == 0
 
 
 def test_a_slot_and_its_job_are_there_together_or_not_at_all(store, monkeypatch):
@@ -140,7 +141,7 @@ def test_a_slot_and_its_job_are_there_together_or_not_at_all(store, monkeypatch)
     store.shift_clock(3 * SECOND)
     before = rows(store)
     with monkeypatch.context() as broken:
-        broken.setattr("mulligan.schedules.chore.queued", lambda *_: 1 / 0)
+        broken.setattr("mulligan.schedules.chore.queued_event", lambda *_: 1 / 0)
         assert fire(store) == 0
     assert (rows(store), slots(store), all_rows(store)) == (before, [], [])
     assert fire(store) == len(all_rows(store)) == len(slots(store)) >= 3
@@ -185,7 +186,7 @@ def test_a_transaction_under_way_elsewhere_is_passed_over_not_waited_for(postgre
     [row] = rows(postgres)
     postgres.shift_clock(3 * SECOND)
     with undone(postgres.begin()) as unit:
-        assert unit.advance_schedule(row._replace(cursor=row.cursor + SECOND), seen=row.cursor)
+        assert unit.advance_schedule(row._replace(cursor=row.cursor + SECOND), from_cursor=row.cursor)
         assert Background(lambda: fire(postgres)).answer(5) == 0
     assert fire(postgres) >= 3
 
@@ -195,7 +196,7 @@ def test_the_server_ends_a_transaction_that_is_frozen_with_a_schedule_in_its_han
     fire(postgres)
     [row] = rows(postgres)
     with postgres.begin() as unit:
-        assert unit.advance_schedule(row, seen=row.cursor)
+        assert unit.advance_schedule(row, from_cursor=row.cursor)
         limit = unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert limit == ("10s",)
     with postgres.begin() as unit:
@@ -204,7 +205,7 @@ def test_the_server_ends_a_transaction_that_is_frozen_with_a_schedule_in_its_han
         )
 
 
-# -- time that does not only pass ---------------------------------------------------------------------------
+# -- time that does not only pass ----------------------------------------------------------------
 @pytest.mark.parametrize("back", [30 * SECOND, HOUR, 3 * DAY])
 def test_a_clock_that_is_set_back_makes_no_slot_twice(store, back):
     declare(store, every_second())
@@ -236,10 +237,10 @@ def test_a_clock_that_was_years_ahead_does_not_stop_a_schedule_for_years(store):
     assert fire(store) >= 3
 
 
-# -- which declaration holds ----------------------------------------------------------------------------------
+# -- which declaration holds ---------------------------------------------------------------------
 def held(store):
     with store.read() as unit:
-        return {name: spec.cron for name, spec in timetable(unit).schedules.items()}
+        return {name: spec.cron for name, spec in load_timetable(unit).schedules.items()}
 
 
 def test_the_newest_manifest_wins(store):
@@ -283,7 +284,7 @@ def test_what_a_release_no_longer_declares_stops_once_its_workers_are_gone(store
     assert held(store) == {}
 
 
-# -- what was given up and taken up again -----------------------------------------------------------------------
+# -- what was given up and taken up again --------------------------------------------------------
 HOURLY = ScheduleSpec("hourly", "0 * * * *", "render", missed="all")
 
 
@@ -372,7 +373,7 @@ def test_a_schedule_that_cannot_fire_here_stops_no_other_and_is_told_once(store,
         every_second(),
         ScheduleSpec("adrift", "* * * * *", "render", timezone="Mars/Olympus"),
     )
-    keeper = Timekeeper(store, WORKER)
+    keeper = Scheduler(store, WORKER)
     for _ in range(3):
         keeper.fire(ahead=False)
         store.shift_clock(2 * SECOND)
@@ -405,7 +406,7 @@ def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
     store.shift_clock(SECOND)
     fire(store)
     with store.read() as unit:
-        last = unit.last_slots()
+        last = unit.get_last_slots()
     plain, own = (get(store, last[name][1]) for name in ("plain", "own"))
     assert (plain.queue, plain.priority, plain.uses, plain.payload) == (
         "gpu",
@@ -430,11 +431,11 @@ def test_in_a_fair_queue_the_job_of_a_slot_takes_its_owners_turn(store):
         unit.store_manifest(manifest.id, "a", "", manifest.to_json())
     fire(store, ahead=True)
     assert {Lane.parse(lane).share for (lane,) in sql(store, "SELECT lane FROM {p}job")} == {
-        share_of("acme")
+        owner_share("acme")
     }
 
 
-# -- retention --------------------------------------------------------------------------------------------------
+# -- retention -----------------------------------------------------------------------------------
 def test_slots_leave_with_the_events(store):
     declare(store, every_second())
     fire(store)

@@ -17,7 +17,7 @@ INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (?:\{p\})?(\w+)\s+ON \{p\}(\w+)",
 
 
 def schema_text(dialect):
-    return (migrations.FOLDER / f"0001_initial.{dialect}.sql").read_text()
+    return (migrations.SCHEMA_FOLDER / f"0001_initial.{dialect}.sql").read_text()
 
 
 def columns(dialect):

@@ -10,7 +10,7 @@ import pytest
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Ended, Ending, Outcome
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker.settle import settle
 from support.store import (
@@ -26,7 +26,7 @@ from support.store import (
     RETURNED,
     SNOOZED,
     Background,
-    a_failure,
+    make_failure,
     attempts,
     claim,
     close_worker,
@@ -98,7 +98,7 @@ def test_an_ending_moves_the_job_and_leaves_an_attempt_and_an_event(
 
 
 def test_a_failure_is_kept_on_its_attempt_and_on_the_job_only_when_it_is_dead(store):
-    failure = a_failure(
+    failure = make_failure(
         code="BOOM", evidence={"status": 503}, private={"trace": "secret \u0000"}, fingerprint="f1"
     )
     job = running(store)
@@ -122,7 +122,7 @@ def test_a_failure_is_kept_on_its_attempt_and_on_the_job_only_when_it_is_dead(st
 
 def test_costs_add_up(store):
     lease = running(store)
-    finish(store, lease, Outcome(Ended.FAILED, failure=a_failure(), cost=0.5))
+    finish(store, lease, Outcome(Ended.FAILED, failure=make_failure(), cost=0.5))
     finish(store, once_more(store, lease.id), Outcome(Ended.RETURNED, cost=0.25))
     assert get(store, lease.id).cost == 0.75
     assert [attempt.cost for attempt in attempts(store, lease.id)] == [0.5, 0.25]
@@ -147,7 +147,7 @@ def test_text_no_database_takes_does_not_keep_an_ending_out(store):
     assert get(store, first.id).reason.startswith("snoozed for 1 s: nul ")
 
 
-# -- the fence ------------------------------------------------------------------------------------------
+# -- the fence -----------------------------------------------------------------------------------
 STALE = {
     "finish": lambda store, lease: finish(store, lease, RETURNED),
     "fail": lambda store, lease: finish(store, lease, FAILED),
@@ -157,10 +157,10 @@ STALE = {
     "snooze": lambda store, lease: finish(store, lease, SNOOZED),
 }
 SILENT = {
-    "progress": lambda unit, lease: unit.progress(
+    "progress": lambda unit, lease: unit.update_progress(
         lease.worker, [(lease.id, lease.token, 0.9, "stale")]
     ),
-    "checkpoint": lambda unit, lease: unit.checkpoint(
+    "checkpoint": lambda unit, lease: unit.save_checkpoint(
         lease.id, lease.worker, lease.token, "page", "stale"
     ),
     "cancel": lambda unit, lease: unit.request_cancel(lease.id, lease.token, "stale"),
@@ -241,7 +241,7 @@ def test_a_stale_ending_in_the_same_flush_as_the_current_one_is_refused_alone(st
     assert told(store, lease.id)[-2:] == ["succeeded", "stale_refused"]
 
 
-# -- once -------------------------------------------------------------------------------------------------
+# -- once ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("outcome", [value[0] for value in ENDINGS.values()], ids=ENDINGS)
 def test_the_same_ending_repeated_is_already_settled(store, outcome):
     """Nobody knows whether a commit arrived whose answer was lost: so it is sent again as it is."""
@@ -283,7 +283,7 @@ def test_many_threads_settling_overlapping_sets_in_any_order_write_each_once(sto
     together(*[lambda seed=seed: flush(seed) for seed in range(6)])
     finish(store, leases, RETURNED)
     with store.read() as unit:
-        assert dict(unit.counts(1000))["succeeded"] == 300
+        assert dict(unit.count_jobs_by_state(1000))["succeeded"] == 300
     assert sum(len(attempts(store, lease.id)) for lease in leases) == 300
     assert [event[2] for event in log_of(store)].count("job.succeeded") == 300
 
@@ -304,7 +304,7 @@ def test_two_different_endings_of_one_lease_at_once_make_one(store):
         ] == late
 
 
-# -- cancel -----------------------------------------------------------------------------------------------
+# -- cancel --------------------------------------------------------------------------------------
 def ask(store, lease, reason="no longer wanted"):
     with store.begin() as unit:
         return unit.request_cancel(lease.id, lease.token, reason)
@@ -344,7 +344,7 @@ def test_only_the_first_of_two_who_ask_is_heard(store):
     assert ask(store, lease, "first")
     assert not ask(store, lease, "second")
     with store.begin() as unit:
-        assert unit.renew("w1", draining=False).cancels == [(lease.id, 1, "first")]
+        assert unit.renew_worker("w1", draining=False).cancels == [(lease.id, 1, "first")]
 
 
 def test_a_redecided_ending_repeated_is_already_settled(store):
@@ -370,12 +370,12 @@ def test_cancels_and_endings_at_once_always_end_in_one_of_both(store):
         assert len(attempts(store, lease.id)) == 1
 
 
-# -- while it runs ----------------------------------------------------------------------------------------
+# -- while it runs -------------------------------------------------------------------------------
 def test_progress_is_the_last_word_and_no_event(store):
     lease = running(store)
     with store.begin() as unit:
-        unit.progress("w1", [(lease.id, 1, 0.25, "a quarter")])
-        unit.progress("w1", [(lease.id, 1, None, "still there")])
+        unit.update_progress("w1", [(lease.id, 1, 0.25, "a quarter")])
+        unit.update_progress("w1", [(lease.id, 1, None, "still there")])
     row = get(store, lease.id)
     assert (row.progress, row.progress_message) == (0.25, "still there")
     assert told(store, lease.id) == ["queued", "started"]
@@ -387,7 +387,7 @@ def test_a_checkpoint_forgives_the_losses_so_far(store):
     again = once_more(store, lease.id)
     assert again.losses == 1
     with store.begin() as unit:
-        assert unit.checkpoint(lease.id, "w1", again.token, "page", "17")
+        assert unit.save_checkpoint(lease.id, "w1", again.token, "page", "17")
     assert get(store, lease.id).losses == 0
 
 
@@ -395,14 +395,14 @@ def test_a_checkpoint_and_the_loss_of_its_lease_wait_for_each_other(postgres):
     """Or a checkpoint of the old attempt appears in the middle of the new one."""
     lease = running(postgres)
     with postgres.begin() as unit:
-        assert unit.checkpoint(lease.id, "w1", 1, "page", "17")
+        assert unit.save_checkpoint(lease.id, "w1", 1, "page", "17")
         loss = Background(lambda: finish(postgres, lease, LOST))
         until(lambda: loss.done or waits_for_a_lock(postgres), what="the loss is settled or waits")
         assert not loss.done
     assert loss.answer()[0].decision is not None
 
 
-# -- keys -------------------------------------------------------------------------------------------------
+# -- keys ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("outcome", "kept"),
     [
@@ -436,7 +436,7 @@ def test_a_plan_for_one_serves_for_many_and_the_other_way_round(store):
         assert {get(store, job_id).state for job_id in (ids[0], ids[-1])} == {"succeeded"}
 
 
-# -- many alike -------------------------------------------------------------------------------------------
+# -- many alike ----------------------------------------------------------------------------------
 def in_its_own_words(outcome, n):
     """The same failure, with a text that no other has."""
     if outcome.failure is None:

@@ -8,10 +8,10 @@ from itertools import combinations
 import pytest
 
 from mulligan.core.job import NewJob
-from mulligan.core.json import kept
+from mulligan.core.json import index_value
 from mulligan.storage import search_queries as skimming
-from mulligan.storage.search_queries import WALK, ArgRow, along, leading, matching, way_of
-from mulligan.storage.sql import load
+from mulligan.storage.search_queries import ALL_JOBS, ArgRow, follow_plan, leading_conditions, build_conditions, choose_plan
+from mulligan.storage.sql import load_statement
 from support.store import (
     CANCELLED,
     FATAL,
@@ -37,7 +37,7 @@ from support.store import (
 
 def found(store, where, limit=100, before=None):
     with store.read() as unit:
-        return [row.id for row in unit.skim(where, limit, before).rows]
+        return [row.id for row in unit.list_jobs_bounded(where, limit, before).rows]
 
 
 def args_of(store):
@@ -51,7 +51,7 @@ def billed(customer, **changes):
     )
 
 
-# -- arguments ----------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------
 def test_what_a_job_is_found_by_is_inserted_with_it_one_or_many(store):
     one, *many = [billed(n % 3) for n in range(7)]
     insert(store, one)
@@ -76,7 +76,7 @@ def test_values_come_back_as_they_were_whatever_is_in_them(store):
         "x" * 500,
         "a\x00b",
     ]
-    made = [billed(text, args=(("customer", kept(text)),)) for text in texts]
+    made = [billed(text, args=(("customer", index_value(text)),)) for text in texts]
     insert(store, *made)
     for job, text in zip(made, texts, strict=True):
         assert found(store, {"indexed.customer": text}) == [job.id]
@@ -94,9 +94,9 @@ def test_on_a_server_a_bulk_insert_with_arguments_is_one_statement(store, monkey
             "_run",
             lambda verb, *args, **more: (said.append(verb), run(verb, *args, **more))[1],
         )
-        unit.insert([billed(n) for n in range(50)], announce=True)
-        unit.insert([a_job() for _ in range(50)], announce=True)
-    assert said == ["insert_indexed", "insert_alike"]
+        unit.insert_jobs([billed(n) for n in range(50)], announce=True)
+        unit.insert_jobs([a_job() for _ in range(50)], announce=True)
+    assert said == ["insert_jobs_with_args", "insert_equal_jobs"]
     assert len(args_of(store)) == 50
 
 
@@ -115,7 +115,7 @@ def test_pruning_takes_the_arguments_along(store):
     finish(store, claim(store))
     insert(store, new)
     with store.begin() as unit:
-        unit.prune("succeeded", now(store) + HOUR, 10, kind=None, except_kinds=[])
+        unit.prune_jobs("succeeded", now(store) + HOUR, 10, kind=None, except_kinds=[])
     assert {row[2] for row in args_of(store)} == {new.id}
 
 
@@ -127,7 +127,7 @@ def test_arguments_may_be_written_later_and_again(store):
             unit.write_args([ArgRow(job.id, "bill", "customer", "7")])
     assert found(store, {"indexed.customer": "7", "kind": "bill"}) == [job.id]
     with store.begin() as unit:
-        unit.forget_args([job.id])
+        unit.delete_args([job.id])
     assert found(store, {"indexed.customer": "7"}) == []
 
 
@@ -143,8 +143,8 @@ def test_an_argument_without_an_index_is_read_in_the_payload_and_only_at_its_pla
     assert found(store, {"arg.customer": "42"}) == [text, top]
     assert found(store, {"arg.order.customer": "42"}) == [inside]
     with store.read() as unit:
-        assert unit.count_matching({"arg.customer": "42"}, 10) == 2
-        assert unit.count_matching({"arg.customer": "42"}, 1) == 1
+        assert unit.count_jobs({"arg.customer": "42"}, 10) == 2
+        assert unit.count_jobs({"arg.customer": "42"}, 1) == 1
 
 
 def test_pages_of_a_read_argument_are_full_although_some_only_look_alike(store):
@@ -156,7 +156,7 @@ def test_pages_of_a_read_argument_are_full_although_some_only_look_alike(store):
     assert found(store, {"arg.customer": "1"}, 4, ids[3]) == ids[4:]
 
 
-# -- ways ---------------------------------------------------------------------------------------------
+# -- ways ----------------------------------------------------------------------------------------
 @pytest.fixture
 def zoo(store):
     """Jobs in every state, of two owners, kinds and batches."""
@@ -196,11 +196,11 @@ def test_a_filter_finds_what_it_finds_on_every_way_it_may_go(zoo):
         for one, other in combinations(PARTS, 2):
             for where in ({one: a, other: b} for a in PARTS[one] for b in PARTS[other]):
                 expected = _plainly(zoo, where)
-                assert [row.id for row in unit.page(where, 100, None)] == expected, where
-                assert [row.id for row in unit.skim(where, 100, None).rows] == expected, where
+                assert [row.id for row in unit.list_jobs(where, 100, None)] == expected, where
+                assert [row.id for row in unit.list_jobs_bounded(where, 100, None).rows] == expected, where
                 assert (
-                    unit.count_matching(where, 100)
-                    == unit.skim_count(where, 100).jobs
+                    unit.count_jobs(where, 100)
+                    == unit.count_jobs_bounded(where, 100).jobs
                     == len(expected)
                 ), where
 
@@ -228,50 +228,50 @@ def _says(row, name, values):
 
 
 def test_a_skim_looks_at_so_many_and_says_where_it_stopped(store, monkeypatch):
-    monkeypatch.setattr(skimming, "EXAMINED", 10)
-    monkeypatch.setattr(skimming, "AT_FIRST", 4)
+    monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 10)
+    monkeypatch.setattr(skimming, "FIRST_EXAMINED", 4)
     old = enqueue(store, 3, kind="mail", owner="")
     enqueue(store, 25, kind="render", owner="")
     with store.read() as unit:
-        rows, stopped = unit.skim({"kind": "mail"}, 5, None)
+        rows, stopped = unit.list_jobs_bounded({"kind": "mail"}, 5, None)
         assert (rows, stopped is None) == ([], False)
         seen, cursor = [], None
         for _ in range(3):
-            page = unit.skim({"kind": "mail"}, 5, cursor)
+            page = unit.list_jobs_bounded({"kind": "mail"}, 5, cursor)
             seen += [row.id for row in page.rows]
             cursor = page.stopped
         assert (seen, cursor) == (old[::-1], None)
-        assert unit.skim({"kind": "render"}, 5, None).stopped is None
-        assert unit.skim_count({"kind": "mail"}, 5).stopped is not None
-        assert unit.count_matching({"kind": "mail"}, 5) == 3
-        assert [row.id for row in unit.page({"kind": "mail"}, 5, None)] == old[::-1]
+        assert unit.list_jobs_bounded({"kind": "render"}, 5, None).stopped is None
+        assert unit.count_jobs_bounded({"kind": "mail"}, 5).stopped is not None
+        assert unit.count_jobs({"kind": "mail"}, 5) == 3
+        assert [row.id for row in unit.list_jobs({"kind": "mail"}, 5, None)] == old[::-1]
 
 
 def test_an_argument_of_very_many_jobs_is_skimmed_too(store, monkeypatch):
-    monkeypatch.setattr(skimming, "EXAMINED", 10)
-    monkeypatch.setattr(skimming, "AT_FIRST", 4)
+    monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 10)
+    monkeypatch.setattr(skimming, "FIRST_EXAMINED", 4)
     old = insert(store, billed(1, queue="slow"))[0].id
     insert(store, *(billed(1) for _ in range(15)))
     where = {"indexed.customer": "1", "queue": "slow"}
     with store.read() as unit:
-        first = unit.skim(where, 5, None)
-        assert (first.rows, unit.skim_count(where, 5).jobs) == ([], 0)
-        assert [row.id for row in unit.skim(where, 5, first.stopped).rows] == [old]
-        assert len(unit.skim({"indexed.customer": "1"}, 16, None).rows) == 10
+        first = unit.list_jobs_bounded(where, 5, None)
+        assert (first.rows, unit.count_jobs_bounded(where, 5).jobs) == ([], 0)
+        assert [row.id for row in unit.list_jobs_bounded(where, 5, first.stopped).rows] == [old]
+        assert len(unit.list_jobs_bounded({"indexed.customer": "1"}, 16, None).rows) == 10
 
 
 def test_few_jobs_in_a_state_are_found_however_many_newer_ones_there_are(store, monkeypatch):
-    monkeypatch.setattr(skimming, "EXAMINED", 10)
-    monkeypatch.setattr(skimming, "AT_FIRST", 4)
+    monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 10)
+    monkeypatch.setattr(skimming, "FIRST_EXAMINED", 4)
     open_worker(store)
     waiting = enqueue(store, 3, kind="mail", run_at=now(store) + HOUR)
     for _ in range(3):
         enqueue(store, 5)
         finish(store, claim(store, 5))
     with store.read() as unit:
-        found = unit.skim({"state": "queued"}, 5, None)
+        found = unit.list_jobs_bounded({"state": "queued"}, 5, None)
         assert ([row.id for row in found.rows], found.stopped) == (waiting[::-1], None)
-        assert dict(unit.counts(10)) == {
+        assert dict(unit.count_jobs_by_state(10)) == {
             "queued": 3,
             "running": 0,
             "succeeded": 10,
@@ -282,7 +282,7 @@ def test_few_jobs_in_a_state_are_found_however_many_newer_ones_there_are(store, 
 
 
 def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
-    params = {"before": "~", "floor": "", "most": 5, "cap": 5, "skip": 9, "now": 0}
+    params = {"before": "~", "floor": "", "limit": 5, "cap": 5, "skip": 9, "now": 0}
     expected = {
         "sqlite_autoindex_mulligan_job_1": [
             {},
@@ -304,10 +304,10 @@ def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
     }
     for index, wheres in expected.items():
         for where in wheres:
-            asked, way = matching(where), way_of(where)
-            for verb in ("page", "count_matching", "floor"):
-                part = leading(asked, way) if verb == "floor" else along(asked, way)
-                text = load(verb, "sqlite", "mulligan_", shape=part.shape)
+            asked, way = build_conditions(where), choose_plan(where)
+            for verb in ("list_jobs", "count_jobs", "find_page_end"):
+                part = leading_conditions(asked, way) if verb == "floor" else follow_plan(asked, way)
+                text = load_statement(verb, "sqlite", "mulligan_", shape=part.shape)
                 plan = " ".join(
                     row[3]
                     for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params)
@@ -317,7 +317,7 @@ def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
 
 
 def test_what_is_gathered_comes_from_small_indexes_in_order(sqlite):
-    params = {"before": "~", "floor": "", "most": 5, "now": 0}
+    params = {"before": "~", "floor": "", "limit": 5, "now": 0}
     wheres = [
         {"state": "queued"},
         {"state": ("dead", "parked")},
@@ -325,14 +325,14 @@ def test_what_is_gathered_comes_from_small_indexes_in_order(sqlite):
         {"group": ("a", "b")},
     ]
     for where in wheres:
-        asked = along(matching(where), way_of(where))
-        text = load("page", "sqlite", "mulligan_", shape=asked.shape)
+        asked = follow_plan(build_conditions(where), choose_plan(where))
+        text = load_statement("list_jobs", "sqlite", "mulligan_", shape=asked.shape)
         plan = [row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params)]
         assert not any(
             step.startswith("SCAN mulligan_job") and "INDEX" not in step for step in plan
         ), (where, plan)
         assert "TEMP B-TREE FOR ORDER BY" not in " ".join(plan), (where, plan)
-    assert way_of({"state": ("queued", "succeeded")}) == WALK
+    assert choose_plan({"state": ("queued", "succeeded")}) == ALL_JOBS
 
 
 def test_a_job_without_owner_is_found_by_owner_nobody(store):
@@ -343,7 +343,7 @@ def test_a_job_without_owner_is_found_by_owner_nobody(store):
     assert len(all_rows(store)) == 4
 
 
-# -- how many -----------------------------------------------------------------------------------------
+# -- how many ------------------------------------------------------------------------------------
 def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_them(store):
     for kind in ("render", "mulligan.deliver"):
         for outcome in (RETURNED, FATAL, PARKED, CANCELLED):
@@ -356,7 +356,7 @@ def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_t
         a_job(kind="amulligan.x", uses="gateway"),
     )
     with store.read() as unit:
-        assert dict(unit.counts(100)) == {
+        assert dict(unit.count_jobs_by_state(100)) == {
             "queued": 5,
             "running": 0,
             "succeeded": 1,
@@ -364,6 +364,6 @@ def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_t
             "cancelled": 1,
             "parked": 1,
         }
-        assert dict(unit.counts(3))["queued"] == 3
-        assert unit.skim_count({"state": "queued", "kind": "mulligan.deliver"}, 100).jobs == 2
-        assert unit.skim_count({"state": ("queued", "parked")}, 100).jobs == 6
+        assert dict(unit.count_jobs_by_state(3))["queued"] == 3
+        assert unit.count_jobs_bounded({"state": "queued", "kind": "mulligan.deliver"}, 100).jobs == 2
+        assert unit.count_jobs_bounded({"state": ("queued", "parked")}, 100).jobs == 6

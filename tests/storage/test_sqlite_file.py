@@ -54,7 +54,7 @@ def file(tmp_path):
     return tmp_path / "mulligan.db"
 
 
-# -- one library for each process ---------------------------------------------------------------------------
+# -- one library for each process ----------------------------------------------------------------
 def test_a_connection_of_the_other_library_is_refused_with_both_ways_out(sqlite, file):
     with pytest.raises(TwoLibraries, match=r"app\.transaction") as refused:
         sqlite3.connect(file)
@@ -82,10 +82,10 @@ def test_the_standard_library_serves_clients_with_their_own_connections(sqlite_u
     with migrated(sqlite_url.replace("sqlite:", "sqlite+stdlib:")) as store:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            store.join(connection).insert(jobs(3), announce=False)
+            store.join(connection).insert_jobs(jobs(3), announce=False)
             connection.execute("ROLLBACK")
             connection.execute("BEGIN IMMEDIATE")
-            (answer,) = store.join(connection).insert([a_job()], announce=False)
+            (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
             connection.execute("COMMIT")
         assert [row.id for row in all_rows(store)] == [answer.id]
 
@@ -99,7 +99,7 @@ def test_a_connection_to_another_file_is_refused(sqlite, tmp_path):
             sqlite.join(connection)
 
 
-# -- locks ----------------------------------------------------------------------------------------------------
+# -- locks ---------------------------------------------------------------------------------------
 def test_opening_a_file_a_second_time_does_not_drop_the_locks_of_the_first(
     sqlite, sqlite_url, file, tmp_path
 ):
@@ -146,7 +146,7 @@ def test_a_fork_in_the_middle_of_another_threads_transaction_is_told_so_or_works
     assert integrity(file) == [("ok",)]
 
 
-# -- many processes -------------------------------------------------------------------------------------------
+# -- many processes ------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_eight_processes_write_for_a_while_and_none_is_told_that_it_is_locked(
     sqlite, sqlite_url, file, tmp_path
@@ -172,7 +172,7 @@ def test_two_processes_with_different_libraries_lose_nothing(sqlite, sqlite_url,
     assert integrity(file) == [("ok",)]
 
 
-# -- the file itself --------------------------------------------------------------------------------------------
+# -- the file itself -----------------------------------------------------------------------------
 @pytest.mark.security("S52")
 def test_the_file_and_its_companions_are_private(sqlite, file):
     enqueue(sqlite)
@@ -203,7 +203,7 @@ def test_every_commit_is_flushed(sqlite):
     assert not is_postgres(sqlite)
 
 
-# -- a reader that stays ------------------------------------------------------------------------------------------
+# -- a reader that stays -------------------------------------------------------------------------
 def grow(store):
     for _ in range(9):
         insert(store, *jobs(8, payload=f'"{"x" * MEGABYTE}"'))
@@ -212,12 +212,12 @@ def grow(store):
 def test_after_a_long_reader_has_left_the_log_is_short_again(sqlite, file):
     wal = Path(f"{file}-wal")
     with sqlite.read() as reader:
-        assert reader.page({}, 1, None) == []
+        assert reader.list_jobs({}, 1, None) == []
         grow(sqlite)
         assert wal.stat().st_size > 64 * MEGABYTE
-        sqlite.tidy()
+        sqlite.reclaim_space()
         assert wal.stat().st_size > 64 * MEGABYTE
-    sqlite.tidy()
+    sqlite.reclaim_space()
     assert wal.stat().st_size <= 64 * MEGABYTE
     assert len(all_rows(sqlite)) == 72
 
@@ -225,9 +225,9 @@ def test_after_a_long_reader_has_left_the_log_is_short_again(sqlite, file):
 @pytest.mark.timing
 def test_a_checkpoint_behind_an_open_reader_delays_no_writer(sqlite):
     with sqlite.read() as reader:
-        reader.page({}, 1, None)
+        reader.list_jobs({}, 1, None)
         grow(sqlite)
-        tidy = Background(sqlite.tidy)
+        tidy = Background(sqlite.reclaim_space)
         slowest = 0.0
         while not tidy.done:
             began = time.monotonic()
@@ -242,7 +242,7 @@ def test_a_writer_that_takes_its_time_is_waited_for(sqlite):
 
     def slow():
         with sqlite.begin() as unit:
-            unit.insert([a_job()], announce=True)
+            unit.insert_jobs([a_job()], announce=True)
             inside.set()
             assert leave.wait(30)
 
@@ -255,7 +255,7 @@ def test_a_writer_that_takes_its_time_is_waited_for(sqlite):
     assert len(all_rows(sqlite)) == 2
 
 
-# -- plans and hints --------------------------------------------------------------------------------------
+# -- plans and hints -----------------------------------------------------------------------------
 def test_a_plan_is_kept_whatever_is_bound(sqlite):
     asked = []
 
@@ -266,10 +266,10 @@ def test_a_plan_is_kept_whatever_is_bound(sqlite):
     with sqlite.read() as unit:
         connection = unit._handle.connection
         connection.authorizer = may  # is asked whenever a statement is planned
-        unit.look()
+        unit.read_claim_state()
         assert asked, "the first time it has to be"
         asked.clear()
-        unit.look()
+        unit.read_claim_state()
         connection.authorizer = None
     assert asked == []
 
@@ -296,7 +296,7 @@ def test_what_is_written_because_of_a_hint_is_no_hint_itself(sqlite):
 
 
 def test_who_is_busy_is_hinted_afterwards(sqlite, monkeypatch):
-    monkeypatch.setattr(sqlite_store, "MOST_BUSY", 60)
+    monkeypatch.setattr(sqlite_store, "MAX_BUSY", 60)
     hints, asked, busy, stop = [], [], threading.Event(), threading.Event()
 
     def is_busy():

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import UniqueMismatch, UniqueRace
-from mulligan.core.job import SECOND, State
+from mulligan.core.job import State
 from support.store import (
     FATAL,
     PARKED,
@@ -120,7 +121,7 @@ def test_the_key_of_a_job_whose_worker_died_is_kept_until_it_is_dead(store):
     lease = running(store, job=unique_job("k"))
     close_worker(store)
     with store.begin() as unit:
-        (orphan,) = unit.orphans(10)
+        (orphan,) = unit.list_orphans(10)
     finish(store, orphan, FATAL)
     assert get(store, lease.id).state == "dead"
     assert insert(store, unique_job("k"))[0].fresh
@@ -152,7 +153,7 @@ def test_when_the_winner_rolls_back_the_loser_has_a_job(store):
 
     def winner() -> None:
         with store.transaction() as connection:
-            store.join(connection).insert([unique_job("k")], announce=False)
+            store.join(connection).insert_jobs([unique_job("k")], announce=False)
             inserted.set()
             assert decided.wait(30)
             raise KeyboardInterrupt
@@ -174,7 +175,7 @@ def test_of_five_callers_of_whom_four_roll_back_one_job_is_left(store):
     def caller(commits: bool) -> None:
         try:
             with store.transaction() as connection:
-                store.join(connection).insert([unique_job("k")], announce=False)
+                store.join(connection).insert_jobs([unique_job("k")], announce=False)
                 if not commits:
                     raise ZeroDivisionError
         except ZeroDivisionError:
@@ -192,7 +193,7 @@ def test_a_caller_whose_snapshot_cannot_see_the_winner_is_told_so(postgres):
         connection.execute("SELECT 1")
         insert(postgres, unique_job("k"))
         with pytest.raises(UniqueRace, match="READ COMMITTED"), connection.transaction():
-            postgres.join(connection).insert([unique_job("k")], announce=False)
+            postgres.join(connection).insert_jobs([unique_job("k")], announce=False)
         connection.execute("SELECT 'the caller decides what to do now'")
 
 

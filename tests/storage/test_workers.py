@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.worker import upkeep
 from support.store import (
     HOUR,
@@ -31,12 +31,12 @@ from support.store import (
 
 def renew(store, worker="w1", *, draining=False):
     with store.begin() as unit:
-        return unit.renew(worker, draining=draining)
+        return unit.renew_worker(worker, draining=draining)
 
 
 def expired(store, worker="w1"):
     with store.read() as unit:
-        return unit.expired(next(row for row in unit.workers(closed=True) if row.id == worker))
+        return unit.is_expired(next(row for row in unit.list_workers(closed=True) if row.id == worker))
 
 
 def test_a_worker_that_was_heard_and_not_answered_says_it_again(store):
@@ -46,7 +46,7 @@ def test_a_worker_that_was_heard_and_not_answered_says_it_again(store):
     open_worker(store)
     assert worker_of(store).renewed_at == renewed
     with store.read() as unit:
-        assert [event.type for event in unit.events_after(0, 10)] == ["worker.started"]
+        assert [event.type for event in unit.list_events_after(0, 10)] == ["worker.started"]
 
 
 def test_a_worker_is_stored_as_it_presents_itself(store):
@@ -68,7 +68,7 @@ def test_a_worker_is_stored_as_it_presents_itself(store):
     assert row.started_at == row.renewed_at >= at
     assert row.closed_at is None
     with store.read() as unit:
-        (started,) = unit.events_after(0, 10)
+        (started,) = unit.list_events_after(0, 10)
     assert (started.type, started.data["worker"]) == ("worker.started", "w1")
 
 
@@ -147,19 +147,19 @@ def test_on_sqlite_after_a_reboot_the_wall_clock_judges(sqlite, since):
     assert expired(sqlite)
 
 
-# -- closing --------------------------------------------------------------------------------------------
+# -- closing -------------------------------------------------------------------------------------
 def test_who_has_renewed_since_it_was_seen_is_not_closed(store):
     open_worker(store)
     seen = worker_of(store).renewed_at
     renew(store)
     with store.begin() as unit:
-        assert not unit.close_worker("w1", "no renewal", seen=seen)
-        assert unit.close_worker("w1", "no renewal", seen=worker_of_unit(unit).renewed_at)
+        assert not unit.close_worker("w1", "no renewal", last_renewed=seen)
+        assert unit.close_worker("w1", "no renewal", last_renewed=worker_of_unit(unit).renewed_at)
     assert worker_of(store).closed_at is not None
 
 
 def worker_of_unit(unit):
-    return next(row for row in unit.workers(closed=True) if row.id == "w1")
+    return next(row for row in unit.list_workers(closed=True) if row.id == "w1")
 
 
 def test_a_renewal_and_a_closing_at_once_never_both_succeed(store):
@@ -169,7 +169,7 @@ def test_a_renewal_and_a_closing_at_once_never_both_succeed(store):
 
         def close(worker=worker, seen=seen):
             with store.begin() as unit:
-                return unit.close_worker(worker, "no renewal", seen=seen)
+                return unit.close_worker(worker, "no renewal", last_renewed=seen)
 
         closed, renewal = together(close, lambda worker=worker: renew(store, worker))
         assert closed != renewal.alive
@@ -180,7 +180,7 @@ def test_twenty_judges_close_a_worker_once(store):
     assert together(*[lambda: close_worker(store) for _ in range(20)]).count(True) == 1
 
 
-# -- what is left of the dead -----------------------------------------------------------------------------
+# -- what is left of the dead --------------------------------------------------------------------
 def test_orphans_are_running_jobs_whose_worker_is_closed_or_missing(store):
     for worker in ("alive", "closed", "missing"):
         open_worker(store, worker)
@@ -189,9 +189,9 @@ def test_orphans_are_running_jobs_whose_worker_is_closed_or_missing(store):
     close_worker(store, "closed")
     sql(store, "DELETE FROM {p}worker WHERE id = 'missing'")
     with store.read() as unit:
-        orphans = unit.orphans(10)
+        orphans = unit.list_orphans(10)
         assert [lease.worker for lease in orphans] == ["closed", "missing"]
-        assert len(unit.orphans(1)) == 1
+        assert len(unit.list_orphans(1)) == 1
 
 
 def test_one_dead_worker_behind_many_long_running_jobs_is_found_at_once(store):
@@ -201,7 +201,7 @@ def test_one_dead_worker_behind_many_long_running_jobs_is_found_at_once(store):
     lease = running(store, worker="dead")
     close_worker(store, "dead")
     with store.read() as unit:
-        assert [orphan.id for orphan in unit.orphans(10)] == [lease.id]
+        assert [orphan.id for orphan in unit.list_orphans(10)] == [lease.id]
 
 
 def test_many_sweepers_settle_each_orphan_once(store):
@@ -233,24 +233,24 @@ def test_dead_workers_are_forgotten_once_no_running_job_names_them(store):
     for worker in ("idle", "busy"):
         close_worker(store, worker)
     with store.begin() as unit:
-        assert unit.forget_workers(unit.now() - HOUR) == 0
-        assert unit.forget_workers(unit.now() + 1) == 1
-        assert {row.id for row in unit.workers(closed=True)} == {"busy", "alive"}
+        assert unit.delete_closed_workers(unit.now() - HOUR) == 0
+        assert unit.delete_closed_workers(unit.now() + 1) == 1
+        assert {row.id for row in unit.list_workers(closed=True)} == {"busy", "alive"}
     finish(store, lease)
     with store.begin() as unit:
-        assert unit.forget_workers(unit.now() + 1) == 1
+        assert unit.delete_closed_workers(unit.now() + 1) == 1
 
 
 def test_a_renewal_waits_for_nobody_who_claims_or_settles(postgres):
     lease = running(postgres)
     enqueue(postgres, 3)
     with postgres.begin() as unit:
-        unit.take("w1", [row.id for row in unit.page({"state": "queued"}, 9, None)], 9)
-        unit.progress("w1", [(lease.id, 1, 0.5, "half")])
+        unit.claim_jobs("w1", [row.id for row in unit.list_jobs({"state": "queued"}, 9, None)], 9)
+        unit.update_progress("w1", [(lease.id, 1, 0.5, "half")])
         assert Background(lambda: renew(postgres)).answer(10).alive
 
 
-# -- manifests --------------------------------------------------------------------------------------------
+# -- manifests -----------------------------------------------------------------------------------
 def test_manifests_are_kept_once_and_remember_when_they_were_last_named(store):
     with store.begin() as unit:
         unit.store_manifest("a", "app", "1", "{}")
@@ -258,7 +258,7 @@ def test_manifests_are_kept_once_and_remember_when_they_were_last_named(store):
     with store.begin() as unit:
         unit.store_manifest("b", "app", "2", "{}")
         unit.store_manifest("a", "app", "1", "{}")
-        found = unit.manifests()
+        found = unit.list_manifests()
     assert [row[:3] for row in found] == [("b", "app", "2"), ("a", "app", "1")]
     assert found[1][4] == pytest.approx(now(store), abs=60 * SECOND)
 
@@ -269,15 +269,15 @@ def test_a_lost_worker_is_told_once_with_its_reason(store):
         store,
         "UPDATE {p}worker SET renewed_at = renewed_at - 3600000000, renewed_mono = renewed_mono - 3600000000",
     )
-    judge = upkeep.Judge("me", "this boot", lambda _: True)
-    assert [row.id for row in upkeep.close_dead(store, judge)] == ["w1"]
-    assert upkeep.close_dead(store, judge) == []
+    judge = upkeep.LossDetector("me", "this boot", lambda _: True)
+    assert [row.id for row in upkeep.close_lost_workers(store, judge)] == ["w1"]
+    assert upkeep.close_lost_workers(store, judge) == []
     with store.read() as unit:
-        lost = [event for event in unit.events_after(0, 10) if event.type == "worker.lost"]
+        lost = [event for event in unit.list_events_after(0, 10) if event.type == "worker.lost"]
     assert [event.data["reason"] for event in lost] == ["no renewal for 30 s"]
 
 
-# -- asked to leave -----------------------------------------------------------------------------------
+# -- asked to leave ------------------------------------------------------------------------------
 def test_a_worker_hears_at_its_renewal_that_it_should_drain(store):
     open_worker(store, "w1")
     open_worker(store, "w2")
@@ -303,4 +303,4 @@ def test_what_each_worker_runs_is_counted(store):
     running(store, worker="w2")
     enqueue(store)
     with store.read() as unit:
-        assert unit.busy() == {"w1": 1, "w2": 2}
+        assert unit.count_running_by_worker() == {"w1": 1, "w2": 2}

@@ -1,4 +1,4 @@
-"""Apps whose jobs run inline, and workers for what cannot be shown that way."""
+"""Fixtures: apps whose jobs run inline, and workers for tests that need processes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from mulligan import Kind, Mulligan, Policy, Table
 from mulligan.config import read_settings
-from support.log_lines import RETRIES, Line
+from support.flaky_service import RETRIES, FlakyService
 from support.worker import FAST, Worker
 
-STRANGE = "support.strange:app"
+STRANGE_APP = "support.strange:app"
 
 
 @pytest.fixture
 def make_app(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Mulligan]]:
-    """Apps on this test's store; keywords are settings as the environment spells them: retry__max_retries="5"."""
+    """Make apps on this test's store. Keywords are settings: retry__max_retries="5"."""
     made: list[Mulligan] = []
 
     def make(**settings: str) -> Mulligan:
@@ -42,7 +42,7 @@ def app(make_app: Callable[..., Mulligan]) -> Mulligan:
 
 @pytest.fixture
 def render(app: Mulligan) -> Kind[[int], str]:
-    """A handler that tells on itself, in `app.calls`, when it is called."""
+    """Register a handler that records its calls in `app.calls`."""
     calls: list[int] = []
     app.calls = calls  # type: ignore[attr-defined]
 
@@ -55,12 +55,12 @@ def render(app: Mulligan) -> Kind[[int], str]:
 
 
 @pytest.fixture
-def line() -> Line:
-    return Line()
+def line() -> FlakyService:
+    return FlakyService()
 
 
 @pytest.fixture
-def call(app: Mulligan, line: Line) -> Kind[[int], int]:
+def call(app: Mulligan, line: FlakyService) -> Kind[[int], int]:
     @app.job(name="call", uses="gateway", policy=RETRIES)
     def call(n: int = 0) -> int:
         return line.call(n)
@@ -73,7 +73,7 @@ def start(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     """Start workers of the strange app on this test's store."""
     workers: list[Worker] = []
 
-    def make(*, app: str = STRANGE, **settings: str) -> Worker:
+    def make(*, app: str = STRANGE_APP, **settings: str) -> Worker:
         workers.append(Worker(store_url, tmp_path, app=app, **settings))
         return workers[-1].ready()
 

@@ -1,4 +1,4 @@
-"""Short words for what the tests of the walk do all the time."""
+"""Helpers for tests that run jobs of an app inline."""
 
 from __future__ import annotations
 
@@ -7,70 +7,74 @@ from functools import partial
 from typing import Any
 
 from mulligan import Job, Mulligan, testing
+from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, AttemptRow, JobRow
+from mulligan.core.job import AttemptRow, JobRow
 from support.store import open_worker
 
-# A test's store is its own, whoever made it.
+# The store of a test belongs to the test, whatever created it.
 drain_anywhere = partial(testing.drain, anywhere=True)
 drain_anywhere_async = partial(testing.drain_async, anywhere=True)
 advance_anywhere = partial(testing.advance, anywhere=True)
 
 
-def ran(app: Mulligan, job: Job) -> Job:
-    """The job after everything that is due now has run, inline."""
+def run_job(app: Mulligan, job: Job) -> Job:
+    """Run everything that is due now and return the job."""
     app.run_inline(seed=7)
     return job.refresh()
 
 
 def advance(app: Mulligan, seconds: float) -> None:
-    """Move the store's clock, for everybody who uses it."""
+    """Move the store's clock for all its users."""
     app.store.shift_clock(round(seconds * SECOND))
 
 
-def ran_out(app: Mulligan, job: Job, attempts: int = 50) -> Job:
-    """The job after as many attempts as it gets, each as soon as it is due."""
+def run_until_final(app: Mulligan, job: Job, attempts: int = 50) -> Job:
+    """Run the job until it has no further attempt, each as soon as it is due."""
     for _ in range(attempts):
-        done = ran(app, job)
+        done = run_job(app, job)
         if done.next_retry_at is None:
             return done
         advance(app, 1 + max(0.0, (done.run_at - done.created_at).total_seconds()))
     raise AssertionError(f"still {done.state} after {attempts} attempts")
 
 
-def stand_by(app: Mulligan) -> None:
-    """A worker that knows all kinds of this app and takes nothing: without one, that is all a job's phase would say."""
+def register_idle_worker(app: Mulligan) -> None:
+    """Register a worker that has all kinds of this app and claims nothing.
+
+    Without one, the phase of every due job would be no_worker.
+    """
     open_worker(app.store, f"w_{new_id()}", kinds=json.dumps(sorted(app.registry.handlers)))
 
 
-def row_of(app: Mulligan, job: Job) -> JobRow:
-    with app.store.read() as unit:
-        row = unit.get(job.id)
+def load_row(app: Mulligan, job: Job) -> JobRow:
+    with app.store.read() as tx:
+        row = tx.get_job(job.id)
     assert row is not None
     return row
 
 
-def attempts_of(app: Mulligan, job: Job) -> list[AttemptRow]:
-    with app.store.read() as unit:
-        return unit.attempts(job.id)
+def load_attempts(app: Mulligan, job: Job) -> list[AttemptRow]:
+    with app.store.read() as tx:
+        return tx.list_attempts(job.id)
 
 
-def told(app: Mulligan, job: Job) -> list[str]:
-    """The types of its events in order, without their common beginning."""
+def event_types(app: Mulligan, job: Job) -> list[str]:
+    """Return the types of a job's events in order, without `job.`."""
     return [event.type.removeprefix("job.") for event in app.jobs.history(job.id)]
 
 
-def private_of(app: Mulligan, job: Job) -> dict[str, Any]:
-    """The private half of the last failure."""
-    return dict(json.loads(attempts_of(app, job)[-1].private or "{}"))
+def load_private(app: Mulligan, job: Job) -> dict[str, Any]:
+    """Return the private part of the last failure."""
+    return dict(json.loads(load_attempts(app, job)[-1].private or "{}"))
 
 
-def code_of(job: Job) -> str:
+def error_code(job: Job) -> str:
     return "" if job.error is None else str(job.error["code"])
 
 
-def works(app: Mulligan) -> None:
-    """The next job runs: whatever happened before harmed nobody else."""
+def assert_other_jobs_run(app: Mulligan) -> None:
+    """Assert that another job still runs, whatever happened before."""
     if "after_all" not in app.registry.handlers:
         app.job(name="after_all")(lambda: "fine")
-    assert ran(app, app.enqueue("after_all")).result == "fine"
+    assert run_job(app, app.enqueue("after_all")).result == "fine"

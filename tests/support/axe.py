@@ -15,7 +15,7 @@ RUN = """async (tags) => {
 }"""
 
 
-def judged(page: Page) -> list[str]:
+def find_violations(page: Page) -> list[str]:
     page.evaluate(AXE)
     found: list[str] = page.evaluate(RUN, RULES)
     return found

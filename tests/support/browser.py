@@ -28,25 +28,25 @@ NAMES = (
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
 PACKAGES = ("chromium-headless-shell", "chromium-common")  # its data must be beside it
 FONTS = "<fontconfig><dir>{folder}/usr/share/fonts</dir><cachedir>{folder}/fonts</cachedir></fontconfig>"
-WIDE, NARROW = 1280, 390  # pixels: a desk and a phone
-PATIENCE = 20_000  # ms until something that should be seen is given up
+DESKTOP_WIDTH, PHONE_WIDTH = 1280, 390  # pixels: a desk and a phone
+TIMEOUT = 20_000  # ms until something that should be seen is given up
 
 
-class Found(NamedTuple):
+class BrowserProgram(NamedTuple):
     program: str
     environ: Mapping[str, str]
 
 
-def found() -> Found | None:
+def find_browser() -> BrowserProgram | None:
     named = os.environ.get("MULLIGAN_TEST_BROWSER") or next(
         filter(None, map(shutil.which, NAMES)), None
     )
     if named:
-        return Found(named, {})
+        return BrowserProgram(named, {})
     folder = unpacked(
         "browser", lambda: with_what_is_missing(*PACKAGES, "fonts-dejavu-core"), PROGRAM
     )
-    return Found(str(folder / PROGRAM), _unpacked_environ(folder)) if folder else None
+    return BrowserProgram(str(folder / PROGRAM), _unpacked_environ(folder)) if folder else None
 
 
 def _unpacked_environ(folder: Path) -> dict[str, str]:
@@ -61,7 +61,7 @@ def _unpacked_environ(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def browser(found: Found) -> Iterator[Browser]:
+def browser(found: BrowserProgram) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=found.program,
@@ -79,15 +79,15 @@ window.addEventListener("securitypolicyviolation",
 """
 
 
-class Visit:
+class BrowserSession:
     """One person's browser. Dialogs, errors in the console and requests to elsewhere are complaints."""
 
     def __init__(self, context: BrowserContext, home: str) -> None:
         self.home = home.rstrip("/")
         self.context = context
-        self.complaints: list[str] = []
-        self.forgiven: tuple[str, ...] = ()  # words of complaints that a story expects
-        context.set_default_timeout(PATIENCE)
+        self.errors: list[str] = []
+        self.expected_errors: tuple[str, ...] = ()  # words of complaints that a story expects
+        context.set_default_timeout(TIMEOUT)
         context.on("console", self._console)
         context.on("weberror", lambda error: self._complain(f"error: {error.error}"))
         context.on("dialog", self._dialog)
@@ -99,7 +99,7 @@ class Visit:
         self.page.goto(f"{self.home}{path}")
         return self.page
 
-    def enter(self, link: str) -> Page:
+    def sign_in(self, link: str) -> Page:
         """By a link that works once."""
         self.page.goto(link)
         self.page.get_by_role("button", name="Sign in").click()
@@ -107,8 +107,8 @@ class Visit:
         return self.page
 
     def _complain(self, words: str) -> None:
-        if not any(forgiven in words for forgiven in self.forgiven):
-            self.complaints.append(f"{words:.300} (at {self.page.url:.100})")
+        if not any(forgiven in words for forgiven in self.expected_errors):
+            self.errors.append(f"{words:.300} (at {self.page.url:.100})")
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
@@ -124,17 +124,17 @@ class Visit:
 
 
 @contextmanager
-def visit(
-    browser: Browser, home: str, *, scripts: bool = True, width: int = WIDE, **options: Any
-) -> Iterator[Visit]:
+def open_session(
+    browser: Browser, home: str, *, scripts: bool = True, width: int = DESKTOP_WIDTH, **options: Any
+) -> Iterator[BrowserSession]:
     options.setdefault("viewport", {"width": width, "height": 900 if width > 600 else 844})
     options.setdefault("reduced_motion", "reduce")
     context = browser.new_context(
         java_script_enabled=scripts, locale="en-GB", timezone_id="UTC", **options
     )
-    person = Visit(context, home)
+    person = BrowserSession(context, home)
     try:
         yield person
-        assert person.complaints == [], "\n".join(person.complaints)
+        assert person.errors == [], "\n".join(person.errors)
     finally:
         context.close()

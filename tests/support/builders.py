@@ -1,11 +1,12 @@
-"""Values for the tests of the rules: complete, boring, and changed only where the story needs it."""
+"""Build complete values for tests of pure rules; a test passes only what it depends on."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mulligan.core.attempt import RETRYABLE, Cls, Failure, Lease
-from mulligan.core.job import SECOND, JobRow
+from mulligan.core.durations import SECOND
+from mulligan.core.job import JobRow
 
 NOW = 1_700_000_000 * SECOND
 
@@ -40,7 +41,7 @@ _LEASE = Lease(
     cancel_reason=None,
 )
 
-_ROW = JobRow(
+_JOB_ROW = JobRow(
     id="job",
     kind="render",
     queue="default",
@@ -80,14 +81,14 @@ _ROW = JobRow(
 )
 
 
-def a_lease(**changes: Any) -> Lease:
+def make_lease(**changes: Any) -> Lease:
     return _LEASE._replace(**changes)
 
 
-def a_row(**changes: Any) -> JobRow:
-    return _ROW._replace(**changes)
+def make_job_row(**changes: Any) -> JobRow:
+    return _JOB_ROW._replace(**changes)
 
 
-def a_failure(cls: Cls = Cls.TRANSIENT, code: str = "BOOM", **changes: Any) -> Failure:
-    given = {"public": "It broke.", "rule": "test.rule", "retryable": cls in RETRYABLE, **changes}
-    return Failure(code=code, cls=cls, **given)
+def make_failure(cls: Cls = Cls.TRANSIENT, code: str = "BOOM", **changes: Any) -> Failure:
+    values = {"public": "It broke.", "rule": "test.rule", "retryable": cls in RETRYABLE, **changes}
+    return Failure(code=code, cls=cls, **values)

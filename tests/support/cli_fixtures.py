@@ -1,4 +1,4 @@
-"""The program as a person meets it: in a folder, with an app beside it."""
+"""Fixtures that run `mulligan` commands in a folder with an app, as a user does."""
 
 from __future__ import annotations
 
@@ -52,24 +52,27 @@ def ask(ctx: Context) -> str | Park:
 """
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
+    """Exit code and output of a command."""
+
     code: int
     out: str
     err: str
 
 
 class Program:
-    """A real process of ours; its output goes to files, so that it can be watched while it runs."""
+    """A `mulligan` process. Its output goes to files, so that tests can read it while it runs."""
 
     def __init__(
         self, folder: Path, number: int, arguments: tuple[str, ...], env: dict[str, str]
     ) -> None:
-        self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
+        self._out = folder / f"{number}.out"
+        self._err = folder / f"{number}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mulligan", *arguments],
                 cwd=folder,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **env},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -84,32 +87,39 @@ class Program:
         return self._err.read_text()
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.out + self.err
 
-    def says(self, words: str, timeout: float = 20.0) -> str:
-        """All it has said once these words are among it."""
-        until(lambda: words in self.said or self.process.poll() is not None, timeout, words)
-        assert words in self.said
-        return self.said
+    def wait_for_output(self, text: str, timeout: float = 20.0) -> str:
+        """Wait until the text is printed. Return the whole output so far."""
+        until(lambda: text in self.output or self.process.poll() is not None, timeout, text)
+        assert text in self.output
+        return self.output
 
-    def way_in(self) -> str:
-        """The line that signs somebody in."""
-        self.says("http://")
+    def sign_in_url(self) -> str:
+        """Return the printed URL that signs in."""
+        self.wait_for_output("http://")
         return self.out.split()[0]
 
     def address(self) -> str:
-        return self.way_in().partition("sign-in?")[0]
+        return self.sign_in_url().partition("sign-in?")[0]
 
-    def ended(self, timeout: float = 20.0) -> Answer:
-        return Answer(self.process.wait(timeout), self.out, self.err)
+    def wait_for_exit(self, timeout: float = 20.0) -> CommandResult:
+        """Wait for the exit. Abort a program that hangs, so that it prints every thread's stack."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGABRT)
+            self.process.wait()
+            pytest.fail(f"still running after {timeout} s:\n{self.output}")
+        return CommandResult(code, self.out, self.err)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def stop(self) -> Answer:
+    def stop(self) -> CommandResult:
         self.signal(signal.SIGTERM)
-        return self.ended()
+        return self.wait_for_exit()
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -119,19 +129,19 @@ class Program:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the person is: an app, no settings from outside."""
+    """The current directory: it has an app, and no MULLIGAN_ variables are set."""
     for name in [name for name in os.environ if name.startswith("MULLIGAN_")]:
         monkeypatch.delenv(name)
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / "jobs.py").write_text(APP)
-    monkeypatch.chdir(here)
-    return here
+    directory = tmp_path / "here"
+    directory.mkdir()
+    (directory / "jobs.py").write_text(APP)
+    monkeypatch.chdir(directory)
+    return directory
 
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Callable[..., Program]]:
-    """Start `mulligan …`; whatever still runs at the end of the test is ended."""
+    """Start `mulligan …` in the background. It is killed at the end of the test."""
     programs: list[Program] = []
 
     def run(*arguments: str, **env: str) -> Program:
@@ -144,81 +154,82 @@ def start(folder: Path) -> Iterator[Callable[..., Program]]:
 
 
 @pytest.fixture
-def terminal(folder: Path) -> Callable[..., Answer]:
-    """`mulligan …` to its end where a person looks on: a terminal of 100 columns."""
+def terminal(folder: Path) -> Callable[..., CommandResult]:
+    """Run `mulligan …` to its end on a terminal of 100 columns."""
 
     def run(
         *arguments: str, timeout: float = 20.0, out: Path | None = None, keys: str = "", **env: str
-    ) -> Answer:
-        ours, theirs = pty.openpty()
-        os.write(ours, keys.encode())  # typed ahead
-        stdout = theirs if out is None else os.open(out, os.O_CREAT | os.O_WRONLY)
+    ) -> CommandResult:
+        controller, terminal = pty.openpty()
+        os.write(controller, keys.encode())  # typed ahead
+        stdout = terminal if out is None else os.open(out, os.O_CREAT | os.O_WRONLY)
         program = subprocess.Popen(
             [sys.executable, "-m", "mulligan", *arguments],
             cwd=folder,
             env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env},
-            stdin=theirs,
+            stdin=terminal,
             stdout=stdout,
-            stderr=theirs,
+            stderr=terminal,
             start_new_session=True,
         )
-        for end in {theirs, stdout}:
-            os.close(end)
+        for descriptor in {terminal, stdout}:
+            os.close(descriptor)
         killer = threading.Timer(timeout, program.kill)
         killer.start()
-        screen = b"".join(iter(lambda: _read(ours), b""))
-        os.close(ours)
+        screen = b"".join(iter(lambda: _read(controller), b""))
+        os.close(controller)
         code = program.wait()
         killer.cancel()
-        return Answer(code, screen.decode(), "")
+        return CommandResult(code, screen.decode(), "")
 
     return run
 
 
-def _read(terminal: int) -> bytes:
+def _read(descriptor: int) -> bytes:
     try:
-        return os.read(terminal, 65_536)
-    except OSError:  # nobody writes to it any more
+        return os.read(descriptor, 65_536)
+    except OSError:  # the other end of the terminal is closed
         return b""
 
 
 @pytest.fixture
-def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """`mulligan …` to its end, in this process: the same program, without the wait for an interpreter."""
+def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+    """Run `mulligan …` to its end in this process, without starting an interpreter."""
 
-    def run(*arguments: str) -> Answer:
+    def run(*arguments: str) -> CommandResult:
         capsys.readouterr()
         code = main([str(argument) for argument in arguments])
-        return Answer(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return run
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is away is given up after a second."""
+    """Give up on an unreachable server after one second."""
     pool = postgres.ConnectionPool
     monkeypatch.setattr(
-        postgres, "ConnectionPool", lambda dsn, **said: pool(dsn, **{**said, "timeout": 1})
+        postgres, "ConnectionPool", lambda dsn, **options: pool(dsn, **{**options, "timeout": 1})
     )
 
 
 @pytest.fixture
 def app(folder: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mulligan]:
-    """The person's app on a fresh store, which the commands find in the environment."""
+    """The app of `folder` on a fresh store, which the commands find in the environment."""
     with app_on(store_url, folder, monkeypatch) as app:
         yield app
 
 
 @pytest.fixture
 def file_app(folder: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mulligan]:
-    """The same where it does not matter which store it is."""
+    """The app of `folder` on SQLite, for tests that do not depend on the store."""
     with app_on(sqlite_url, folder, monkeypatch) as app:
         yield app
 
 
 @contextmanager
 def app_on(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mulligan]:
+    """Load the app of `folder` on this database."""
     monkeypatch.setenv("MULLIGAN_DATABASE_URL", url)
     monkeypatch.delitem(sys.modules, "jobs", raising=False)
     monkeypatch.syspath_prepend(str(folder))

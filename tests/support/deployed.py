@@ -1,4 +1,4 @@
-"""An app as a bad deploy left it: jobs fail alike while a file is there."""
+"""An app after a bad deployment: its jobs fail with one cause while a file exists."""
 
 from __future__ import annotations
 

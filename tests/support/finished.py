@@ -1,4 +1,4 @@
-"""Jobs whose results may exist already."""
+"""Jobs with a `done` callback: their result may already exist."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mulligan import Context, Mulligan, Policy
 app = Mulligan()
 
 
-def look(place: str) -> str | None:
+def find_result(place: str) -> str | None:
     return place if Path(place).exists() else None
 
 
-@app.job(done=look)
+@app.job(done=find_result)
 def convert(ctx: Context, place: str) -> str:
     draft = ctx.workdir / "draft"
     draft.write_text("made once")
@@ -23,4 +23,4 @@ def convert(ctx: Context, place: str) -> str:
 
 
 @app.job(done=lambda: time.sleep(60), timeout=0.3, policy=Policy(max_retries=0))
-def slow_look() -> None: ...
+def slow_check() -> None: ...

@@ -1,6 +1,7 @@
-"""A real HTTP service of known capacity that can be told to fail: `python -m support.gateway`, told by stdin.
+"""HTTP service of known capacity that fails on command: `python -m support.gateway`.
 
-`GET /call/TAG?by=PID`. Each call is remembered, with its times by the clock that all processes of a host share.
+Serves `GET /call/TAG?by=PID`. Commands are read from stdin. Each call is recorded with its times
+on the monotonic clock, which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -21,41 +22,41 @@ from urllib.parse import parse_qs, urlsplit
 
 TESTS = Path(__file__).parent.parent
 OK, REFUSE, HANG, SLOW, FLAP = "ok", "refuse", "hang", "slow", "flap"
-GONE = 0  # the status of a call whose caller did not wait for the answer
+CLIENT_GONE = 0  # status of a call whose client disconnected before the answer
 REASONS = {200: "OK", 500: "Internal Server Error", 503: "Service Unavailable"}
 
 
 @dataclass
 class Call:
-    """One request; `ended` is None while it is there, `beside` counts those in flight when it came, itself too."""
+    """One request; `ended` is None while it is there, `in_flight` counts those in flight when it came, itself too."""
 
     began: float
     tag: str
-    by: int
-    beside: int
+    caller: int
+    in_flight: int
     ended: float | None = None
     status: int | None = None
 
 
 class Mode(NamedTuple):
-    """From a moment on; `value` is the factor of slow, the period of flap."""
+    """Behaviour from a time on. `value` is the factor of slow or the period of flap."""
 
     since: float
     name: str
     value: float = 0.0
 
     def at(self, now: float) -> str:
-        """Flapping begins with a bad half."""
+        """Return the behaviour at a time. Flapping starts with a bad half."""
         if self.name != FLAP:
             return self.name
         return OK if int((now - self.since) / self.value) % 2 else REFUSE
 
 
-# -- the questions ------------------------------------------------------------------------------------
+# -- queries ----------------------------------------------------------------------------------
 
 
 def per_second(calls: Iterable[Call], since: float, until: float) -> list[tuple[int, int]]:
-    """For each second of a span: how many were answered well, how many were not."""
+    """Return for each second of a period how many calls succeeded and how many failed."""
     counts = [[0, 0] for _ in range(max(1, int(until - since) + 1))]
     for call in calls:
         if since <= call.began <= until:
@@ -64,7 +65,7 @@ def per_second(calls: Iterable[Call], since: float, until: float) -> list[tuple[
 
 
 def busiest_second(calls: Iterable[Call], since: float, until: float) -> int:
-    """The most requests in any second of a span, wherever that second begins."""
+    """Return the most requests in any second of a period, wherever that second starts."""
     window: deque[float] = deque()
     most = 0
     for began in sorted(call.began for call in calls if since <= call.began <= until):
@@ -76,12 +77,12 @@ def busiest_second(calls: Iterable[Call], since: float, until: float) -> int:
 
 
 def most_in_flight(calls: Iterable[Call], since: float, until: float) -> int:
-    """The most requests that were there at one moment of a span."""
-    there = [
+    """Return the most concurrent requests in a period."""
+    current = [
         call for call in calls if call.began < until and (call.ended is None or call.ended > since)
     ]
-    steps = [(max(call.began, since), 1) for call in there]
-    steps += [(call.ended, -1) for call in there if call.ended is not None]
+    steps = [(max(call.began, since), 1) for call in current]
+    steps += [(call.ended, -1) for call in current if call.ended is not None]
     now = most = 0
     for _, step in sorted(steps):
         now += step
@@ -89,8 +90,8 @@ def most_in_flight(calls: Iterable[Call], since: float, until: float) -> int:
     return most
 
 
-def spans(modes: Sequence[Mode], until: float) -> list[tuple[float, float, str]]:
-    """When it was not well, and how; a time of flapping is one span per bad half."""
+def bad_periods(modes: Sequence[Mode], until: float) -> list[tuple[float, float, str]]:
+    """Return the periods in which the service failed; flapping has one per bad half."""
     found = []
     for mode, end in zip(modes, [*(later.since for later in modes[1:]), until], strict=True):
         if mode.name == FLAP:
@@ -104,15 +105,15 @@ def spans(modes: Sequence[Mode], until: float) -> list[tuple[float, float, str]]
     return found
 
 
-# -- the test's side ----------------------------------------------------------------------------------
+# -- client of the test--------------------------------------------------------------------------
 
 
 class Gateway:
-    """A gateway in a process of its own; it ends with the test's process, or by `close`."""
+    """Gateway in its own process. It ends with the test process or with `close`."""
 
     def __init__(self, *, capacity: int, takes: float) -> None:
         self.capacity = capacity
-        self.takes = takes
+        self.request_seconds = takes
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.gateway", str(capacity), str(takes)],
@@ -126,36 +127,36 @@ class Gateway:
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the gateway has died; its stderr tells why"
+        assert line, "the gateway has died; see its stderr"
         return json.loads(line)
 
-    def _ask(self, what: str, **facts: Any) -> Any:
+    def _command(self, command: str, **facts: Any) -> Any:
         assert self._process.stdin is not None
         with self._lock:
-            self._process.stdin.write(json.dumps({"what": what, **facts}) + "\n")
+            self._process.stdin.write(json.dumps({"command": command, **facts}) + "\n")
             self._process.stdin.flush()
             return self._answer()
 
-    def become(self, name: str, value: float = 0.0) -> float:
-        """From now on: ok, refuse, hang, slow (by a factor), flap (with a period). Returns the moment."""
-        return float(self._ask("become", name=name, value=value))
+    def set_mode(self, name: str, value: float = 0.0) -> float:
+        """Set the behaviour: ok, refuse, hang, slow (factor) or flap (period). Return the time."""
+        return float(self._command("set_mode", name=name, value=value))
 
     def poison(self, *tags: str) -> None:
-        """Calls with these tags alone get a 500, whenever it is well."""
-        self._ask("poison", tags=tags)
+        """Answer calls with these tags with 500 while the service is ok."""
+        self._command("poison", tags=tags)
 
     def in_flight(self) -> list[tuple[str, int]]:
-        """Tag and caller of each request that is there now."""
-        return [(tag, by) for tag, by in self._ask("in_flight")]
+        """Return tag and caller of each current request."""
+        return [(tag, by) for tag, by in self._command("in_flight")]
 
     def count(self) -> int:
-        return int(self._ask("count"))
+        return int(self._command("count"))
 
     def calls(self) -> list[Call]:
-        return [Call(*fields) for fields in self._ask("calls")]
+        return [Call(*fields) for fields in self._command("calls")]
 
     def modes(self) -> list[Mode]:
-        return [Mode(*fields) for fields in self._ask("modes")]
+        return [Mode(*fields) for fields in self._command("modes")]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -169,30 +170,30 @@ class Gateway:
         self._process.stdout.close()
 
 
-# -- the service --------------------------------------------------------------------------------------
+# -- the service ---------------------------------------------------------------------------------
 
 
-class Service:
+class GatewayService:
     def __init__(self, capacity: int, takes: float) -> None:
         self._capacity = capacity
         self._takes = takes
         self._modes = [Mode(time.monotonic(), OK)]
         self._poison: frozenset[str] = frozenset()
         self._calls: list[Call] = []
-        self._there: dict[int, Call] = {}
+        self._current: dict[int, Call] = {}
         self._served: deque[float] = deque()
 
     async def serve(self) -> None:
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=1024)
-        _say(server.sockets[0].getsockname()[1])
-        await self._obey(await _lines_of_stdin())
+        server = await asyncio.start_server(self._handle_connection, "127.0.0.1", 0, backlog=1024)
+        _reply(server.sockets[0].getsockname()[1])
+        await self._run_commands(await _open_stdin())
 
-    async def _obey(self, orders: asyncio.StreamReader) -> None:
-        while line := await orders.readline():
-            order = json.loads(line)
-            _say(getattr(self, f"_on_{order.pop('what')}")(**order))
+    async def _run_commands(self, commands: asyncio.StreamReader) -> None:
+        while line := await commands.readline():
+            command = json.loads(line)
+            _reply(getattr(self, f"_on_{command.pop('command')}")(**command))
 
-    def _on_become(self, name: str, value: float) -> float:
+    def _on_set_mode(self, name: str, value: float) -> float:
         self._modes.append(Mode(time.monotonic(), name, value))
         return self._modes[-1].since
 
@@ -200,52 +201,54 @@ class Service:
         self._poison = frozenset(tags)
 
     def _on_in_flight(self) -> list[tuple[str, int]]:
-        return [(call.tag, call.by) for call in self._there.values()]
+        return [(call.tag, call.caller) for call in self._current.values()]
 
     def _on_count(self) -> int:
         return len(self._calls)
 
     def _on_calls(self) -> list[list[Any]]:
         return [
-            [call.began, call.tag, call.by, call.beside, call.ended, call.status]
+            [call.began, call.tag, call.caller, call.in_flight, call.ended, call.status]
             for call in self._calls
         ]
 
     def _on_modes(self) -> list[Mode]:
         return self._modes
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                status = await self._called(head.split(b" ", 2)[1].decode(), reader)
-                if status == GONE:
+                status = await self._handle_call(head.split(b" ", 2)[1].decode(), reader)
+                if status == CLIENT_GONE:
                     return
                 writer.write(
                     f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Length: 0\r\n\r\n".encode()
                 )
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # it was said goodbye, politely or not
+            pass  # the client disconnected
         finally:
             writer.close()
 
-    async def _called(self, target: str, reader: asyncio.StreamReader) -> int:
+    async def _handle_call(self, target: str, reader: asyncio.StreamReader) -> int:
         parts = urlsplit(target)
         by = int(parse_qs(parts.query).get("by", ["0"])[0])
-        call = Call(time.monotonic(), parts.path.rpartition("/")[2], by, len(self._there) + 1)
+        call = Call(time.monotonic(), parts.path.rpartition("/")[2], by, len(self._current) + 1)
         self._calls.append(call)
-        self._there[id(call)] = call
+        self._current[id(call)] = call
         try:
-            status, wait = self._judged(call)
-            call.status = status if await _waited(reader, wait) else GONE
+            status, wait = self._choose_answer(call)
+            call.status = status if await _wait_connected(reader, wait) else CLIENT_GONE
             return call.status
         finally:
             call.ended = time.monotonic()
-            del self._there[id(call)]
+            del self._current[id(call)]
 
-    def _judged(self, call: Call) -> tuple[int, float | None]:
-        """The answer, and how long it takes; None: for ever."""
+    def _choose_answer(self, call: Call) -> tuple[int, float | None]:
+        """Return the status and the duration of the answer; None: it never comes."""
         mode = self._modes[-1].at(call.began)
         if mode == REFUSE:
             return 503, 0.0
@@ -261,13 +264,11 @@ class Service:
         return 200, self._takes * (self._modes[-1].value if mode == SLOW else 1)
 
 
-async def _waited(reader: asyncio.StreamReader, seconds: float | None) -> bool:
-    """Wait, but no longer than the caller does: has it stayed?"""
+async def _wait_connected(reader: asyncio.StreamReader, seconds: float | None) -> bool:
+    """Wait and return True if the client is still connected."""
     if seconds == 0:
         return True
-    left = asyncio.ensure_future(
-        reader.read(1)
-    )  # nobody says anything before the answer, except goodbye
+    left = asyncio.ensure_future(reader.read(1))
     done, _ = await asyncio.wait([left], timeout=seconds)
     if not done:
         left.cancel()
@@ -275,7 +276,7 @@ async def _waited(reader: asyncio.StreamReader, seconds: float | None) -> bool:
     return not done
 
 
-async def _lines_of_stdin() -> asyncio.StreamReader:
+async def _open_stdin() -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -283,10 +284,10 @@ async def _lines_of_stdin() -> asyncio.StreamReader:
     return reader
 
 
-def _say(answer: Any) -> None:
+def _reply(answer: Any) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    asyncio.run(Service(int(sys.argv[1]), float(sys.argv[2])).serve())
+    asyncio.run(GatewayService(int(sys.argv[1]), float(sys.argv[2])).serve())

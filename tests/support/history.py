@@ -1,11 +1,11 @@
-"""Many finished jobs at once, written straight into the tables: for what looks back over them."""
+"""Insert many finished jobs directly into the tables, for tests that look back over them."""
 
-# ruff: noqa: S608, E501 - statements made of parts of our own
+# ruff: noqa: S608 - statements made of parts of our own
 
 from __future__ import annotations
 
+from mulligan.core.durations import Micros
 from mulligan.core.ids import first_id
-from mulligan.core.job import Micros
 from mulligan.storage import Store
 from support.store import sql
 
@@ -13,7 +13,7 @@ DAY = 86_400_000_000
 _NUMBERS = "WITH RECURSIVE n (i) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i < :jobs - 1) "
 _ID = "'{head}' || substr(CAST(1000000000000 + i AS TEXT), 2)"
 
-# Of five jobs three succeed at once, one is rescued by its first retry, one dies after four attempts.
+# Of five jobs, three succeed at once, one succeeds with its first retry, one dies after four attempts.
 _JOBS = (
     "INSERT INTO {p}job (id, kind, queue, lane, uses, run_at, created_at, payload, state, attempt, token, finished_at,"
     " error, result) "
@@ -39,13 +39,13 @@ _MADE = "(CASE (i - i / 5 * 5) WHEN 3 THEN 2 WHEN 4 THEN 4 ELSE 1 END)"
 _GOOD = "(((i - i / 5 * 5) < 3) OR ((i - i / 5 * 5) = 3 AND t = 2))"
 
 
-def many_lives(
+def insert_finished_jobs(
     store: Store, jobs: int, *, now: Micros, days: float = 6.0, private: int = 1500, tag: str = "a"
 ) -> None:
-    """Spread over the last days; 9 attempts for every 5 jobs."""
+    """Insert finished jobs spread over the last days; 9 attempts for every 5 jobs."""
     start = now - round(days * DAY)
     params = {"jobs": jobs, "start": start, "step": round(days * DAY) // jobs}
     head = first_id(start // 1000)[:15] + tag
-    words = {"p": "{p}", "id": _ID.format(head=head), "made": _MADE, "good": _GOOD}
-    sql(store, _JOBS.format(**words), params)
-    sql(store, _ATTEMPTS.format(**words), {**params, "private": "x" * private})
+    parts = {"p": "{p}", "id": _ID.format(head=head), "made": _MADE, "good": _GOOD}
+    sql(store, _JOBS.format(**parts), params)
+    sql(store, _ATTEMPTS.format(**parts), {**params, "private": "x" * private})

@@ -1,4 +1,4 @@
-"""A kind that calls a server which may tell it to slow down; the address is in CALLED."""
+"""App with a kind that calls a rate-limited server; the address is in CALLED."""
 
 import os
 import urllib.request

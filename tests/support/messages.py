@@ -1,4 +1,4 @@
-"""A message to send, and a way to send it."""
+"""An event, its message, and a function that sends a message."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from mulligan.config import Settings
 from mulligan.core.event import Event
-from mulligan.notifications.channels import Channel, Sending
-from mulligan.notifications.message import Message, message_of
+from mulligan.notifications.channels import Channel, SendContext
+from mulligan.notifications.message import Message, build_event_message
 
 AT = 1_800_000_000_000_000
 DATA = {
@@ -31,10 +31,10 @@ LINKED = Settings.model_validate(
 )
 
 
-def event(
+def build_event(
     type_: str = "job.retry_scheduled", data: dict[str, Any] | None = None, **more: Any
 ) -> Event:
-    known = {
+    defaults = {
         "job_id": "01jobjobjobjobjobjobjobjobjo",
         "batch_id": None,
         "owner": "acme",
@@ -48,14 +48,14 @@ def event(
             "type": type_,
             "actor": "",
             "data": DATA if data is None else data,
-            **known,
+            **defaults,
             **more,
         }
     )
 
 
-MESSAGE = message_of(event(), "sub1", LINKED)
+MESSAGE = build_event_message(build_event(), "sub1", LINKED)
 
 
-def sent(channel: Channel, sending: Sending, message: Message = MESSAGE) -> dict[str, Any]:
-    return asyncio.run(channel.send(message, sending))
+def send(channel: Channel, context: SendContext, message: Message = MESSAGE) -> dict[str, Any]:
+    return asyncio.run(channel.send(message, context))

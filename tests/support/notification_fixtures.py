@@ -1,4 +1,4 @@
-"""Receivers on this host, and settings that let messages reach it."""
+"""Receivers on this host, and send contexts with settings that reach them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from mulligan.config import Settings
-from mulligan.notifications.channels import Sending
-from support.receiving import Answer, HttpReceiver, Mailbox, mail_server
+from mulligan.notifications.channels import SendContext
+from support.receiving import HttpReceiver, Mailbox, Response, mail_server
 
 
 @pytest.fixture
 def receiver() -> Iterator[Callable[..., HttpReceiver]]:
-    made: list[HttpReceiver] = []
+    created: list[HttpReceiver] = []
 
-    def make(*answers: Answer, **options: Any) -> HttpReceiver:
-        made.append(HttpReceiver(*answers, **options))
-        return made[-1]
+    def make(*responses: Response, **options: Any) -> HttpReceiver:
+        created.append(HttpReceiver(*responses, **options))
+        return created[-1]
 
     yield make
-    for one in made:
+    for one in created:
         one.close()
 
 
@@ -32,22 +32,22 @@ def mailbox() -> Iterator[Mailbox]:
 
 
 @pytest.fixture
-def local() -> Sending:
-    """Loopback is allowed, and nothing else that is private."""
-    return Sending(Settings.model_validate({"notify": {"allow_private": "127.0.0.0/8"}}))
+def loopback_context() -> SendContext:
+    """Allow loopback and no other private address."""
+    return SendContext(Settings.model_validate({"notify": {"allow_private": "127.0.0.0/8"}}))
 
 
 @pytest.fixture
-def strict() -> Sending:
-    return Sending(Settings())
+def strict_context() -> SendContext:
+    return SendContext(Settings())
 
 
 @pytest.fixture
-def by_mail(mailbox: Mailbox) -> Sending:
+def mail_context(mailbox: Mailbox) -> SendContext:
     mail = {
         "host": "127.0.0.1",
         "port": mailbox.port,
         "tls": "none",
         "sender": "Jobs <jobs@mulligan.example>",
     }
-    return Sending(Settings.model_validate({"mail": mail}))
+    return SendContext(Settings.model_validate({"mail": mail}))

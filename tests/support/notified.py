@@ -1,4 +1,4 @@
-"""An app whose jobs die at once, and who is told of it by mail: `MAIL_TO` each death, `MAIL_CAUSE` each cause."""
+"""An app whose jobs die at once. `MAIL_TO` gets a mail per death, `MAIL_CAUSE` per cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short words for what the tests of operations do all the time."""
+"""Helpers for tests of operations."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from mulligan.core.event import Event
 from mulligan.operations.rules import ItemCounts
 
 CAUSES = {"moov": "BAD_FILE", "gateway": "GW_5XX", "disk": "DISK_FULL"}
-AT_ONCE: dict[str, Any] = {"steps": ["rest"], "rate": 1000}
+IN_ONE_STEP: dict[str, Any] = {"steps": ["rest"], "rate": 1000}
 
 
-def feed(kind: Kind[..., Any], cause: str, jobs: int, **options: Any) -> list[str]:
+def enqueue_jobs(kind: Kind[..., Any], cause: str, jobs: int, **options: Any) -> list[str]:
     made = kind.options(**options).enqueue_many([{"cause": cause, "n": n} for n in range(jobs)])
     return [job.id for job in made]
 
 
-def told(app: Mulligan, prefix: str = "operation.") -> list[Event]:
-    with app.store.read() as unit:
-        return [event for event in unit.events_after(0, 10_000) if event.type.startswith(prefix)]
+def list_events(app: Mulligan, prefix: str = "operation.") -> list[Event]:
+    with app.store.read() as tx:
+        return [event for event in tx.list_events_after(0, 10_000) if event.type.startswith(prefix)]
 
 
-def truth(app: Mulligan, operation: str) -> ItemCounts:
-    """The tallies as the items themselves say."""
+def count_items(app: Mulligan, operation: str) -> ItemCounts:
+    """Count the items of an operation by outcome, for comparison with its stored counts."""
     counts = dict.fromkeys(ItemCounts._fields, 0)
     for item in app.operations.items(operation):
         counts["size"] += 1

@@ -60,7 +60,7 @@ def enqueue_for_through_sqlite3(url: str, seconds: float, log: str) -> None:
         while time.monotonic() < deadline:
             with store.transaction() as connection:
                 assert isinstance(connection, sqlite3.Connection)
-                (answer,) = store.join(connection).insert([a_job()], announce=False)
+                (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
             acknowledge(log, answer.id)
 
 
@@ -78,7 +78,7 @@ def die_in_the_middle_of_a_migration(url: str) -> None:
     with closing(open_store(url)) as store, store.transaction() as connection:
         text = next(
             iter(
-                migrations.steps(
+                migrations.load_steps(
                     "postgres" if url.startswith("postgres") else "sqlite", prefix(store)
                 )
             )
@@ -140,7 +140,7 @@ def fork_while_writing(url: str, log: str) -> None:
 
         def write() -> str:
             with store.begin() as unit:
-                (answer,) = unit.insert([a_job()], announce=True)
+                (answer,) = unit.insert_jobs([a_job()], announce=True)
                 inside.set()
                 assert leave.wait(30)
             return answer.id

@@ -1,6 +1,6 @@
-"""Real receivers of messages, on this host: an HTTP server and a mail server that fail in every way they are told to.
+"""Real receivers of messages on this host: an HTTP server and a mail server with planned failures.
 
-Each request is remembered with the message's id. What is not told otherwise is taken and confirmed.
+Each request is recorded with the message's id. Without a plan it is accepted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
-OK, HANG, DROP, CROWDED = "ok", "hang", "drop", "429"
+OK = "ok"
+HANG = "hang"
+DROP = "drop"
+RATE_LIMITED = "429"
 
 
 @dataclass
-class Received:
-    """One request. `confirmed`: the sender was told that it has arrived."""
+class ReceivedMessage:
+    """One received message. `confirmed`: the sender got a success response."""
 
     at: float
     to: str  # the path
@@ -35,8 +38,8 @@ class Received:
 
 
 @dataclass
-class Plan:
-    """What becomes of the next requests to one path, in order, and of all after them."""
+class ResponsePlan:
+    """Responses to the next requests to one path, in order, and to all after them."""
 
     next: list[str] = field(default_factory=list)
     then: str = OK
@@ -46,12 +49,12 @@ class Plan:
 
 
 class WebReceiver:
-    """`http://127.0.0.1:PORT/NAME`: a path is an endpoint; `plans[NAME]` says how it behaves."""
+    """HTTP server at `http://127.0.0.1:PORT/NAME`; `plans[NAME]` has the responses of a path."""
 
     def __init__(self, port: int = 0) -> None:
-        self.received: list[Received] = []
-        self.plans: defaultdict[str, Plan] = defaultdict(Plan)
-        self.released = threading.Event()  # what hangs ends
+        self.received: list[ReceivedMessage] = []
+        self.plans: defaultdict[str, ResponsePlan] = defaultdict(ResponsePlan)
+        self.released = threading.Event()  # ends hanging requests
         self._lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
         self.port = port
@@ -63,8 +66,8 @@ class WebReceiver:
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
-    def refuse(self) -> None:
-        """Nobody listens, until `listen`."""
+    def stop_listening(self) -> None:
+        """Refuse connections until `listen` is called."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -83,10 +86,12 @@ class WebReceiver:
     def bodies(self, name: str = "hook") -> list[Any]:
         return [one.body for one in self.received if one.to == name]
 
-    def _take(self, name: str, headers: dict[str, str], raw: bytes) -> tuple[Received, str]:
+    def _take(self, name: str, headers: dict[str, str], raw: bytes) -> tuple[ReceivedMessage, str]:
         with self._lock:
             body = json.loads(raw or b"null")
-            one = Received(time.monotonic(), name, headers.get("webhook-id", ""), body, headers)
+            one = ReceivedMessage(
+                time.monotonic(), name, headers.get("webhook-id", ""), body, headers
+            )
             self.received.append(one)
             return one, self.plans[name].take()
 
@@ -97,15 +102,15 @@ class WebReceiver:
             def do_POST(self) -> None:
                 raw = self.rfile.read(int(self.headers.get("content-length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                one, how = receiver._take(self.path.lstrip("/"), headers, raw)
+                one, response = receiver._take(self.path.lstrip("/"), headers, raw)
                 self.close_connection = True
-                if how == HANG:
+                if response == HANG:
                     receiver.released.wait(60)
-                if how in (HANG, DROP):
+                if response in (HANG, DROP):
                     return
-                one.confirmed = how == OK
-                self.send_response(200 if how == OK else int(how))
-                if how == CROWDED:
+                one.confirmed = response == OK
+                self.send_response(200 if response == OK else int(response))
+                if response == RATE_LIMITED:
                     self.send_header("retry-after", "1")
                 self.send_header("content-length", "0")
                 self.end_headers()
@@ -116,15 +121,15 @@ class WebReceiver:
 
     def close(self) -> None:
         self.released.set()
-        self.refuse()
+        self.stop_listening()
 
 
 class MailReceiver:
-    """A mail server; `plan` says what becomes of the next mails: "ok", a reply such as "451", or "drop"."""
+    """A mail server. `plan` has its next replies: "ok", a code such as "451", or "drop"."""
 
     def __init__(self) -> None:
-        self.received: list[Received] = []
-        self.plan = Plan()
+        self.received: list[ReceivedMessage] = []
+        self.plan = ResponsePlan()
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             self.port: int = free.getsockname()[1]
         self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
@@ -132,7 +137,7 @@ class MailReceiver:
 
     async def handle_DATA(self, _server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - the library's name
         mail = message_from_bytes(envelope.content)
-        one = Received(
+        one = ReceivedMessage(
             time.monotonic(),
             ",".join(envelope.rcpt_tos),
             mail["message-id"],
@@ -140,11 +145,11 @@ class MailReceiver:
             dict(mail.items()),
         )
         self.received.append(one)
-        how = self.plan.take()
-        if how == DROP:
+        response = self.plan.take()
+        if response == DROP:
             raise ConnectionResetError
-        one.confirmed = how == OK
-        return "250 taken" if how == OK else f"{how} not now"
+        one.confirmed = response == OK
+        return "250 accepted" if response == OK else f"{response} not now"
 
     def ids(self, *, confirmed: bool | None = None) -> list[str]:
         return [one.id for one in self.received if confirmed in (None, one.confirmed)]
@@ -154,7 +159,7 @@ class MailReceiver:
 
 
 @contextmanager
-def receiving(make: Callable[[], Any] = WebReceiver) -> Iterator[Any]:
+def open_receiver(make: Callable[[], Any] = WebReceiver) -> Iterator[Any]:
     receiver = make()
     try:
         yield receiver

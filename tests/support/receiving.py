@@ -1,4 +1,4 @@
-"""Real receivers on this host: one of HTTP that answers as it is told, byte by byte, and one of mail."""
+"""Real receivers on this host: an HTTP server with byte-exact responses, and a mail server."""
 
 from __future__ import annotations
 
@@ -14,56 +14,60 @@ from email.message import EmailMessage
 from typing import Any, NamedTuple
 
 OK = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
-Answer = bytes | Callable[[socket.socket], None]
+Response = bytes | Callable[[socket.socket], None]
 
 
-def status(code: int, *headers: str, body: bytes = b"") -> bytes:
-    lines = [f"HTTP/1.1 {code} Told", f"Content-Length: {len(body)}", *headers]
+def build_response(code: int, *headers: str, body: bytes = b"") -> bytes:
+    lines = [f"HTTP/1.1 {code} Planned", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 class Request(NamedTuple):
     line: str
-    headers: dict[str, str]  # names in small letters; the last of several
+    headers: dict[str, str]  # names in lower case; the last value of several
     names: list[str]
     body: bytes
 
 
 class HttpReceiver:
-    """Answers with `answers` in their order, the last one again and again."""
+    """Sends `responses` in order, the last one again and again."""
 
-    def __init__(self, *answers: Answer, context: ssl.SSLContext | None = None) -> None:
-        self.answers, self.context = list(answers or (OK,)), context
+    def __init__(self, *responses: Response, context: ssl.SSLContext | None = None) -> None:
+        self.responses = list(responses or (OK,))
+        self.context = context
         self.requests: list[Request] = []
         self.connections = 0
-        self.heard = threading.Condition()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
+        self.request_received = threading.Condition()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
         with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     def _serve(self) -> None:
         while True:
             try:
-                connection, _ = self._listening.accept()
+                connection, _ = self._listener.accept()
             except OSError:
                 return
             self.connections += 1
-            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._handle, args=(connection,), daemon=True).start()
 
-    def _talk(self, connection: socket.socket) -> None:
-        with suppress(OSError), connection, self._wrapped(connection) as told:
-            request = _read(told)
-            with self.heard:
+    def _handle(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection, self._wrapped(connection) as stream:
+            request = _read(stream)
+            with self.request_received:
                 self.requests.append(request)
-                answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
-                self.heard.notify_all()
-            answer(told) if callable(answer) else told.sendall(answer)
+                response = self.responses[min(len(self.requests), len(self.responses)) - 1]
+                self.request_received.notify_all()
+            if callable(response):
+                response(stream)
+            else:
+                stream.sendall(response)
 
     def _wrapped(self, connection: socket.socket) -> socket.socket:
         return (
@@ -87,7 +91,7 @@ def _read(connection: socket.socket) -> Request:
     )
 
 
-class Letter(NamedTuple):
+class ReceivedMail(NamedTuple):
     sender: str
     to: list[str]
     raw: bytes
@@ -105,32 +109,36 @@ class Letter(NamedTuple):
 
 
 class Mailbox:
-    """What a mail server got. `at_rcpt` and `at_data` answer in its place: by address, or one after the other."""
+    """Mails that a server got. `rcpt_replies` (by address) and `data_replies` replace its replies."""
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
-        self.at_rcpt: dict[str, list[str]] = {}
-        self.at_data: list[str] = []
+        self.mails: list[ReceivedMail] = []
+        self.rcpt_replies: dict[str, list[str]] = {}
+        self.data_replies: list[str] = []
         self.logins: list[tuple[str, str]] = []
         self.port = 0
 
-    async def handle_RCPT(
+    async def handle_RCPT(  # noqa: N802 - the library's name
         self, server: Any, session: Any, envelope: Any, address: str, options: Any
-    ) -> str:  # noqa: N802
-        if answers := self.at_rcpt.get(address):
-            return answers.pop(0) if len(answers) > 1 else answers[0]
+    ) -> str:
+        replies = self.rcpt_replies.get(address)
+        if replies:
+            return replies.pop(0) if len(replies) > 1 else replies[0]
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
-        if self.at_data and (answer := self.at_data.pop(0)) != "250":
-            if answer == "drop":
-                self.letters.append(
-                    Letter(envelope.mail_from, list(envelope.rcpt_tos), envelope.content)
+        reply = self.data_replies.pop(0) if self.data_replies else "250"
+        if reply != "250":
+            if reply == "drop":
+                self.mails.append(
+                    ReceivedMail(envelope.mail_from, list(envelope.rcpt_tos), envelope.content)
                 )
                 server.transport.close()
-            return answer
-        self.letters.append(Letter(envelope.mail_from, list(envelope.rcpt_tos), envelope.content))
+            return reply
+        self.mails.append(
+            ReceivedMail(envelope.mail_from, list(envelope.rcpt_tos), envelope.content)
+        )
         return "250 OK"
 
 
@@ -144,7 +152,7 @@ def mail_server(context: ssl.SSLContext | None = None, **options: Any) -> Iterat
         server = Controller(
             box,
             hostname="127.0.0.1",
-            port=_free(),
+            port=_free_port(),
             ssl_context=None,
             tls_context=context,
             **options,
@@ -157,6 +165,6 @@ def mail_server(context: ssl.SSLContext | None = None, **options: Any) -> Iterat
             server.stop()
 
 
-def _free() -> int:
+def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])

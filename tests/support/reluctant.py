@@ -1,4 +1,4 @@
-"""An app that does not want to leave, and forgets what it has said it can do. Files in its folder say when."""
+"""App that does not stop and loses a handler after its start, when a file in its folder says so."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from mulligan import Context, Mulligan
 
 app = Mulligan()
-FORGET = "forget"  # from its start on a process does not know `forgotten` any more
-STAY = "stay"  # who is told to leave does not
+FORGET = "forget"  # file: a process that starts does not register `forgotten`
+STAY = "stay"  # file: the on_stop hook does not return
 
 
 @app.job(isolate=True)
-def alone() -> int:
+def isolated() -> int:
     return os.getpid()
 
 
@@ -24,12 +24,12 @@ def forgotten() -> str:
 
 
 @app.job
-def recalls(ctx: Context) -> int:
+def reads_checkpoint(ctx: Context) -> int:
     return int(ctx.checkpoints["page"])
 
 
 @app.job
-def plain() -> int:
+def shared() -> int:
     return os.getpid()
 
 

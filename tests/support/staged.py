@@ -1,4 +1,4 @@
-"""The demos of the applications in apps/, running, with something on each of their pages."""
+"""Running demos of the applications in apps/, with content on each page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reportlab.pdfgen.canvas import Canvas
 from support import browser as browsers
 from support.waiting import until
 
-SOON = 300  # seconds until everything is as it should be: they really make videos
+TIMEOUT = 300  # seconds; the demos encode real videos
 
 
 class Page(NamedTuple):
@@ -29,7 +29,7 @@ class Page(NamedTuple):
 
 
 class Demo:
-    """`mulligan demo NAME`: where it is, and what it has said on stderr."""
+    """A running `mulligan demo NAME`: its address, an HTTP client, and its stderr."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.address = process.stdout.readline().strip() if process.stdout else ""
@@ -37,25 +37,27 @@ class Demo:
         self.client = httpx2.Client(
             base_url=self.home, verify=False, timeout=60, follow_redirects=True
         )
-        self._said: list[str] = []
-        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+        self._stderr: list[str] = []
+        threading.Thread(target=self._read_stderr, args=(process,), daemon=True).start()
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
+    def _read_stderr(self, process: subprocess.Popen[str]) -> None:
         for line in process.stderr or ():
-            self._said.append(line)
+            self._stderr.append(line)
 
-    def told(self, pattern: str) -> str:
-        """What matches in the lines it wrote to stderr."""
-        return until(lambda: next(iter(re.findall(pattern, "".join(self._said))), ""), 60, pattern)
+    def find_in_stderr(self, pattern: str) -> str:
+        """Wait until stderr matches the pattern. Return the match."""
+        return until(
+            lambda: next(iter(re.findall(pattern, "".join(self._stderr))), ""), 60, pattern
+        )
 
-    def has(self, path: str, *words: str) -> str:
-        """The page, once all of these words are on it."""
+    def wait_for_text(self, path: str, *patterns: str) -> str:
+        """Wait until the page matches all patterns. Return the page."""
 
-        def look() -> str:
+        def matching_page() -> str:
             text = self.client.get(path).text
-            return text if all(re.search(word, text) for word in words) else ""
+            return text if all(re.search(pattern, text) for pattern in patterns) else ""
 
-        return until(look, SOON, f"{path} with {words}")
+        return until(matching_page, TIMEOUT, f"{path} with {patterns}")
 
 
 @contextmanager
@@ -77,35 +79,37 @@ def demo(name: str, folder: Path, **environ: str) -> Iterator[Demo]:
 
 
 @contextmanager
-def opened(chromium: Browser, page: Page, **options: Any) -> Iterator[browsers.Page]:
-    """Somebody who looks at it."""
+def open_page(chromium: Browser, page: Page, **options: Any) -> Iterator[browsers.Page]:
+    """Open a page in a browser."""
     home = "/".join(page.address.split("/")[:3])
-    with browsers.visit(chromium, home, **options) as person:
-        person.forgiven = ("status of 401",)  # a page to sign in at is the answer to who is not
-        person.context.add_cookies(
+    with browsers.open_session(chromium, home, **options) as visitor:
+        visitor.expected_errors = ("status of 401",)  # the sign-in page answers 401
+        visitor.context.add_cookies(
             [{"name": name, "value": value, "url": home} for name, value in page.cookies]
         )
-        person.page.goto(page.address)
-        if "#" in page.address:  # it asks for the rest by itself
-            expect(person.page.locator("table:visible tbody tr").first).to_be_visible()
-        yield person.page
+        visitor.page.goto(page.address)
+        if "#" in page.address:  # the page loads its rows by script
+            expect(visitor.page.locator("table:visible tbody tr").first).to_be_visible()
+        yield visitor.page
 
 
-# -- each with something to see ---------------------------------------------------------------------
-def watermark(at: Demo) -> list[Page]:
-    key = at.address.partition("key=")[2]
-    at.client.cookies.set("key", key)
-    campaigns = at.has("/campaigns", "state-ready", "state-partial", "state-failed")
+# --- Content of each demo ---
+
+
+def watermark(running: Demo) -> list[Page]:
+    key = running.address.partition("key=")[2]
+    running.client.cookies.set("key", key)
+    campaigns = running.wait_for_text("/campaigns", "state-ready", "state-partial", "state-failed")
     autumn = re.findall(r'href="(/campaigns/[^"]+)">Autumn<', campaigns)[0]
-    failed = at.client.post("/detect", files={"file": ("a.mp4", b"no video")}).url.path
-    at.has(failed, "The detection failed")
+    failed = running.client.post("/detect", files={"file": ("a.mp4", b"no video")}).url.path
+    running.wait_for_text(failed, "The detection failed")
     copy = next(
         answer.content
-        for link in re.findall(r'href="(/t/[^"]+)"', at.client.get(autumn).text)
-        if (answer := at.client.get(link)).status_code == 200
+        for link in re.findall(r'href="(/t/[^"]+)"', running.client.get(autumn).text)
+        if (answer := running.client.get(link)).status_code == 200
     )
-    found = at.client.post("/detect", files={"file": ("a.mp4", copy)}).url.path
-    at.has(found, "This is the copy of")
+    found = running.client.post("/detect", files={"file": ("a.mp4", copy)}).url.path
+    running.wait_for_text(found, "This is the copy of")
     pages = {
         "campaigns": "/campaigns",
         "campaign": autumn,
@@ -113,66 +117,72 @@ def watermark(at: Demo) -> list[Page]:
         "found": found,
         "not-found": failed,
     }
-    own = [Page(name, at.home + path, (("key", key),)) for name, path in pages.items()]
-    return [*own, Page("sign-in", f"{at.home}/campaigns")]
+    signed_in = [Page(name, running.home + path, (("key", key),)) for name, path in pages.items()]
+    return [*signed_in, Page("sign-in", f"{running.home}/campaigns")]
 
 
-def pdfxml(at: Demo) -> list[Page]:
-    gateway = at.told(r"http://\S+\d")
+def pdfxml(running: Demo) -> list[Page]:
+    gateway = running.find_in_stderr(r"http://\S+\d")
 
     def upload(name: str, content: bytes) -> None:
-        at.client.post("/api/upload", files={"file": (name, content)})
+        running.client.post("/api/upload", files={"file": (name, content)})
 
-    def tell(do: str) -> None:
+    def set_gateway(do: str) -> None:
         httpx2.post(f"{gateway}/say", data={"do": do}, verify=False)
 
-    upload("report.pdf", a_pdf("Hello"))
-    upload("a_name_that_goes_on_and_on_without_a_space_and_then_some.pdf", a_pdf("World"))
+    upload("report.pdf", make_pdf("Hello"))
+    upload("a_name_that_goes_on_and_on_without_a_space_and_then_some.pdf", make_pdf("World"))
     upload("picture.pdf", b"\x89PNG")
-    at.has("/", "(?s)badge complete.*badge complete")
-    tell("400")
-    upload("odd.pdf", a_pdf("odd"))
-    at.has("/", "Couldn’t convert")
-    session = (("session", at.client.cookies["session"]),)
-    tell("503")
+    running.wait_for_text("/", "(?s)badge complete.*badge complete")
+    set_gateway("400")
+    upload("odd.pdf", make_pdf("odd"))
+    running.wait_for_text("/", "Couldn’t convert")
+    session = (("session", running.client.cookies["session"]),)
+    set_gateway("503")
     for number in range(6):
-        upload(f"page {number}.pdf", a_pdf(str(number)))
-    at.has("/", 'class="banner">Gateway busy')
+        upload(f"page {number}.pdf", make_pdf(str(number)))
+    running.wait_for_text("/", 'class="banner">Gateway busy')
     return [
-        Page("page", f"{at.home}/", session),
-        Page("runbook", f"{at.home}/runbook"),
-        Page("empty", f"{at.home}/"),
+        Page("page", f"{running.home}/", session),
+        Page("runbook", f"{running.home}/runbook"),
+        Page("empty", f"{running.home}/"),
         Page("gateway", f"{gateway}/"),
     ]
 
 
-def videogen(at: Demo) -> list[Page]:
-    key = at.address.partition("#")[2]
-    at.client.headers["Authorization"] = f"Bearer {key}"
-    for wish in ("", "[503 x1]", "[policy]", "[401]"):
-        order = {"model": "nimbus-1", "prompt": f"the sea at night {wish}".strip(), "seconds": 2}
-        at.client.post("/v1/videos/generations", json=order).raise_for_status()
-    at.has("/v1/videos/generations/tasks", '"succeeded"', '"failed"', "Retry 1/3 scheduled")
-    providers = at.told(r"http://\S+\d")
+def videogen(running: Demo) -> list[Page]:
+    key = running.address.partition("#")[2]
+    running.client.headers["Authorization"] = f"Bearer {key}"
+    for instruction in ("", "[503 x1]", "[policy]", "[401]"):
+        order = {
+            "model": "nimbus-1",
+            "prompt": f"the sea at night {instruction}".strip(),
+            "seconds": 2,
+        }
+        running.client.post("/v1/videos/generations", json=order).raise_for_status()
+    running.wait_for_text(
+        "/v1/videos/generations/tasks", '"succeeded"', '"failed"', "Retry 1/3 scheduled"
+    )
+    providers = running.find_in_stderr(r"http://\S+\d")
     return [
-        Page("page", f"{at.home}/#{key}"),
-        Page("sign-in", f"{at.home}/"),
+        Page("page", f"{running.home}/#{key}"),
+        Page("sign-in", f"{running.home}/"),
         Page("providers", f"{providers}/"),
     ]
 
 
-def render(at: Demo) -> list[Page]:
-    images = re.findall(r'value="(http[^"]+)/photo.jpg"', at.client.get("/").text)[0]
+def render(running: Demo) -> list[Page]:
+    images = re.findall(r'value="(http[^"]+)/photo.jpg"', running.client.get("/").text)[0]
     for picture in ("photo", "flaky", "missing", "page", "broken"):
         clip = {"image": f"{images}/{picture}.jpg", "text": "Hello", "duration": 2}
-        at.client.post("/jobs", json={"timeline": {"clips": [clip]}}).raise_for_status()
-    at.has("/", "(?s)COMPLETED.*COMPLETED", '(?s)"FAILED".*"FAILED".*"FAILED"')
-    return [Page("page", f"{at.home}/")]
+        running.client.post("/jobs", json={"timeline": {"clips": [clip]}}).raise_for_status()
+    running.wait_for_text("/", "(?s)COMPLETED.*COMPLETED", '(?s)"FAILED".*"FAILED".*"FAILED"')
+    return [Page("page", f"{running.home}/")]
 
 
-def clipscribe(at: Demo) -> list[Page]:
-    admin = at.told(r"http://\S+/admin\S+")
-    samples = re.findall(r'value="(http[^"]+)/talk.mp4"', at.client.get("/").text)[0]
+def clipscribe(running: Demo) -> list[Page]:
+    admin = running.find_in_stderr(r"http://\S+/admin\S+")
+    samples = re.findall(r'value="(http[^"]+)/talk.mp4"', running.client.get("/").text)[0]
     pages = {}
     ends = {
         "talk": "COMPLETED",
@@ -182,21 +192,21 @@ def clipscribe(at: Demo) -> list[Page]:
     }
     for video in ends:
         order = {"url": f"{samples}/{video}.mp4", "user": "ann@example.com"}
-        pages[video] = at.client.post("/jobs", json=order).json()["status_url"]
+        pages[video] = running.client.post("/jobs", json=order).json()["status_url"]
     for video, state in ends.items():
-        at.has(pages[video], f'class="{state}"')
+        running.wait_for_text(pages[video], f'class="{state}"')
     about = pages["private"].replace("/status/", "/jobs/").replace("?", "/feedback?")
-    at.client.post(about, data={"text": "It is not private for me."}).raise_for_status()
-    own = [Page(ends[video].lower(), at.home + path) for video, path in pages.items()]
-    return [Page("home", f"{at.home}/"), Page("page", admin), *own]
+    running.client.post(about, data={"text": "It is not private for me."}).raise_for_status()
+    status_pages = [Page(ends[video].lower(), running.home + path) for video, path in pages.items()]
+    return [Page("home", f"{running.home}/"), Page("page", admin), *status_pages]
 
 
-def a_pdf(text: str) -> bytes:
+def make_pdf(text: str) -> bytes:
     canvas: Any = Canvas("", invariant=1)
     canvas.drawString(72, 800, text)
     return bytes(canvas.getpdfdata())
 
 
-FURNISHED: dict[str, Callable[[Demo], list[Page]]] = {
-    made.__name__: made for made in (watermark, pdfxml, videogen, render, clipscribe)
+DEMO_PAGES: dict[str, Callable[[Demo], list[Page]]] = {
+    build.__name__: build for build in (watermark, pdfxml, videogen, render, clipscribe)
 }

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome, Verdict
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, AttemptRow, JobRow, Micros, NewJob, WorkerRow
+from mulligan.core.job import AttemptRow, JobRow, NewJob, WorkerRow
 from mulligan.core.unique import DEFAULT_COVER, unique_hash
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import Policy
@@ -24,7 +25,7 @@ from mulligan.storage.url import boot_id
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
 from mulligan.worker.settle import settle
-from support.builders import a_failure
+from support.builders import make_failure
 
 T = TypeVar("T")
 
@@ -63,8 +64,8 @@ TABLES = (
 
 # One outcome for each way an attempt can end.
 RETURNED = Outcome(Ended.RETURNED, result='{"pages":3}')
-FAILED = Outcome(Ended.FAILED, failure=a_failure())
-FATAL = Outcome(Ended.FAILED, failure=a_failure(Cls.PERMANENT, "BROKEN"))
+FAILED = Outcome(Ended.FAILED, failure=make_failure())
+FATAL = Outcome(Ended.FAILED, failure=make_failure(Cls.PERMANENT, "BROKEN"))
 RETRY = Outcome(Ended.RETRY, after=5 * SECOND, reason="not ready")
 SNOOZED = Outcome(Ended.SNOOZED, after=60 * SECOND, reason="later")
 PARKED = Outcome(Ended.PARKED, reason="who pays?", choices=("us", "them"))
@@ -97,7 +98,7 @@ def is_postgres(store: Store) -> bool:
     return store.facts()["store"] == "postgresql"
 
 
-# -- jobs -------------------------------------------------------------------------------------------
+# -- jobs ----------------------------------------------------------------------------------------
 def a_job(**changes: Any) -> NewJob:
     return NewJob(
         **(
@@ -123,7 +124,7 @@ def unique_job(key: str, *, cover: Sequence[str] = DEFAULT_COVER, **changes: Any
 
 def insert(store: Store, *new: NewJob, announce: bool = True) -> list[Inserted]:
     with store.begin() as unit:
-        return unit.insert(new, announce=announce)
+        return unit.insert_jobs(new, announce=announce)
 
 
 def enqueue(store: Store, n: int = 1, **changes: Any) -> list[str]:
@@ -132,14 +133,14 @@ def enqueue(store: Store, n: int = 1, **changes: Any) -> list[str]:
 
 def get(store: Store, job_id: str) -> JobRow:
     with store.read() as unit:
-        row = unit.get(job_id)
+        row = unit.get_job(job_id)
     assert row is not None
     return row
 
 
 def all_rows(store: Store) -> list[JobRow]:
     with store.read() as unit:
-        return unit.page({}, 1_000_000, None)[::-1]
+        return unit.list_jobs({}, 1_000_000, None)[::-1]
 
 
 def state_of(store: Store, job_id: str) -> str:
@@ -148,12 +149,12 @@ def state_of(store: Store, job_id: str) -> str:
 
 def attempts(store: Store, job_id: str) -> list[AttemptRow]:
     with store.read() as unit:
-        return unit.attempts(job_id)
+        return unit.list_attempts(job_id)
 
 
 def story(store: Store, job_id: str) -> list[Event]:
     with store.read() as unit:
-        return unit.story(job_id)
+        return unit.list_events_of_job(job_id)
 
 
 def told(store: Store, job_id: str) -> list[str]:
@@ -198,7 +199,7 @@ def folded(events: Sequence[Event]) -> tuple[str | None, int, int, int]:
     return state, generation, attempt, token
 
 
-# -- workers ----------------------------------------------------------------------------------------
+# -- workers -------------------------------------------------------------------------------------
 def a_worker(worker_id: str = "w1", **changes: Any) -> WorkerRow:
     row = WorkerRow(
         id=worker_id,
@@ -225,21 +226,21 @@ def a_worker(worker_id: str = "w1", **changes: Any) -> WorkerRow:
 
 def open_worker(store: Store, worker_id: str = "w1", **changes: Any) -> str:
     with store.begin() as unit:
-        unit.open_worker(a_worker(worker_id, **changes))
+        unit.insert_worker(a_worker(worker_id, **changes))
     return worker_id
 
 
 def close_worker(store: Store, worker_id: str = "w1", reason: str = "gone") -> bool:
     with store.begin() as unit:
-        return unit.close_worker(worker_id, reason, seen=None)
+        return unit.close_worker(worker_id, reason, last_renewed=None)
 
 
 def worker_of(store: Store, worker_id: str = "w1") -> WorkerRow:
     with store.read() as unit:
-        return next(worker for worker in unit.workers(closed=True) if worker.id == worker_id)
+        return next(worker for worker in unit.list_workers(closed=True) if worker.id == worker_id)
 
 
-# -- claim and settle -------------------------------------------------------------------------------
+# -- claim and settle ----------------------------------------------------------------------------
 def claim(
     store: Store, n: int = 1, *, worker: str = "w1", claimer: Claimer | None = None
 ) -> list[Lease]:
@@ -249,7 +250,7 @@ def claim(
 
 def take(store: Store, *ids: str, worker: str = "w1") -> list[Lease]:
     with store.begin() as unit:
-        return unit.take(worker, ids, len(ids))
+        return unit.claim_jobs(worker, ids, len(ids))
 
 
 def finish(
@@ -269,11 +270,11 @@ def finish(
 def running(store: Store, *, worker: str = "w1", **changes: Any) -> Lease:
     """One job, claimed; its worker is opened where there is none yet."""
     with store.begin() as unit:
-        if worker not in {row.id for row in unit.workers(closed=True)}:
-            unit.open_worker(a_worker(worker))
+        if worker not in {row.id for row in unit.list_workers(closed=True)}:
+            unit.insert_worker(a_worker(worker))
         job = changes.pop("job", None) or a_job(**changes)
-        unit.insert([job], announce=True)
-        (lease,) = unit.take(worker, [job.id], 1)
+        unit.insert_jobs([job], announce=True)
+        (lease,) = unit.claim_jobs(worker, [job.id], 1)
     return lease
 
 
@@ -306,7 +307,7 @@ def sweep(store: Store) -> list[Verdict]:
     return upkeep.settle_orphans(store, RetrySection(), Random(7))
 
 
-# -- SQL by hand ------------------------------------------------------------------------------------
+# -- SQL by hand ---------------------------------------------------------------------------------
 def prefix(store: Store) -> str:
     return getattr(store, "prefix", "mulligan_")
 
@@ -365,7 +366,7 @@ def wipe(store: Store) -> None:
             connection.execute(f"DELETE FROM {prefix(store)}{table}")  # noqa: S608
 
 
-# -- threads ----------------------------------------------------------------------------------------
+# -- threads -------------------------------------------------------------------------------------
 def together(*works: Callable[[], T]) -> list[T]:
     """Run all at once, each in a thread of its own; their answers in order, or the first error."""
     answers: list[Any] = [None] * len(works)

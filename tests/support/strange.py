@@ -59,7 +59,7 @@ def flags(ctx: Context) -> None:
     raise ValueError("again")
 
 
-# -- ways to die ------------------------------------------------------------------------------------
+# -- ways to die ---------------------------------------------------------------------------------
 @app.job(policy=NOW)
 def exits(code: int) -> None:
     os._exit(code)
@@ -110,7 +110,7 @@ def rings_the_alarm() -> None:
     time.sleep(600)
 
 
-# -- ways to be strange and live --------------------------------------------------------------------
+# -- ways to be strange and live -----------------------------------------------------------------
 @app.job(policy=ONCE)
 async def exits_politely() -> None:
     sys.exit(3)
@@ -208,7 +208,7 @@ def replaces_its_directory(ctx: Context) -> str:
     return str(ctx.workdir)
 
 
-# -- told to stop -----------------------------------------------------------------------------------
+# -- told to stop --------------------------------------------------------------------------------
 @app.job(policy=NOW)
 def watches_its_flag(ctx: Context) -> None:
     leave(f"runs-{ctx.job.id}")
@@ -242,7 +242,7 @@ def overstays(ctx: Context) -> None:
     time.sleep(600)
 
 
-# -- progress ---------------------------------------------------------------------------------------
+# -- progress ------------------------------------------------------------------------------------
 @app.job(policy=ONCE)
 def tells(ctx: Context, go: str) -> str:
     for n in range(5000):

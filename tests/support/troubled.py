@@ -1,4 +1,7 @@
-"""A worker in trouble: `python -m support.troubled APP`. What goes wrong is named by files in its folder."""
+"""A worker with injected faults: `python -m support.troubled APP`.
+
+A fault is active while a file with its name exists in the current directory.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,23 @@ from typing import Any
 from mulligan.config import read_settings
 from mulligan.core.errors import StoreUnavailable
 from mulligan.storage import Store, open_store
-from mulligan.worker.supervisor import runner_process as obituary
-from mulligan.worker.supervisor import runners as fleet
+from mulligan.worker.supervisor import runner_process, runners
 from mulligan.worker.supervisor.fork_server import ForkServer
 from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
 from mulligan.worker.supervisor.stderr import StderrHandler
 
-NO_FORK = "no-fork"  # no process can be started
-AWAY = "away"  # the database does not answer
-LOST_ANSWERS = "lost-answers"  # the database does what it is told, but nobody hears so
-SLOW_WRITES = "slow-writes"  # who wants to write waits
-SLOW_BURIALS = "slow-burials"  # what is left of a dead runner is not gone yet
-HASTE = "haste"  # from its start on: it waits a fifth of a second where others wait ten or sixty seconds
+NO_FORK = "no-fork"  # processes cannot be started
+DATABASE_DOWN = "database-down"  # the database does not answer
+LOST_ANSWERS = "lost-answers"  # the database commits, but the answer is lost
+SLOW_WRITES = "slow-writes"  # write transactions wait
+SLOW_CLEANUP = "slow-cleanup"  # the clean-up after a dead runner waits
+SHORT_TIMEOUTS = "short-timeouts"  # read at start: 0.2 s instead of 10 or 60 s
 
 PROGRAM = ("-m", "support.troubled")
 
 
-class Troubles:
-    """The same folder, seen by the test that makes trouble and by the worker that has it."""
+class Faults:
+    """The faults in a folder, set by the test and read by the worker."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -45,66 +47,66 @@ class Troubles:
     def end(self, name: str) -> None:
         (self._folder / name).unlink()
 
-    def there(self, name: str) -> bool:
+    def is_active(self, name: str) -> bool:
         return (self._folder / name).exists()
 
-    def felt(self, name: str) -> bool:
-        """Has anybody had to wait for its end?"""
-        return self.there(f"{name}.felt")
+    def was_noticed(self, name: str) -> bool:
+        """Return True if the worker has waited for the end of this fault."""
+        return self.is_active(f"{name}.noticed")
 
-    def wait_out(self, name: str) -> None:
-        if self.there(name):
-            self.begin(f"{name}.felt")
-        while self.there(name):
+    def wait_until_over(self, name: str) -> None:
+        if self.is_active(name):
+            self.begin(f"{name}.noticed")
+        while self.is_active(name):
             time.sleep(0.01)
 
 
-class TroubledStore:
-    """A real store behind a bad line."""
+class FaultyStore:
+    """A real store with faults."""
 
-    def __init__(self, store: Store, troubles: Troubles) -> None:
+    def __init__(self, store: Store, faults: Faults) -> None:
         self._store = store
-        self._troubles = troubles
+        self._faults = faults
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apart(self) -> TroubledStore:
-        return TroubledStore(self._store.apart(), self._troubles)
+    def apart(self) -> FaultyStore:
+        return FaultyStore(self._store.dedicated(), self._faults)
 
     def begin(self) -> AbstractContextManager[Any]:
-        return self._written(self._store.begin())
+        return self._write(self._store.begin())
 
     def once(self) -> AbstractContextManager[Any]:
-        return self._written(self._store.once())
+        return self._write(self._store.single_statement())
 
     @contextmanager
     def read(self) -> Iterator[Any]:
-        self._answers()
+        self._check_answers()
         with self._store.read() as unit:
             yield unit
 
     @contextmanager
-    def _written(self, transaction: AbstractContextManager[Any]) -> Iterator[Any]:
-        self._answers()
-        self._troubles.wait_out(SLOW_WRITES)
+    def _write(self, transaction: AbstractContextManager[Any]) -> Iterator[Any]:
+        self._check_answers()
+        self._faults.wait_until_over(SLOW_WRITES)
         with transaction as unit:
             yield unit
-        if self._troubles.there(LOST_ANSWERS):
-            raise StoreUnavailable("the line broke before the answer came")
+        if self._faults.is_active(LOST_ANSWERS):
+            raise StoreUnavailable("the connection broke before the answer arrived")
 
-    def _answers(self) -> None:
-        if self._troubles.there(AWAY):
-            raise StoreUnavailable("nobody answers")
+    def _check_answers(self) -> None:
+        if self._faults.is_active(DATABASE_DOWN):
+            raise StoreUnavailable("no answer")
 
 
-class TroubledPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """A machine that has no room for another process."""
+class FaultyPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """A Popen that fails like a machine that can start no more processes."""
 
-    troubles = Troubles(Path())
+    faults = Faults(Path())
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        if self.troubles.there(NO_FORK):
+        if self.faults.is_active(NO_FORK):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         super().__init__(*arguments, **options)
 
@@ -112,28 +114,29 @@ class TroubledPopen(subprocess.Popen):  # type: ignore[type-arg]
 def main() -> int:
     form = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level="INFO", format=form, handlers=[StderrHandler()])
-    troubles = TroubledPopen.troubles = Troubles(Path.cwd())
-    subprocess.Popen = TroubledPopen  # type: ignore[misc]
-    forked = ForkServer.runner
+    faults = FaultyPopen.faults = Faults(Path.cwd())
+    subprocess.Popen = FaultyPopen  # type: ignore[misc]
+    fork_runner = ForkServer.fork_runner
 
-    def not_forked(nursery: ForkServer, *arguments: Any) -> Any:
-        return None if troubles.there(NO_FORK) else forked(nursery, *arguments)
+    def fork_or_fail(server: ForkServer, *arguments: Any) -> Any:
+        return None if faults.is_active(NO_FORK) else fork_runner(server, *arguments)
 
-    ForkServer.runner = not_forked  # type: ignore[method-assign]
-    clean = fleet.clean
+    ForkServer.fork_runner = fork_or_fail  # type: ignore[method-assign]
+    clean = runners.clean_up
 
     def clean_slowly(*arguments: Any) -> None:
-        troubles.wait_out(SLOW_BURIALS)
+        faults.wait_until_over(SLOW_CLEANUP)
         clean(*arguments)
 
-    fleet.clean = clean_slowly
-    if troubles.there(HASTE):
-        obituary.LEAVE_NS = fleet.QUEUE_PATIENCE_NS = 200_000_000
+    runners.clean_up = clean_slowly
+    if faults.is_active(SHORT_TIMEOUTS):
+        runner_process.EXIT_LIMIT_NS = 200_000_000
+        runners.QUEUE_LIMIT_NS = 200_000_000
     settings = read_settings()
     with closing(open_store(settings.database_url)) as store:
         store.prepare()
-        troubled: Any = TroubledStore(store, troubles)
-        return asyncio.run(Supervisor(troubled, settings, WorkerOptions(app=sys.argv[1])).run())
+        faulty_store: Any = FaultyStore(store, faults)
+        return asyncio.run(Supervisor(faulty_store, settings, WorkerOptions(app=sys.argv[1])).run())
 
 
 if __name__ == "__main__":

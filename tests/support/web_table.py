@@ -1,4 +1,4 @@
-"""Every route: what it needs, what its {…} is, what it is asked with, and what it answers whom it serves."""
+"""Table of all API routes: required role and scope, object, body and expected statuses."""
 
 from __future__ import annotations
 
@@ -6,97 +6,105 @@ import itertools
 from typing import Any, NamedTuple
 
 from mulligan import Fail, Webhook
-from mulligan.manifest.declared import speak
-from support.app_tools import ran
+from mulligan.manifest.declared import publish_manifest
+from support.app_tools import run_job
 from support.store import open_worker
 
 ROLES = ("viewer", "operator", "admin")
 UNKNOWN = "0" * 28
 
 
-class Line(NamedTuple):
+class RouteSpec(NamedTuple):
+    """What a route requires and how it answers."""
+
     role: str
     scope: str = "any"
-    what: str = ""  # "": nothing of anybody's
+    noun: str = ""  # the kind of object in its path; empty if it has none
     body: dict[str, Any] | None = None
-    fine: tuple[int, ...] = (200,)
-    none: int = 404  # of what is not there
-    spends: bool = False  # what it was done to cannot have it done again
+    statuses: tuple[int, ...] = (200,)
+    unknown_status: int = 404  # for an unknown object
+    consumes: bool = False  # the same object cannot be used a second time
 
 
-def look(what: str = "", **said: Any) -> Line:
-    return Line("viewer", what=what, **said)
+def read(noun: str = "") -> RouteSpec:
+    return RouteSpec("viewer", noun=noun)
 
 
 def act(
-    what: str = "", *fine: int, body: dict[str, Any] | None = None, spends: bool = False
-) -> Line:
-    return Line("operator", "any", what, body or {"reason": "x"}, fine or (200,), spends=spends)
+    noun: str = "", *statuses: int, body: dict[str, Any] | None = None, consumes: bool = False
+) -> RouteSpec:
+    sent = body or {"reason": "x"}
+    return RouteSpec("operator", "any", noun, sent, statuses or (200,), consumes=consumes)
 
 
 def shared(
-    role: str, what: str = "", *fine: int, body: dict[str, Any] | None = None, none: int = 404
-) -> Line:
-    return Line(
-        role, "*", what, body if role == "viewer" else body or {"reason": "x"}, fine or (200,), none
-    )
+    role: str,
+    noun: str = "",
+    *statuses: int,
+    body: dict[str, Any] | None = None,
+    unknown_status: int = 404,
+) -> RouteSpec:
+    sent = body if role == "viewer" else body or {"reason": "x"}
+    return RouteSpec(role, "*", noun, sent, statuses or (200,), unknown_status)
 
 
 ROUTES = {
-    "GET /jobs": look(),
+    "GET /jobs": read(),
     "POST /jobs": act("", 201, body={"kind": "works"}),
     "POST /jobs/bulk": act("", 201, body={"jobs": [{"kind": "works"}]}),
-    "GET /jobs/count": look(),
-    "GET /jobs/{job_id}": look("job"),
-    "GET /jobs/{job_id}/attempts": look("job"),
-    "GET /jobs/{job_id}/events": look("job"),
-    "GET /jobs/{job_id}/explain": look("job"),
-    "POST /jobs/{job_id}/retry": act("job", spends=True),
+    "GET /jobs/count": read(),
+    "GET /jobs/{job_id}": read("job"),
+    "GET /jobs/{job_id}/attempts": read("job"),
+    "GET /jobs/{job_id}/events": read("job"),
+    "GET /jobs/{job_id}/explain": read("job"),
+    "POST /jobs/{job_id}/retry": act("job", consumes=True),
     "POST /jobs/{job_id}/cancel": act("job", 409),
     "POST /jobs/{job_id}/release": act("job", 409),
-    "POST /jobs/{job_id}/discard": act("job", spends=True),
+    "POST /jobs/{job_id}/discard": act("job", consumes=True),
     "POST /jobs/{job_id}/status-link": act("job", body={"retry": False}),
-    "GET /failures": look(),
-    "GET /failures/{fingerprint}": look("group"),
+    "GET /failures": read(),
+    "GET /failures/{fingerprint}": read("group"),
     "POST /failures/{fingerprint}/mute": act("group"),
     "POST /failures/{fingerprint}/unmute": act("group"),
     "POST /failures/{fingerprint}/resolve": act("group"),
     "POST /failures/{fingerprint}/reopen": act("group"),
-    "GET /operations": look(),
+    "GET /operations": read(),
     "POST /operations": act("", body={"action": "retry", "filter": "kind:fails", "dry_run": True}),
-    "GET /operations/{operation_id}": look("operation"),
-    "GET /operations/{operation_id}/items": look("operation"),
+    "GET /operations/{operation_id}": read("operation"),
+    "GET /operations/{operation_id}/items": read("operation"),
     "POST /operations/{operation_id}/pause": act("operation", 200, 409),
     "POST /operations/{operation_id}/resume": act("operation", 200, 409),
     "POST /operations/{operation_id}/abort": act("operation", 200, 409),
-    "GET /batches": look(),
+    "GET /batches": read(),
     "POST /batches": act("", 201, body={"name": "spring"}),
-    "GET /batches/{batch_id}": look("batch"),
-    "GET /batches/{batch_id}/jobs": look("batch"),
-    "GET /batches/{batch_id}/failures": look("batch"),
-    "GET /batches/{batch_id}/events": look("batch"),
+    "GET /batches/{batch_id}": read("batch"),
+    "GET /batches/{batch_id}/jobs": read("batch"),
+    "GET /batches/{batch_id}/failures": read("batch"),
+    "GET /batches/{batch_id}/events": read("batch"),
     "POST /batches/{batch_id}/jobs": act("batch", 201, body={"kind": "works"}),
-    "POST /batches/{batch_id}/seal": act("batch", spends=True),
+    "POST /batches/{batch_id}/seal": act("batch", consumes=True),
     "POST /batches/{batch_id}/retry-failed": act("batch", 409),
-    "POST /batches/{batch_id}/cancel": act("batch", spends=True),
+    "POST /batches/{batch_id}/cancel": act("batch", consumes=True),
     "POST /batches/{batch_id}/status-link": act("batch", body={"retry": False}),
     "GET /queues": shared("viewer"),
     "GET /queues/{name}": shared("viewer", "queue"),
-    "POST /queues/{name}/pause": shared("operator", "queue", none=200),
-    "POST /queues/{name}/resume": shared("operator", "queue", none=200),
-    "PATCH /queues/{name}": shared("operator", "queue", body={"concurrency": 3}, none=200),
+    "POST /queues/{name}/pause": shared("operator", "queue", unknown_status=200),
+    "POST /queues/{name}/resume": shared("operator", "queue", unknown_status=200),
+    "PATCH /queues/{name}": shared(
+        "operator", "queue", body={"concurrency": 3}, unknown_status=200
+    ),
     "GET /workers": shared("viewer"),
     "POST /workers/{worker_id}/drain": shared("operator", "worker"),
     "GET /kinds": shared("viewer"),
     "GET /kinds/{name}": shared("viewer", "kind"),
-    "POST /kinds/{name}/hold": shared("operator", "kind", none=200),
-    "POST /kinds/{name}/release": shared("operator", "kind", none=200),
+    "POST /kinds/{name}/hold": shared("operator", "kind", unknown_status=200),
+    "POST /kinds/{name}/release": shared("operator", "kind", unknown_status=200),
     "GET /dependencies": shared("viewer"),
     "GET /dependencies/{key}": shared("viewer", "dependency"),
     "PATCH /dependencies/{key}": shared(
-        "operator", "dependency", body={"concurrency": 3}, none=200
+        "operator", "dependency", body={"concurrency": 3}, unknown_status=200
     ),
-    "POST /dependencies/{key}/open": shared("operator", "dependency", none=200),
+    "POST /dependencies/{key}/open": shared("operator", "dependency", unknown_status=200),
     "POST /dependencies/{key}/close": shared("operator", "dependency"),
     "POST /dependencies/{key}/probe": shared("operator", "dependency", 409),
     "GET /policies": shared("viewer"),
@@ -114,58 +122,62 @@ ROUTES = {
     "GET /alerts/rules": shared("viewer"),
     "POST /alerts/{name}/silence": shared("operator", "alert", body={"until": 60}),
     "POST /alerts/{name}/unsilence": shared("operator", "alert"),
-    "GET /webhooks": look(),
+    "GET /webhooks": read(),
     "POST /webhooks": act("", 201, body={"url": "https://example.com/hook", "on": "job.died"}),
-    "GET /webhooks/{webhook_id}": look("webhook"),
-    "DELETE /webhooks/{webhook_id}": act("webhook", 204, spends=True),
+    "GET /webhooks/{webhook_id}": read("webhook"),
+    "DELETE /webhooks/{webhook_id}": act("webhook", 204, consumes=True),
     "POST /webhooks/{webhook_id}/test": act("webhook"),
     "POST /webhooks/{webhook_id}/enable": act("webhook"),
     "POST /webhooks/{webhook_id}/disable": act("webhook"),
     "POST /webhooks/{webhook_id}/rotate": act("webhook"),
-    "GET /deliveries": look(),
-    "GET /deliveries/{delivery_id}": look("delivery"),
+    "GET /deliveries": read(),
+    "GET /deliveries/{delivery_id}": read("delivery"),
     "POST /deliveries/{delivery_id}/retry": act("delivery", 409),
-    "GET /keys": Line("admin"),
-    "POST /keys": Line("admin", "any", "", {"scope": "acme", "role": "viewer"}, (201,)),
-    "GET /keys/{key_id}": Line("admin", "any", "key"),
-    "POST /keys/{key_id}/revoke": Line("admin", "any", "key", {"reason": "x"}),
-    "GET /audit": look(),
-    "GET /events": look(),
+    "GET /keys": RouteSpec("admin"),
+    "POST /keys": RouteSpec("admin", "any", "", {"scope": "acme", "role": "viewer"}, (201,)),
+    "GET /keys/{key_id}": RouteSpec("admin", "any", "key"),
+    "POST /keys/{key_id}/revoke": RouteSpec("admin", "any", "key", {"reason": "x"}),
+    "GET /audit": read(),
+    "GET /events": read(),
     "GET /metrics": shared("viewer"),
 }
-OWNED = {line.what for line in ROUTES.values() if line.scope == "any"} - {""}
-OPEN = {"GET /livez", "GET /readyz", "GET /startupz"}  # for everybody
+OWNED = {spec.noun for spec in ROUTES.values() if spec.scope == "any"} - {""}
+OPEN = {"GET /livez", "GET /readyz", "GET /startupz"}  # need no key
 
 
-class Things:
-    """One of each, of any owner, made when it is asked for."""
+class TestObjects:
+    """Creates one object of each kind and owner on first use."""
+
+    __test__ = False  # not a test class
 
     def __init__(self, app):
         self._app = app
         self._number = itertools.count()
-        self._made = {}
+        self._created = {}
         app.schedule("nightly", "0 3 * * *", "works")
         open_worker(app.store, "w_9")
         app.job(name="calls", uses="gateway")(lambda: None).options(delay=3600).enqueue()
-        with app.store.begin() as unit:
-            speak(unit, app.manifest("site:app"))
+        with app.store.begin() as tx:
+            publish_manifest(tx, app.manifest("site:app"))
 
-    def one(self, what, owner="", *, fresh=False):
-        if fresh or (what, owner) not in self._made:
-            self._made[what, owner] = getattr(self, f"_{what}")(owner)
-        return self._made.pop((what, owner)) if fresh else self._made[what, owner]
+    def one(self, noun, owner="", *, fresh=False):
+        """Return the name of an object. `fresh`: of one that no other test uses."""
+        if fresh or (noun, owner) not in self._created:
+            self._created[noun, owner] = getattr(self, f"_{noun}")(owner)
+        return self._created.pop((noun, owner)) if fresh else self._created[noun, owner]
 
-    def none(self, what):
-        odd = {"group": "v2-" + "0" * 12, "key": "mk_" + "0" * 12, "webhook": "sub_" + UNKNOWN}
-        return odd.get(what, UNKNOWN if what in OWNED else f"none-{next(self._number)}")
+    def unknown(self, noun):
+        """Return a valid name that no object has."""
+        special = {"group": "v2-" + "0" * 12, "key": "mk_" + "0" * 12, "webhook": "sub_" + UNKNOWN}
+        return special.get(noun, UNKNOWN if noun in OWNED else f"none-{next(self._number)}")
 
     def _job(self, owner):
-        return ran(
+        return run_job(
             self._app, self._app.enqueue("fails", {"text": f"B-7f3 {owner}"}, owner=owner)
         ).id
 
     def _group(self, owner):
-        """Of this owner's jobs alone."""
+        """Create a group with jobs of this owner only."""
         kind = f"fails_{owner}_{next(self._number)}"
         self._app.job(name=kind)(_failing(kind)).options(owner=owner).enqueue()
         self._app.run_inline()
@@ -219,17 +231,17 @@ def _failing(kind):
     return fails
 
 
-def asked(client, route, headers, name=""):
-    """The call of this line, on this thing."""
+def call_route(client, route, headers, name=""):
+    """Call a route of the table on the object `name`."""
     verb, path = route.split()
-    line = ROUTES[route]
+    spec = ROUTES[route]
     begin, brace, rest = path.partition("{")
-    where = f"{begin}{name}{rest.partition('}')[2]}" if brace else path
+    address = f"{begin}{name}{rest.partition('}')[2]}" if brace else path
     if route == "GET /events":
-        verb = "HEAD"  # a stream has no end
+        verb = "HEAD"  # the stream never ends
     return client.request(
         verb,
-        f"/api/v1{where}",
-        json=line.body if verb in {"POST", "PATCH"} else None,
+        f"/api/v1{address}",
+        json=spec.body if verb in {"POST", "PATCH"} else None,
         headers=headers,
     )

@@ -18,7 +18,7 @@ RUNNERS = (
     b"mulligan.worker.runner",
     b"mulligan.observability.runner",
 )  # how its processes begin, without and with the doors
-NURSERY = b"mulligan.worker.runner.start"
+FORK_SERVER = b"mulligan.worker.runner.start"
 FAST = {
     "MULLIGAN_WORKER__LEASE": "4",
     "MULLIGAN_WORKER__HEARTBEAT": "1",
@@ -85,13 +85,13 @@ class Worker:
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [int(pid) for pid in children if _module(int(pid)) in RUNNERS]
 
-    def nursery(self) -> int:
+    def fork_server(self) -> int:
         """Where its runners come from; 0: there is none."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return next((int(pid) for pid in children if _module(int(pid)) == NURSERY), 0)
+        return next((int(pid) for pid in children if _module(int(pid)) == FORK_SERVER), 0)
 
     def runners_left(self) -> list[int]:
-        """Runner processes of this worker, and its nursery, that are still there after its end."""
+        """Runner processes of this worker, and its fork_server, that are still there after its end."""
         return [pid for pid in marked_processes(f"--supervisor {self.pid} ") if _cmdline(pid)]
 
     def signal(self, number: signal.Signals) -> None:

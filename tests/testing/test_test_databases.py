@@ -23,7 +23,7 @@ from mulligan.testing import (
     temporary,
     worker,
 )
-from support.app_tools import attempts_of, told
+from support.app_tools import load_attempts, event_types
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -58,7 +58,7 @@ def test_an_app_is_elsewhere_for_the_length_of_a_block(app, render, url):
         assert len(app.jobs.list()) == 2, "it opens the same place again"
         advance(app, 3600)
     assert [job.id for job in jobs.list()] == [mine.id]
-    assert app.registry.stand_ins == []
+    assert app.registry.overrides == []
     assert abs(now(app) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
@@ -139,7 +139,7 @@ def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked
         drain(app)
         assert (job.refresh().state, job.refresh().token) == (State.RUNNING, 1)
         advance(app, HOUR, leases=True)
-        assert told(app, job)[:3] == ["queued", "started", "lost"]
+        assert event_types(app, job)[:3] == ["queued", "started", "lost"]
         until(lambda: job.refresh().token == 2, 20, "the worker goes on under a new name")
         real.kill()
         app.job(name="naps")(lambda seconds: "rested")
@@ -148,7 +148,7 @@ def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked
             20,
             "it is found lost, by its file or lease",
         )
-        assert [row.ended for row in attempts_of(app, job)] == ["lost", "lost", "returned"]
+        assert [row.ended for row in load_attempts(app, job)] == ["lost", "lost", "returned"]
         assert "was declared lost" in real.output
 
 

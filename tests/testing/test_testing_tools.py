@@ -33,7 +33,7 @@ from mulligan.testing import (
     refute_enqueued,
 )
 from support.app_tools import advance_anywhere as advance
-from support.app_tools import attempts_of, told
+from support.app_tools import load_attempts, event_types
 from support.app_tools import drain_anywhere as drain
 from support.app_tools import drain_anywhere_async as drain_async
 from support.waiting import until
@@ -42,7 +42,7 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 
 
-# -- drain --------------------------------------------------------------------------------------------
+# -- drain ---------------------------------------------------------------------------------------
 def test_drain_runs_what_is_due_and_what_that_enqueues_and_reports_each_job_once(app):
     @app.job
     def child(n: int) -> None: ...
@@ -137,7 +137,7 @@ def test_async_code_drains_on_a_thread_and_is_told_so(app):
     asyncio.run(a_test())
 
 
-# -- time ---------------------------------------------------------------------------------------------
+# -- time ----------------------------------------------------------------------------------------
 def test_advance_takes_seconds_a_length_or_a_moment_and_never_goes_back(app):
     began = now(app)
     assert HOUR <= advance(app, 3600) - began < HOUR + timedelta(seconds=10)
@@ -229,7 +229,7 @@ def gone(app: Mulligan, job_id: str) -> bool:
     return False
 
 
-# -- force --------------------------------------------------------------------------------------------
+# -- force ---------------------------------------------------------------------------------------
 ENDINGS = [
     (Fail("GW_5XX"), "queued", "failed", "GW_5XX"),
     (Fail("GW_5XX", final=True), "dead", "failed", "GW_5XX"),
@@ -251,10 +251,10 @@ def test_every_ending_can_be_forced_and_goes_through_the_one_door(app, render):
     forced = force(app, render, [ending for ending, *_ in ENDINGS])
     for job, (ending, state, ended, code) in zip(jobs, ENDINGS, strict=True):
         app.run_inline(until_idle=False)
-        [attempt] = attempts_of(app, job)
+        [attempt] = load_attempts(app, job)
         assert (job.refresh().state, attempt.ended, attempt.code) == (state, ended, code), ending
         assert attempt.reason
-        assert told(app, job)[:2] == ["queued", "started"]
+        assert event_types(app, job)[:2] == ["queued", "started"]
         if state == "queued":
             app.jobs.cancel(job.id)  # out of the way of the next
     assert (forced.used, forced.left) == (len(ENDINGS), 0)
@@ -265,13 +265,13 @@ def test_a_forced_timeout_names_the_limit_and_forced_losses_end_a_job(app, rende
     job = render.options(timeout=77).enqueue(clip=1)
     force(app, "render", "timeout", "lost", "lost", "lost")
     report = drain(app, scheduled=True, seed=1)
-    assert [(row.code, row.verb) for row in attempts_of(app, job)] == [
+    assert [(row.code, row.verb) for row in load_attempts(app, job)] == [
         ("TIMEOUT", "retry"),
         ("WORKER_LOST", "lose"),
         ("WORKER_LOST", "lose"),
         ("WORKER_LOST", "die"),
     ]
-    assert "77 s" in (attempts_of(app, job)[0].public or "")
+    assert "77 s" in (load_attempts(app, job)[0].public or "")
     assert report.states == {State.DEAD: 1}
     assert (job.refresh().failures, job.refresh().losses) == (1, 3)
 
@@ -280,7 +280,7 @@ def test_the_row_is_repeated_then_the_handler_is_called_again(app, render):
     forced = force(app, render, [Fail("ONE"), Fail("TWO")], times=1)
     job = render.enqueue(clip=1)
     drain(app, scheduled=True)
-    assert [row.code for row in attempts_of(app, job)] == ["ONE", "TWO", None]
+    assert [row.code for row in load_attempts(app, job)] == ["ONE", "TWO", None]
     assert (app.calls, forced.left) == ([1], 0)
     twice = force(app, render, Snooze(0), times=2)
     render.enqueue(clip=2)
@@ -322,7 +322,7 @@ def test_what_cannot_be_forced_is_refused_with_what_can(app, render):
     ):
         with pytest.raises(Refused, match=words):
             force(app, render, *endings, times=times)
-    assert app.registry.stand_ins == []
+    assert app.registry.overrides == []
 
 
 def test_a_kind_nobody_knows_cannot_be_forced(app, render):
@@ -332,7 +332,7 @@ def test_a_kind_nobody_knows_cannot_be_forced(app, render):
         force(app, 7, "lost")
 
 
-# -- assertions ---------------------------------------------------------------------------------------
+# -- assertions ----------------------------------------------------------------------------------
 def failure_of(call, *args, **kwargs) -> str:
     with pytest.raises(AssertionError) as failed:
         call(*args, **kwargs)

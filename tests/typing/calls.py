@@ -86,7 +86,7 @@ class Shop:
         return str(order)
 
 
-# -- right ------------------------------------------------------------------------------------------
+# -- right ---------------------------------------------------------------------------------------
 kept = plain
 kept = plain.options(
     delay=30, priority=5, owner="acme", unique="key", max_retries=5
@@ -149,7 +149,7 @@ def opened() -> dict[str, int]:
     return {"size": 3}
 
 
-# -- wrong ------------------------------------------------------------------------------------------
+# -- wrong ---------------------------------------------------------------------------------------
 plain.enqueue(clip="x")  # wrong: arg-type
 plain.enqueue("x")  # wrong: arg-type
 plain.enqueue()  # wrong: call-arg

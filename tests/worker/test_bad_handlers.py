@@ -20,7 +20,7 @@ import pydantic
 import pytest
 
 from mulligan import Fixed, Job, Mulligan, Policy, State
-from support.app_tools import attempts_of, code_of, private_of, works
+from support.app_tools import assert_other_jobs_run, error_code, load_attempts, load_private
 
 
 def both(function: Callable[[], Any]) -> list[Callable[[], Any]]:
@@ -45,7 +45,7 @@ def run_all(app: Mulligan, functions: list[Callable[[], Any]], **options: Any) -
     return [job.refresh() for job in jobs]
 
 
-# -- results ----------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------
 def cyclic() -> list[Any]:
     value: list[Any] = []
     value.append(value)
@@ -112,15 +112,15 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
 
 @pytest.mark.security("S50")
 @pytest.mark.any_store
-def test_a_result_that_cannot_be_kept_is_a_failure_with_its_own_code(app):
+def test_a_result_that_cannot_be_stored_is_a_failure_with_its_own_code(app):
     done = run_all(app, [make for _, make, _ in REFUSED], policy=Policy(max_retries=0))
     found = [
-        (REFUSED[int(job.kind.split(".")[0])][0], job.state, code_of(job), job.result)
+        (REFUSED[int(job.kind.split(".")[0])][0], job.state, error_code(job), job.result)
         for job in done
     ]
     assert found == [(name, State.DEAD, code, None) for name, _, code in REFUSED for _ in range(2)]
-    assert all(private_of(app, job)["message"] for job in done)
-    works(app)
+    assert all(load_private(app, job)["message"] for job in done)
+    assert_other_jobs_run(app)
 
 
 KEPT: list[tuple[Callable[[], Any], Any]] = [
@@ -150,21 +150,21 @@ KEPT: list[tuple[Callable[[], Any], Any]] = [
 ]
 
 
-def test_a_result_that_can_be_said_in_json_comes_back_as_json(app):
+def test_a_result_that_json_can_express_is_returned_as_json(app):
     done = run_all(app, [make for make, _ in KEPT])
     assert [job.state for job in done] == [State.SUCCEEDED] * len(done)
     assert [job.result for job in done] == [value for _, value in KEPT for _ in range(2)]
 
 
 @pytest.mark.security("S50")
-def test_a_limit_may_be_set_and_what_just_fits_passes(make_app):
+def test_a_result_of_exactly_the_configured_limit_is_accepted(make_app):
     app = make_app(limits__result="2048")
     fits, over = 2048 - len('""'), 2049 - len('""')
     done = run_all(app, [lambda: "x" * fits, lambda: "x" * over], policy=Policy(max_retries=0))
     assert [job.state for job in done] == [State.SUCCEEDED] * 2 + [State.DEAD] * 2
 
 
-# -- exceptions -------------------------------------------------------------------------------------
+# -- exceptions ----------------------------------------------------------------------------------
 class NoText(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -266,26 +266,26 @@ RAISED: list[tuple[str, Callable[[], Any], str]] = [
 ]
 
 
-def test_whatever_is_raised_is_a_recorded_failure(app):
+def test_anything_a_handler_raises_is_recorded_as_a_failure(app):
     done = run_all(app, [make for _, make, _ in RAISED], policy=Policy(max_retries=0))
-    found = [(RAISED[int(job.kind.split(".")[0])][0], job.state, code_of(job)) for job in done]
+    found = [(RAISED[int(job.kind.split(".")[0])][0], job.state, error_code(job)) for job in done]
     assert found == [(name, State.DEAD, code) for name, _, code in RAISED for _ in range(2)]
     for job in done:
-        [attempt] = attempts_of(app, job)
+        [attempt] = load_attempts(app, job)
         assert len(attempt.private or "") < 50_000
         json.loads(attempt.private or "")
         assert job.error["message"]
-    works(app)
+    assert_other_jobs_run(app)
 
 
-def test_a_handler_that_exits_is_tried_again_like_any_unknown_failure(app):
+def test_a_handler_that_exits_is_retried_like_any_unknown_failure(app):
     [done, again] = run_all(
         app, [raising(SystemExit(0))], policy=Policy(max_retries=1, backoff=Fixed(0))
     )
     assert [(job.state, job.attempt) for job in (done, again)] == [(State.DEAD, 2)] * 2
 
 
-def test_a_coroutine_somebody_forgot_to_await_is_no_result(app):
+def test_a_returned_coroutine_that_was_not_awaited_is_a_failure(app):
     async def forgotten() -> int:
         return 7
 
@@ -296,10 +296,10 @@ def test_a_coroutine_somebody_forgot_to_await_is_no_result(app):
 
     with pytest.warns(RuntimeWarning, match="never awaited"):
         done = run_and_collect()
-    assert [code_of(job) for job in done] == ["RESULT_NOT_JSON"] * 2
+    assert [error_code(job) for job in done] == ["RESULT_NOT_JSON"] * 2
 
 
-def test_a_flood_on_stdout_and_stderr_is_nobodys_business(app, capfd):
+def test_a_flood_of_output_on_stdout_and_stderr_does_not_disturb_other_jobs(app, capfd):
     def shouts() -> int:
         print("x" * 5_000_000)  # noqa: T201
         print("y" * 5_000_000, file=sys.stderr)  # noqa: T201

@@ -12,12 +12,12 @@ import pytest
 from mulligan import Context, Fixed, Policy, State
 from mulligan.core.errors import Refused
 from mulligan.worker import upkeep
-from support.app_tools import advance, code_of, ran, stand_by
+from support.app_tools import advance, error_code, register_idle_worker, run_job
 
 NOW = Policy(max_retries=9, backoff=Fixed(0))
 
 
-def test_a_checkpoint_is_durable_when_it_returns_and_there_in_the_next_attempt(app, make_app):
+def test_a_checkpoint_is_durable_when_it_returns_and_readable_in_the_next_attempt(app, make_app):
     other = make_app()
     seen = []
 
@@ -29,14 +29,14 @@ def test_a_checkpoint_is_durable_when_it_returns_and_there_in_the_next_attempt(a
             ctx.checkpoint("page", 8)
             ctx.checkpoint("odd value", {"text": "nul \x00 inside", "n": None})
             with other.store.read() as unit:  # another connection sees it while we still run
-                checkpoints = unit.memories([ctx.job.id])[ctx.job.id].checkpoints
+                checkpoints = unit.get_previous_attempts([ctx.job.id])[ctx.job.id].checkpoints
             seen.append({name: json.loads(text) for name, text in checkpoints.items()})
             raise OSError("later")
         return dict(ctx.checkpoints)
 
     job = saves.enqueue()
     kept = {"page": 8, "odd value": {"text": "nul \x00 inside", "n": None}}
-    assert ran(app, job).result == kept
+    assert run_job(app, job).result == kept
     assert seen == [kept]
 
 
@@ -49,9 +49,9 @@ def test_checkpoints_outlive_a_manual_retry(app):
         return ctx.checkpoints["done"]
 
     job = saves.enqueue()
-    assert ran(app, job).state is State.DEAD
+    assert run_job(app, job).state is State.DEAD
     app.jobs.retry(job.id)
-    assert ran(app, job).result == 3
+    assert run_job(app, job).result == 3
 
 
 def test_what_a_handler_does_to_its_checkpoints_changes_only_its_own_copy(app):
@@ -62,7 +62,7 @@ def test_what_a_handler_does_to_its_checkpoints_changes_only_its_own_copy(app):
         value.append(2)
         return ctx.checkpoints["list"]
 
-    assert ran(app, meddles.enqueue()).result == [1]
+    assert run_job(app, meddles.enqueue()).result == [1]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_a_handler_does_to_its_checkpoints_changes_only_its_own_copy(app):
         ("n" * 1000, 1, "name"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_kept_is_refused_with_a_sentence(app, name, value, words):
+def test_a_checkpoint_that_cannot_be_stored_is_refused_with_a_clear_error(app, name, value, words):
     if value == "deep":
         value = nested(5000)
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_refused_with_a_sentence(app, name, 
         ctx.checkpoint("fine", 1)
         return str(list(ctx.checkpoints))
 
-    assert ran(app, saves.enqueue()).result == "['fine']"
+    assert run_job(app, saves.enqueue()).result == "['fine']"
 
 
 def nested(levels: int) -> list[object]:
@@ -109,12 +109,12 @@ def test_blocking_calls_in_a_coroutine_say_what_to_write_instead(app):
             told.append(str(caught.value))
         return told
 
-    checkpoint, run = ran(app, blocks.enqueue()).result
+    checkpoint, run = run_job(app, blocks.enqueue()).result
     assert "await ctx.checkpoint_async(" in checkpoint
     assert "await ctx.run_async(" in run
 
 
-def test_in_a_coroutine_the_async_twins_keep_and_run(app):
+def test_async_handlers_use_checkpoint_async_and_run_async(app):
     @app.job(policy=NOW)
     async def good(ctx: Context) -> list[object]:
         if ctx.attempt == 1:
@@ -122,15 +122,15 @@ def test_in_a_coroutine_the_async_twins_keep_and_run(app):
             raise OSError("later")
         return [ctx.checkpoints["n"], (await ctx.run_async(["echo", "hello"])).strip()]
 
-    assert ran(app, good.enqueue()).result == [1, "hello"]
+    assert run_job(app, good.enqueue()).result == [1, "hello"]
 
 
 def test_a_lost_lease_refuses_the_checkpoint(app):
     @app.job
     def slow(ctx: Context) -> None:
         with app.store.begin() as unit:
-            unit.close_worker(ctx.lease.worker, "taken away", seen=None)
-            lost = [lease for lease in unit.orphans(10) if lease.id == ctx.job.id]
+            unit.close_worker(ctx.lease.worker, "taken away", last_renewed=None)
+            lost = [lease for lease in unit.list_orphans(10) if lease.id == ctx.job.id]
         assert lost
         upkeep.settle_orphans(app.store, app.settings.retry, Random(1))
         ctx.checkpoint("late", 1)
@@ -141,17 +141,17 @@ def test_a_lost_lease_refuses_the_checkpoint(app):
     assert after.state is State.QUEUED
     assert after.losses == 1
     with app.store.read() as unit:
-        assert unit.memories([job.id])[job.id].checkpoints == {}
+        assert unit.get_previous_attempts([job.id])[job.id].checkpoints == {}
     assert any(event.type == "job.stale_refused" for event in app.jobs.history(job.id))
 
 
-def test_a_path_may_be_what_a_handler_returns(app):
+def test_a_handler_may_return_a_path(app):
     @app.job
     def returns_path() -> Path:
         return Path("/tmp/x")
 
-    done = ran(app, returns_path.enqueue())
-    assert (done.result, code_of(done)) == ("/tmp/x", "")
+    done = run_job(app, returns_path.enqueue())
+    assert (done.result, error_code(done)) == ("/tmp/x", "")
 
 
 def test_a_delay_moves_with_the_clock_of_the_store(app):
@@ -159,8 +159,8 @@ def test_a_delay_moves_with_the_clock_of_the_store(app):
     def later() -> str:
         return "now"
 
-    stand_by(app)
+    register_idle_worker(app)
     job = later.options(delay=3600).enqueue()
-    assert ran(app, job).phase == "scheduled"
+    assert run_job(app, job).phase == "scheduled"
     advance(app, 3601)
-    assert ran(app, job).result == "now"
+    assert run_job(app, job).result == "now"

@@ -13,12 +13,12 @@ import pytest
 from mulligan import Context, Fixed, Park, Policy, Retry, Snooze, State
 from mulligan.core.errors import Refused
 from mulligan.worker.runner.context import MESSAGE_LIMIT
-from support.app_tools import attempts_of, ran, ran_out, row_of
+from support.app_tools import load_attempts, load_row, run_job, run_until_final
 
 NOW = Policy(max_retries=9, backoff=Fixed(0))
 
 
-# -- facts ------------------------------------------------------------------------------------------
+# -- facts ---------------------------------------------------------------------------------------
 def test_a_handler_sees_its_job_as_the_caller_sees_it(app):
     seen = []
 
@@ -27,7 +27,7 @@ def test_a_handler_sees_its_job_as_the_caller_sees_it(app):
         seen.append(ctx.job)
 
     job = look.options(owner="acme", max_retries=7, deadline=3600).enqueue(clip=7)
-    assert ran(app, job).state is State.SUCCEEDED
+    assert run_job(app, job).state is State.SUCCEEDED
     [inside] = seen
     same = (
         "id",
@@ -60,7 +60,7 @@ def test_a_handler_sees_the_unique_key_of_its_job(app):
     def look(ctx: Context) -> object:
         return ctx.job.unique_key
 
-    assert ran(app, look.options(unique="order-7").enqueue()).result == "order-7"
+    assert run_job(app, look.options(unique="order-7").enqueue()).result == "order-7"
 
 
 def test_attempts_count_within_a_generation_and_tokens_over_the_whole_life(app):
@@ -74,11 +74,11 @@ def test_attempts_count_within_a_generation_and_tokens_over_the_whole_life(app):
         raise OSError("no")
 
     job = stubborn.enqueue()
-    assert ran_out(app, job).state is State.DEAD
+    assert run_until_final(app, job).state is State.DEAD
     app.jobs.retry(job.id)
-    assert ran(app, job).state is State.DEAD
+    assert run_job(app, job).state is State.DEAD
     assert seen == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 4), (2, 2, 5)]
-    assert [(a.generation, a.attempt, a.token) for a in attempts_of(app, job)] == seen
+    assert [(a.generation, a.attempt, a.token) for a in load_attempts(app, job)] == seen
 
 
 def test_previous_is_the_last_failure_also_over_a_manual_retry_and_never_a_snooze(app):
@@ -94,9 +94,9 @@ def test_previous_is_the_last_failure_also_over_a_manual_retry_and_never_a_snooz
         raise ConnectionResetError("gone") if ctx.token == 1 else ValueError("bad")
 
     job = remembers.enqueue()
-    ran_out(app, job)
+    run_until_final(app, job)
     app.jobs.retry(job.id)
-    ran(app, job)
+    run_job(app, job)
     reset, unknown = ("CONNECTION", "transient", 1), ("UNKNOWN_ERROR", "unknown", 3)
     assert seen[:4] == [None, reset, reset, unknown]
 
@@ -129,7 +129,7 @@ def test_last_attempt_is_true_exactly_where_one_more_unknown_failure_ends_the_jo
         seen.append("L" if ctx.last_attempt else ".")
         raise ValueError("who knows why")
 
-    assert ran_out(app, hopeless.options(**job).enqueue()).state is State.DEAD
+    assert run_until_final(app, hopeless.options(**job).enqueue()).state is State.DEAD
     assert "".join(seen) == flags
 
 
@@ -141,11 +141,11 @@ def test_a_snooze_or_a_loss_brings_the_last_attempt_no_nearer(app):
         seen.append(ctx.last_attempt)
         return Snooze(0) if ctx.attempt < 4 else Retry(0)
 
-    ran_out(app, sleepy.enqueue())
+    run_until_final(app, sleepy.enqueue())
     assert seen == [False, False, False, False, True]
 
 
-def test_choice_is_what_the_person_said_on_release_and_nothing_before(app):
+def test_choice_is_set_by_the_person_who_releases_the_job(app):
     seen = []
 
     @app.job
@@ -154,13 +154,13 @@ def test_choice_is_what_the_person_said_on_release_and_nothing_before(app):
         return Park("who pays?", choices=("us", "them")) if ctx.choice is None else ctx.choice
 
     job = asks.enqueue()
-    assert ran(app, job).state is State.PARKED
+    assert run_job(app, job).state is State.PARKED
     app.jobs.release(job.id, choice="them", reason="they said so")
-    assert ran(app, job).result == "them"
+    assert run_job(app, job).result == "them"
     assert seen == [None, "them"]
 
 
-def test_key_names_a_child_of_this_very_job_so_that_a_second_attempt_makes_no_second_child(app):
+def test_a_child_with_ctx_key_is_enqueued_only_once_by_two_attempts(app):
     @app.job
     def page(n: int) -> None: ...
 
@@ -179,8 +179,8 @@ def test_key_names_a_child_of_this_very_job_so_that_a_second_attempt_makes_no_se
     )
 
 
-# -- its own small world ----------------------------------------------------------------------------
-def test_each_attempt_has_a_private_directory_that_is_gone_afterwards(app):
+# -- its own small world -------------------------------------------------------------------------
+def test_each_attempt_has_a_private_directory_that_is_removed_afterwards(app):
     seen = []
 
     @app.job(policy=NOW)
@@ -210,12 +210,12 @@ def test_each_attempt_has_a_private_directory_that_is_gone_afterwards(app):
     assert not any(path.exists() for path, _, _ in seen)
 
 
-def test_a_directory_is_made_only_for_those_who_ask(app, tmp_path):
+def test_a_work_directory_is_created_only_when_it_is_used(app, tmp_path):
     @app.job
     def modest(ctx: Context) -> list[str]:
         return [str(path) for path in (tmp_path / "state").rglob("*.work/*")]
 
-    assert ran(app, modest.enqueue()).result == []
+    assert run_job(app, modest.enqueue()).result == []
 
 
 def test_log_lines_carry_job_kind_and_attempt(app, caplog):
@@ -224,9 +224,9 @@ def test_log_lines_carry_job_kind_and_attempt(app, caplog):
         ctx.log.warning("half of %s", "it")
 
     job = talks.enqueue()
-    with caplog.at_level(logging.INFO, "mulligan.core.job"):
-        ran(app, job)
-    [line] = [record for record in caplog.records if record.name == "mulligan.core.job"]
+    with caplog.at_level(logging.INFO, "mulligan.job"):
+        run_job(app, job)
+    [line] = [record for record in caplog.records if record.name == "mulligan.job"]
     assert (line.getMessage(), line.job, line.kind, line.attempt) == (
         "half of it",
         job.id,
@@ -270,7 +270,7 @@ class _CallableHook:
 @pytest.mark.parametrize(
     "hook", [_mapping, _object, _fills, _mapping_async, _fills_async, _CallableHook()]
 )
-def test_state_is_what_on_start_made_however_it_made_it(app, hook):
+def test_state_is_what_on_start_returned_or_set(app, hook):
     left = []
     app.on_start(hook)
 
@@ -296,7 +296,7 @@ def test_state_is_what_on_start_made_however_it_made_it(app, hook):
     assert left == [3, "closed"]
 
 
-def test_what_two_hooks_made_is_joined(app):
+def test_the_states_of_two_hooks_are_merged(app):
     app.on_start(lambda: {"a": 1, "b": 1})
     app.on_start(lambda state: {"b": state.b + 1})
 
@@ -304,10 +304,10 @@ def test_what_two_hooks_made_is_joined(app):
     def both(ctx: Context) -> list[int]:
         return [ctx.state.a, ctx.state.b]
 
-    assert ran(app, both.enqueue()).result == [1, 2]
+    assert run_job(app, both.enqueue()).result == [1, 2]
 
 
-# -- progress and cost ------------------------------------------------------------------------------
+# -- progress and cost ---------------------------------------------------------------------------
 HALVES = "\ud800"
 
 
@@ -328,17 +328,17 @@ HALVES = "\ud800"
         (0.5, "password=hunter2 is kept out", 0.5, "password=[redacted] is kept out"),
     ],
 )
-def test_progress_is_stored_on_the_job_whatever_is_said(app, fraction, message, stored, shown):
+def test_any_progress_value_is_stored_as_a_valid_one(app, fraction, message, stored, shown):
     @app.job
     def goes(ctx: Context) -> None:
         ctx.progress(fraction, message)
 
     job = goes.enqueue()
-    assert ran(app, job).progress == stored
-    assert row_of(app, job).progress_message == shown
+    assert run_job(app, job).progress == stored
+    assert load_row(app, job).progress_message == shown
 
 
-def test_a_progress_message_is_bounded_and_the_last_one_stands(app):
+def test_a_progress_message_is_truncated_and_the_last_one_is_stored(app):
     @app.job
     def goes(ctx: Context) -> None:
         ctx.progress(0.1, "first")
@@ -346,16 +346,16 @@ def test_a_progress_message_is_bounded_and_the_last_one_stands(app):
         ctx.progress(None)
 
     job = goes.enqueue()
-    assert ran(app, job).progress == 0.9
-    assert row_of(app, job).progress_message == ""
+    assert run_job(app, job).progress == 0.9
+    assert load_row(app, job).progress_message == ""
 
     @app.job
     def talks(ctx: Context) -> None:
         ctx.progress(0.9, "x" * 100_000)
 
     job = talks.enqueue()
-    ran(app, job)
-    assert 0 < len(row_of(app, job).progress_message) <= MESSAGE_LIMIT
+    run_job(app, job)
+    assert 0 < len(load_row(app, job).progress_message) <= MESSAGE_LIMIT
 
 
 def test_costs_add_up_on_the_attempt_and_on_the_job(app):
@@ -368,26 +368,26 @@ def test_costs_add_up_on_the_attempt_and_on_the_job(app):
         return Snooze(0) if ctx.attempt == 2 else None
 
     job = spends.enqueue()
-    assert ran_out(app, job).cost == pytest.approx(3 * 3.75)
-    assert [a.cost for a in attempts_of(app, job)] == [pytest.approx(3.75)] * 3
+    assert run_until_final(app, job).cost == pytest.approx(3 * 3.75)
+    assert [a.cost for a in load_attempts(app, job)] == [pytest.approx(3.75)] * 3
 
 
 @pytest.mark.parametrize("amount", [-1, -0.001, math.nan, math.inf, -math.inf])
-def test_a_cost_that_is_none_is_refused_and_nothing_is_added(app, amount):
+def test_an_invalid_cost_is_refused_and_adds_nothing(app, amount):
     @app.job
     def cheats(ctx: Context) -> None:
         ctx.cost(2)
         with pytest.raises(Refused, match="cost"):
             ctx.cost(amount)
 
-    assert ran(app, cheats.enqueue()).cost == 2
+    assert run_job(app, cheats.enqueue()).cost == 2
 
 
-def test_costs_that_together_leave_the_range_of_numbers_are_refused(app):
+def test_costs_whose_sum_is_not_finite_are_refused(app):
     @app.job
     def rich(ctx: Context) -> None:
         ctx.cost(1e308)
         with pytest.raises(Refused, match="cost"):
             ctx.cost(1e308)
 
-    assert ran(app, rich.enqueue()).cost == 1e308
+    assert run_job(app, rich.enqueue()).cost == 1e308

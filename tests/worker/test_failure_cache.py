@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.attempt import Outcome
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.failures.capture import capture
 from mulligan.failures.classify import classify_facts
 from mulligan.worker.fast import failure_cache as alike
-from mulligan.worker.runner.outcomes import raised
+from mulligan.worker.runner.outcomes import outcome_of_exception
 
 NOW = 1_700_000_000
 
@@ -56,12 +56,12 @@ def raised_again(exc):
     try:
         raise exc
     except BaseException as caught:  # noqa: BLE001
-        return raised(caught, NOW * SECOND)
+        return outcome_of_exception(caught, NOW * SECOND)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
-    monkeypatch.setattr(alike, "_known", {})
+    monkeypatch.setattr(alike, "_cache", {})
 
 
 SECRET = "token=ghp_" + "a1" * 20
@@ -110,14 +110,14 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_is_known_is_what_the_whole_way_would_find(name):
+def test_a_cached_failure_equals_a_fully_classified_one(name):
     for number in range(6):
         known, whole = failed(FAILURES[name](number))
         assert known == whole
         assert SECRET not in str(known)
 
 
-def test_most_that_fail_again_do_not_go_the_whole_way(monkeypatch):
+def test_a_repeated_failure_is_not_classified_again(monkeypatch):
     first, _ = failed(ConnectionError("request 1 was reset"))
     monkeypatch.setattr("mulligan.worker.runner.outcomes.capture", None)
     again, _ = failed(ConnectionError("request 2 was reset"))
@@ -129,7 +129,7 @@ def test_most_that_fail_again_do_not_go_the_whole_way(monkeypatch):
     assert "request 1 was reset" not in str(again)
 
 
-def test_words_that_differ_in_their_numbers_are_read_once(monkeypatch):
+def test_messages_that_differ_only_in_digits_are_checked_once(monkeypatch):
     for number in (1, 2):
         failed(ConnectionError(f"request {number} was reset"))
     monkeypatch.setattr(alike, "scrub", None)
@@ -137,27 +137,27 @@ def test_words_that_differ_in_their_numbers_are_read_once(monkeypatch):
     assert again.private["message"] == "request 3 was reset"
 
 
-def test_what_is_changed_of_it_is_changed_of_the_whole():
+def test_replacing_a_field_of_a_cached_outcome_returns_a_complete_outcome():
     for number in range(2):
         known = raised_again(ConnectionError(f"request {number} was reset"))
-    assert isinstance(known, alike.Worded)
+    assert isinstance(known, alike.CachedFailureOutcome)
     assert type(changed := known._replace(cost=1.5)) is Outcome
     assert (changed.cost, changed.failure, changed.ended_at) == (1.5, known.failure, NOW * SECOND)
 
 
-def test_another_place_has_a_name_of_its_own():
+def test_failures_at_another_location_have_another_number():
     def elsewhere():
         raise ConnectionError("request 2 was reset")
 
     first, _ = failed(ConnectionError("request 1 was reset"))
     with pytest.raises(ConnectionError) as caught:
         elsewhere()
-    assert raised(caught.value, 0).failure == classify_facts(capture(caught.value, 0))
-    assert raised(caught.value, 0).failure.fingerprint != first.fingerprint
+    assert outcome_of_exception(caught.value, 0).failure == classify_facts(capture(caught.value, 0))
+    assert outcome_of_exception(caught.value, 0).failure.fingerprint != first.fingerprint
 
 
-def test_no_more_is_remembered_than_is_good(monkeypatch):
-    monkeypatch.setattr(alike, "_MOST", 3)
+def test_the_failure_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(alike, "_MAX_ENTRIES", 3)
     for number in range(10):
         failed(type(f"Odd{number}", (ConnectionError,), {})("reset"))
-    assert 0 < len(alike._known) <= 3
+    assert 0 < len(alike._cache) <= 3

@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 from mulligan import Exponential, Fixed, Policy, Then
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Ending, Outcome
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.core.json import encode
-from mulligan.failures.facts import TOLD, Wording
+from mulligan.failures.facts import TRACE_MESSAGE_LIMIT, PrivateTemplate
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.worker.fast.failure_cache import Likeness, Worded
+from mulligan.worker.fast.failure_cache import CachedFailureOutcome, SharedFailure
 from mulligan.worker.fast.grouped_endings import GroupedEndings
 from mulligan.worker.protocol import (
-    Common,
-    alike_from_wire,
-    alike_to_wire,
+    SharedFailureCache,
+    failed_from_wire,
     failure_to_wire,
-    words_from_wire,
+    shared_failure_from_wire,
+    shared_failure_to_wire,
 )
-from mulligan.worker.runner.outcomes import raised
+from mulligan.worker.runner.outcomes import outcome_of_exception
 from mulligan.worker.supervisor.runner_process import GARBLED
-from support.builders import NOW, a_failure, a_lease
+from support.builders import NOW, make_failure, make_lease
 
 PRIVATE = {
     "exception": "builtins.OSError",
@@ -40,39 +40,39 @@ PRIVATE = {
 ODD = 'a "quoted"\n\\ text, größer \u2028 \ud800 \x00 \U0001f600'
 
 
-# -- one text ---------------------------------------------------------------------------------------
+# -- one text ------------------------------------------------------------------------------------
 @given(st.text(), st.text(), st.text())
 @example(ODD, ODD, ODD)
-@example("", "x" * (TOLD + 1), "")
-@example("\ud83d", "\ude00" * TOLD + "x", "\n")
-def test_the_private_half_is_written_as_if_it_were_one(head, words, tail):
-    whole = {**PRIVATE, "message": words, "trace": f"{head}{words[:TOLD]}{tail}"}
-    wording = Wording(PRIVATE, head, tail)
-    assert wording.whole(words) == whole
-    assert [*wording.whole(words)] == [*whole]
-    assert wording.text(words) == encode(whole)
+@example("", "x" * (TRACE_MESSAGE_LIMIT + 1), "")
+@example("\ud83d", "\ude00" * TRACE_MESSAGE_LIMIT + "x", "\n")
+def test_a_rendered_private_part_equals_the_encoded_one(head, words, tail):
+    whole = {**PRIVATE, "message": words, "trace": f"{head}{words[:TRACE_MESSAGE_LIMIT]}{tail}"}
+    wording = PrivateTemplate(PRIVATE, head, tail)
+    assert wording.render(words) == whole
+    assert [*wording.render(words)] == [*whole]
+    assert wording.render_json(words) == encode(whole)
 
 
 @pytest.mark.parametrize(
     "private",
     [{"message": "", "trace": ""}, {"a": 1, "message": "", "b": [2], "trace": "", "c": {}}],
 )
-def test_whatever_stands_between_the_texts_stays_there(private):
+def test_a_template_keeps_fields_between_message_and_trace(private):
     whole = {**private, "message": "words", "trace": "a words z"}
-    assert Wording(private, "a ", " z").text("words") == encode(whole)
+    assert PrivateTemplate(private, "a ", " z").render_json("words") == encode(whole)
 
 
-# -- over the wire ----------------------------------------------------------------------------------
+# -- over the wire -------------------------------------------------------------------------------
 def failed(exc: BaseException) -> Outcome:
     """Raised at always the same place."""
     try:
         raise exc
     except BaseException as caught:  # noqa: BLE001
-        return raised(caught, NOW)
+        return outcome_of_exception(caught, NOW)
 
 
-def likeness(outcome: Outcome) -> Likeness | None:
-    return outcome.like if isinstance(outcome, Worded) else None
+def likeness(outcome: Outcome) -> SharedFailure | None:
+    return outcome.shared if isinstance(outcome, CachedFailureOutcome) else None
 
 
 def told(*words: str) -> tuple[list[Outcome], list[Ending]]:
@@ -83,26 +83,26 @@ def told(*words: str) -> tuple[list[Outcome], list[Ending]]:
     assert likes[0] is not None
     assert all(like is likes[0] for like in likes)
     said = [outcome.failure.private["message"] for outcome in found]
-    message = alike_to_wire(
+    message = shared_failure_to_wire(
         *likes[0][:2], [one for seq, text in enumerate(said) for one in (seq, 7, text)]
     )
     _, item, head, tail, triples = json.loads(json.dumps(message))
-    outcome = alike_from_wire(item, head, tail)
+    outcome = shared_failure_from_wire(item, head, tail)
     return found, [
-        Ending(a_lease(id=f"job{seq}"), outcome, ms, said)
-        for seq, ms, said in zip(*words_from_wire(triples), strict=True)
+        Ending(make_lease(id=f"job{seq}"), outcome, ms, said)
+        for seq, ms, said in zip(*failed_from_wire(triples), strict=True)
     ]
 
 
-def test_what_a_supervisor_hears_is_what_the_runner_found():
+def test_a_shared_failure_is_decoded_as_it_was_encoded():
     found, heard = told("request 1 was reset", ODD, "x" * 2000)
     for outcome, ending in zip(found, heard, strict=True):
-        assert ending.outcome.failure.private.whole(ending.words) == outcome.failure.private
+        assert ending.outcome.failure.private.render(ending.message) == outcome.failure.private
         assert ending.outcome.failure.code == outcome.failure.code
         assert ending.duration_ms == 7
 
 
-def test_of_a_failure_with_more_to_say_more_is_said():
+def test_a_failure_with_more_facts_is_sent_as_a_whole():
     failed(ConnectionError("the first"))
     outcome = failed(ConnectionError("request 1"))
     assert likeness(outcome) is not None
@@ -136,9 +136,9 @@ def test_of_a_failure_with_more_to_say_more_is_said():
         None,
     ],
 )
-def test_words_are_believed_only_with_numbers_before_them(told):
+def test_messages_without_valid_numbers_are_refused(told):
     with pytest.raises(GARBLED):
-        words_from_wire(told)
+        failed_from_wire(told)
 
 
 @pytest.mark.parametrize(
@@ -154,26 +154,26 @@ def test_words_are_believed_only_with_numbers_before_them(told):
         {"code": 7},
     ],
 )
-def test_what_failures_cannot_have_in_common_is_not_believed(odd):
+def test_an_invalid_shared_part_is_refused(odd):
     _, [ending, *_] = told("request 1")
     wording = ending.outcome.failure.private
     _, item, head, tail, _ = json.loads(
-        json.dumps(alike_to_wire(ending.outcome.failure, wording, []))
+        json.dumps(shared_failure_to_wire(ending.outcome.failure, wording, []))
     )
-    assert alike_from_wire(item, head, tail) == ending.outcome
+    assert shared_failure_from_wire(item, head, tail) == ending.outcome
     item = odd.get(
         "item", [odd.get("code", item[0]), *item[1:7], odd.get("private", item[7]), *item[8:]]
     )
     with pytest.raises(GARBLED):
-        alike_from_wire(item, odd.get("head", head), odd.get("tail", tail))
+        shared_failure_from_wire(item, odd.get("head", head), odd.get("tail", tail))
 
 
-def test_what_is_heard_again_in_common_is_the_same_outcome():
+def test_an_equal_shared_part_is_decoded_to_the_same_outcome_object():
     failed(ConnectionError("the first"))
     _, *common, _ = json.loads(
-        json.dumps(alike_to_wire(*likeness(failed(ConnectionError("request 1")))[:2], []))
+        json.dumps(shared_failure_to_wire(*likeness(failed(ConnectionError("request 1")))[:2], []))
     )
-    heard = Common()
+    heard = SharedFailureCache()
     first = heard.outcome(common)
     assert heard.outcome(json.loads(json.dumps(common))) is first
     for number in range(20):
@@ -181,7 +181,7 @@ def test_what_is_heard_again_in_common_is_the_same_outcome():
     assert heard.outcome(common) == first
 
 
-# -- decided and written ----------------------------------------------------------------------------
+# -- decided and written -------------------------------------------------------------------------
 POLICIES = {
     "at once": Policy(max_retries=3, backoff=Fixed(0)),
     "by chance": Policy(max_retries=3, backoff=Exponential(5)),
@@ -219,21 +219,21 @@ LEASES = {
         "choice": "b",
         "unique_key": "c",
         "trace": "d",
-        "lies_at": "e",
+        "row_location": "e",
     },
 }
 
 
 @pytest.mark.parametrize("shadow", [None, POLICIES["never"].to_json()])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
+def test_grouped_endings_get_the_same_rows_as_single_ones(policy, shadow):
     layers = EffectivePolicies(
         RetrySection(), {"noop": KindSpec("noop", policy=policy.to_json(), shadow=shadow)}
     )
     words = [f"request {n} was reset" for n in range(3)]
     found, heard = told(*(words * len(LEASES)))
     leases = [
-        a_lease(kind="noop", **{"id": f"{n}-{i}", **changes})
+        make_lease(kind="noop", **{"id": f"{n}-{i}", **changes})
         for i in range(3)
         for n, changes in LEASES.items()
     ]
@@ -247,7 +247,7 @@ def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
         alike = GroupedEndings(layers, NOW, Random(7))
         decisions = [alike.decide(ending) for ending in endings]
         return [
-            alike.row(ending, decision) for ending, decision in zip(endings, decisions, strict=True)
+            alike.settlement_row(ending, decision) for ending, decision in zip(endings, decisions, strict=True)
         ], decisions
 
     (one, decided), (other, _) = rows(together), rows(apart)
@@ -259,7 +259,7 @@ def test_rows_are_the_same_as_if_each_were_decided_alone(policy, shadow):
 
 
 @pytest.mark.parametrize("where", ["head", "tail", "private", "public", "evidence"])
-def test_what_failures_have_in_common_is_brief_since_each_of_thousands_is_given_it(where):
+def test_a_shared_part_beyond_the_size_limit_is_refused(where):
     long = "x" * 1_000_000
     private = {
         "exception": long if where == "private" else "x",
@@ -268,6 +268,6 @@ def test_what_failures_have_in_common_is_brief_since_each_of_thousands_is_given_
         "facts": {},
     }
     said = {"private": private, "public": long if where == "public" else "x"}
-    item = failure_to_wire(a_failure(**said, evidence={"a": long} if where == "evidence" else {}))
+    item = failure_to_wire(make_failure(**said, evidence={"a": long} if where == "evidence" else {}))
     with pytest.raises(GARBLED):
-        alike_from_wire(item, long if where == "head" else "x: ", long if where == "tail" else "")
+        shared_failure_from_wire(item, long if where == "head" else "x: ", long if where == "tail" else "")

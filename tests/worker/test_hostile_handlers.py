@@ -7,8 +7,8 @@ import json
 from mulligan import Policy, State
 from mulligan.failures.capture import capture
 from mulligan.failures.classify import classify_facts
-from mulligan.failures.facts import FACTS
-from support.app_tools import attempts_of, code_of, works
+from mulligan.failures.facts import FACTS_KEY
+from support.app_tools import assert_other_jobs_run, error_code, load_attempts
 from support.hostile import HOSTILE
 
 
@@ -19,7 +19,7 @@ def handler(make):
     return run
 
 
-def test_a_hundred_kinds_of_hostile_failures_end_as_what_they_are(app):
+def test_a_hundred_hostile_failures_are_classified_correctly(app):
     """The expected code comes from the rules alone, without a store: so it is the same on each."""
     assert len(HOSTILE) >= 100
     once = Policy(max_retries=0)
@@ -32,20 +32,20 @@ def test_a_hundred_kinds_of_hostile_failures_end_as_what_they_are(app):
     for name, job in jobs.items():
         expected = classify_facts(capture(HOSTILE[name]()))
         done = job.refresh()
-        (attempt,) = attempts_of(app, done)
-        assert (name, done.state, code_of(done)) == (name, State.DEAD, expected.code)
+        (attempt,) = load_attempts(app, done)
+        assert (name, done.state, error_code(done)) == (name, State.DEAD, expected.code)
         assert attempt.fingerprint.startswith("v2-")
         stored = json.loads(attempt.private)
-        assert "\0" not in json.dumps(stored.pop(FACTS, {}), ensure_ascii=False)
+        assert "\0" not in json.dumps(stored.pop(FACTS_KEY, {}), ensure_ascii=False)
         assert all(
             isinstance(text, str) and len(text) <= 8192 and "\0" not in text
             for text in stored.values()
         )
         assert json.loads(attempt.evidence).items() <= dict(expected.evidence).items()
-    works(app)
+    assert_other_jobs_run(app)
 
 
-def test_a_text_of_an_attacker_does_not_steer_what_structure_says(app):
+def test_text_from_an_attacker_does_not_override_structural_facts(app):
     shouted = "404 timeout permission denied 503 quota exceeded out of memory"
 
     @app.job(policy=Policy(max_retries=0))
@@ -54,4 +54,4 @@ def test_a_text_of_an_attacker_does_not_steer_what_structure_says(app):
 
     job = shouts.enqueue()
     app.run_inline()
-    assert code_of(job.refresh()) == "PROGRAMMING_ERROR"
+    assert error_code(job.refresh()) == "PROGRAMMING_ERROR"

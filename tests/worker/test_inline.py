@@ -16,13 +16,13 @@ import pytest
 
 from mulligan import Context, Mulligan, Policy, State
 from mulligan.core.errors import StoreUnavailable
-from support.app_tools import ran, told
+from support.app_tools import event_types, run_job
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
 
 
-def test_it_returns_how_many_attempts_ran_and_can_run_a_single_one(app):
+def test_run_inline_returns_how_many_attempts_ran_and_can_run_one(app):
     @app.job
     def one() -> None: ...
 
@@ -32,7 +32,7 @@ def test_it_returns_how_many_attempts_ran_and_can_run_a_single_one(app):
     assert app.run_inline() == 0
 
 
-def test_only_kinds_of_this_app_are_taken(app, make_app):
+def test_run_inline_claims_only_kinds_of_its_app(app, make_app):
     stranger = make_app()
 
     @stranger.job(name="theirs")
@@ -41,11 +41,11 @@ def test_only_kinds_of_this_app_are_taken(app, make_app):
     job = theirs.enqueue()
     assert app.run_inline() == 0
     assert job.refresh().state is State.QUEUED
-    assert ran(stranger, job).state is State.SUCCEEDED
+    assert run_job(stranger, job).state is State.SUCCEEDED
 
 
 @pytest.mark.parametrize("colour", ["sync", "async", "program"])
-def test_a_person_may_cancel_what_runs(make_app, colour):
+def test_a_job_that_runs_inline_can_be_cancelled(make_app, colour):
     app = make_app(worker__heartbeat="0.1")
     runs = threading.Event()
 
@@ -73,7 +73,7 @@ def test_a_person_may_cancel_what_runs(make_app, colour):
     worker.join(20)
     assert not worker.is_alive()
     assert job.refresh().state is State.CANCELLED
-    assert told(app, job) == ["queued", "started", "cancel_requested", "cancelled"]
+    assert event_types(app, job) == ["queued", "started", "cancel_requested", "cancelled"]
 
 
 SCRIPT = """
@@ -102,7 +102,7 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("colour", ["sync", "async", "program"])
-def test_an_interrupt_at_the_keyboard_ends_it_at_once_and_charges_nobody(
+def test_ctrl_c_ends_run_inline_at_once_and_releases_the_job_uncharged(
     app, store_url, tmp_path, colour
 ):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
@@ -126,7 +126,7 @@ def test_an_interrupt_at_the_keyboard_ends_it_at_once_and_charges_nobody(
     assert (job.state, job.failures, job.losses) == (State.QUEUED, 0, 0)
     assert [event.type for event in app.jobs.history(job.id)][-1] == "job.released"
     with app.store.read() as unit:
-        assert all(worker.closed_at is not None for worker in unit.workers(closed=True))
+        assert all(worker.closed_at is not None for worker in unit.list_workers(closed=True))
     assert list((tmp_path / "state").rglob("*.work/*")) == []
 
 
@@ -136,16 +136,16 @@ def test_a_handler_that_raises_keyboard_interrupt_itself_is_only_a_failure(app):
         raise KeyboardInterrupt
 
     job = pretends.enqueue()
-    assert ran(app, job).error["code"] == "STOPPED"
+    assert run_job(app, job).error["code"] == "STOPPED"
 
 
-def test_the_handler_of_interrupts_is_given_back(app):
+def test_run_inline_restores_the_signal_handler(app):
     before = signal.getsignal(signal.SIGINT)
     app.run_inline()
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_it_runs_on_any_thread(app):
+def test_run_inline_works_on_any_thread(app):
     @app.job
     async def one() -> str:
         return "ran"
@@ -157,7 +157,7 @@ def test_it_runs_on_any_thread(app):
     assert job.refresh().result == "ran"
 
 
-def test_hooks_that_fail_are_told_and_leave_no_worker_behind(app):
+def test_a_failing_hook_raises_and_leaves_no_registered_worker(app):
     @app.on_start
     def broken() -> None:
         raise RuntimeError("no connection")
@@ -170,10 +170,10 @@ def test_hooks_that_fail_are_told_and_leave_no_worker_behind(app):
         app.run_inline()
     assert job.refresh().attempt == 0
     with app.store.read() as unit:
-        assert all(worker.closed_at is not None for worker in unit.workers(closed=True))
+        assert all(worker.closed_at is not None for worker in unit.list_workers(closed=True))
 
 
-def test_a_database_that_cannot_be_opened_is_said_in_one_sentence(tmp_path):
+def test_a_database_that_cannot_be_opened_is_reported_in_one_sentence(tmp_path):
     app = Mulligan(f"sqlite:///{tmp_path}/no/such/folder/mulligan.db")
     with pytest.raises(StoreUnavailable, match="folder"):
         app.run_inline()

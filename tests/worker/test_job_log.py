@@ -12,10 +12,10 @@ from mulligan import Email, Fail, Fixed, Policy, Webhook
 from mulligan.access.keys import Sessions
 from mulligan.alerts.chore import AlertChecker
 from mulligan.http.app import create_app
-from mulligan.observability.event_counts import Fold
-from mulligan.observability.exporter import fresh
+from mulligan.observability.event_counts import EventCounter
+from mulligan.observability.exporter import render
 from support.app_tools import advance
-from support.receivers import receiving
+from support.receivers import open_receiver
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -40,19 +40,19 @@ def app(make_app):
 def told(app, seconds=6):
     """What a worker does beside its jobs."""
     advance(app, seconds)
-    while Fold(every=0).turn(app.store):
+    while EventCounter(every=0).run_once(app.store):
         pass
-    AlertChecker(app.settings.alerts).turn(app.store)
+    AlertChecker(app.settings.alerts).run_once(app.store)
     app.run_inline()
 
 
 @pytest.fixture
 def web():
-    with receiving() as receiver:
+    with open_receiver() as receiver:
         yield receiver
 
 
-def test_what_retries_cost_is_counted_alerted_and_told(app, web):
+def test_the_cost_of_retries_is_counted_alerted_and_notified(app, web):
     hook = f"http://127.0.0.1:{web.port}/ops"
     app.notify(on="alert.fired", to=Webhook(hook), name="ops")
     told(app)
@@ -67,7 +67,7 @@ def test_what_retries_cost_is_counted_alerted_and_told(app, web):
     assert [one.rule for one in app.alerts.list() if one.rule == "retry_cost"] == ["retry_cost"]
 
 
-def test_a_message_leads_to_a_page_that_is_there(app, web):
+def test_the_link_in_a_notification_leads_to_an_existing_page(app, web):
     app.notify(on="job.died", to=Webhook(f"http://127.0.0.1:{web.port}/each"), name="each")
     app.notify(
         on="job.died",
@@ -84,7 +84,7 @@ def test_a_message_leads_to_a_page_that_is_there(app, web):
     links = {one.to.strip("/"): json.dumps(one.body) for one in web.received}
     assert set(links) == {"each", "grown"}
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
-        client.post("/sign-in", data={"link": Sessions(lambda: app.store).link()})
+        client.post("/sign-in", data={"link": Sessions(lambda: app.store).create_link()})
         found = [
             link
             for body in links.values()
@@ -94,7 +94,7 @@ def test_a_message_leads_to_a_page_that_is_there(app, web):
         assert {client.get(link).status_code for link in found} == {200}
 
 
-def test_messages_are_counted_apart_and_are_no_jobs_of_anybody(app, web):
+def test_deliveries_are_counted_separately_and_have_no_owner(app, web):
     app.notify(on="job.*", to=Webhook(f"http://127.0.0.1:{web.port}/all"), name="all")
     told(app)
     app.enqueue("bill", owner="acme")
@@ -104,7 +104,7 @@ def test_messages_are_counted_apart_and_are_no_jobs_of_anybody(app, web):
     told(app)
     assert len(web.received) >= 4
     assert {one.body["data"]["details"]["kind"] for one in web.received} == {"bill"}
-    page = fresh(app.store)
+    page = render(app.store)
     counted = re.findall(
         r'^mulligan_notifications_total\{channel="webhook",outcome="succeeded"\} (\S+)$',
         page,
@@ -116,7 +116,7 @@ def test_messages_are_counted_apart_and_are_no_jobs_of_anybody(app, web):
     assert app.insight().numbers.jobs == 1
 
 
-def test_without_a_mail_server_nothing_breaks_and_the_page_says_why(app):
+def test_without_a_mail_server_mail_is_parked_and_the_page_explains_why(app):
     app.notify(on="job.died", to=Email("ops@example.com"), name="ops")
     app.run_inline()
     app.enqueue("bill")
@@ -127,7 +127,7 @@ def test_without_a_mail_server_nothing_breaks_and_the_page_says_why(app):
     (delivery,) = app.deliveries.list()
     assert delivery.state == "succeeded"
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
-        client.post("/sign-in", data={"link": Sessions(lambda: app.store).link()})
+        client.post("/sign-in", data={"link": Sessions(lambda: app.store).create_link()})
         page = client.get("/notifications").text
         assert "email · ops · in code" in page
         assert delivery.message in page

@@ -13,13 +13,13 @@ import pytest
 from mulligan import Context, Fail, Policy, Table
 from mulligan.config import LogSection
 from mulligan.core.attempt import Ending
-from mulligan.core.job import SECOND
-from mulligan.observability.logs import MESSAGE, JsonForm, TextForm, handler_for
+from mulligan.core.durations import SECOND
+from mulligan.observability.logs import MAX_MESSAGE, JsonFormatter, TextFormatter, configure_handler
 from mulligan.worker.claim import Claimer
 from mulligan.worker.job_log import log as engine_log
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
-from support.app_tools import advance, attempts_of, ran, told
+from support.app_tools import advance, event_types, load_attempts, run_job
 from support.store import FATAL, KINDS, POLICIES, close_worker, enqueue, open_worker, take
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
@@ -44,12 +44,12 @@ class Lines(logging.Handler):
         self.records: list[logging.LogRecord] = []
         self.json: list[dict[str, object]] = []
         self.text: list[str] = []
-        handler_for(LogSection(), self)
+        configure_handler(LogSection(), self)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
-        self.json.append(json.loads(JsonForm().format(record)))
-        self.text.append(TextForm().format(record))
+        self.json.append(json.loads(JsonFormatter().format(record)))
+        self.text.append(TextFormatter().format(record))
 
     def said(self, words: str) -> dict[str, object]:
         found = [line for line in self.json if words in str(line["message"])]
@@ -77,13 +77,13 @@ def a_record(text: str, **more: object) -> logging.LogRecord:
     return record
 
 
-# -- one line -----------------------------------------------------------------------------------------
+# -- one line ------------------------------------------------------------------------------------
 @pytest.mark.security("S51")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_any_text_is_one_bounded_line_in_json(text):
-    line = JsonForm().format(a_record(text, job=text, mine={text: [text]}))
+    line = JsonFormatter().format(a_record(text, job=text, mine={text: [text]}))
     assert len(line.splitlines()) == 1
-    assert len(line) < 6 * (MESSAGE + 20_000)
+    assert len(line) < 6 * (MAX_MESSAGE + 20_000)
     said = json.loads(line)
     assert (said["level"], said["logger"]) == ("info", "their.app")
 
@@ -91,9 +91,9 @@ def test_any_text_is_one_bounded_line_in_json(text):
 @pytest.mark.security("S51")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_any_text_is_one_bounded_line_in_text(text):
-    line = TextForm().format(a_record(text, job=text))
+    line = TextFormatter().format(a_record(text, job=text))
     assert len(line.splitlines()) == 1
-    assert len(line) < 2 * MESSAGE
+    assert len(line) < 2 * MAX_MESSAGE
     assert "\x1b" not in line
 
 
@@ -107,39 +107,39 @@ def test_a_traceback_cannot_pass_for_a_record():
         raise Nasty
     except Nasty as error:
         record = a_record("it failed", exc_info=(Nasty, error, error.__traceback__))
-    first, *rest = TextForm().format(record).splitlines()
+    first, *rest = TextFormatter().format(record).splitlines()
     assert first.endswith("it failed")
     assert all(line.startswith("    ") for line in rest)
-    assert "forged" in json.loads(JsonForm().format(record))["trace"]
+    assert "forged" in json.loads(JsonFormatter().format(record))["trace"]
 
 
-def test_what_cannot_be_shown_and_what_does_not_fit_still_make_a_line():
+def test_values_that_cannot_be_shown_or_do_not_fit_still_make_one_line():
     class Mute:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert "RuntimeError" in json.loads(JsonForm().format(a_record("x", it=Mute())))["it"]
+    assert "RuntimeError" in json.loads(JsonFormatter().format(a_record("x", it=Mute())))["it"]
     broken = a_record("two: %s %s", args=("one",))
-    assert "TypeError" in json.loads(JsonForm().format(broken))["message"]
-    assert json.loads(JsonForm().format(a_record("x", n=float("nan"), big=10**400)))["n"] == "nan"
+    assert "TypeError" in json.loads(JsonFormatter().format(broken))["message"]
+    assert json.loads(JsonFormatter().format(a_record("x", n=float("nan"), big=10**400)))["n"] == "nan"
 
 
 @pytest.mark.security("S44")
 def test_secrets_do_not_reach_the_log():
-    line = JsonForm().format(
+    line = JsonFormatter().format(
         a_record("to postgresql://me:hunter2@db/x", url="https://u:hunter2@host/")
     )
     assert "hunter2" not in line
 
 
-def test_fields_of_a_caller_do_not_replace_ours():
+def test_extra_fields_do_not_replace_standard_fields():
     said = json.loads(
-        JsonForm().format(a_record("x", level="forged", time="never", logger="nobody"))
+        JsonFormatter().format(a_record("x", level="forged", time="never", logger="nobody"))
     )
     assert (said["level"], said["logger"]) == ("info", "their.app")
 
 
-# -- ids ------------------------------------------------------------------------------------------------
+# -- ids -----------------------------------------------------------------------------------------
 def test_every_line_a_handler_logs_carries_its_job_and_attempt(app, lines):
     @app.job
     def sync(ctx: Context) -> None:
@@ -164,16 +164,16 @@ def test_every_line_a_handler_logs_carries_its_job_and_attempt(app, lines):
     assert f"job={one.id}" in next(line for line in lines.text if " plain" in line)
 
 
-# -- what the engine says: requirements of the five specifications -------------------------------------
+# -- what the engine says: requirements of the five specifications -------------------------------
 @pytest.mark.seed("000-38")
-def test_a_failure_is_an_error_with_job_kind_and_error_and_the_log_alone_has_the_reason(app, lines):
+def test_a_failure_is_logged_as_error_with_its_private_details(app, lines):
     """000-38, 001-61, 003-53."""
 
     @app.job(name="convert")
     def convert() -> None:
         raise RuntimeError("the gateway's internals: table 7 is corrupt")
 
-    job = ran(app, convert.enqueue())
+    job = run_job(app, convert.enqueue())
     line = lines.said("attempt 1 of convert failed")
     assert (line["level"], line["job"], line["kind"]) == ("error", job.id, "convert")
     assert "table 7 is corrupt" in str(line["error"])
@@ -182,14 +182,14 @@ def test_a_failure_is_an_error_with_job_kind_and_error_and_the_log_alone_has_the
 
 
 @pytest.mark.seed("002-38", "003-53", "004-27")
-def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app, lines):
+def test_a_retry_is_logged_with_its_wait_and_how_it_was_computed(app, lines):
     """002-38, 004-27."""
 
     @app.job(name="fetch", policy=Policy(max_retries=1, backoff=Table([60])))
     def fetch() -> None:
         raise ConnectionError("no route")
 
-    job = ran(app, fetch.enqueue())
+    job = run_job(app, fetch.enqueue())
     line = lines.said("attempt 2 of fetch in 1 min")
     assert (line["level"], line["job"], line["next_attempt"], line["delay"]) == (
         "info",
@@ -202,7 +202,7 @@ def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app
     assert lines.silent("found due")
     advance(app, 61)
     app.run_inline()
-    assert lines.said("1 retries found due")["retries"] == 1
+    assert lines.said("1 retry found due")["retries"] == 1
     app.jobs.retry(job.id, reason="the route is back")
     asked = lines.said("manual retry")
     assert (asked["job"], asked["actor"], asked["reason"]) == (
@@ -213,34 +213,34 @@ def test_a_retry_is_logged_with_its_attempt_its_wait_and_how_that_came_about(app
 
 
 @pytest.mark.seed("004-20")
-def test_an_end_for_good_is_logged_once_after_one_attempt(app, lines):
+def test_a_dead_job_is_logged_once(app, lines):
     """004-20, 003-55."""
 
     @app.job(name="check")
     def check() -> Fail:
         return Fail("BAD_FILE", "no moov atom", public="This file could not be read.", final=True)
 
-    job = ran(app, check.enqueue())
+    job = run_job(app, check.enqueue())
     line = lines.said("check ended for good")
     assert (line["job"], line["permanent"], line["code"]) == (job.id, True, "BAD_FILE")
     assert lines.silent("attempt 2")
-    assert told(app, job) == ["queued", "started", "died"]
+    assert event_types(app, job) == ["queued", "started", "died"]
 
 
-def test_what_a_program_printed_is_in_the_private_half_and_in_the_log(app, lines):
+def test_stderr_of_a_program_is_in_the_private_part_and_in_the_log(app, lines):
     """003-54."""
 
     @app.job(name="encode")
     def encode(ctx: Context) -> None:
         ctx.run(["sh", "-c", "echo 'moov atom not found' >&2; exit 1"])
 
-    job = ran(app, encode.enqueue())
+    job = run_job(app, encode.enqueue())
     assert "moov atom not found" in str(lines.said("attempt 1 of encode failed")["error_stderr"])
-    assert "moov atom not found" in json.loads(attempts_of(app, job)[0].private or "{}")["stderr"]
+    assert "moov atom not found" in json.loads(load_attempts(app, job)[0].private or "{}")["stderr"]
 
 
 @pytest.mark.seed("000-90")
-def test_a_sweep_warns_with_the_count_of_what_it_put_back_and_says_nothing_when_idle(
+def test_a_sweep_logs_the_count_of_recovered_jobs_and_nothing_when_idle(
     app, lines, tmp_path
 ):
     """000-90."""
@@ -260,7 +260,7 @@ def test_a_sweep_warns_with_the_count_of_what_it_put_back_and_says_nothing_when_
     assert len(lines.json) == before
 
 
-def test_a_job_that_succeeds_says_nothing_above_debug(app, lines):
+def test_a_success_logs_nothing_above_debug(app, lines):
     @app.job(name="fine")
     def fine() -> None: ...
 
@@ -274,13 +274,13 @@ def test_a_job_that_succeeds_says_nothing_above_debug(app, lines):
     assert lines.said("attempt 1 of fine succeeded")
 
 
-def test_of_many_that_fail_alike_the_first_are_told_and_then_their_number(app, lines):
+def test_of_many_equal_failures_the_first_are_logged_and_the_others_counted(app, lines):
     open_worker(app.store)
     leases = take(app.store, *enqueue(app.store, 31))
     turns = LoopTransactions(app.store, POLICIES, Claimer("w1", KINDS))
-    turns.take([Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None)
+    turns.settle_and_claim([Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None)
     assert len([line for line in lines.json if "failed with" in str(line["message"])]) == 20
-    assert lines.silent("more of render")
-    turns.take([Ending(leases[30], FATAL, 1)], 0, 6 * SECOND, None)
-    more = lines.said("and 10 more of render")
-    assert (more["untold"], more["kind"], more["verb"]) == (10, "render", "die")
+    assert lines.silent("of kind render in the last second")
+    turns.settle_and_claim([Ending(leases[30], FATAL, 1)], 0, 6 * SECOND, None)
+    more = lines.said("10 more")
+    assert (more["suppressed"], more["kind"], more["verb"]) == (10, "render", "die")

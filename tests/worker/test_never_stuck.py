@@ -11,9 +11,9 @@ from mulligan.core.errors import IllegalMove
 from mulligan.guards.observer import DependencyObserver
 from mulligan.guards.window import DependencyTally
 from mulligan.manifest.specs import DependencySpec
-from mulligan.worker.claim import Places, claimer_of
+from mulligan.worker.claim import SlotLimits, create_claimer
 from support.app_tools import advance
-from support.log_lines import RETRIES, drained, is_down, states
+from support.flaky_service import RETRIES, break_gateway, job_states, run_until_ended
 from support.store import open_worker
 
 
@@ -26,7 +26,7 @@ def are_down(app, line, kind, jobs=12):
     return made
 
 
-def test_two_dependencies_that_went_down_together_both_come_back(app, line):
+def test_two_dependencies_that_went_down_together_both_recover(app, line):
     @app.job(name="both", uses=["gateway", "bucket"], policy=RETRIES)
     def both(n: int = 0) -> int:
         return line.call(n)
@@ -35,11 +35,11 @@ def test_two_dependencies_that_went_down_together_both_come_back(app, line):
     assert {app.dependencies.get(key).state for key in ("gateway", "bucket")} == {"open"}
     line.up()
     advance(app, 31)
-    drained(app, jobs)
-    assert states(jobs) == {"succeeded"}
+    run_until_ended(app, jobs)
+    assert job_states(jobs) == {"succeeded"}
 
 
-def test_two_dependencies_that_are_down_and_fail_fast_hold_nobody(app, line):
+def test_two_fail_fast_dependencies_that_are_down_hold_no_job(app, line):
     @app.job(name="both", uses=["gateway", "bucket"], policy=RETRIES)
     def both(n: int = 0) -> int:
         return line.call(n)
@@ -63,10 +63,10 @@ def test_two_dependencies_that_are_down_and_fail_fast_hold_nobody(app, line):
         pytest.param(lambda: Retry(after=5), id="retry"),
     ],
 )
-def test_a_probe_that_is_told_to_come_later_is_no_invitation_to_knock_again_at_once(
+def test_after_a_probe_with_a_retry_hint_the_next_probe_waits_for_it(
     app, line, call, answer
 ):
-    is_down(app, line, call, jobs=20)
+    break_gateway(app, line, call, jobs=20)
     before = len(line.called)
     line.error = answer()
     advance(app, 31)
@@ -75,8 +75,8 @@ def test_a_probe_that_is_told_to_come_later_is_no_invitation_to_knock_again_at_o
     assert app.dependencies.get("gateway").state == "open"
 
 
-def test_a_probe_that_is_told_to_slow_down_costs_its_job_nothing(app, line, call):
-    jobs = is_down(app, line, call, jobs=20)
+def test_a_rate_limited_probe_does_not_charge_its_job(app, line, call):
+    jobs = break_gateway(app, line, call, jobs=20)
     charged = sum(job.refresh().failures for job in jobs)
     line.error = Fail("RATE_LIMITED")
     advance(app, 31)
@@ -94,8 +94,8 @@ async def unwell() -> bool:
 
 
 @pytest.mark.parametrize("probe", [Answers(), lambda: unwell() or None], ids=["object", "lambda"])
-def test_a_function_that_returns_an_awaitable_is_awaited(app, line, call, probe):
-    is_down(app, line, call, probe=probe)
+def test_a_probe_function_that_returns_an_awaitable_is_awaited(app, line, call, probe):
+    break_gateway(app, line, call, probe=probe)
     advance(app, 31)
     app.run_inline()
     assert app.dependencies.get("gateway").state == "open"
@@ -103,11 +103,11 @@ def test_a_function_that_returns_an_awaitable_is_awaited(app, line, call, probe)
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_whatever_a_function_raises_it_is_an_answer(app, line, call, error):
+def test_any_exception_of_a_probe_function_counts_as_failed_probe(app, line, call, error):
     def look() -> None:
         raise error
 
-    is_down(app, line, call, probe=look)
+    break_gateway(app, line, call, probe=look)
     advance(app, 31)
     app.run_inline()
     assert app.dependencies.get("gateway").state == "open"
@@ -115,16 +115,16 @@ def test_whatever_a_function_raises_it_is_an_answer(app, line, call, error):
     assert probe.result["healthy"] is False
 
 
-def test_after_a_clock_was_set_back_it_does_not_wait_for_the_old_time(app, line, call):
-    is_down(app, line, call)
+def test_after_the_clock_was_set_back_a_probe_does_not_wait_for_the_old_time(app, line, call):
+    break_gateway(app, line, call)
     line.up()
     advance(app, -6 * 3600)
     jobs = [call.enqueue(n=n) for n in range(5)]
-    drained(app, jobs)
-    assert states(jobs) == {"succeeded"}
+    run_until_ended(app, jobs)
+    assert job_states(jobs) == {"succeeded"}
 
 
-def test_a_hint_does_not_end_what_a_person_said(app, line, call):
+def test_a_hint_does_not_end_a_hold_by_an_operator(app, line, call):
     app.dependencies.close("gateway", until=3600, reason="we watch it ourselves")
     line.error = Fail("RATE_LIMITED", retry_after=5)
     call.enqueue(n=1)
@@ -141,7 +141,7 @@ def test_a_hint_does_not_end_what_a_person_said(app, line, call):
     assert app.dependencies.get("gateway").until is not None
 
 
-def test_a_hint_to_a_job_without_retries_holds_the_others_all_the_same(app, line):
+def test_a_hint_to_a_job_without_retries_still_holds_the_dependency(app, line):
     @app.job(name="once", uses="gateway", policy=Policy(max_retries=0))
     def once(n: int = 0) -> int:
         return line.call(n)
@@ -153,40 +153,40 @@ def test_a_hint_to_a_job_without_retries_holds_the_others_all_the_same(app, line
     assert len(line.called) == 1
 
 
-def test_complaints_that_were_counted_before_still_mean_seven_tenths_of_what_runs(app, monkeypatch):
+def test_earlier_rate_limit_errors_still_reduce_concurrency_by_three_tenths(app, monkeypatch):
     monkeypatch.setattr("mulligan.guards.observer._running", lambda *_: 10)
     watch = DependencyObserver()
     with app.store.begin() as unit:
         watch.fold(unit, "gateway", DependencyTally(limited=3, ok=7), unit.now())
         watch.fold(unit, "gateway", DependencyTally(ok=15), unit.now())
-    assert watch.known["gateway"].reduced.limit == 7
+    assert watch.guards["gateway"].throttle.limit == 7
 
 
-def test_what_another_worker_has_filled_up_is_not_thought_empty(app):
+def test_a_limit_that_another_worker_has_used_up_is_respected(app):
     watch, other = DependencyObserver(), DependencyObserver()
     with app.store.begin() as unit:
         now = unit.now()
         watch.fold(unit, "gateway", DependencyTally(retried=60), now)
         assert watch.retries_left("gateway", now) == 0
         other.fold(unit, "gateway", DependencyTally(first_ok=600), now)
-        watch.read(unit.look().guards)
+        watch.load_guards(unit.read_claim_state().guards)
         assert watch.retries_left("gateway", now) > 0
 
 
-def test_what_is_counted_while_guards_are_tended_is_told_once(app):
+def test_observations_made_during_a_fold_are_counted_once(app):
     watch = DependencyObserver()
     watch._seen = {"gateway": DependencyTally(ok=1)}
-    told = watch.taken()
+    told = watch.take_pending()
     watch._keep({"gateway": DependencyTally(ok=2)})
     assert (told["gateway"].ok, watch._seen["gateway"].ok) == (1, 2)
-    watch.give_back(told)
+    watch.restore_pending(told)
     assert watch._seen["gateway"].ok == 3
 
 
-def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_looks(
+def test_a_job_probes_if_the_app_with_the_probe_function_has_no_workers(
     app, line, call
 ):
-    is_down(app, line, call)
+    break_gateway(app, line, call)
     line.up()
     open_worker(app.store, "w9")
     manifest = app.manifest()
@@ -199,7 +199,7 @@ def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_
     )
     with app.store.begin() as unit:
         unit.store_manifest("theirs", "theirs", "", theirs.to_json())
-    claimer = claimer_of("w9", mine)
+    claimer = create_claimer("w9", mine)
     advance(app, 31)
     with app.store.begin() as unit:
         assert claimer.claim(unit, 1).leases == []
@@ -208,7 +208,7 @@ def test_where_only_another_app_had_the_function_and_its_workers_are_gone_a_job_
         assert [lease.kind for lease in claimer.claim(unit, 1).leases] == ["call"]
 
 
-def test_who_cannot_be_probed_says_until_when_it_is_held(app, call):
+def test_an_impossible_probe_is_refused_with_the_time_until_it_is_held(app, call):
     app.dependencies.open("gateway", reason="maintenance")
     with pytest.raises(
         IllegalMove, match=r"until somebody closes it; to let it go: mulligan deps close gateway"
@@ -220,24 +220,24 @@ def test_who_cannot_be_probed_says_until_when_it_is_held(app, call):
 
 
 @pytest.mark.parametrize(("shared", "taken"), [(frozenset(), 3), (frozenset({"gateway"}), 4)])
-def test_a_place_is_kept_for_what_does_not_use_it_unless_everything_does(app, call, shared, taken):
+def test_a_slot_is_reserved_for_other_jobs_unless_all_use_the_dependency(app, call, shared, taken):
     call.enqueue_many([{"n": n} for n in range(9)])
     open_worker(app.store, "w9")
-    claimer = claimer_of("w9", app.manifest())
+    claimer = create_claimer("w9", app.manifest())
     with app.store.begin() as unit:
-        leases = claimer.claim(unit, 4, places=Places(4, 3, {}, shared)).leases
+        leases = claimer.claim(unit, 4, slots=SlotLimits(4, 3, {}, shared)).leases
     assert len(leases) == taken
 
 
-def test_a_ramp_does_not_wait_for_a_queue_that_is_paused(app, call):
+def test_a_ramp_does_not_wait_for_jobs_of_a_paused_queue(app, call):
     call.enqueue(n=1)
     advance(app, 5)
     open_worker(app.store, "w9")
-    claimer = claimer_of("w9", app.manifest())
+    claimer = create_claimer("w9", app.manifest())
     with app.store.read() as unit:
         claimer.claim(unit, 0)
-    assert claimer.watch.waiting == {"gateway"}
+    assert claimer.observer.waiting == {"gateway"}
     app.queues.pause("default")
     with app.store.read() as unit:
         claimer.claim(unit, 0)
-    assert claimer.watch.waiting == frozenset()
+    assert claimer.observer.waiting == frozenset()

@@ -10,15 +10,15 @@ import pytest
 from mulligan import Cancel, Context, Fail, Fixed, Hold, Job, Park, Policy, Retry, Snooze, State
 from support.app_tools import (
     advance,
-    attempts_of,
-    code_of,
-    private_of,
-    ran,
-    ran_out,
-    row_of,
-    stand_by,
-    told,
-    works,
+    assert_other_jobs_run,
+    error_code,
+    event_types,
+    load_attempts,
+    load_private,
+    load_row,
+    register_idle_worker,
+    run_job,
+    run_until_final,
 )
 
 POLICY = Policy(max_retries=1, backoff=Fixed(100))
@@ -57,7 +57,7 @@ def all_ran(app, jobs: list[Job]) -> list[Job]:
 
 def wait_of(app, job) -> float:
     """Seconds from the end of the last attempt to the next."""
-    return (row_of(app, job).run_at - attempts_of(app, job)[-1].ended_at) / 1e6
+    return (load_row(app, job).run_at - load_attempts(app, job)[-1].ended_at) / 1e6
 
 
 @pytest.mark.parametrize(
@@ -98,40 +98,40 @@ def wait_of(app, job) -> float:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_each_outcome_has_its_move_its_event_and_its_counter(
+def test_each_outcome_has_its_transition_event_and_counter(
     app, answering, answer, state, event, counts, code, wait
 ):
     for done in all_ran(app, answering(answer)):
-        assert (done.state, (done.failures, row_of(app, done).snoozes), done.losses) == (
+        assert (done.state, (done.failures, load_row(app, done).snoozes), done.losses) == (
             state,
             counts,
             0,
         )
-        assert told(app, done) == ["queued", "started", event]
-        assert code_of(done) == code
+        assert event_types(app, done) == ["queued", "started", event]
+        assert error_code(done) == code
         if wait is not None:
             low, high = wait if isinstance(wait, tuple) else (wait, wait)
             assert low - 1 <= wait_of(app, done) <= high + 1
             assert done.next_retry_at == done.run_at
 
 
-def test_a_moment_may_be_a_datetime_with_a_zone(app, answering):
+def test_a_time_may_be_a_datetime_with_a_zone(app, answering):
     at = datetime.now(UTC) + timedelta(hours=3)
     assert [done.run_at for done in all_ran(app, answering(Snooze(at)))] == [at] * 4
 
 
-def test_the_words_of_an_outcome_reach_the_people(app, answering):
+def test_the_reason_of_an_outcome_reaches_the_job_and_its_event(app, answering):
     for done in all_ran(app, answering(Cancel("superseded by order 7"))):
         assert "superseded by order 7" in done.why
 
 
-def test_parked_with_its_choices(app, answering):
+def test_a_parked_job_stores_its_choices(app, answering):
     for done in all_ran(app, answering(Park("who pays?", choices=("us", "them")))):
         assert "who pays?" in done.why
-        assert row_of(app, done).choices == '["us", "them"]'
+        assert load_row(app, done).choices == '["us", "them"]'
 
 
-def test_facts_given_with_a_failure_are_kept_in_their_halves(app, answering):
+def test_facts_of_fail_are_stored_in_the_public_or_private_part(app, answering):
     public = "This clip cannot be read."
     fail = Fail(
         "BAD_CLIP", message="moov atom not found", detail="stream 3", public=public, final=True
@@ -139,8 +139,8 @@ def test_facts_given_with_a_failure_are_kept_in_their_halves(app, answering):
     for done in all_ran(app, answering(fail)):
         assert done.error["message"] == public
         assert done.error["rule"] == "handler.declared"
-        assert private_of(app, done)["message"] == "moov atom not found"
-        assert private_of(app, done)["detail"] == "stream 3"
+        assert load_private(app, done)["message"] == "moov atom not found"
+        assert load_private(app, done)["detail"] == "stream 3"
         died = app.jobs.history(done.id)[-1].data
         assert (died["code"], died["message"]) == ("BAD_CLIP", public)
         assert "moov" not in str(died)
@@ -167,37 +167,37 @@ IMPOSSIBLE = [
 ]
 
 
-def test_an_impossible_outcome_is_a_failure_that_says_what_is_wrong(app):
+def test_an_invalid_outcome_is_a_failure_that_names_the_mistake(app):
     @app.job(uses="gateway")
     def asks(n: int) -> object:
         return IMPOSSIBLE[n]
 
     jobs = asks.enqueue_many({"n": n} for n in range(len(IMPOSSIBLE)))
     for done in all_ran(app, jobs):
-        assert (done.state, code_of(done)) == (State.DEAD, "BAD_OUTCOME"), IMPOSSIBLE[
+        assert (done.state, error_code(done)) == (State.DEAD, "BAD_OUTCOME"), IMPOSSIBLE[
             done.payload["n"]
         ]
-        assert private_of(app, done)["message"]
-    works(app)
+        assert load_private(app, done)["message"]
+    assert_other_jobs_run(app)
 
 
-def test_an_outcome_class_instead_of_an_outcome_is_no_success(app):
+def test_returning_an_outcome_class_instead_of_an_instance_is_a_failure(app):
     @app.job
     def forgets_the_call() -> object:
         return Retry
 
-    assert code_of(ran(app, forgets_the_call.enqueue())) == "RESULT_NOT_JSON"
+    assert error_code(run_job(app, forgets_the_call.enqueue())) == "RESULT_NOT_JSON"
 
 
 def test_an_exception_returned_is_a_failure_not_a_result(app, answering):
     returned, raised, *_ = all_ran(app, answering(ValueError("lost"), policy=Policy(max_retries=0)))
-    assert (returned.state, code_of(returned)) == (State.DEAD, "BAD_OUTCOME")
-    assert (raised.state, code_of(raised)) == (State.DEAD, "UNKNOWN_ERROR")
+    assert (returned.state, error_code(returned)) == (State.DEAD, "BAD_OUTCOME")
+    assert (raised.state, error_code(raised)) == (State.DEAD, "UNKNOWN_ERROR")
 
 
-# -- snoozes ----------------------------------------------------------------------------------------
+# -- snoozes -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("by", ["kind", "job", "system"])
-def test_max_snoozes_ends_a_job_that_puts_itself_off_for_ever(make_app, by):
+def test_max_snoozes_ends_a_job_that_snoozes_forever(make_app, by):
     app = make_app(**({"retry__max_snoozes": "2"} if by == "system" else {}))
 
     @app.job(policy=Policy(max_snoozes=2) if by == "kind" else None)
@@ -205,9 +205,9 @@ def test_max_snoozes_ends_a_job_that_puts_itself_off_for_ever(make_app, by):
         return Snooze(0)
 
     job = lazy.options(policy=Policy(max_snoozes=2) if by == "job" else None).enqueue()
-    done = ran_out(app, job)
-    assert (done.state, code_of(done), done.attempt) == (State.DEAD, "SNOOZE_LIMIT", 3)
-    assert told(app, job).count("snoozed") == 2
+    done = run_until_final(app, job)
+    assert (done.state, error_code(done), done.attempt) == (State.DEAD, "SNOOZE_LIMIT", 3)
+    assert event_types(app, job).count("snoozed") == 2
 
 
 def test_without_a_limit_a_job_may_snooze_as_often_as_it_likes(app):
@@ -215,11 +215,11 @@ def test_without_a_limit_a_job_may_snooze_as_often_as_it_likes(app):
     def lazy(ctx: Context) -> object:
         return Snooze(0) if ctx.attempt < 30 else "awake"
 
-    assert ran_out(app, lazy.enqueue()).result == "awake"
+    assert run_until_final(app, lazy.enqueue()).result == "awake"
 
 
-# -- holds ------------------------------------------------------------------------------------------
-def test_hold_closes_its_dependency_for_everybody_who_uses_it_and_costs_nothing(app, answering):
+# -- holds ---------------------------------------------------------------------------------------
+def test_hold_closes_its_dependency_for_all_jobs_and_is_not_charged(app, answering):
     @app.job(uses="gateway")
     def neighbour() -> str:
         return "went through"
@@ -231,7 +231,7 @@ def test_hold_closes_its_dependency_for_everybody_who_uses_it_and_costs_nothing(
     first, *others = answering(
         Hold("gateway", until=600, reason="503 from it"), uses=["gateway", "bucket"]
     )
-    stand_by(app)
+    register_idle_worker(app)
     for other in others:
         app.jobs.cancel(other.id)
     app.run_inline(until_idle=False)
@@ -241,13 +241,13 @@ def test_hold_closes_its_dependency_for_everybody_who_uses_it_and_costs_nothing(
     assert (waits.state, waits.phase, waits.attempt) == (State.QUEUED, "held", 0)
     assert "503 from it" in waits.why
     assert passes.result == "went through"
-    assert told(app, first)[:3] == ["queued", "started", "snoozed"]
+    assert event_types(app, first)[:3] == ["queued", "started", "snoozed"]
     app.jobs.cancel(first.id)
     advance(app, 601)
-    assert ran(app, waits).result == "went through"
+    assert run_job(app, waits).result == "went through"
 
 
-def test_a_hold_is_a_minute_unless_it_says_otherwise_and_an_hour_at_most(app):
+def test_a_hold_lasts_one_minute_by_default_and_one_hour_at_most(app):
     @app.job(uses="a")
     def short() -> object:
         return Hold("a")
@@ -259,11 +259,11 @@ def test_a_hold_is_a_minute_unless_it_says_otherwise_and_an_hour_at_most(app):
     short.enqueue(), long.enqueue()
     app.run_inline()
     with app.store.read() as unit:
-        spans = {gate.key: (gate.until - gate.since) / 1e6 for gate in unit.gates()}
+        spans = {gate.key: (gate.until - gate.since) / 1e6 for gate in unit.list_gates()}
     assert spans == {"a": pytest.approx(60, abs=2), "b": pytest.approx(3600, abs=2)}
 
 
-def test_the_opening_is_told_once_as_an_event(app):
+def test_opening_a_dependency_writes_one_event(app):
     @app.job(uses="gateway")
     def down() -> object:
         return Hold("gateway", reason="down")
@@ -272,20 +272,20 @@ def test_the_opening_is_told_once_as_an_event(app):
     app.run_inline()
     with app.store.read() as unit:
         [opened] = [
-            event for event in unit.events_after(0, 100) if event.type == "dependency.opened"
+            event for event in unit.list_events_after(0, 100) if event.type == "dependency.opened"
         ]
     assert (opened.data["dependency"], opened.actor) == ("gateway", "handler")
 
 
 @pytest.mark.parametrize("uses", [None, "bucket"])
-def test_a_hold_on_what_the_job_does_not_use_is_a_failure_and_closes_nothing(app, answering, uses):
+def test_a_hold_of_an_undeclared_dependency_is_a_failure_and_closes_nothing(app, answering, uses):
     for done in all_ran(app, answering(Hold("gateway"), uses=uses)):
-        assert (done.state, code_of(done)) == (State.DEAD, "HOLD_UNKNOWN_DEPENDENCY")
+        assert (done.state, error_code(done)) == (State.DEAD, "HOLD_UNKNOWN_DEPENDENCY")
     with app.store.read() as unit:
-        assert unit.gates() == []
+        assert unit.list_gates() == []
 
 
-# -- an outcome raised from something ---------------------------------------------------------------
+# -- an outcome raised from something ------------------------------------------------------------
 def test_a_failure_raised_from_its_cause_keeps_both(app):
     @app.job(policy=Policy(max_retries=0))
     def wraps() -> None:
@@ -295,5 +295,5 @@ def test_a_failure_raised_from_its_cause_keeps_both(app):
             raise Fail("UPLOAD", message="upload failed") from error
 
     job = wraps.enqueue()
-    assert code_of(ran(app, job)) == "UPLOAD"
-    assert "peer went away" in private_of(app, job)["trace"]
+    assert error_code(run_job(app, job)) == "UPLOAD"
+    assert "peer went away" in load_private(app, job)["trace"]

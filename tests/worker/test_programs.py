@@ -14,9 +14,9 @@ import pytest
 
 from mulligan import Context, Fixed, Policy, ProcessFailed, State
 from mulligan.core.errors import Refused, Stopped
-from mulligan.worker.liveness import MARK, marked
-from mulligan.worker.runner.program import OUTPUT_LIMIT, TAIL, Program
-from support.app_tools import attempts_of, private_of, ran
+from mulligan.worker.liveness import MARK, find_marked
+from mulligan.worker.runner.program import OUTPUT_LIMIT, STDERR_LIMIT, Program
+from support.app_tools import load_attempts, load_private, run_job
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -46,7 +46,7 @@ def py(script: str) -> tuple[str, ...]:
     return (PY, "-c", script)
 
 
-# -- what it gives back -----------------------------------------------------------------------------
+# -- what it gives back --------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("command", "given", "printed"),
     [
@@ -63,7 +63,7 @@ def py(script: str) -> tuple[str, ...]:
         (sh("cat"), None, ""),  # without input there is an end of input, not a terminal
     ],
 )
-def test_a_program_that_ends_well_gives_what_it_printed(program, command, given, printed):
+def test_a_program_that_succeeds_returns_its_output(program, command, given, printed):
     assert program(*command).run(given, 20, None) == printed
 
 
@@ -76,7 +76,7 @@ def test_a_program_that_ends_well_gives_what_it_printed(program, command, given,
         (sh("exit 127"), (127, None, False), "sh exited with 127"),
     ],
 )
-def test_a_program_that_ends_badly_says_how(program, command, facts, text):
+def test_a_program_that_fails_raises_with_its_exit_code_or_signal(program, command, facts, text):
     with pytest.raises(ProcessFailed) as caught:
         program(*command).run(None, 20, None)
     error = caught.value
@@ -85,14 +85,14 @@ def test_a_program_that_ends_badly_says_how(program, command, facts, text):
     assert error.program == "sh"
 
 
-def test_of_a_long_stderr_the_end_is_kept(program):
+def test_the_end_of_a_long_stderr_is_kept(program):
     with pytest.raises(ProcessFailed) as caught:
         program(*sh("seq 1 100000 >&2; exit 1")).run(None, 20, None)
     assert caught.value.stderr.endswith("\n99999\n100000\n")
-    assert len(caught.value.stderr) <= 2 * TAIL
+    assert len(caught.value.stderr) <= 2 * STDERR_LIMIT
 
 
-def test_lines_are_handed_on_as_they_come(program, tmp_path):
+def test_each_line_reaches_the_callback_as_it_is_printed(program, tmp_path):
     seen: list[tuple[str, bool]] = []
     script = "echo one; while [ ! -e go ]; do sleep 0.02; done; printf 'two\\r\\nthree'"
 
@@ -111,7 +111,7 @@ class Unusual(BaseException):
 @pytest.mark.parametrize(
     "error", [ValueError("bad line"), StopIteration(), Unusual(), SystemExit(3)]
 )
-def test_an_error_of_the_line_callback_comes_out_when_the_program_has_ended(
+def test_an_error_of_the_line_callback_is_raised_when_the_program_has_ended(
     program, tmp_path, error
 ):
     def line(_: str) -> None:
@@ -122,13 +122,13 @@ def test_an_error_of_the_line_callback_comes_out_when_the_program_has_ended(
     assert (tmp_path / "ended").exists()
 
 
-def test_more_output_than_memory_should_hold_is_refused_not_cut_in_silence(program):
+def test_output_beyond_the_limit_raises_an_error(program):
     flood = sh(f"yes {'x' * 999} | head -c {OUTPUT_LIMIT + 1_000_000}")
     with pytest.raises(Refused, match=r"on_line.*workdir|workdir.*on_line"):
         program(*flood).run(None, 40, None)
 
 
-def test_with_a_line_callback_any_amount_passes(program):
+def test_a_line_callback_receives_any_amount_of_output(program):
     count = [0]
 
     def line(_: str) -> None:
@@ -140,27 +140,27 @@ def test_with_a_line_callback_any_amount_passes(program):
     assert len(text) <= OUTPUT_LIMIT + 65536
 
 
-# -- time limits, stops, leftovers ------------------------------------------------------------------
+# -- time limits, stops, leftovers ---------------------------------------------------------------
 def test_a_program_past_its_time_limit_is_killed_with_all_its_processes(program, mark):
     script = "sleep 631 & (setsid sleep 632 &) ; trap '' TERM; sleep 633 & wait; sleep 634"
     with pytest.raises(ProcessFailed) as caught:
         program(*sh(script)).run(None, 0.3, None)
     assert caught.value.timed_out
-    assert str(caught.value) == "sh ran out of time"
-    assert list(marked(mark)) == []
+    assert str(caught.value) == "sh timed out"
+    assert list(find_marked(mark)) == []
 
 
 def test_a_program_that_is_stopped_is_killed_and_raises_stopped(program, mark):
     one = program("sleep", "635")
 
     def stop_once_it_runs() -> None:
-        until(lambda: list(marked(mark)), 30, "the program runs")
+        until(lambda: list(find_marked(mark)), 30, "the program runs")
         one.stop()
 
     threading.Thread(target=stop_once_it_runs).start()
     with pytest.raises(Stopped):
         one.run(None, None, None)
-    assert list(marked(mark)) == []
+    assert list(find_marked(mark)) == []
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_a_program_that_is_stopped_is_killed_and_raises_stopped(program, mark):
 def test_a_run_does_not_wait_for_a_grandchild_that_holds_the_pipe_open(program, keeps, mark):
     """A run that waited would exceed its time limit and raise."""
     assert program(*sh(f"echo done; {keeps}")).run(None, 20, None) == "done\n"
-    for pid in marked(mark):
+    for pid in find_marked(mark):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_one_program_that_runs_out_of_time_leaves_its_siblings_alone(app):
+def test_a_program_past_its_time_limit_does_not_stop_another_of_the_same_job(app):
     @app.job
     async def two(ctx: Context) -> list[str]:
         ends = await asyncio.gather(
@@ -183,14 +183,14 @@ def test_one_program_that_runs_out_of_time_leaves_its_siblings_alone(app):
         )
         return [str(end).strip() for end in ends]
 
-    assert ran(app, two.enqueue()).result == ["sleep ran out of time", "whole"]
+    assert run_job(app, two.enqueue()).result == ["sleep timed out", "whole"]
 
 
 def alive(pid: str) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_giving_up_on_one_program_ends_that_one_and_waits_for_its_end(app, tmp_path):
+def test_cancelling_one_program_stops_it_and_waits_for_its_exit(app, tmp_path):
     pid = tmp_path / "pid"
 
     @app.job
@@ -205,10 +205,10 @@ def test_giving_up_on_one_program_ends_that_one_and_waits_for_its_end(app, tmp_p
             await one
         return [alive(pid.read_text().strip()), (await other).strip()]
 
-    assert ran(app, impatient.enqueue()).result == [False, "whole"]
+    assert run_job(app, impatient.enqueue()).result == [False, "whole"]
 
 
-def test_as_many_programs_run_side_by_side_as_there_are_coroutines(app):
+def test_programs_of_several_coroutines_run_concurrently(app):
     """The loop's own pool of threads would take six on two cores."""
 
     @app.job
@@ -219,20 +219,20 @@ def test_as_many_programs_run_side_by_side_as_there_are_coroutines(app):
         await asyncio.gather(*runs)
         return len(list(here.glob("*.here")))
 
-    assert ran(app, many.enqueue()).result == 20
+    assert run_job(app, many.enqueue()).result == 20
 
 
-def test_what_a_program_leaves_behind_dies_with_its_attempt(app):
+def test_processes_that_a_program_leaves_behind_are_killed_with_its_attempt(app):
     seen = []
 
     @app.job
     def leaves(ctx: Context) -> str:
-        seen.append(ctx._link.mark(ctx))
+        seen.append(ctx._host.mark(ctx))
         return ctx.run(["sh", "-c", "(setsid sleep 641 >/dev/null 2>&1 &); echo ok"])
 
     @app.job(policy=Policy(max_retries=0))
     async def leaves_too(ctx: Context) -> None:
-        seen.append(ctx._link.mark(ctx))
+        seen.append(ctx._host.mark(ctx))
         await ctx.run_async(["sh", "-c", "(setsid sleep 642 >/dev/null 2>&1 &); echo ok"])
         raise OSError("and fails")
 
@@ -240,10 +240,10 @@ def test_what_a_program_leaves_behind_dies_with_its_attempt(app):
     app.run_inline()
     assert [job.refresh().state for job in jobs] == [State.SUCCEEDED, State.DEAD]
     assert len(seen) == 2
-    assert [pid for mark in seen for pid in marked(mark)] == []
+    assert [pid for mark in seen for pid in find_marked(mark)] == []
 
 
-# -- where it runs, what it is given ----------------------------------------------------------------
+# -- where it runs, what it is given -------------------------------------------------------------
 def test_a_program_runs_in_the_work_directory_and_carries_the_mark_of_its_attempt(app):
     @app.job
     def shows(ctx: Context) -> list[str]:
@@ -253,7 +253,7 @@ def test_a_program_runs_in_the_work_directory_and_carries_the_mark_of_its_attemp
         assert f"/{ctx.job.id}/{ctx.token}" in mark
         return [ctx.run(["cat", "in"]), ctx.run(["cat"], input="given")]
 
-    assert ran(app, shows.enqueue()).result == ["from the handler", "given"]
+    assert run_job(app, shows.enqueue()).result == ["from the handler", "given"]
 
 
 def test_a_failed_program_is_a_failure_with_exit_code_program_and_stderr(app):
@@ -262,11 +262,11 @@ def test_a_failed_program_is_a_failure_with_exit_code_program_and_stderr(app):
         ctx.run(["sh", "-c", "echo 'password=hunter2 and so on' >&2; exit 7"])
 
     job = fails.enqueue()
-    done = ran(app, job)
+    done = run_job(app, job)
     assert done.error["code"] == "PROCESS_FAILED"
     assert (done.error["exit_code"], done.error["program"]) == (7, "sh")
-    assert private_of(app, job)["stderr"].strip() == "password=[redacted] and so on"
-    assert [a.cls for a in attempts_of(app, job)] == ["unknown", "unknown"]
+    assert load_private(app, job)["stderr"].strip() == "password=[redacted] and so on"
+    assert [a.cls for a in load_attempts(app, job)] == ["unknown", "unknown"]
 
 
 @pytest.mark.parametrize(
@@ -284,14 +284,14 @@ def test_a_failed_program_is_a_failure_with_exit_code_program_and_stderr(app):
         (["/no/such/program"], {}, FileNotFoundError, "no/such"),
     ],
 )
-def test_nonsense_is_refused_before_anything_is_started(app, command, options, error, words):
+def test_invalid_arguments_are_refused_before_a_program_starts(app, command, options, error, words):
     @app.job
     def asks(ctx: Context) -> list[int]:
         with pytest.raises(error, match=words):
             ctx.run(command, **options)
-        return list(marked(ctx._link.mark(ctx)))
+        return list(find_marked(ctx._host.mark(ctx)))
 
-    assert ran(app, asks.enqueue()).result == []
+    assert run_job(app, asks.enqueue()).result == []
 
 
 @pytest.mark.parametrize("limit", [0.3, timedelta(milliseconds=300)])
@@ -302,10 +302,10 @@ def test_a_time_limit_is_seconds_or_a_timedelta(app, limit):
             ctx.run(["sleep", "643"], timeout=limit)
         return str(caught.value)
 
-    assert ran(app, late.enqueue()).result == "sleep ran out of time"
+    assert run_job(app, late.enqueue()).result == "sleep timed out"
 
 
-def test_readers_and_writers_are_gone_when_the_program_is(program):
+def test_no_reader_or_writer_thread_outlives_its_program(program):
     before = threading.active_count()
     for _ in range(20):
         program("true").run(b"x" * 100_000, 10, None)

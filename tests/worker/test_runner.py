@@ -23,19 +23,19 @@ from mulligan import Context, Mulligan
 from mulligan.config import Settings
 from mulligan.core.attempt import Lease
 from mulligan.core.job import PreviousAttempts
-from mulligan.failures.facts import Wording
+from mulligan.failures.facts import PrivateTemplate
 from mulligan.worker.fast.lease_batch import LeaseBatch
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     StatusPage,
     Wire,
-    alike_from_wire,
+    failed_from_wire,
     leases_from_wire,
+    leases_to_wire,
     outcome_from_wire,
     outcome_to_wire,
     returned_from_wire,
-    words_from_wire,
-    work_to_wire,
+    shared_failure_from_wire,
 )
 from mulligan.worker.runner.main import Runner
 from support.waiting import until
@@ -48,11 +48,11 @@ class Other:
 
     def __init__(self, app: Mulligan, folder: Path, slots: int) -> None:
         ours, theirs = socket.socketpair()
-        self.wire = Wire.of_supervisor(ours)
+        self.wire = Wire.for_supervisor(ours)
         self.board = StatusPage.create(slots)
         self.ended: dict[int, list[Any]] = {}
         self.heard: list[list[Any]] = []
-        self._theirs = Wire.of_runner(theirs)
+        self._theirs = Wire.for_runner(theirs)
         runner = Runner(
             app.registry, self._theirs, self.board, mark="test", folder=folder, settings=Settings()
         )
@@ -64,7 +64,7 @@ class Other:
     def run(self, kind: str, payload: Any = None, *, send: bool = True, **changes: Any) -> Any:
         self._seq += 1
         lease = a_lease(kind, payload, self._seq)._replace(**changes)
-        message = work_to_wire([self._seq], LeaseBatch([lease]).columns, {})
+        message = leases_to_wire([self._seq], LeaseBatch([lease]).columns, {})
         if send:
             self.wire.send(message)
             return self._seq
@@ -107,13 +107,13 @@ class Other:
 
 def _failed(item: list[Any], head: str, tail: str, told: list[Any]) -> dict[int, list[Any]]:
     """Each as it would be told alone."""
-    outcome = alike_from_wire(item, head, tail)
+    outcome = shared_failure_from_wire(item, head, tail)
     failure = outcome.failure
     assert failure is not None
-    assert isinstance(failure.private, Wording)
+    assert isinstance(failure.private, PrivateTemplate)
     ended = {}
-    for seq, ms, words in zip(*words_from_wire(told), strict=True):
-        whole = outcome._replace(failure=replace(failure, private=failure.private.whole(words)))
+    for seq, ms, words in zip(*failed_from_wire(told), strict=True):
+        whole = outcome._replace(failure=replace(failure, private=failure.private.render(words)))
         ended[seq] = outcome_to_wire(seq, whole, ms)
     return ended
 
@@ -165,7 +165,7 @@ def serve(app: Mulligan, tmp_path: Path) -> Iterator[Callable[..., Other]]:
         other.leave()
 
 
-def test_a_stop_that_comes_together_with_its_job_is_answered(app, serve):
+def test_a_stop_that_arrives_with_its_job_is_answered(app, serve):
     begun = []
 
     @app.job(name="a")
@@ -178,7 +178,7 @@ def test_a_stop_that_comes_together_with_its_job_is_answered(app, serve):
     assert other.end(seq)[1] in {"stopped", "returned"}
 
 
-def test_of_what_fails_again_in_the_same_way_the_words_are_told(app, serve):
+def test_repeated_failures_are_sent_with_their_messages_only(app, serve):
     @app.job(name="fails")
     async def handler(n: int) -> None:
         raise ConnectionError(f"request {n} was reset")
@@ -198,7 +198,7 @@ def test_of_what_fails_again_in_the_same_way_the_words_are_told(app, serve):
     ]
 
 
-def test_an_answer_that_comes_after_its_asker_was_cancelled_disturbs_nobody(app, serve):
+def test_a_checkpoint_answer_after_a_cancellation_is_ignored(app, serve):
     @app.job(name="saves")
     async def saves(ctx: Context) -> None:
         await ctx.checkpoint_async("n", 1)
@@ -209,20 +209,20 @@ def test_an_answer_that_comes_after_its_asker_was_cancelled_disturbs_nobody(app,
 
     other = serve()
     seq = other.run("saves")
-    [request] = other.until(lambda: [m[1] for m in other.heard if m[0] == "keep"])
+    [request] = other.until(lambda: [m[1] for m in other.heard if m[0] == "checkpoint"])
     other.say(["stop", seq])
     assert other.end(seq)[1] == "stopped"
     after, run = other.run("next", send=False)
-    other.say(["kept", request, True], run)
+    other.say(["checkpoint_written", request, True], run)
     assert other.end(after)[1] == "returned"
 
 
-def test_a_kind_this_process_does_not_know_is_given_back(app, serve):
+def test_a_job_of_an_unknown_kind_is_returned(app, serve):
     other = serve()
     assert other.end(other.run("nobody"))[1] == "stopped"
 
 
-def test_what_cannot_be_accepted_is_given_back_and_what_comes_with_it_runs(app, serve):
+def test_a_job_that_cannot_be_accepted_is_returned_and_the_others_run(app, serve):
     @app.job(name="a")
     def handler() -> str:
         return "fine"
@@ -230,20 +230,20 @@ def test_what_cannot_be_accepted_is_given_back_and_what_comes_with_it_runs(app, 
     other = serve()
     leases = [a_lease("a", None, seq) for seq in (1, 2, 3)]
     for bad in ([{"page": "no JSON at all"}, None], [{}], [1, 2, 3]):
-        word, seqs, same, own, _ = work_to_wire([1, 2, 3], LeaseBatch(leases).columns, {})
+        word, seqs, same, own, _ = leases_to_wire([1, 2, 3], LeaseBatch(leases).columns, {})
         other.ended.clear()
         other.say([word, seqs, same, own, {2: bad}])
         assert [other.end(seq)[1] for seq in seqs] == ["returned", "stopped", "returned"]
         assert other.ended[2][2:] == [0, 0.0]
 
 
-def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
+def test_leases_that_cannot_be_decoded_are_all_returned(app, serve):
     @app.job(name="a")
     def handler() -> str:
         return "fine"
 
     other = serve()
-    word, seqs, same, own, memories = work_to_wire(
+    word, seqs, same, own, memories = leases_to_wire(
         [1, 2], LeaseBatch([a_lease("a", None, seq) for seq in (1, 2)]).columns, {}
     )
     (place, column), *_ = own.items()
@@ -257,19 +257,19 @@ def test_leases_that_cannot_be_read_are_all_given_back(app, serve):
 
 
 @pytest.mark.parametrize("many", [1, 2, 7])
-def test_leases_arrive_as_they_were_sent_whatever_they_have_in_common(many):
+def test_leases_are_decoded_as_they_were_encoded(many):
     leases = [
         a_lease("a", {"n": n % 2}, n)._replace(alone=n % 2 == 0, uses="b" * (n % 3))
         for n in range(many)
     ]
     memories = {many: PreviousAttempts({"page": "3"}, {"code": "GW_5XX"})}
-    said = marshal.dumps(work_to_wire([*range(1, many + 1)], LeaseBatch(leases).columns, memories))
+    said = marshal.dumps(leases_to_wire([*range(1, many + 1)], LeaseBatch(leases).columns, memories))
     _, seqs, same, own, kept = marshal.loads(said)  # noqa: S302 - our own
     assert [*leases_from_wire(len(seqs), same, own)] == leases
     assert {seq: PreviousAttempts(*values) for seq, values in kept.items()} == memories
 
 
-def test_of_many_that_end_at_the_same_moment_none_is_forgotten(app, serve):
+def test_all_of_many_attempts_that_end_at_once_are_reported(app, serve):
     together = threading.Barrier(16)
 
     @app.job(name="ends")
@@ -290,7 +290,7 @@ def test_of_many_that_end_at_the_same_moment_none_is_forgotten(app, serve):
 var: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="clean")
 
 
-def test_what_one_job_sets_for_its_context_the_next_on_its_thread_does_not_see(app, serve):
+def test_context_variables_of_a_job_are_not_visible_to_the_next_job_on_its_thread(app, serve):
     @app.job(name="sets")
     def sets() -> None:
         var.set("dirty")
@@ -314,7 +314,7 @@ class Liar(Exception):
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
-def test_an_exception_that_does_not_want_to_be_known_is_a_failure_like_any_other(
+def test_an_exception_with_a_raising_class_property_is_a_failure(
     app, serve, colour
 ):
     @app.job(name="sync")
@@ -332,7 +332,7 @@ def test_an_exception_that_does_not_want_to_be_known_is_a_failure_like_any_other
     assert outcome_from_wire(other.end(other.run(colour))).failure is not None
 
 
-def test_progress_is_told_in_few_words_however_often_it_is_said(app, serve):
+def test_frequent_progress_is_sent_in_few_messages(app, serve):
     release = threading.Event()
 
     @app.job(name="talks")
@@ -350,7 +350,7 @@ def test_progress_is_told_in_few_words_however_often_it_is_said(app, serve):
     assert len([m for m in other.heard if m[0] == "progress"]) < 10
 
 
-def test_the_board_shows_what_runs_before_its_first_line_and_nothing_afterwards(app, serve):
+def test_the_status_page_shows_an_attempt_before_its_first_line_and_not_afterwards(app, serve):
     seen = []
 
     @app.job(name="looks")
@@ -364,7 +364,7 @@ def test_the_board_shows_what_runs_before_its_first_line_and_nothing_afterwards(
     until(lambda: other.board.running() == [], 5)
 
 
-def test_a_closed_wire_ends_the_runner_and_calls_on_stop(app, serve):
+def test_a_closed_connection_ends_the_runner_and_calls_on_stop(app, serve):
     left = []
     app.on_stop(lambda: left.append("closed"))
     other = serve()

@@ -12,8 +12,9 @@ from bench.counting import counting
 from bench.failures import measured
 from bench.world import World, cpu_seconds, family, pss_megabytes, until, world
 
+from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, Gate, NewJob, WorkerRow
+from mulligan.core.job import Gate, NewJob, WorkerRow
 from mulligan.worker.claim import Claimer
 
 Figures = dict[str, float]
@@ -156,8 +157,8 @@ def _claimer(place: World, n: int) -> Claimer:
     )
     jobs = [NewJob(id=new_id(), kind="other", queue="other", payload="{}") for _ in range(n)]
     with place.app.store.begin() as unit:
-        unit.open_worker(row)
-        unit.insert(jobs, announce=True)
+        unit.insert_worker(row)
+        unit.insert_jobs(jobs, announce=True)
     return Claimer(worker, frozenset({"other", "held", "noop"}))
 
 
@@ -170,10 +171,10 @@ def _finish(place: World, worker: str) -> None:
 
     with place.app.store.begin() as unit:
         endings = [
-            Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.claimed(worker)
+            Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.list_leases(worker)
         ]
         settle(unit, endings, EffectivePolicies(RetrySection(), {}), unit.now(), Random(1))
-        unit.close_worker(worker, "done", seen=None)
+        unit.close_worker(worker, "done", last_renewed=None)
 
 
 def crash(store: str, n: int) -> Figures:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.world import World, cpu_seconds, family, until, world
 
-from mulligan.observability.event_counts import Fold
-from mulligan.observability.exporter import fresh
+from mulligan.observability.event_counts import EventCounter
+from mulligan.observability.exporter import render
 
 ROUNDS = 2
 
@@ -64,7 +64,7 @@ def counting(store: str, n: int) -> dict[str, float]:
 def alone(store: str, n: int, cost: float) -> dict[str, float]:
     """The fold after the drain, when nothing disturbs it: its CPU, and as a share of what a job costs."""
     with world(store) as place:
-        fold = Fold(0)
+        fold = EventCounter(0)
         fold.turn(place.app.store)
         place.enqueue("noop", [{}] * n)
         place.start(module="bench.silent")
@@ -88,7 +88,7 @@ def scraped(place: World, times: int = 20) -> dict[str, float]:
     waits, used = [], []
     for _ in range(times):
         began, spent = time.perf_counter(), time.thread_time()
-        size = len(fresh(place.app.store))
+        size = len(render(place.app.store))
         waits.append((time.perf_counter() - began) * 1000)
         used.append((time.thread_time() - spent) * 1000)
     return {

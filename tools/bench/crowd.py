@@ -18,9 +18,9 @@ import psycopg
 from bench.world import World
 
 from mulligan.core.ids import first_id
-from mulligan.core.job import Gate, MarkRow
+from mulligan.core.job import Gate, FailureGroupRow
 from mulligan.manifest.specs import KindSpec, Manifest
-from mulligan.observability.event_counts import Fold
+from mulligan.observability.event_counts import EventCounter
 from mulligan.storage.base import Store
 from support.store import is_postgres, prefix, sql
 
@@ -153,7 +153,7 @@ def _id(i: int, at: int) -> str:
     return f"{first_id(at // 1000)[:20]}{i:08}"
 
 
-# -- rows -------------------------------------------------------------------------------------------
+# -- rows ----------------------------------------------------------------------------------------
 def job_rows(found: Iterator[Life], now: int) -> Iterator[Row]:
     for one in found:
         ran = one.waits in {"", "retry"}
@@ -289,7 +289,7 @@ def _outcome(states: Sequence[str]) -> str | None:
     return "ready" if set(states) == {"succeeded"} else "partial"
 
 
-# -- a database -------------------------------------------------------------------------------------
+# -- a database ----------------------------------------------------------------------------------
 def fill(place: World, jobs: int) -> None:
     store = place.app.open().store
     with store.begin() as unit:
@@ -297,8 +297,8 @@ def fill(place: World, jobs: int) -> None:
         unit.close_gate(Gate("dependency", "gateway", now, None, "it answers nobody", "bench"))
         for cause in range(0, CAUSES, 9):
             said, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
-            unit.write_mark(MarkRow(_group(cause), "*", said, None, "", "bench", now, at))
-    Fold(0).turn(store)  # from here on it counts
+            unit.write_group_state(FailureGroupRow(_group(cause), "*", said, None, "", "bench", now, at))
+    EventCounter(0).turn(store)  # from here on it counts
     made = _without_indexes(store)
     _write(store, "job", JOB, job_rows(lives(jobs, now), now))
     _write(store, "attempt", ATTEMPT, attempt_rows(lives(jobs, now), jobs))
@@ -320,7 +320,7 @@ def fill(place: World, jobs: int) -> None:
 
 def _settled(place: World, store: Store) -> None:
     """As some time later it would be: counted, and with statistics."""
-    fold = Fold(0)
+    fold = EventCounter(0)
     while fold.turn(store):
         pass
     if is_postgres(store):

@@ -40,7 +40,7 @@ def fill(app: Mulligan, jobs: int) -> None:
     sql(store, text)
     if postgres:  # as autovacuum would have it, some time later
         with psycopg.connect(app.settings.database_url, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE mulligan.core.job")
+            connection.execute("VACUUM ANALYZE mulligan.job")
 
 
 def measured(app: Mulligan) -> dict[str, float]:

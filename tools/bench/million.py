@@ -60,7 +60,7 @@ KINDS = {
 }
 
 
-# -- the table --------------------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------
 def rows(jobs: int, now: int) -> Iterator[Row]:
     for i in range(jobs):
         at = _at(i, jobs, now)
@@ -172,7 +172,7 @@ def _write(store: Store, table: str, columns: tuple[str, ...], found: Iterator[R
             connection.executemany(f"INSERT INTO {name} ({listed}) VALUES ({marks})", found)  # noqa: S608 - ours
 
 
-# -- the questions ----------------------------------------------------------------------------------
+# -- the questions -------------------------------------------------------------------------------
 FILTERS = (
     "",
     "state:succeeded",
@@ -229,7 +229,7 @@ def questions(place: World) -> dict[str, Callable[[], object]]:
 
 def _counts(place: World) -> object:
     with place.app.store.read() as unit:
-        return unit.counts(10_000)
+        return unit.count_jobs_by_state(10_000)
 
 
 class Times(NamedTuple):
@@ -295,7 +295,7 @@ def done(place: World) -> int:
         return int(found.fetchone()[0])
 
 
-# -- meanwhile --------------------------------------------------------------------------------------
+# -- meanwhile -----------------------------------------------------------------------------------
 def feeder(place: World) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "bench.million", place.url]
     return subprocess.Popen(command, cwd=ROOT)

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from mulligan.core.job import SECOND, Limit, Meter, Micros
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import Limit, TokenBucket
 from mulligan.guards import ramp as ramps
-from mulligan.guards.limits import NO_LIMIT, refilled, room
+from mulligan.guards.limits import NO_LIMIT, available_starts, refill_bucket
 
 TICKS = 10  # a second
 STEP = SECOND // TICKS
@@ -80,8 +81,8 @@ class Ramped(Release):
     """Ours."""
 
     def __init__(self, normal: float | None, every: Micros = SECOND) -> None:
-        self.ramp: ramps.Ramp | None = ramps.begin(normal, 0, every)
-        self._meter = Meter(0.0, 0)
+        self.ramp: ramps.Ramp | None = ramps.start_ramp(normal, 0, every)
+        self._meter = TokenBucket(0.0, 0)
         self._untold = [(0, 0)] * WORKERS
 
     @property
@@ -91,10 +92,10 @@ class Ramped(Release):
     def room(self, now: Micros) -> int:
         if self.ramp is None:
             return NO_LIMIT
-        meter = refilled(self._meter, self.ramp.rate, now)
+        meter = refill_bucket(self._meter, self.ramp.rate, now)
         # One more than a tenth of a second's worth: who looks in steps would lose what is left of a token each time.
         self._meter = meter._replace(tokens=min(meter.tokens, 1 + self.ramp.rate / 10))
-        return room(Limit(rate=self.ramp.rate), 0, self._meter)
+        return available_starts(Limit(rate=self.ramp.rate), 0, self._meter)
 
     def started(self, count: int) -> None:
         self._meter = self._meter._replace(tokens=self._meter.tokens - count)
@@ -104,14 +105,14 @@ class Ramped(Release):
         ok, failed = ok + self._untold[worker][0], failed + self._untold[worker][1]
         tells = failed or now // STEP % TICKS == worker * TICKS // WORKERS
         if tells and self.ramp is not None:
-            self.ramp = ramps.observed(self.ramp, ok, failed, now)
+            self.ramp = ramps.apply_outcomes(self.ramp, ok, failed, now)
         self._untold[worker] = (0, 0) if tells else (ok, failed)
 
     def look(self, now: Micros, *, waiting: bool) -> None:
         if (
             self.ramp is not None
             and now % SECOND == 0
-            and ramps.over(self.ramp, now, waiting=waiting)
+            and ramps.is_finished(self.ramp, now, waiting=waiting)
         ):
             self.ramp = None
 

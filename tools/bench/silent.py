@@ -8,5 +8,5 @@ from mulligan.cli import main
 from mulligan.cli import worker as working
 
 if __name__ == "__main__":
-    working.worker_outlets = lambda _: ()
+    working.periodic_tasks = lambda _: ()
     sys.exit(main(sys.argv[1:]))

@@ -39,7 +39,7 @@ FILTERS = {
 }
 
 
-# -- what is asked ----------------------------------------------------------------------------------
+# -- what is asked -------------------------------------------------------------------------------
 def paths(place: World) -> dict[str, str]:
     known = _known(place)
     jobs = {
@@ -115,7 +115,7 @@ def _known(place: World) -> dict[str, str]:
     }
 
 
-# -- how long it takes ------------------------------------------------------------------------------
+# -- how long it takes ---------------------------------------------------------------------------
 def measured(place: World) -> dict[str, float]:
     place.start(
         retention__succeeded="315360000",

@@ -102,7 +102,7 @@ class World:
 
     def count(self, state: str) -> int:
         with self.app.store.read() as unit:
-            return unit.count_matching({"state": state}, 10_000_000)
+            return unit.count_jobs({"state": state}, 10_000_000)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Errors as they really occur, each labelled by hand and with its public source, and the scorer that reads them."""
+"""Real errors, labelled by hand with their public source, and the scorer of the classifier."""

@@ -1,4 +1,4 @@
-"""How often the classifier is wrong, and in which direction: hopeless errors retried, hopeful ones given up."""
+"""Count how often the classifier is wrong: permanent errors called retryable, and the reverse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mulligan import Failure, classify
 
 HERE = Path(__file__).parent
-GIVEN = (
+FACT_FIELDS = (
     "exception_type",
     "http_status",
     "exit_code",
@@ -20,9 +20,9 @@ GIVEN = (
     "provider_code",
     "program",
 )
-MOST_HOPELESS = 0.05  # of the hopeless may be called retriable
-MOST_HOPEFUL = 0.04  # of the retriable may be called hopeless
-MOST_TRAPPED = 0.20  # of the traps, either way
+MAX_FALSE_RETRYABLE = 0.05  # share of permanent errors that may be called retryable
+MAX_FALSE_PERMANENT = 0.04  # share of retryable errors that may be called permanent
+MAX_TRAP_ERRORS = 0.20  # share of the traps, in either direction
 
 Row = Mapping[str, Any]
 
@@ -32,34 +32,35 @@ class Score:
     """Counts of one set of rows."""
 
     name: str
-    hopeless: int = 0
-    hopeful: int = 0
-    hopeless_wrong: int = 0
-    hopeful_wrong: int = 0
+    permanent: int = 0
+    retryable: int = 0
+    permanent_wrong: int = 0
+    retryable_wrong: int = 0
     right_class: int = 0
     unknown: int = 0
     mistakes: list[tuple[Row, Failure]] = field(default_factory=list, repr=False)
 
     @property
-    def false_retriable(self) -> float:
-        return self.hopeless_wrong / max(1, self.hopeless)
+    def false_retryable(self) -> float:
+        return self.permanent_wrong / max(1, self.permanent)
 
     @property
     def false_permanent(self) -> float:
-        return self.hopeful_wrong / max(1, self.hopeful)
+        return self.retryable_wrong / max(1, self.retryable)
 
     @property
     def rows(self) -> int:
-        return self.hopeless + self.hopeful
+        return self.permanent + self.retryable
 
     def count(self, row: Row, failure: Failure) -> None:
+        """Count one row and what the classifier made of it."""
         wrong = failure.retryable != row["retryable"]
         if row["retryable"]:
-            self.hopeful += 1
-            self.hopeful_wrong += wrong
+            self.retryable += 1
+            self.retryable_wrong += wrong
         else:
-            self.hopeless += 1
-            self.hopeless_wrong += wrong
+            self.permanent += 1
+            self.permanent_wrong += wrong
         self.right_class += failure.cls == row["cls"]
         self.unknown += failure.cls == "unknown"
         if wrong:
@@ -67,38 +68,41 @@ class Score:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {self.rows} rows; hopeless called retriable {self.hopeless_wrong} of {self.hopeless} "
-            f"({self.false_retriable:.1%}), retriable called hopeless {self.hopeful_wrong} of {self.hopeful} "
-            f"({self.false_permanent:.1%}); class right {self.right_class / max(1, self.rows):.0%}, "
-            f"unknown {self.unknown}"
+            f"{self.name}: {self.rows} rows;"
+            f" permanent called retryable {self.permanent_wrong} of {self.permanent}"
+            f" ({self.false_retryable:.1%}),"
+            f" retryable called permanent {self.retryable_wrong} of {self.retryable}"
+            f" ({self.false_permanent:.1%});"
+            f" class right {self.right_class / max(1, self.rows):.0%}, unknown {self.unknown}"
         )
 
 
-def rows_of(name: str) -> Iterator[Row]:
-    """`tune`, which rules may be made from, or `aside`, which was put away before the first rule was tuned."""
+def read_rows(name: str) -> Iterator[Row]:
+    """Read `tune`, which rules are made from, or `holdout`, which is only measured."""
     with (HERE / f"{name}.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
 
-def judged(row: Row) -> Failure:
-    return classify(row["text"], **{name: row[name] for name in GIVEN if name in row})
+def classify_row(row: Row) -> Failure:
+    """Classify the error of a row."""
+    return classify(row["text"], **{name: row[name] for name in FACT_FIELDS if name in row})
 
 
-def score(name: str, rows: Iterable[Row]) -> Score:
-    counted = Score(name)
+def score_rows(name: str, rows: Iterable[Row]) -> Score:
+    """Score the classifier on these rows."""
+    score = Score(name)
     for row in rows:
-        counted.count(row, judged(row))
-    return counted
+        score.count(row, classify_row(row))
+    return score
 
 
-def scores() -> list[Score]:
-    """Of each set the plain rows, and apart from them the traps: texts that would fool a reader in a hurry."""
-    return [
-        plain_or_traps(name, traps=traps) for name in ("tune", "aside") for traps in (False, True)
-    ]
+def score_set(name: str, *, traps: bool) -> Score:
+    """Score the traps of a set (texts that mislead a hasty reader), or its other rows."""
+    rows = [row for row in read_rows(name) if row["trap"] is traps]
+    return score_rows(f"{name}, {'traps' if traps else 'ordinary'}", rows)
 
 
-def plain_or_traps(name: str, *, traps: bool) -> Score:
-    rows = [row for row in rows_of(name) if row["trap"] is traps]
-    return score(f"{name}, {'traps' if traps else 'plain'}", rows)
+def score_all() -> list[Score]:
+    """Score both sets, traps separately."""
+    return [score_set(name, traps=traps) for name in ("tune", "holdout") for traps in (False, True)]

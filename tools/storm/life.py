@@ -13,13 +13,14 @@ import storm.app as module
 
 from mulligan.config import Settings
 from mulligan.core.attempt import Ending, Lease
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError, StoreUnavailable
-from mulligan.core.job import SECOND, PreviousAttempts
+from mulligan.core.job import PreviousAttempts
 from mulligan.doctor.verify import records
 from mulligan.guards.observer import causes_of
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker import liveness as alive
-from mulligan.worker.claim import claimer_of
+from mulligan.worker.claim import create_claimer
 from mulligan.worker.liveness import worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.supervisor.chores import Chores
@@ -157,7 +158,7 @@ class Life:
         self.enqueue("fails", times=5)
 
 
-# -- workers --------------------------------------------------------------------------------------------
+# -- workers -------------------------------------------------------------------------------------
 def run_inline() -> None:
     """A worker that meets an outage goes away; the next one comes."""
     for _ in range(AWAY):
@@ -184,14 +185,14 @@ class Hands:
         manifest = app.manifest("storm")
         self.inline = app.inline(1)
         self.worker = self.inline.worker
-        folder = alive.state_folder(settings.worker.state_dir, store.place, store.identity)
+        folder = alive.state_folder(settings.worker.state_dir, store.lock_directory, store.identity)
         self.file = alive.LivenessFile(folder, self.worker)
         self.chores = Chores(store, settings, folder)
         self.row = worker_row(self.worker, self.file, manifest, settings, frozenset(), 5)
         self.manifest = manifest
         policies = EffectivePolicies(settings.retry, manifest.ruled, manifest.queues)
         self.turns = LoopTransactions(
-            store, policies, claimer_of(self.worker, manifest), causes_of(settings.guards)
+            store, policies, create_claimer(self.worker, manifest), causes_of(settings.guards)
         )
         self.endings: list[Ending] = []
         self.doubt = False
@@ -246,7 +247,7 @@ def supervise(settings: Settings) -> None:
         Hands(settings).work(runner)
 
 
-# -- afterwards -----------------------------------------------------------------------------------------
+# -- afterwards ----------------------------------------------------------------------------------
 def recover(settings: Settings, folder: Path) -> None:
     """Somebody else comes: he finds what was left, and everything comes to an end."""
     module.WITNESS = str(folder / "witness.jsonl")
@@ -260,7 +261,7 @@ def recover(settings: Settings, folder: Path) -> None:
 def _until_calm() -> Iterator[int]:
     for number in range(8):
         with app.store.read() as unit:
-            left = unit.count_matching({"state": "queued"}, 100) + unit.count_matching(
+            left = unit.count_jobs({"state": "queued"}, 100) + unit.count_jobs(
                 {"state": "running"}, 100
             )
         if number > 1 and not left:

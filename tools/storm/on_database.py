@@ -45,7 +45,7 @@ def _server(world: World):  # type: ignore[no-untyped-def]  # noqa: ANN202 - of 
     return world.server
 
 
-# -- the way to it ------------------------------------------------------------------------------------
+# -- the way to it -------------------------------------------------------------------------------
 @fault(4, POSTGRES)
 def reset_connections(world: World, rng: Random) -> None:
     """Connections get a RST."""

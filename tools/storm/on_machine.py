@@ -19,12 +19,12 @@ from storm.looking import AWAY, ask
 from storm.tools import next_version
 from storm.world import World
 
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 
 MEGABYTE = 1024 * 1024
 
 
-# -- disk ---------------------------------------------------------------------------------------------
+# -- disk ----------------------------------------------------------------------------------------
 @fault(1.5, of="server")
 def full_disk(world: World, rng: Random) -> None:
     """A ballast file takes all the room there is beside the database, for a while."""
@@ -62,7 +62,7 @@ def slow_sync(world: World, rng: Random) -> None:
     said.unlink(missing_ok=True)
 
 
-# -- clock --------------------------------------------------------------------------------------------
+# -- clock ---------------------------------------------------------------------------------------
 @fault(1.5, of="clock")
 def host_clock(world: World, rng: Random) -> None:
     """The clock that rules steps, and is put right again."""
@@ -97,7 +97,7 @@ def wrong_clock(world: World, rng: Random) -> None:
     member.again_with({"LD_PRELOAD": world.extra.get("LD_PRELOAD", ""), "FAKETIME": ""})
 
 
-# -- limits -------------------------------------------------------------------------------------------
+# -- limits --------------------------------------------------------------------------------------
 @fault(2)
 def few_files(world: World, rng: Random) -> None:
     """A worker that may open no more files than it has open, for a while."""
@@ -136,7 +136,7 @@ def _size(pid: int) -> int:
         return 256 * MEGABYTE
 
 
-# -- neighbours in the database -------------------------------------------------------------------------
+# -- neighbours in the database ------------------------------------------------------------------
 @fault(1.5)
 def open_snapshot(world: World, rng: Random) -> None:
     """A stranger reads, and stays: a snapshot is open for up to 20 s."""
@@ -145,7 +145,7 @@ def open_snapshot(world: World, rng: Random) -> None:
         if world.is_postgres:
             with psycopg.connect(world.url) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-                connection.execute("SELECT count(*) FROM mulligan.core.job")
+                connection.execute("SELECT count(*) FROM mulligan.job")
                 time.sleep(seconds)
         else:
             reader = apsw.Connection(world.url.removeprefix("sqlite:///"))
@@ -205,7 +205,7 @@ def kill_pooler(world: World, rng: Random) -> None:
     world.pooler.restart()
 
 
-# -- versions -----------------------------------------------------------------------------------------
+# -- versions ------------------------------------------------------------------------------------
 @fault(0.2, of="version")
 def new_schema(world: World, rng: Random) -> None:
     """The schema of the next version while this one works; who is started from now on is of the next one."""

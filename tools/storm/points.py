@@ -106,7 +106,7 @@ def _in_a_fork(work: Callable[[], None]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-# -- what there is --------------------------------------------------------------------------------------
+# -- what there is -------------------------------------------------------------------------------
 def enumerated(place: Place, seed: int) -> list[Point]:
     with place.fresh(0) as (url, folder):
         log = folder / "met"
@@ -138,7 +138,7 @@ def chosen(points: list[Point], most: int, seed: int) -> list[Point]:
     return (first + rest)[:most]
 
 
-# -- one of them ----------------------------------------------------------------------------------------
+# -- one of them ---------------------------------------------------------------------------------
 def fallen(place: Place, number: int, point: Point, seed: int) -> tuple[bool, list[str]]:
     """Whether the point was reached, and what is wrong afterwards."""
     with place.fresh(number) as (url, folder):
@@ -189,7 +189,7 @@ def _judged(url: str, folder: Path, settings: Settings) -> list[str]:
     return list(json.loads(said.read_text()))
 
 
-# -- all of them ----------------------------------------------------------------------------------------
+# -- all of them ---------------------------------------------------------------------------------
 def main() -> int:
     args = _arguments()
     folder = Path(tempfile.mkdtemp(prefix="mulligan-points-"))

@@ -100,7 +100,7 @@ class World:
             "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         }
 
-    # -- who is there -------------------------------------------------------------------------------
+    # -- who is there -----------------------------------------------------------------------------
     def hire_worker(self, number: int) -> Member:
         """Every second one in a pid namespace of its own, every third one behind a pooler, where there is one."""
         alone = number % 2 == 1 and "namespaces" not in self.skipped

@@ -20,7 +20,7 @@ from clipscribe import world as outside
 from clipscribe.config import read_config
 from mulligan import Job
 from mulligan.testing import advance, drain, force
-from support.receivers import MailReceiver, WebReceiver, receiving
+from support.receivers import MailReceiver, WebReceiver, open_receiver
 
 MODULES = ("config", "media", "storage", "notices", "jobs", "metrics", "web")
 ADMIN, USER = "admin@clipscribe.example", "ann@example.com"
@@ -58,13 +58,13 @@ def places() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def mailbox() -> Iterator[MailReceiver]:
-    with receiving(MailReceiver) as box:
+    with open_receiver(MailReceiver) as box:
         yield box
 
 
 @pytest.fixture(scope="session")
 def receiver() -> Iterator[WebReceiver]:
-    with receiving() as box:
+    with open_receiver() as box:
         yield box
 
 

@@ -214,7 +214,7 @@ def test_an_answer_nobody_knows_is_tried_twice_more_and_the_team_is_told_once(wo
     assert len(world.mails()) == 1, world.mails()
 
 
-# -- very long ones ---------------------------------------------------------------------------------
+# -- very long ones ------------------------------------------------------------------------------
 @pytest.mark.seed("004-54", "004-12")
 def test_seven_hours_that_nobody_declared_go_to_the_other_machines_once(world):
     job = world.order("talk-7h.mp4")
@@ -264,7 +264,7 @@ def test_nine_hours_wait_for_a_person_and_the_admin_is_told(world):
     assert world.job(declared).result["model"] == "gemini-flash"
 
 
-# -- who sees what ----------------------------------------------------------------------------------
+# -- who sees what -------------------------------------------------------------------------------
 @pytest.mark.seed("004-35", "004-39")
 @pytest.mark.any_store
 def test_what_must_not_be_read_is_in_no_outlet(world):

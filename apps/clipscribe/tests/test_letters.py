@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mulligan import Fail
-from support.desk import Desk
+from support.alert_driver import AlertDriver
 
 DAY = 86_400
 BAD = Fail("InvalidInput", "Video is private")
@@ -101,7 +101,7 @@ def test_what_an_owner_thinks_of_a_failure_reaches_the_admin(make_world):
     assert world.ask("POST", f"/jobs/{job}/retry", job).status_code == 404  # not before production
 
 
-# -- phases -----------------------------------------------------------------------------------------
+# -- phases --------------------------------------------------------------------------------------
 @pytest.mark.seed("004-69", "004-70", "004-71", "004-72")
 @pytest.mark.parametrize(
     ("phase", "tried"), [("1", (1, 1)), ("2", (4, 1)), ("3", (4, 4)), ("4", (4, 4))]
@@ -138,16 +138,16 @@ def test_in_alpha_every_failure_goes_to_the_admin(make_world):
     assert "TemporaryServiceError" in told
 
 
-# -- numbers ----------------------------------------------------------------------------------------
+# -- numbers -------------------------------------------------------------------------------------
 @pytest.mark.seed("004-57", "004-58", "004-60", "004-73", "004-75", "004-76")
 def test_the_numbers_are_those_one_counts_by_hand(world):
-    desk = Desk(world.app)
+    desk = AlertDriver(world.app)
     jobs = [world.order() for _ in range(3)] + [world.order("private.mp4")]
     with world.force(TimeoutError("Connection timeout")):
         world.run()
     world.run(all_of_it=True)
     assert sorted(world.look(job)["state"] for job in jobs) == ["COMPLETED"] * 3 + ["FAILED"]
-    desk.look()
+    desk.run()
     text = world.admin("GET", "/metrics").text
     series = 'clipscribe_worker_failures_total{duration_bucket="unknown",error_type="%s",is_permanent="%s"} 1.0'
     assert series % ("NetworkTimeout", "False") in text
@@ -179,7 +179,7 @@ def test_the_three_alerts_reach_mail_slack_and_pager_and_fewer_calls_go_to_the_m
         PAGERDUTY_URL=receiver.url("pager"),
         PAGERDUTY_KEY="k",
     )
-    desk, model = Desk(world.app), lambda: world.app.dependencies.get("model").concurrency
+    desk, model = AlertDriver(world.app), lambda: world.app.dependencies.get("model").concurrency
     before = model()
     for _ in range(32):
         world.order()
@@ -188,14 +188,14 @@ def test_the_three_alerts_reach_mail_slack_and_pager_and_fewer_calls_go_to_the_m
         *[Fail("RateLimitExceeded", "no")] * 90,
     ):
         world.run()
-        desk.look(12)  # what is counted over ten minutes is counted anew every ten seconds
+        desk.run(12)  # what is counted over ten minutes is counted anew every ten seconds
         first = {("dlq-growing", ""), ("specific-error-spike", "model")}
-        assert first <= {(rule, key) for _, rule, key in desk.told()}
+        assert first <= {(rule, key) for _, rule, key in desk.reported()}
         assert model() < before
         for _ in range(5):
-            desk.look(62)
+            desk.run(62)
             world.run()
-    assert ("alert.fired", "high-failure-rate", "process_job") in desk.told()
+    assert ("alert.fired", "high-failure-rate", "process_job") in desk.reported()
     (pager,), (slack,) = receiver.bodies("pager"), receiver.bodies("slack")
     assert (pager["event_action"], pager["routing_key"], pager["dedup_key"]) == (
         "trigger",

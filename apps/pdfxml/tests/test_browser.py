@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, expect
 
 from pdfxml.tests.making import a_pdf
 from support import browser as browsers
-from support.browser import visit
+from support.browser import open_session
 
 pytestmark = [
     pytest.mark.processes,
@@ -31,7 +31,7 @@ BUSY = "Gateway busy, paused. Will retry automatically."
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    found = browsers.found()
+    found = browsers.find_browser()
     if found is None:
         pytest.skip(browsers.MISSING)
     with browsers.browser(found) as browser:
@@ -83,7 +83,7 @@ def row(page, name: str):
 
 @contextmanager
 def visiting(chromium: Browser, site: Site, **said):
-    with visit(chromium, site.home, **said) as person:
+    with open_session(chromium, site.home, **said) as person:
         yield person.go("/")
 
 

@@ -157,7 +157,7 @@ def test_other_refusals_have_a_code_too(world, ann):
     assert (shown[404].error_message, shown[422].error_message) == (REFUSED, REFUSED)
     assert (
         shown[401].error_message
-        == "Converter service doesn’t let us in. Somebody has to look at it."
+        == "Converter service rejected our credentials. An operator must check them."
     )
     assert shown[408].notice == "Conversion is taking too long. We’ll retry."
 

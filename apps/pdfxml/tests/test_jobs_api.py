@@ -162,7 +162,7 @@ def test_files_stay_as_long_as_a_conversion_may_still_need_them(world, ann):
     assert ann.download(job).status_code == 404
 
 
-# -- retry by hand ----------------------------------------------------------------------------------
+# -- retry by hand -------------------------------------------------------------------------------
 @pytest.mark.seed("001-42", "001-46", "001-47", "001-48", "001-64", "001-65", "001-90")
 def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(world, ann):
     world.tell(500, times=5)
@@ -273,7 +273,7 @@ def test_the_form_of_the_page_leads_back_to_it(world, ann):
     assert ann.client.get("/?said=<script>").text.count("<script>") == 0
 
 
-# -- what can be watched ----------------------------------------------------------------------------
+# -- what can be watched -------------------------------------------------------------------------
 @pytest.mark.seed("001-73", "001-74")
 def test_every_move_is_an_event_with_its_numbers(world, ann):
     world.tell(503, times=1)

@@ -26,7 +26,7 @@ def address(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_tasks_are_ordered_watched_retried_and_archived_on_the_page(address):
-    program = browsers.found()
+    program = browsers.find_browser()
     if program is None:
         pytest.skip(browsers.MISSING)
     with browsers.browser(program) as browser:

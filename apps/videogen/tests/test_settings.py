@@ -74,7 +74,7 @@ def test_a_setting_that_makes_no_sense_is_refused_by_its_name(make_world, name, 
         make_world(**{name: said})
 
 
-# -- by provider ------------------------------------------------------------------------------------
+# -- by provider ---------------------------------------------------------------------------------
 @pytest.mark.seed("002-46", "002-49")
 def test_a_provider_may_have_a_limit_and_delays_of_its_own(make_world):
     world = make_world(MaxRetries="4", Providers__quartz__BaseDelaySeconds="200")

@@ -147,7 +147,7 @@ def test_a_video_that_breaks_off_is_begun_anew_and_costs_again(world, ann):
     assert world.app.insight(kind="video.nimbus").numbers.retry_cost == pytest.approx(0.1)
 
 
-# -- retries by hand --------------------------------------------------------------------------------
+# -- retries by hand -----------------------------------------------------------------------------
 @pytest.mark.seed("002-17", "002-18", "002-20", "002-29", "002-40")
 def test_a_failed_task_is_retried_by_hand_at_once_and_with_all_its_retries(world, ann):
     task = ann.order("a cat [503 x4]")
@@ -177,7 +177,7 @@ def test_only_a_failed_task_can_be_retried(world, ann):
     assert len(world.calls()) == 2
 
 
-# -- who may ----------------------------------------------------------------------------------------
+# -- who may -------------------------------------------------------------------------------------
 @pytest.mark.seed("002-43")
 def test_without_a_key_nothing_and_with_another_ones_key_it_is_not_there(world, ann):
     task = ann.order()
@@ -249,7 +249,7 @@ def test_what_cannot_be_written_or_is_too_large_is_refused(world, ann):
     ] == [404] * 3
 
 
-# -- archived ---------------------------------------------------------------------------------------
+# -- archived ------------------------------------------------------------------------------------
 @pytest.mark.seed("002-30")
 def test_an_archived_task_never_starts_and_is_in_no_list(world, ann):
     waiting, failed, kept = (

@@ -26,7 +26,7 @@ STRANGE = "<script>alert(1)</script> could not be read"
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    found = browsers.found()
+    found = browsers.find_browser()
     if found is None:
         pytest.skip(browsers.MISSING)
     with browsers.browser(found) as browser:
@@ -36,7 +36,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def page(chromium, site, world) -> Iterator[Page]:
     """The owner's, signed in."""
-    with browsers.visit(chromium, site) as person:
+    with browsers.open_session(chromium, site) as person:
         person.go(f"/?key={world.account.key}")
         yield person.page
 
@@ -113,7 +113,7 @@ def test_partial_is_amber_in_the_list_and_its_tooltip_says_why(world, page, dama
 @pytest.mark.seed("000-95")
 def test_without_scripts_a_token_is_retried_by_its_form(world, site, chromium, damaged):
     campaign = world.ended(damaged, names=("ada",))
-    with browsers.visit(chromium, site, scripts=False) as person:
+    with browsers.open_session(chromium, site, scripts=False) as person:
         person.go(f"/?key={world.account.key}")
         page = person.go(f"/campaigns/{campaign}")
         page.get_by_role("button", name="Retry ada").click()

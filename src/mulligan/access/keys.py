@@ -1,4 +1,7 @@
-"""`app.keys`: who may ask over HTTP. A key is shown once, when it is made; what is kept is a hash of it."""
+"""API keys (`app.keys`) and dashboard sessions.
+
+The text of a key or session is shown once, when it is created; the database holds only its hash.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +16,40 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from mulligan.core.durations import ended_at, moment_of
-from mulligan.core.errors import Moment, NotFound, Refused
+from mulligan.core.durations import SECOND, Micros, optional_datetime, resolve_end, to_datetime
+from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND, Micros, to_datetime
-from mulligan.jobs.enqueue import checked_text
-from mulligan.storage.access_queries import KeyRow, SessionRow
+from mulligan.jobs.enqueue import check_text
+from mulligan.storage.access_queries import ApiKeyRow, SessionRow
 from mulligan.storage.base import Store, Transaction
 
-PREFIX = "mk_"
-EVERYTHING = "*"
+# --- API keys ---
+
+KEY_PREFIX = "mk_"
+ALL_OWNERS = "*"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_ID, _SECRET = 12, 40
-_TEXT = re.compile(rf"{PREFIX}[{_ALPHABET}]{{{_ID + _SECRET}}}")
-_STALE: Micros = 60 * SECOND  # how exactly it is known when a key was last used
+_ID_LENGTH = 12
+_SECRET_LENGTH = 40
+_KEY_TEXT = re.compile(rf"{KEY_PREFIX}[{_ALPHABET}]{{{_ID_LENGTH + _SECRET_LENGTH}}}")
+_USE_RESOLUTION: Micros = 60 * SECOND  # `last_used_at` is written at most this often
 
 
 class Role(StrEnum):
-    """What a key may do; each may what the one before may."""
+    """Permissions of a key. Each role includes the ones before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
 
-    def may(self, role: Role) -> bool:
+    def includes(self, role: Role) -> bool:
+        """Return whether this role has all permissions of `role`."""
         order = list(Role)
         return order.index(self) >= order.index(role)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key without what makes it one."""
+    """An API key without its secret."""
 
     id: str
     name: str
@@ -58,142 +64,157 @@ class Key:
 
     @property
     def owner(self) -> str | None:
-        """Whose jobs it is for; None: everybody's."""
-        return None if self.scope == EVERYTHING else self.scope
+        """The owner whose jobs the key may access; None: all owners."""
+        return None if self.scope == ALL_OWNERS else self.scope
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key at the one moment when it can be seen."""
+    """A key that was just created, with its text."""
 
     key: Key
     text: str
 
     def __repr__(self) -> str:
-        return f"NewKey({self.key.id})"  # the text stays out of logs
+        return f"NewKey({self.key.id})"  # without the text, which must not be logged
 
 
 KeyList = list[Key]  # the class below has a method called list
 
 
 class Keys:
+    """Creates, lists, checks and revokes API keys."""
+
     def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
         self._open = store
         self._actor = actor
 
-    # -- read -------------------------------------------------------------------------------------
     def list(self) -> KeyList:
-        """All that were made, oldest first; also those that are revoked or expired, for as long as they are kept."""
-        with self._open().read() as unit:
-            now = unit.now()
-            return [_shown(row, now) for row in unit.api_keys()]
+        """List all keys, oldest first, including revoked and expired ones."""
+        with self._open().read() as tx:
+            now = tx.now()
+            return [_build_key(row, now) for row in tx.list_api_keys()]
 
     def get(self, key: str) -> Key:
-        with self._open().read() as unit:
-            row = unit.api_key(key)
+        """Return one key by its id. Raises `NotFound`."""
+        with self._open().read() as tx:
+            row = tx.get_api_key(key)
             if row is None:
-                raise NotFound(_no_such(key))
-            return _shown(row, unit.now())
+                raise NotFound(_unknown_key(key))
+            return _build_key(row, tx.now())
 
     def known(self, text: str) -> Key | None:
-        """Whose key this text is; None: nobody's, or of one that is revoked or expired."""
+        """Return the key with this text; None if it is unknown, revoked or expired."""
         if not is_key(text):
             return None
-        with self._open().read() as unit:
-            now = unit.now()
-            row = unit.api_key(_id_of(text))
-        if (
-            row is None
-            or not hmac.compare_digest(row.hash, _hash(text))
-            or _state(row, now) != "valid"
-        ):
+        with self._open().read() as tx:
+            now = tx.now()
+            row = tx.get_api_key(_key_id(text))
+        if row is None or not hmac.compare_digest(row.hash, hash_token(text)):
             return None
-        return _shown(row, now)
+        if _key_state(row, now) != "valid":
+            return None
+        return _build_key(row, now)
 
     def used(self, key: Key) -> None:
-        """It let somebody in; to be said now and then, and remembered to the minute."""
-        with self._open().begin() as unit:
-            row = unit.api_key(key.id)
-            if row is not None and (
-                row.last_used_at is None or unit.now() - row.last_used_at > _STALE
-            ):
-                unit.use_api_key(key.id)
+        """Record that a key was used now, at most once a minute."""
+        with self._open().begin() as tx:
+            row = tx.get_api_key(key.id)
+            if row is None:
+                return
+            if row.last_used_at is None or tx.now() - row.last_used_at > _USE_RESOLUTION:
+                tx.record_api_key_use(key.id)
 
-    # -- change -----------------------------------------------------------------------------------
     def create(
         self,
         scope: str,
         role: str,
         *,
         name: str = "",
-        expires: Moment | None = None,
+        expires: DurationOrTime | None = None,
         reason: str = "",
     ) -> NewKey:
-        """`scope`: one owner, or "*" for everything. `role`: viewer, operator or admin. `expires`: when it ends."""
-        checked_text("scope", scope, least=1)
-        checked_text("name", name)
-        text = PREFIX + "".join(secrets.choice(_ALPHABET) for _ in range(_ID + _SECRET))
-        with self._open().begin() as unit:
-            now = unit.now()
-            end = ended_at("expires", expires, now)
-            row = KeyRow(
-                _id_of(text),
-                _hash(text),
-                name,
-                scope,
-                _role(role).value,
-                now,
-                self._actor,
-                end,
-                None,
-                None,
+        """Create a key. Only this call returns its text.
+
+        `scope`: one owner, or "*" for all. `role`: viewer, operator or admin.
+        """
+        check_text("scope", scope, min_length=1)
+        check_text("name", name)
+        length = _ID_LENGTH + _SECRET_LENGTH
+        text = KEY_PREFIX + "".join(secrets.choice(_ALPHABET) for _ in range(length))
+        with self._open().begin() as tx:
+            now = tx.now()
+            row = ApiKeyRow(
+                id=_key_id(text),
+                hash=hash_token(text),
+                name=name,
+                scope=scope,
+                role=_parse_role(role).value,
+                created_at=now,
+                created_by=self._actor,
+                expires_at=resolve_end("expires", expires, now),
+                last_used_at=None,
+                revoked_at=None,
             )
-            unit.new_api_key(row)
-            said = {"name": name, "scope": scope, "role": row.role, "expires_at": end}
-            self._tell(unit, EventType.KEY_CREATED, row.id, reason, {}, {"state": "valid", **said})
-        return NewKey(_shown(row, now), text)
+            tx.insert_api_key(row)
+            after = {
+                "state": "valid",
+                "name": name,
+                "scope": scope,
+                "role": row.role,
+                "expires_at": row.expires_at,
+            }
+            self._write_event(tx, EventType.KEY_CREATED, row.id, reason, {}, after)
+        return NewKey(_build_key(row, now), text)
 
     def revoke(self, key: str, *, reason: str = "") -> Key:
-        """From now on it lets nobody in. One that was revoked before stays as it is."""
-        with self._open().begin() as unit:
-            before = unit.api_key(key)
+        """Revoke a key at once. A revoked key stays as it is."""
+        with self._open().begin() as tx:
+            before = tx.get_api_key(key)
             if before is None:
-                raise NotFound(_no_such(key))
-            row, now = unit.revoke_api_key(key), unit.now()
-            if row is not None:
-                was = {"state": _state(before, now)}
-                self._tell(unit, EventType.KEY_REVOKED, key, reason, was, {"state": "revoked"})
-            return _shown(row or before, now)
+                raise NotFound(_unknown_key(key))
+            revoked = tx.revoke_api_key(key)
+            now = tx.now()
+            if revoked is None:
+                return _build_key(before, now)
+            old_state = {"state": _key_state(before, now)}
+            new_state = {"state": "revoked"}
+            self._write_event(tx, EventType.KEY_REVOKED, key, reason, old_state, new_state)
+            return _build_key(revoked, now)
 
-    def _tell(
+    def _write_event(
         self,
-        unit: Transaction,
-        event: EventType,
+        tx: Transaction,
+        type_: EventType,
         key: str,
         reason: str,
         before: dict[str, Any],
         after: dict[str, Any],
     ) -> None:
         data = {"key": key, "reason": reason, "before": before, "after": after}
-        unit.write_events([NewEvent(event, actor=self._actor, data=data)])
+        tx.write_events([NewEvent(type_, actor=self._actor, data=data)])
 
 
 class AsyncKeys:
-    """The same, awaitable: each call on a thread."""
+    """Async version of `Keys`: each call runs on a thread."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
     async def list(self) -> KeyList:
+        """List all keys, oldest first, including revoked and expired ones."""
         return await asyncio.to_thread(self._keys.list)
 
     async def get(self, key: str) -> Key:
+        """Return one key by its id. Raises `NotFound`."""
         return await asyncio.to_thread(self._keys.get, key)
 
     async def known(self, text: str) -> Key | None:
+        """Return the key with this text; None if it is unknown, revoked or expired."""
         return await asyncio.to_thread(self._keys.known, text)
 
     async def used(self, key: Key) -> None:
+        """Record that a key was used now, at most once a minute."""
         await asyncio.to_thread(self._keys.used, key)
 
     async def create(
@@ -202,47 +223,51 @@ class AsyncKeys:
         role: str,
         *,
         name: str = "",
-        expires: Moment | None = None,
+        expires: DurationOrTime | None = None,
         reason: str = "",
     ) -> NewKey:
+        """Create a key. Only this call returns its text."""
         return await asyncio.to_thread(
             self._keys.create, scope, role, name=name, expires=expires, reason=reason
         )
 
     async def revoke(self, key: str, *, reason: str = "") -> Key:
+        """Revoke a key at once."""
         return await asyncio.to_thread(self._keys.revoke, key, reason=reason)
 
 
 def is_key(text: str) -> bool:
-    """Could it be one?"""
-    return _TEXT.fullmatch(text) is not None
+    """Return whether a text has the form of a key."""
+    return _KEY_TEXT.fullmatch(text) is not None
 
 
-def _role(role: str) -> Role:
+def _parse_role(role: str) -> Role:
     try:
         return Role(role)
     except ValueError:
-        message = f"role must be one of {', '.join(Role)}, not {role!r:.80}"
+        message = f"unknown role {role!r:.80}. Use {', '.join(Role)}."
         raise Refused(message) from None
 
 
-def _id_of(text: str) -> str:
-    """Its first part finds it; that part alone lets nobody in."""
-    return text[: len(PREFIX) + _ID]
+def _key_id(text: str) -> str:
+    """Return the first part of a key, which finds it but grants nothing."""
+    return text[: len(KEY_PREFIX) + _ID_LENGTH]
 
 
-def _hash(text: str) -> str:
-    """200 random bits cannot be guessed, so there is nothing for a slow hash to slow down."""
+def hash_token(text: str) -> str:
+    """Hash a key or session. It has 200 random bits or more, so a fast hash is safe."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _state(row: KeyRow, now: Micros) -> str:
+def _key_state(row: ApiKeyRow, now: Micros) -> str:
     if row.revoked_at is not None:
         return "revoked"
-    return "expired" if row.expires_at is not None and row.expires_at <= now else "valid"
+    if row.expires_at is not None and row.expires_at <= now:
+        return "expired"
+    return "valid"
 
 
-def _shown(row: KeyRow, now: Micros) -> Key:
+def _build_key(row: ApiKeyRow, now: Micros) -> Key:
     return Key(
         id=row.id,
         name=row.name,
@@ -250,117 +275,123 @@ def _shown(row: KeyRow, now: Micros) -> Key:
         role=Role(row.role),
         created_at=to_datetime(row.created_at),
         created_by=row.created_by,
-        expires_at=moment_of(row.expires_at),
-        last_used_at=moment_of(row.last_used_at),
-        revoked_at=moment_of(row.revoked_at),
-        state=_state(row, now),
+        expires_at=optional_datetime(row.expires_at),
+        last_used_at=optional_datetime(row.last_used_at),
+        revoked_at=optional_datetime(row.revoked_at),
+        state=_key_state(row, now),
     )
 
 
-def _no_such(key: str) -> str:
-    return f"no key {key!r:.80}"
+def _unknown_key(key: str) -> str:
+    return f'unknown key {key!r:.80}. Run "mulligan keys list" to see all keys.'
 
 
-# Who is signed in to the dashboard: with a key, or by a link that works once.
+# --- Dashboard sessions ---
 
-LINK_FOR: Micros = 600 * SECOND
-SESSION_FOR: Micros = 12 * 3600 * SECOND
-BYTES = 32
-WRONG = "this key is wrong, expired or revoked"
-USED = "this link was used before, or is older than ten minutes; ask for a new one"
+LINK_LIFETIME: Micros = 600 * SECOND
+SESSION_LIFETIME: Micros = 12 * 3600 * SECOND
+TOKEN_BYTES = 32
+INVALID_KEY = "This key is unknown, expired or revoked."
+INVALID_LINK = "This link was already used or is older than 10 minutes. Request a new one."
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who is signed in."""
+    """A signed-in user of the dashboard."""
 
     scope: str
     role: Role
-    actor: str  # as the history of what they do names them
-    csrf: str  # what every form of theirs must carry
-    key_id: str = ""  # the key they came with; none: by a link
+    actor: str  # in the events of their actions
+    csrf: str  # token that every form must carry
+    key_id: str = ""  # the key they signed in with; empty: by a link
 
     @property
     def owner(self) -> str | None:
-        """Whose jobs they may see; None: everybody's."""
-        return None if self.scope == EVERYTHING else self.scope
+        """The owner whose jobs they may see; None: all owners."""
+        return None if self.scope == ALL_OWNERS else self.scope
 
     @property
-    def private(self) -> bool:
-        return self.role.may(Role.OPERATOR)
+    def may_see_private(self) -> bool:
+        """True if they may see the private part of failures."""
+        return self.role.includes(Role.OPERATOR)
 
 
 class Sessions:
+    """Creates, checks and ends sessions of the dashboard, and links that sign in once."""
+
     def __init__(self, store: Callable[[], Store]) -> None:
         self._open = store
 
-    def link(self, scope: str = EVERYTHING, role: Role = Role.ADMIN) -> str:
-        """What signs somebody in once, within ten minutes."""
-        with self._open().begin() as unit:
-            return _made(unit, scope, role, is_link=True, lasts=LINK_FOR)
+    def create_link(self, scope: str = ALL_OWNERS, role: Role = Role.ADMIN) -> str:
+        """Return a text that signs in once, within ten minutes."""
+        with self._open().begin() as tx:
+            return _create_session(tx, scope, role, is_link=True, lifetime=LINK_LIFETIME)
 
     def redeem(self, link: str) -> str:
-        """The text of a session. Of two who use one link, one gets in."""
-        with self._open().begin() as unit:
-            found = unit.end_session(hash_of(link), is_link=True)
-            if found is None or found.expires_at <= unit.now():
-                raise Refused(USED)
-            return _made(unit, found.scope, Role(found.role))
+        """Return a new session for a link. Of two requests with one link, only one succeeds."""
+        with self._open().begin() as tx:
+            found = tx.delete_session(hash_token(link), is_link=True)
+            if found is None or found.expires_at <= tx.now():
+                raise Refused(INVALID_LINK)
+            return _create_session(tx, found.scope, Role(found.role))
 
     def sign_in(self, key: str) -> str:
+        """Return a new session for a key."""
         found = Keys(self._open).known(key)
         if found is None:
-            raise Refused(WRONG)
-        with self._open().begin() as unit:
-            return _made(unit, found.scope, found.role, key_id=found.id)
+            raise Refused(INVALID_KEY)
+        with self._open().begin() as tx:
+            return _create_session(tx, found.scope, found.role, key_id=found.id)
 
-    def known(self, text: str) -> Visitor | None:
-        """None: nobody, or somebody whose key was revoked or has expired since."""
+    def authenticate(self, text: str) -> Visitor | None:
+        """Return the user of a session; None if it or its key is not valid any more."""
         if not text:
             return None
-        with self._open().read() as unit:
-            row = unit.session(hash_of(text))
-            if row is None or not _still(unit, row):
+        with self._open().read() as tx:
+            row = tx.get_session(hash_token(text))
+            if row is None or not _is_key_valid(tx, row):
                 return None
         actor = f"key:{row.key_id}" if row.key_id else "web:link"
-        return Visitor(row.scope, Role(row.role), actor, csrf_of(text), row.key_id or "")
+        return Visitor(row.scope, Role(row.role), actor, csrf_token(text), row.key_id or "")
 
     def sign_out(self, text: str) -> None:
-        with self._open().begin() as unit:
-            unit.end_session(hash_of(text))
+        """End a session."""
+        with self._open().begin() as tx:
+            tx.delete_session(hash_token(text))
 
 
-def csrf_of(session: str) -> str:
+def csrf_token(session: str) -> str:
+    """Return the token that the forms of a session must carry."""
     return hmac.new(session.encode(), b"form", hashlib.sha256).hexdigest()
 
 
-def _made(
-    unit: Transaction,
+def _create_session(
+    tx: Transaction,
     scope: str,
     role: Role,
     *,
     key_id: str | None = None,
     is_link: bool = False,
-    lasts: Micros = SESSION_FOR,
+    lifetime: Micros = SESSION_LIFETIME,
 ) -> str:
-    text, now = secrets.token_urlsafe(BYTES), unit.now()
-    unit.new_session(
-        SessionRow(hash_of(text), is_link, key_id, scope, role.value, now, now + lasts)
+    text = secrets.token_urlsafe(TOKEN_BYTES)
+    now = tx.now()
+    row = SessionRow(
+        hash=hash_token(text),
+        is_link=is_link,
+        key_id=key_id,
+        scope=scope,
+        role=role.value,
+        created_at=now,
+        expires_at=now + lifetime,
     )
+    tx.insert_session(row)
     return text
 
 
-def _still(unit: Transaction, row: SessionRow) -> bool:
-    """Does the key they came with still let anybody in?"""
+def _is_key_valid(tx: Transaction, row: SessionRow) -> bool:
+    """Return whether the key of a session is still valid. A session by a link has none."""
     if row.key_id is None:
         return True
-    key = unit.api_key(row.key_id)
-    return (
-        key is not None
-        and key.revoked_at is None
-        and (key.expires_at is None or key.expires_at > unit.now())
-    )
-
-
-def hash_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    key = tx.get_api_key(row.key_id)
+    return key is not None and _key_state(key, tx.now()) == "valid"

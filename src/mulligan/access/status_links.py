@@ -1,6 +1,7 @@
-"""`app.status`: links to a page about one job or batch, for whoever it belongs to. Who has the link needs no key.
+"""`app.status`: links to a status page of one job or batch, which open without a key.
 
-A link is signed, so it cannot be guessed or changed, and it opens nothing else. What it shows is the public half.
+A link is signed, so that it cannot be guessed or changed, and opens nothing else. The page shows
+only the public part.
 """
 
 from __future__ import annotations
@@ -16,80 +17,86 @@ from typing import Any
 
 from mulligan.batches.service import Batch
 from mulligan.config import Settings
-from mulligan.core.durations import ended_at
-from mulligan.core.errors import Moment, NotFound
-from mulligan.core.job import Job, Micros
+from mulligan.core.durations import Micros, resolve_end
+from mulligan.core.errors import DurationOrTime, NotFound
+from mulligan.core.job import Job
 from mulligan.storage.base import Store
 
 PATH = "/status/"
-SEAL = 16  # bytes
-STRANGE = "this link is wrong, or its time is over"
+SIGNATURE_BYTES = 16
+INVALID_LINK = "This link is invalid or has expired."
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """What a link opens."""
+class StatusGrant:
+    """Access that a status link grants."""
 
-    what: str  # job, batch
+    target: str  # job, batch
     id: str
     retry: bool
 
 
 class StatusLinks:
+    """Creates and verifies status links."""
+
     def __init__(self, store: Callable[[], Store], settings: Callable[[], Settings]) -> None:
         self._open = store
         self._settings = settings
 
-    def link(self, of: Job | Batch, *, retry: bool = True, expires: Moment | None = None) -> str:
-        """A page about it: one sentence, how far it is and, with `retry`, a button once it has failed.
+    def link(
+        self, of: Job | Batch, *, retry: bool = True, expires: DurationOrTime | None = None
+    ) -> str:
+        """Return a link to the status page of a job or batch.
 
-        `expires`: when the link ends; without it, with what it shows. A path, or a whole address if `web.public_url`
-        says where people reach the page.
+        The page shows one sentence, the progress and, with `retry`, a button once it has failed.
+        Without `expires` the link works as long as the job or batch exists. The link is a path, or
+        a URL if `web.public_url` is set.
         """
-        return f"{self._settings().web.public_url.rstrip('/')}{PATH}{self._sealed(of, expires, retry=retry)}"
+        base = self._settings().web.public_url.rstrip("/")
+        end = self._resolve_expiry(expires)
+        target = "j" if isinstance(of, Job) else "b"
+        permission = "r" if retry else "n"
+        body = f"{target}-{of.id}-{permission}-{end}"
+        return f"{base}{PATH}{body}.{self._sign(body)}"
 
-    def opened(self, text: str) -> Pass:
-        """What this link opens; NotFound: nothing."""
-        body, _, seal = text.partition(".")
-        if not hmac.compare_digest(seal.encode(), self._seal(body).encode()):
-            raise NotFound(STRANGE)
-        what, found, retry, end = body.split("-")
-        with self._open().read() as unit:
-            if end and int(end) <= unit.now():
-                raise NotFound(STRANGE)
-        return Pass({"j": "job", "b": "batch"}[what], found, retry == "r")
+    def verify(self, text: str) -> StatusGrant:
+        """Return what a link gives access to. Raises `NotFound` if it is invalid or expired."""
+        body, _, signature = text.partition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+            raise NotFound(INVALID_LINK)
+        target, id_, permission, end = body.split("-")
+        with self._open().read() as tx:
+            if end and int(end) <= tx.now():
+                raise NotFound(INVALID_LINK)
+        return StatusGrant("job" if target == "j" else "batch", id_, retry=permission == "r")
 
-    def _sealed(self, of: Job | Batch, expires: Moment | None, *, retry: bool) -> str:
-        end = self._end(expires)
-        what, again = "j" if isinstance(of, Job) else "b", "r" if retry else "n"
-        body = f"{what}-{of.id}-{again}-{'' if end is None else end}"
-        return f"{body}.{self._seal(body)}"
-
-    def _end(self, expires: Moment | None) -> Micros | None:
+    def _resolve_expiry(self, expires: DurationOrTime | None) -> Micros | str:
+        """Return when a link expires; empty for never."""
         if expires is None:
-            return None
-        with self._open().read() as unit:
-            return ended_at("expires", expires, unit.now())
+            return ""
+        with self._open().read() as tx:
+            return resolve_end("expires", expires, tx.now()) or ""
 
-    def _seal(self, body: str) -> str:
-        made = hmac.new(self._secret(), body.encode(), hashlib.sha256).digest()[:SEAL]
-        return base64.urlsafe_b64encode(made).decode().rstrip("=")
+    def _sign(self, body: str) -> str:
+        digest = hmac.new(self._load_secret(), body.encode(), hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(digest[:SIGNATURE_BYTES]).decode().rstrip("=")
 
-    def _secret(self) -> bytes:
-        """One for this database, made when it is first needed."""
-        with self._open().read() as unit:
-            found = unit.secret()
+    def _load_secret(self) -> bytes:
+        """Return the signing secret of this database, created on first use."""
+        with self._open().read() as tx:
+            found = tx.get_status_secret()
         if not found:
-            with self._open().begin() as unit:
-                found = unit.keep_secret(secrets.token_hex(32))
+            with self._open().begin() as tx:
+                found = tx.store_status_secret(secrets.token_hex(32))
         return bytes.fromhex(found)
 
 
 class AsyncStatusLinks:
-    """The same, awaitable: each call on a thread."""
+    """Async version of `StatusLinks`: each call runs on a thread."""
 
     def __init__(self, status: StatusLinks) -> None:
         self._status = status
 
-    async def link(self, of: Job | Batch, **said: Any) -> str:
-        return await asyncio.to_thread(self._status.link, of, **said)
+    async def link(self, of: Job | Batch, **options: Any) -> str:
+        """Return a link to the status page of a job or batch."""
+        return await asyncio.to_thread(self._status.link, of, **options)

@@ -1,1 +1,1 @@
-"""Alerts: conditions that need a person, and automatic reactions to them."""
+"""Alerts: rules that compare measured values with thresholds, report and act."""

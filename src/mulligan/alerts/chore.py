@@ -1,5 +1,8 @@
-"""What alerts do by themselves: fewer at a time, a queue paused, a breaker opened. By the doors people use, and each
-with an end: nothing that an alert has done outlasts it for more than a quarter of an hour.
+"""Periodic evaluation of alerts: measure, evaluate, act, and write events.
+
+One worker at a time does this, in one transaction. Actions use the same functions as people do
+(limits, pauses, breakers), and each has an end: nothing that an alert did outlasts the alert by
+more than 15 minutes.
 """
 
 from __future__ import annotations
@@ -13,454 +16,519 @@ from typing import Any, NamedTuple
 
 from mulligan.alerts.measures import (
     KEYED_BY,
-    MEASURES,
-    BadRule,
-    Duration,
-    Portion,
-    portions,
+    SHARES,
+    DurationMeasure,
+    FailedOfTotal,
+    InvalidAlertRule,
+    count_failed,
+    parse_rules,
     read_counts,
-    rules_of,
 )
-from mulligan.alerts.readings import REDUCED, Gauges, tallies_for
+from mulligan.alerts.readings import RUN_TIME_WINDOW, Readings, build_count_cache
 from mulligan.alerts.rules import (
-    EVERYTHING,
+    ACTION_DURATION,
+    FIRED,
     FIRING,
-    LASTS,
     SILENCED,
+    WHOLE_RULE,
     Alert,
     AlertChange,
     AlertDefinition,
     Sample,
-    in_order,
-    judged,
-    sentence,
+    describe_alert,
+    evaluate,
+    order_rules,
 )
-from mulligan.config import AlertSection as Settings
+from mulligan.config import AlertSection
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND, Gate, LimitRow, Micros, WorkerRow
-from mulligan.guards import dependencies
-from mulligan.guards import gates as queues
-from mulligan.guards import ramp as reduce
-from mulligan.guards.capacity import running_under
-from mulligan.guards.gates import ALERT, LimitChange, clear_limit, set_limit
+from mulligan.core.job import Gate, LimitKey, LimitRow, WorkerRow
+from mulligan.guards import dependencies, gates
+from mulligan.guards.capacity import count_running
+from mulligan.guards.gates import ALERT_ACTOR, LimitChange, clear_limit, set_limit
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.limits import lasts
-from mulligan.guards.observer import DependencyObserver, read_guard_state
-from mulligan.guards.ramp import WHOLE, Reduced, Seat, ThrottleTerms
-from mulligan.manifest.declared import declared_limits, holding_manifests, terms_of_all
+from mulligan.guards.limits import is_limit_active
+from mulligan.guards.observer import DependencyObserver, load_guard
+from mulligan.guards.ramp import (
+    UNTHROTTLED,
+    DependencyLoad,
+    ThrottleConfig,
+    ThrottleState,
+    update_throttle,
+)
+from mulligan.manifest.declared import (
+    load_active_manifests,
+    load_declared_limits,
+    merge_breaker_configs,
+)
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.stat_queries import MINUTE, AlertRow
-
-RENEWED = 60 * SECOND  # an end is moved no oftener than this
-REBASED = 12 * 60  # minutes; after a day minutes become hours
-_RUN = Duration("run", "queue")
-
-
-class Deed(NamedTuple):
-    """What became of an alert's action: the alert with what is remembered of it, and what there is to say."""
-
-    alert: Alert
-    said: str = ""
-
-
-def act(
-    unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, *, fired: bool
-) -> Deed:
-    """One turn of one alert's action."""
-    scope = KEYED_BY[rule.measure]
-    if rule.action == "reduce":
-        return _reduce(unit, rule, alert, gauges, scope)
-    if alert.until is not None and alert.until <= gauges.now:
-        alert = replace(alert, acted={}, until=None)  # it has ended by itself
-    if not (fired or (alert.state == FIRING and alert.acted.get("busy"))):
-        return Deed(alert)
-    end = gauges.now + LASTS
-    gate = Gate(scope, alert.key, gauges.now, end, sentence(rule, alert), ALERT)
-    done = _pause(unit, gate) if rule.action == "pause" else _open(unit, gate)
-    return Deed(replace(alert, acted=done.facts, until=end if done.acted else None), done.said)
-
-
-class _Done(NamedTuple):
-    acted: bool
-    said: str
-    facts: Mapping[str, Any]
-
-
-def _closed_by(unit: Transaction, gate: Gate) -> str | None:
-    """Who has closed it already; a shorter end of ours would only open it too soon."""
-    found = (
-        one
-        for one in unit.gates()
-        if one[:2] == gate[:2] and is_closed(one, gate.since) and one.actor != ALERT
-    )
-    return next((one.actor for one in found), None)
-
-
-def _pause(unit: Transaction, gate: Gate) -> _Done:
-    by = _closed_by(unit, gate)
-    if by is not None:
-        return _Done(acted=False, said=f"it is paused already, by {by}", facts={})
-    queues.pause_in(unit, gate)
-    return _Done(acted=True, said="paused for 15 min", facts={"action": "pause", "scope": "queue"})
-
-
-def _open(unit: Transaction, gate: Gate) -> _Done:
-    by = _closed_by(unit, gate)
-    if by is not None:
-        return _Done(acted=False, said=f"it is held already, by {by}", facts={})
-    row = unit.guard(("dependency", gate.key))
-    if row is None:  # a worker has it in hand, for the length of a turn
-        return _Done(acted=False, said="", facts={"busy": True})
-    watch = DependencyObserver(others=terms_of_all(holding_manifests(unit, gate.since)))
-    dependencies.open_in(unit, watch, row, read_guard_state(row.body), gate)
-    return _Done(
-        acted=True, said="held for 15 min", facts={"action": "open", "scope": "dependency"}
-    )
-
-
-# -- fewer at a time --------------------------------------------------------------------------------
-def _reduce(
-    unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, scope: str
-) -> Deed:
-    now = gauges.now
-    before = Reduced(*alert.acted["reduced"]) if "reduced" in alert.acted else WHOLE
-    if before.limit is None and alert.state != FIRING:
-        return Deed(alert if not alert.acted else replace(alert, acted={}, until=None))
-    hand = _by_hand(unit, scope, alert.key, now)
-    if hand is not None:
-        stands = f"{hand.actor or 'somebody'} has set its limit, and that stands"
-        known = alert.acted.get("by_hand") == hand.actor
-        acted = {"scope": scope, "by_hand": hand.actor}
-        return Deed(replace(alert, acted=acted, until=None), "" if known else stands)
-    since, seen = _base(alert, now)
-    total = _portion(unit, rule, alert.key, since, gauges)
-    fresh = _fresh(alert, before, Portion(total.bad - seen.bad, total.of - seen.of))
-    seat = Seat(
-        _most(unit, scope, alert.key, now),
-        _running(unit, scope, alert.key),
-        _takes(gauges, scope, alert.key),
-    )
-    terms = ThrottleTerms(rule.above, rule.cleared)
-    after, said = reduce.throttle(before, fresh.bad, fresh.of, seat, now, terms)
-    state = {
-        "scope": scope,
-        "action": "reduce",
-        "reduced": list(after),
-        "since": since,
-        "seen": list(total),
-    }
-    told = _apply(unit, (scope, alert.key), before, after, said, now)
-    kept = state if after != WHOLE else {}
-    return Deed(
-        replace(alert, acted=kept, until=after.until or None if after.limit is not None else None),
-        told,
-    )
-
-
-def _base(alert: Alert, now: Micros) -> tuple[int, Portion]:
-    """From which minute on it is counted, and how much of that was seen before."""
-    minute = now // MINUTE
-    if "seen" in alert.acted and minute - alert.acted["since"] < REBASED:
-        return alert.acted["since"], Portion(*alert.acted["seen"])
-    return minute, Portion(0, 0)
-
-
-def _fresh(alert: Alert, before: Reduced, lately: Portion) -> Portion:
-    """What was called since the last look; at first all that made the alert fire."""
-    if before == WHOLE and "seen" not in alert.acted:
-        return Portion(int(alert.evidence.get("bad", 0)), int(alert.evidence.get("of", 0)))
-    return Portion(max(0, lately.bad), max(0, lately.of))
-
-
-def _portion(
-    unit: Transaction, rule: AlertDefinition, key: str, since: int, gauges: Gauges
-) -> Portion:
-    share = MEASURES[rule.measure]
-    counts = read_counts(unit.stat_sums([share.name], since * MINUTE))
-    ours = [
-        count
-        for count in counts
-        if count.labels.get("kind") not in gauges.using or share.by != "queue"
-    ]
-    return portions(ours, share).get(key, Portion(0, 0))
-
-
-def _apply(
-    unit: Transaction,
-    key: tuple[str, str],
-    before: Reduced,
-    after: Reduced,
-    said: str | None,
-    now: Micros,
-) -> str:
-    if after.limit is None:
-        return (
-            _give_back(unit, key, said or "nothing was called for a while")
-            if before.limit is not None
-            else ""
-        )
-    if after.limit != before.limit:
-        news = set_limit(
-            unit,
-            key,
-            LimitChange(after.limit, until=(after.until - now) / SECOND, reason=said or ""),
-            ALERT,
-        )
-        _write_change_event(unit, key, news)
-        return said or ""
-    if after.until - before.until >= RENEWED:
-        row = next((one for one in unit.limits() if one[:2] == key), None)
-        if row is not None and row.actor == ALERT:
-            unit.set_limit(row._replace(until=after.until))
-    return ""
-
-
-def _give_back(unit: Transaction, key: tuple[str, str], said: str) -> str:
-    row = next((one for one in unit.limits() if one[:2] == key), None)
-    if row is not None and row.actor == ALERT:
-        news = clear_limit(unit, key, said)
-        if news is not None:
-            _write_change_event(unit, key, news)
-    return said
-
-
-def _write_change_event(unit: Transaction, key: tuple[str, str], news: Mapping[str, Any]) -> None:
-    if key[0] == "queue":
-        queues.write_queue_event(unit, EventType.QUEUE_CHANGED, key[1], ALERT, news)
-    else:
-        dependencies.tell(unit, EventType.DEPENDENCY_CHANGED, key[1], ALERT, news)
-
-
-def _by_hand(unit: Transaction, scope: str, key: str, now: Micros) -> LimitRow | None:
-    """A person's limit wins."""
-    said = (
-        row
-        for row in unit.limits()
-        if row[:2] == (scope, key) and row.actor != ALERT and lasts(row, now)
-    )
-    return next(said, None)
-
-
-def _most(unit: Transaction, scope: str, key: str, now: Micros) -> int | None:
-    """Never more than what is declared; where nothing is, than all workers together can run."""
-    limit = declared_limits(unit, now).get((scope, key))
-    if limit is not None and limit.concurrency is not None:
-        return limit.concurrency
-    serving = [
-        worker for worker in unit.workers(closed=False) if scope != "queue" or _serves(worker, key)
-    ]
-    return sum(worker.concurrency for worker in serving) or None
-
-
-def _serves(worker: WorkerRow, queue: str) -> bool:
-    return worker.queues in {"", "[]"} or f'"{queue}"' in worker.queues
-
-
-def _running(unit: Transaction, scope: str, key: str) -> int:
-    return running_under(unit.running())[scope, key]
-
-
-def _takes(gauges: Gauges, scope: str, key: str) -> Micros:
-    """How long an attempt takes: what it sees of a change it cannot tell sooner."""
-    if scope != "queue":
-        return 0
-    found = (
-        sample
-        for sample in _RUN.samples(gauges.tallies.of(gauges.unit, REDUCED, gauges.now))
-        if sample.key == key
-    )
-    return round(next((sample.value for sample in found), 0.0) * SECOND)
-
-
-# The look for alerts: an outlet that measures, judges, acts and tells, in one transaction, on one worker at a time.
 
 log = logging.getLogger("mulligan.alerts")
 
 READER = "alerts"
-MOST_KEYS = 200  # of one rule
-KEPT = 30 * 86_400 * SECOND  # how long it is remembered that something was told
+MAX_KEYS = 200  # of one rule
+HISTORY = 30 * 86_400 * SECOND  # how long resolved alerts are stored
 
-Stood = dict[str, dict[str, Alert]]
+AlertsByRule = dict[str, dict[str, Alert]]
+Samples = Sequence[tuple[AlertDefinition, Sequence[Sample]]]
 
 
-def checked_rules(settings: Settings) -> tuple[AlertDefinition, ...]:
+# --- The periodic task ---
+
+
+def load_rules(settings: AlertSection) -> tuple[AlertDefinition, ...]:
+    """Return all rules of the settings. Raises `ConfigError` for an invalid one."""
     try:
-        return rules_of(settings.rules)
-    except BadRule as bad:
-        raise ConfigError(str(bad)) from None
+        return parse_rules(settings.rules)
+    except InvalidAlertRule as error:
+        raise ConfigError(str(error)) from None
 
 
 class AlertChecker:
-    """The outlet."""
+    """Periodic task of every worker; one worker at a time runs it."""
 
     name = READER
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AlertSection) -> None:
         self.every = settings.every
-        self._rules = (
-            [rule for rule in checked_rules(settings) if rule.enabled] if settings.enabled else []
-        )
-        self._act = settings.act
-        self._tallies = tallies_for(self._rules)
+        self._rules: list[AlertDefinition] = []
+        if settings.enabled:
+            self._rules = [rule for rule in load_rules(settings) if rule.enabled]
+        self._actions_enabled = settings.act
+        self._counts = build_count_cache(self._rules)
 
-    def turn(self, store: Store) -> bool:
+    def run_once(self, store: Store) -> bool:
+        """Evaluate all rules unless another worker did so recently. Returns False."""
         if not self._rules:
             return False
-        with store.read() as unit:
-            now, seen = (
-                unit.now(),
-                next((row for row in unit.readers() if row.name == READER), None),
-            )
-            if seen is not None and 0 <= now - seen.updated_at < self.every * 0.9 * SECOND:
+        with store.read() as tx:
+            now = tx.now()
+            readers = [row for row in tx.list_readers() if row.name == READER]
+            last_run = readers[0].updated_at if readers else None
+            if last_run is not None and 0 <= now - last_run < self.every * 0.9 * SECOND:
                 return False
-            gauges = Gauges(unit, now, self._tallies, standing(unit))
-            measured = [(rule, gauges.samples(rule)[:MOST_KEYS]) for rule in self._rules]
-            using = gauges.using
-        with store.begin() as unit:
-            mine = unit.reader(READER)
-            if mine is not None and (seen is None or mine.updated_at == seen.updated_at):
-                gauges = Gauges(unit, now, self._tallies, standing(unit))
-                gauges.using = using
-                self._step(unit, measured, gauges)
-                unit.move_reader(READER, mine.cursor)
+            readings = Readings(tx, now, self._counts, load_alerts(tx))
+            samples = [(rule, readings.samples(rule)[:MAX_KEYS]) for rule in self._rules]
+            kinds_with_dependencies = readings.kinds_with_dependencies
+        with store.begin() as tx:
+            reader = tx.lock_reader(READER)
+            if reader is None or last_run not in (None, reader.updated_at):
+                return False  # another worker was faster
+            readings = Readings(tx, now, self._counts, load_alerts(tx))
+            readings.kinds_with_dependencies = kinds_with_dependencies
+            self._evaluate(tx, samples, readings)
+            tx.advance_reader(READER, reader.cursor)
         return False
 
-    def _step(
-        self,
-        unit: Transaction,
-        measured: Sequence[tuple[AlertDefinition, Sequence[Sample]]],
-        gauges: Gauges,
-    ) -> None:
-        firing = {name: _firing(alerts.values()) for name, alerts in gauges.stood.items()}
-        sampled = {rule.name: samples for rule, samples in measured}
-        for rule in in_order([rule for rule, _ in measured]):
-            samples, stood = sampled[rule.name], gauges.stood.get(rule.name, {})
-            silence = stood.get(EVERYTHING)
-            silenced = silence is not None and (silence.until is None or silence.until > gauges.now)
-            written, changes = judged(
-                rule, samples, stood, gauges.now, silenced=silenced, firing=firing
+    def _evaluate(self, tx: Transaction, samples: Samples, readings: Readings) -> None:
+        firing = {name: _firing_keys(alerts.values()) for name, alerts in readings.alerts.items()}
+        samples_by_rule = {rule.name: rule_samples for rule, rule_samples in samples}
+        for rule in order_rules([rule for rule, _ in samples]):
+            stored = readings.alerts.get(rule.name, {})
+            written, changes = evaluate(
+                rule,
+                samples_by_rule[rule.name],
+                stored,
+                readings.now,
+                silenced=_is_silenced(stored, readings.now),
+                firing=firing,
             )
-            stands = {**stood, **{alert.key: alert for alert in written}}
-            firing[rule.name] = _firing(stands.values())
-            self._settle(unit, rule, stands, changes, gauges)
-        unit.forget_alerts(gauges.now - KEPT)
+            alerts = {**stored, **{alert.key: alert for alert in written}}
+            firing[rule.name] = _firing_keys(alerts.values())
+            self._apply(tx, rule, alerts, changes, readings)
+        tx.delete_old_alerts(readings.now - HISTORY)
 
-    def _settle(
+    def _apply(
         self,
-        unit: Transaction,
+        tx: Transaction,
         rule: AlertDefinition,
-        stands: Mapping[str, Alert],
+        alerts: Mapping[str, Alert],
         changes: Sequence[AlertChange],
-        gauges: Gauges,
+        readings: Readings,
     ) -> None:
-        """Act where it should, write what is new, tell what there is to tell."""
-        what = {change.alert.key: change.what for change in changes}
-        stood = gauges.stood.get(rule.name, {})
-        for key, alert in stands.items():
+        """Run the actions of a rule's alerts, then write changed alerts and their events."""
+        transitions = {change.alert.key: change.transition for change in changes}
+        stored = readings.alerts.get(rule.name, {})
+        for key, alert in alerts.items():
             if alert.state == SILENCED:
                 continue
-            now_is, did = alert, ""
-            if rule.action and (alert.state == FIRING or alert.acted):
-                now_is, did = self._acted(unit, rule, alert, gauges, fired=what.get(key) == "fired")
-            if now_is != stood.get(key):
-                unit.write_alert(to_row(now_is))
-            if key in what:
-                _write_alert_event(unit, rule, now_is, what[key], did, gauges.now)
+            transition = transitions.get(key)
+            result = ActionResult(alert)
+            if rule.action and (alert.state == FIRING or alert.action_state):
+                result = self._act(tx, rule, alert, readings, fired=transition == FIRED)
+            if result.alert != stored.get(key):
+                tx.write_alert(to_row(result.alert))
+            if transition is not None:
+                _write_alert_event(tx, rule, result, transition, readings.now)
 
-    def _acted(
-        self, unit: Transaction, rule: AlertDefinition, alert: Alert, gauges: Gauges, *, fired: bool
-    ) -> tuple[Alert, str]:
-        if not self._act:
-            return replace(
-                alert, acted={}, until=None
-            ), f"{rule.action}: not done, alerts.act is off"
-        deed = act(unit, rule, alert, gauges, fired=fired)
-        if deed.said:
+    def _act(
+        self,
+        tx: Transaction,
+        rule: AlertDefinition,
+        alert: Alert,
+        readings: Readings,
+        *,
+        fired: bool,
+    ) -> ActionResult:
+        if not self._actions_enabled:
+            inactive = replace(alert, action_state={}, until=None)
+            return ActionResult(inactive, f"none ({rule.action} is disabled by alerts.act)")
+        result = run_action(tx, rule, alert, readings, fired=fired)
+        if result.description:
+            fields = {
+                "rule": rule.name,
+                "key": alert.key,
+                "action": rule.action,
+                "did": result.description,
+            }
             log.warning(
-                "alert %s acts on %s: %s",
-                rule.name,
-                alert.key,
-                deed.said,
-                extra={
-                    "rule": rule.name,
-                    "key": alert.key,
-                    "action": rule.action,
-                    "did": deed.said,
-                },
+                "alert %s acts on %s: %s", rule.name, alert.key, result.description, extra=fields
             )
-        return deed.alert, deed.said
+        return result
+
+
+def _firing_keys(alerts: Iterable[Alert]) -> set[str]:
+    return {alert.key for alert in alerts if alert.state == FIRING}
+
+
+def _is_silenced(alerts: Mapping[str, Alert], now: Micros) -> bool:
+    silence = alerts.get(WHOLE_RULE)
+    return silence is not None and (silence.until is None or silence.until > now)
 
 
 def _write_alert_event(
-    unit: Transaction, rule: AlertDefinition, alert: Alert, what: str, did: str, now: Micros
+    tx: Transaction, rule: AlertDefinition, result: ActionResult, transition: str, now: Micros
 ) -> None:
-    fired = what == "fired"
-    news: dict[str, Any] = {
+    alert = result.alert
+    fired = transition == FIRED
+    reason = describe_alert(rule, alert)
+    data: dict[str, Any] = {
         "rule": rule.name,
         "key": alert.key,
         "value": round(alert.value, 6),
         "threshold": rule.above,
         "window": rule.window,
         "severity": rule.severity,
-        "reason": sentence(rule, alert),
+        "reason": reason,
         "evidence": dict(alert.evidence),
         "runbook": f"alert-{rule.anchor}",
     }
-    more = {
+    throttle = alert.action_state.get("reduced")
+    action_data = {
         "action": rule.action,
-        "did": did,
+        "did": result.description,
         "until": alert.until,
-        "limit": (alert.acted.get("reduced") or [None])[0],
+        "limit": throttle[0] if throttle else None,
     }
-    news |= {name: value for name, value in more.items() if value not in (None, "")}
-    kind = EventType.ALERT_FIRED if fired else EventType.ALERT_RESOLVED
-    unit.write_events([NewEvent(kind, actor=ALERT, data=news)])
-    log.log(
-        logging.WARNING if fired else logging.INFO,
-        "alert %s %s: %s",
-        rule.name,
-        what,
-        news["reason"],
-        extra={
-            "rule": rule.name,
-            "key": alert.key,
-            "value": alert.value,
-            "change": what,
-            "at": now,
-        },
-    )
+    data |= {name: value for name, value in action_data.items() if value not in (None, "")}
+    type_ = EventType.ALERT_FIRED if fired else EventType.ALERT_RESOLVED
+    tx.write_events([NewEvent(type_, actor=ALERT_ACTOR, data=data)])
+    level = logging.WARNING if fired else logging.INFO
+    fields = {
+        "rule": rule.name,
+        "key": alert.key,
+        "value": alert.value,
+        "change": transition,
+        "at": now,
+    }
+    log.log(level, "alert %s %s: %s", rule.name, transition, reason, extra=fields)
 
 
-def _firing(alerts: Iterable[Alert]) -> set[str]:
-    return {alert.key for alert in alerts if alert.state == FIRING}
+# --- Stored alerts ---
 
 
-def standing(unit: Transaction) -> Stood:
-    found: Stood = defaultdict(dict)
-    for row in unit.alerts():
+def load_alerts(tx: Transaction) -> AlertsByRule:
+    """Load all stored alerts, by rule and key."""
+    found: AlertsByRule = defaultdict(dict)
+    for row in tx.list_alerts():
         found[row.rule][row.key] = from_row(row)
     return found
 
 
 def from_row(row: AlertRow) -> Alert:
-    acted = json.loads(row.acted) if row.acted else {}
-    return Alert(*row[:6], json.loads(row.evidence), acted, row.until, row.actor, row.reason)
+    """Read an alert from its row."""
+    return Alert(
+        rule=row.rule,
+        key=row.key,
+        state=row.state,
+        since=row.since,
+        measured_at=row.seen_at,
+        value=row.value,
+        evidence=json.loads(row.evidence),
+        action_state=json.loads(row.acted) if row.acted else {},
+        until=row.until,
+        actor=row.actor,
+        reason=row.reason,
+    )
 
 
 def to_row(alert: Alert) -> AlertRow:
-    acted = json.dumps(dict(alert.acted), separators=(",", ":")) if alert.acted else ""
-    evidence = json.dumps(dict(alert.evidence), separators=(",", ":"))
+    """Return the row of an alert."""
+    action_state = ""
+    if alert.action_state:
+        action_state = json.dumps(dict(alert.action_state), separators=(",", ":"))
     return AlertRow(
-        alert.rule,
-        alert.key,
-        alert.state,
-        alert.since,
-        alert.seen_at,
-        alert.value,
-        evidence,
-        acted,
-        alert.until,
-        alert.actor,
-        alert.reason,
+        rule=alert.rule,
+        key=alert.key,
+        state=alert.state,
+        since=alert.since,
+        seen_at=alert.measured_at,
+        value=alert.value,
+        evidence=json.dumps(dict(alert.evidence), separators=(",", ":")),
+        acted=action_state,
+        until=alert.until,
+        actor=alert.actor,
+        reason=alert.reason,
     )
+
+
+# --- Actions: pause a queue, open a breaker ---
+
+ACTION_MINUTES = ACTION_DURATION // (60 * SECOND)
+
+
+class ActionResult(NamedTuple):
+    """An alert with the state of its action, and what the action did; empty: nothing new."""
+
+    alert: Alert
+    description: str = ""
+
+
+def run_action(
+    tx: Transaction, rule: AlertDefinition, alert: Alert, readings: Readings, *, fired: bool
+) -> ActionResult:
+    """Start or continue the action of one alert."""
+    if rule.action == "reduce":
+        return _reduce(tx, rule, alert, readings)
+    if alert.until is not None and alert.until <= readings.now:
+        alert = replace(alert, action_state={}, until=None)  # the action has expired
+    must_retry = alert.state == FIRING and alert.action_state.get("busy")
+    if not fired and not must_retry:
+        return ActionResult(alert)
+    gate = Gate(
+        KEYED_BY[rule.measure],
+        alert.key,
+        readings.now,
+        readings.now + ACTION_DURATION,
+        describe_alert(rule, alert),
+        ALERT_ACTOR,
+    )
+    if rule.action == "pause":
+        return _pause(tx, alert, gate)
+    return _open_breaker(tx, alert, gate)
+
+
+def _pause(tx: Transaction, alert: Alert, gate: Gate) -> ActionResult:
+    actor = _closed_by(tx, gate)
+    if actor is not None:
+        inactive = replace(alert, action_state={}, until=None)
+        return ActionResult(inactive, f"none (already paused by {actor})")
+    gates.pause_queue(tx, gate)
+    state = {"action": "pause", "scope": "queue"}
+    paused = replace(alert, action_state=state, until=gate.until)
+    return ActionResult(paused, f"paused for {ACTION_MINUTES} min")
+
+
+def _open_breaker(tx: Transaction, alert: Alert, gate: Gate) -> ActionResult:
+    inactive = replace(alert, action_state={}, until=None)
+    actor = _closed_by(tx, gate)
+    if actor is not None:
+        return ActionResult(inactive, f"none (already on hold by {actor})")
+    row = tx.lock_guard(("dependency", gate.key))
+    if row is None:  # a worker holds its lock: try again in the next run
+        return ActionResult(replace(inactive, action_state={"busy": True}))
+    configs = merge_breaker_configs(load_active_manifests(tx, gate.since))
+    observer = DependencyObserver(declared_elsewhere=configs)
+    dependencies.open_dependency(tx, observer, row, load_guard(row.body), gate)
+    state = {"action": "open", "scope": "dependency"}
+    opened = replace(alert, action_state=state, until=gate.until)
+    return ActionResult(opened, f"on hold for {ACTION_MINUTES} min")
+
+
+def _closed_by(tx: Transaction, gate: Gate) -> str | None:
+    """Return who has already closed the gate. The alert's end, perhaps earlier, must not win."""
+    for other in tx.list_gates():
+        is_same = (other.scope, other.key) == (gate.scope, gate.key)
+        if is_same and is_closed(other, gate.since) and other.actor != ALERT_ACTOR:
+            return other.actor
+    return None
+
+
+# --- Action: reduce the concurrency ---
+
+RENEW_INTERVAL = 60 * SECOND  # the end of a limit is moved at most this often
+MAX_COUNTING_MINUTES = 12 * 60  # counters of single minutes are merged into hours after a day
+_RUN_TIME = DurationMeasure("run", "queue")
+
+
+def _reduce(
+    tx: Transaction, rule: AlertDefinition, alert: Alert, readings: Readings
+) -> ActionResult:
+    """Adapt the concurrency to the share of failures since the last run."""
+    scope = KEYED_BY[rule.measure]
+    key = (scope, alert.key)
+    now = readings.now
+    before = UNTHROTTLED
+    if "reduced" in alert.action_state:
+        before = ThrottleState(*alert.action_state["reduced"])
+    if before.limit is None and alert.state != FIRING:
+        if not alert.action_state:
+            return ActionResult(alert)
+        return ActionResult(replace(alert, action_state={}, until=None))
+    manual = _manual_limit(tx, key, now)
+    if manual is not None:
+        return _yield_to_manual_limit(alert, scope, manual)
+    start_minute, counted = _counted_so_far(alert, now)
+    total = _count_since(tx, rule, alert.key, start_minute, readings)
+    recent = _count_recent(alert, before, total, counted)
+    load = DependencyLoad(
+        max_concurrency=_max_concurrency(tx, key, now),
+        running=count_running(tx.count_running())[key],
+        duration=_run_time(readings, key),
+    )
+    config = ThrottleConfig(rule.above, rule.clear_at)
+    after, reason = update_throttle(before, recent.bad, recent.total, load, now, config)
+    description = _apply_throttle(tx, key, before, after, reason or "", now)
+    state: dict[str, Any] = {}
+    if after != UNTHROTTLED:
+        state = {
+            "scope": scope,
+            "action": "reduce",
+            "reduced": list(after),
+            "since": start_minute,
+            "counted": list(total),
+        }
+    until = None if after.limit is None else after.until or None
+    return ActionResult(replace(alert, action_state=state, until=until), description)
+
+
+def _manual_limit(tx: Transaction, key: LimitKey, now: Micros) -> LimitRow | None:
+    """Return the limit that a person has set. It wins over the alert."""
+    row = _find_limit(tx, key)
+    if row is None or row.actor == ALERT_ACTOR or not is_limit_active(row, now):
+        return None
+    return row
+
+
+def _find_limit(tx: Transaction, key: LimitKey) -> LimitRow | None:
+    for row in tx.list_limits():
+        if row[:2] == key:
+            return row
+    return None
+
+
+def _yield_to_manual_limit(alert: Alert, scope: str, manual: LimitRow) -> ActionResult:
+    was_reported = alert.action_state.get("manual_limit_by") == manual.actor
+    state = {"scope": scope, "manual_limit_by": manual.actor}
+    inactive = replace(alert, action_state=state, until=None)
+    if was_reported:
+        return ActionResult(inactive)
+    actor = manual.actor or "an unknown user"
+    return ActionResult(inactive, f"none (limit set by {actor} stays in effect)")
+
+
+def _counted_so_far(alert: Alert, now: Micros) -> tuple[int, FailedOfTotal]:
+    """Return the minute from which calls are counted, and how many were counted already."""
+    minute = now // MINUTE
+    state = alert.action_state
+    if "counted" in state and minute - state["since"] < MAX_COUNTING_MINUTES:
+        return state["since"], FailedOfTotal(*state["counted"])
+    return minute, FailedOfTotal(0, 0)
+
+
+def _count_since(
+    tx: Transaction, rule: AlertDefinition, key: str, start_minute: int, readings: Readings
+) -> FailedOfTotal:
+    measure = SHARES[rule.measure]
+    counts = read_counts(tx.sum_stats([measure.name], start_minute * MINUTE))
+    if measure.by == "queue":
+        # Kinds with dependencies are throttled by the guards of their dependencies.
+        others = readings.kinds_with_dependencies
+        counts = [count for count in counts if count.labels.get("kind") not in others]
+    return count_failed(counts, measure).get(key, FailedOfTotal(0, 0))
+
+
+def _count_recent(
+    alert: Alert, before: ThrottleState, total: FailedOfTotal, counted: FailedOfTotal
+) -> FailedOfTotal:
+    """Return the calls since the last run; in the first run those that made the alert fire."""
+    if before == UNTHROTTLED and "counted" not in alert.action_state:
+        evidence = alert.evidence
+        return FailedOfTotal(int(evidence.get("bad", 0)), int(evidence.get("of", 0)))
+    bad = total.bad - counted.bad
+    all_calls = total.total - counted.total
+    return FailedOfTotal(max(0, bad), max(0, all_calls))
+
+
+def _apply_throttle(
+    tx: Transaction,
+    key: LimitKey,
+    before: ThrottleState,
+    after: ThrottleState,
+    reason: str,
+    now: Micros,
+) -> str:
+    """Write the new limit if it changed. Return what was done; empty: nothing new."""
+    if after.limit is None:
+        if before.limit is None:
+            return ""
+        return _remove_limit(tx, key, reason or "no calls for a while")
+    if after.limit != before.limit:
+        seconds = (after.until - now) / SECOND
+        change = LimitChange(after.limit, until=seconds, reason=reason)
+        _write_limit_event(tx, key, set_limit(tx, key, change, ALERT_ACTOR))
+        return reason
+    if after.until - before.until >= RENEW_INTERVAL:
+        row = _find_limit(tx, key)
+        if row is not None and row.actor == ALERT_ACTOR:
+            tx.set_limit(row._replace(until=after.until))
+    return ""
+
+
+def _remove_limit(tx: Transaction, key: LimitKey, reason: str) -> str:
+    row = _find_limit(tx, key)
+    if row is not None and row.actor == ALERT_ACTOR:
+        data = clear_limit(tx, key, reason)
+        if data is not None:
+            _write_limit_event(tx, key, data)
+    return reason
+
+
+def _write_limit_event(tx: Transaction, key: LimitKey, data: Mapping[str, Any]) -> None:
+    scope, name = key
+    if scope == "queue":
+        gates.write_queue_event(tx, EventType.QUEUE_CHANGED, name, ALERT_ACTOR, data)
+    else:
+        dependencies.write_dependency_event(
+            tx, EventType.DEPENDENCY_CHANGED, name, ALERT_ACTOR, data
+        )
+
+
+def _max_concurrency(tx: Transaction, key: LimitKey, now: Micros) -> int | None:
+    """Return the declared limit, or the slots of all workers that serve the key."""
+    scope, name = key
+    limit = load_declared_limits(tx, now).get(key)
+    if limit is not None and limit.concurrency is not None:
+        return limit.concurrency
+    workers = tx.list_workers(closed=False)
+    if scope == "queue":
+        workers = [worker for worker in workers if _serves_queue(worker, name)]
+    return sum(worker.concurrency for worker in workers) or None
+
+
+def _serves_queue(worker: WorkerRow, queue: str) -> bool:
+    return worker.queues in {"", "[]"} or f'"{queue}"' in worker.queues
+
+
+def _run_time(readings: Readings, key: LimitKey) -> Micros:
+    """Return how long an attempt of a queue takes: a change shows its effect only after that."""
+    scope, name = key
+    if scope != "queue":
+        return 0
+    counts = readings.counts.load(readings.tx, RUN_TIME_WINDOW, readings.now)
+    for sample in _RUN_TIME.samples(counts):
+        if sample.key == name:
+            return round(sample.value * SECOND)
+    return 0

@@ -1,7 +1,7 @@
-"""The built-in alerts, as data, and how settings change them or add others.
+"""Measures of alerts: shares, counts, durations and costs; and the built-in rules.
 
-Shares instead of numbers, a window, a least volume: what five specifications asked for, corrected so that ten jobs a
-second and one a minute are judged alike. Budgets are burnt at two speeds: fast enough to wake somebody, or slowly.
+Rules use shares, a window and a minimum volume, so that they work for ten jobs a second and for
+one a minute. Error budgets have a fast rule, which pages, and slow ones. Pure.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mulligan.alerts.rules import GAUGES, AlertDefinition, Sample
 
-# What alerts look at, from numbers that were counted: shares of what ended, counts, durations, costs. Pure.
+# --- Measures of counters ---
 
-THEIRS = frozenset({"invalid_input", "cancelled"})  # classes that are no fault of the system
+USER_CAUSED = frozenset({"invalid_input", "cancelled"})  # classes that are no fault of the system
 FAILED = frozenset({"retry", "dead", "lost"})
-TRIED = frozenset({"succeeded", *FAILED})
-SHARE = 0.95
+ATTEMPTED = frozenset({"succeeded", *FAILED})
+DURATION_QUANTILE = 0.95
 
 Labels = Mapping[str, str]
+Predicate = Callable[[Labels], bool]
 
 
 class StatCount(NamedTuple):
-    """Of one name and one set of labels, in one window."""
+    """Sum of one counter with one set of labels, in one window."""
 
     name: str
     labels: Labels
@@ -35,162 +36,206 @@ class StatCount(NamedTuple):
 
 
 def read_counts(rows: Iterable[tuple[str, str, int, float]]) -> list[StatCount]:
-    """(name, labels as JSON, n, total)."""
+    """Read stored counters: (name, labels as JSON, n, total)."""
     return [StatCount(name, json.loads(labels), n, total) for name, labels, n, total in rows]
 
 
-class Portion(NamedTuple):
-    """How many of how many."""
+class Measure(Protocol):
+    """Computes one sample per key from counters."""
+
+    def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
+        """Yield the samples of all keys."""
+        ...
+
+
+class FailedOfTotal(NamedTuple):
+    """How many of how many were bad."""
 
     bad: int
-    of: int
+    total: int
 
 
-def portions(counts: Iterable[StatCount], share: ShareMeasure) -> dict[str, Portion]:
-    """By key."""
+def count_failed(counts: Iterable[StatCount], measure: ShareMeasure) -> dict[str, FailedOfTotal]:
+    """Return bad and total counts by key."""
     bad: defaultdict[str, int] = defaultdict(int)
-    every: defaultdict[str, int] = defaultdict(int)
+    total: defaultdict[str, int] = defaultdict(int)
     for count in counts:
-        if count.name == share.name and share.of(count.labels):
-            key = count.labels.get(share.by, "") if share.by else ""
-            every[key] += count.n
-            bad[key] += count.n if share.bad(count.labels) else 0
-    return {key: Portion(bad[key], every[key]) for key in every}
+        if count.name == measure.name and measure.counts(count.labels):
+            key = _key(count, measure.by)
+            total[key] += count.n
+            if measure.is_bad(count.labels):
+                bad[key] += count.n
+    return {key: FailedOfTotal(bad[key], total[key]) for key in total}
+
+
+def _key(count: StatCount, label: str) -> str:
+    return count.labels.get(label, "") if label else ""
 
 
 class ShareMeasure(NamedTuple):
-    name: str  # of the counts
-    by: str  # the label that makes the key; empty: one for all
-    bad: Callable[[Labels], bool]
-    of: Callable[[Labels], bool]
-    least_of_all: bool = False  # the least volume is of all, not of the bad ones
+    """Share of bad events among those that count."""
+
+    name: str  # of the counter
+    by: str  # label that is the key; empty: one key for all
+    is_bad: Predicate
+    counts: Predicate
+    least_of_all: bool = False  # the minimum volume refers to all events, not to bad ones
 
     def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
-        for key, (bad, of) in portions(counts, self).items():
-            if of:
-                yield Sample(
-                    key, bad / of, of if self.least_of_all else bad, {"bad": bad, "of": of}
-                )
+        """Yield the share of each key."""
+        for key, (bad, total) in count_failed(counts, self).items():
+            if total:
+                volume = total if self.least_of_all else bad
+                yield Sample(key, bad / total, volume, {"bad": bad, "of": total})
 
 
-class Number(NamedTuple):
+class CountMeasure(NamedTuple):
+    """Number of events."""
+
     name: str
     by: str
-    which: Callable[[Labels], bool]
+    counts: Predicate
 
     def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
+        """Yield the count of each key; without keys, also a count of 0."""
         found: defaultdict[str, int] = defaultdict(int)
         if not self.by:
-            found[""] = 0  # none is a number too
+            found[""] = 0
         for count in counts:
-            if count.name == self.name and self.which(count.labels):
-                found[count.labels.get(self.by, "") if self.by else ""] += count.n
+            if count.name == self.name and self.counts(count.labels):
+                found[_key(count, self.by)] += count.n
         for key, n in found.items():
             yield Sample(key, float(n), n, {"count": n})
 
 
-class Duration(NamedTuple):
-    """The time that 19 of 20 need, from a histogram, as Prometheus reads one."""
+class DurationMeasure(NamedTuple):
+    """95th percentile of a histogram, computed like Prometheus does."""
 
     name: str
     by: str
 
     def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
+        """Yield the duration of each key, in seconds."""
         found: defaultdict[str, defaultdict[float, int]] = defaultdict(lambda: defaultdict(int))
         for count in counts:
             if count.name == self.name:
-                found[count.labels.get(self.by, "")][float(count.labels.get("le", "inf"))] += (
-                    count.n
-                )
+                upper_bound = float(count.labels.get("le", "inf"))
+                found[_key(count, self.by)][upper_bound] += count.n
         for key, buckets in found.items():
-            yield Sample(
-                key, quantile(buckets), sum(buckets.values()), {"attempts": sum(buckets.values())}
-            )
+            attempts = sum(buckets.values())
+            yield Sample(key, histogram_quantile(buckets), attempts, {"attempts": attempts})
 
 
-def quantile(buckets: Mapping[float, int], share: float = SHARE) -> float:
-    whole = sum(buckets.values())
-    rank, below, lower = whole * share, 0.0, 0.0
-    for bound in sorted(buckets):
-        n = buckets[bound]
+def histogram_quantile(buckets: Mapping[float, int], share: float = DURATION_QUANTILE) -> float:
+    """Return a quantile by linear interpolation within its bucket. Keys are upper bounds."""
+    rank = sum(buckets.values()) * share
+    below = 0.0
+    lower_bound = 0.0
+    for upper_bound in sorted(buckets):
+        n = buckets[upper_bound]
         if below + n >= rank:
-            return lower if bound == float("inf") else lower + (bound - lower) * (rank - below) / n
-        below, lower = below + n, bound
-    return lower
+            if upper_bound == float("inf"):
+                return lower_bound
+            return lower_bound + (upper_bound - lower_bound) * (rank - below) / n
+        below += n
+        lower_bound = upper_bound
+    return lower_bound
 
 
-class RetryRatio(NamedTuple):
-    """Retries for each first try."""
+class RetryRatioMeasure(NamedTuple):
+    """Retries per first attempt."""
 
     def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
-        tries = [
-            count
-            for count in counts
-            if count.name == "verdicts" and count.labels.get("outcome") in TRIED
-        ]
-        first = sum(count.n for count in tries if count.labels.get("nth") == "first")
-        again = sum(count.n for count in tries) - first
+        """Yield one ratio for all jobs."""
+        first = 0
+        retries = 0
+        for count in counts:
+            if count.name != "verdicts" or count.labels.get("outcome") not in ATTEMPTED:
+                continue
+            if count.labels.get("nth") == "first":
+                first += count.n
+            else:
+                retries += count.n
         if first:
-            yield Sample("", again / first, first + again, {"retries": again, "first": first})
+            evidence = {"retries": retries, "first": first}
+            yield Sample("", retries / first, first + retries, evidence)
 
 
-class RetryCost(NamedTuple):
-    """What retries cost, for each job that was enqueued."""
+class RetryCostMeasure(NamedTuple):
+    """Cost of retries per enqueued job."""
 
     def samples(self, counts: list[StatCount]) -> Iterator[Sample]:
-        cost = sum(c.total for c in counts if c.name == "cost" and c.labels.get("nth") == "retry")
-        jobs = sum(c.n for c in counts if c.name == "enqueued")
+        """Yield one cost for all jobs."""
+        cost = 0.0
+        jobs = 0
+        for count in counts:
+            if count.name == "cost" and count.labels.get("nth") == "retry":
+                cost += count.total
+            elif count.name == "enqueued":
+                jobs += count.n
         if jobs:
             yield Sample("", cost / jobs, jobs, {"cost": round(cost, 6), "jobs": jobs})
 
 
-def _dead(labels: Labels) -> bool:
-    return labels.get("state") == "dead" and labels.get("class") not in THEIRS
+def _is_dead(labels: Labels) -> bool:
+    return labels.get("state") == "dead" and labels.get("class") not in USER_CAUSED
 
 
-def _ended(labels: Labels) -> bool:
-    """What was refused for its input says nothing about the system, so it is in neither number."""
-    return labels.get("state") != "cancelled" and labels.get("class") not in THEIRS
+def _has_ended(labels: Labels) -> bool:
+    """Return whether a job counts. Refused input says nothing about the system."""
+    return labels.get("state") != "cancelled" and labels.get("class") not in USER_CAUSED
 
 
-def _failed(labels: Labels) -> bool:
-    return labels.get("outcome") in FAILED and labels.get("class") not in THEIRS
+def _has_failed(labels: Labels) -> bool:
+    return labels.get("outcome") in FAILED and labels.get("class") not in USER_CAUSED
 
 
-def _tried(labels: Labels) -> bool:
-    return labels.get("outcome") in TRIED and labels.get("class") not in THEIRS
+def _was_attempted(labels: Labels) -> bool:
+    return labels.get("outcome") in ATTEMPTED and labels.get("class") not in USER_CAUSED
 
 
-def _limited(labels: Labels) -> bool:
+def _is_rate_limited(labels: Labels) -> bool:
     return labels.get("class") == "rate_limited"
 
 
-MEASURES: dict[str, Any] = {
-    "dead_share": ShareMeasure("finished", "", _dead, _ended),
-    "dead_share_by_kind": ShareMeasure("ends", "kind", _dead, _ended),
-    "dead_share_by_queue": ShareMeasure("ends", "queue", _dead, _ended),
-    "failed_share": ShareMeasure("attempts", "kind", _failed, _tried),
-    "failed_share_by_queue": ShareMeasure("attempts", "queue", _failed, _tried),
-    "failed_share_by_dependency": ShareMeasure("calls", "dependency", _failed, _tried),
-    "rate_limited_share": ShareMeasure("calls", "dependency", _limited, _tried, least_of_all=True),
+def _is_unknown(labels: Labels) -> bool:
+    return labels.get("class") == "unknown"
+
+
+def _is_restart(labels: Labels) -> bool:
+    return labels.get("what") in {"lost", "runner_died"}
+
+
+SHARES = {
+    "dead_share": ShareMeasure("finished", "", _is_dead, _has_ended),
+    "dead_share_by_kind": ShareMeasure("ends", "kind", _is_dead, _has_ended),
+    "dead_share_by_queue": ShareMeasure("ends", "queue", _is_dead, _has_ended),
+    "failed_share": ShareMeasure("attempts", "kind", _has_failed, _was_attempted),
+    "failed_share_by_queue": ShareMeasure("attempts", "queue", _has_failed, _was_attempted),
+    "failed_share_by_dependency": ShareMeasure("calls", "dependency", _has_failed, _was_attempted),
+    "rate_limited_share": ShareMeasure(
+        "calls", "dependency", _is_rate_limited, _was_attempted, least_of_all=True
+    ),
     "rate_limited_share_by_queue": ShareMeasure(
-        "attempts", "queue", _limited, _tried, least_of_all=True
+        "attempts", "queue", _is_rate_limited, _was_attempted, least_of_all=True
     ),
-    "unknown_share": ShareMeasure(
-        "verdicts", "", lambda labels: labels.get("class") == "unknown", _failed
-    ),
-    "dead": Number("finished", "", _dead),
-    "dead_by_kind": Number("ends", "kind", _dead),
-    "duration_p95": Duration("run", "kind"),
-    "restarts": Number("workers", "", lambda labels: labels.get("what") in {"lost", "runner_died"}),
-    "retry_ratio": RetryRatio(),
-    "retry_cost": RetryCost(),
+    "unknown_share": ShareMeasure("verdicts", "", _is_unknown, _has_failed),
 }
-_SEVERAL = {
+MEASURES: dict[str, Measure] = {
+    **SHARES,
+    "dead": CountMeasure("finished", "", _is_dead),
+    "dead_by_kind": CountMeasure("ends", "kind", _is_dead),
+    "duration_p95": DurationMeasure("run", "kind"),
+    "restarts": CountMeasure("workers", "", _is_restart),
+    "retry_ratio": RetryRatioMeasure(),
+    "retry_cost": RetryCostMeasure(),
+}
+_OTHER_COUNTERS = {
     "retry_ratio": ("verdicts",),
     "retry_cost": ("cost", "enqueued"),
     "dead_jump": ("finished",),
 }
+# What the key of a measure is, where an action needs to know it.
 KEYED_BY = {
     "dead_share_by_queue": "queue",
     "failed_share_by_queue": "queue",
@@ -202,26 +247,40 @@ KEYED_BY = {
 }
 
 
-def names_of(measure: str) -> tuple[str, ...]:
-    """Which counts a measure needs; of what stands now none."""
-    if measure in _SEVERAL:
-        return _SEVERAL[measure]
-    return (MEASURES[measure].name,) if measure in MEASURES else ()
+def counter_names(measure: str) -> tuple[str, ...]:
+    """Return the counters that a measure needs; none for a gauge."""
+    if measure in _OTHER_COUNTERS:
+        return _OTHER_COUNTERS[measure]
+    found = MEASURES.get(measure)
+    if isinstance(found, ShareMeasure | CountMeasure | DurationMeasure):
+        return (found.name,)
+    return ()
 
 
-def jump(now: list[StatCount], before: list[StatCount], window: float, span: float) -> list[Sample]:
-    """How many times more died in the last `window` than in as long a time of the `span` before it."""
-    dead = sum(c.n for c in now if c.name == "finished" and _dead(c.labels))
-    past = sum(c.n for c in before if c.name == "finished" and _dead(c.labels)) - dead
-    usual = max(1.0, past * window / max(1.0, span - window))
+def measure_death_rate(
+    recent: list[StatCount], past: list[StatCount], window: float, span: float
+) -> list[Sample]:
+    """Return how many times more jobs died in the last `window` than usual.
+
+    The usual rate is that of the `span` before, whose counts `past` include the window's.
+    """
+    dead = _count_dead(recent)
+    dead_before = _count_dead(past) - dead
+    usual = max(1.0, dead_before * window / max(1.0, span - window))
     return [Sample("", dead / usual, dead, {"dead": dead, "usual": round(usual, 2)})]
 
 
-# The built-in alerts, as data, and how settings change them or add others.
+def _count_dead(counts: list[StatCount]) -> int:
+    return sum(count.n for count in counts if count.name == "finished" and _is_dead(count.labels))
 
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+
+# --- The built-in rules ---
+
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86_400.0
 GROUPS = frozenset({"new_group", "new_unknown_group"})
-KNOWN = frozenset({*MEASURES, *GAUGES, *GROUPS, "dead_jump"})
+KNOWN_MEASURES = frozenset({*MEASURES, *GAUGES, *GROUPS, "dead_jump"})
 ACTIONS = {"reduce": ("queue", "dependency"), "open": ("dependency",), "pause": ("queue",)}
 SEVERITIES = ("page", "ticket", "info")
 
@@ -230,7 +289,7 @@ BUILTIN = (
         "failures_fast",
         "dead_share",
         0.288,
-        "{} of the jobs died: in two days a month's budget",
+        "{} of jobs died; a month's error budget lasts two days",
         window=HOUR,
         and_window=5 * MINUTE,
         least=10,
@@ -240,7 +299,7 @@ BUILTIN = (
         "failures_steady",
         "dead_share",
         0.12,
-        "{} of the jobs died: in five days a month's budget",
+        "{} of jobs died; a month's error budget lasts five days",
         window=6 * HOUR,
         and_window=30 * MINUTE,
         least=10,
@@ -251,7 +310,7 @@ BUILTIN = (
         "failures_slow",
         "dead_share",
         0.02,
-        "{} of the jobs died, more than the goal allows",
+        "{} of jobs died, more than the goal allows",
         window=3 * DAY,
         and_window=6 * HOUR,
         least=10,
@@ -261,7 +320,7 @@ BUILTIN = (
         "failure_share",
         "failed_share",
         0.05,
-        "{} of its attempts failed",
+        "{} of attempts failed",
         window=5 * MINUTE,
         least=10,
         clear=0.02,
@@ -280,7 +339,7 @@ BUILTIN = (
         "failure_spike",
         "dead_jump",
         5,
-        "{} times as many jobs died as usual",
+        "Deaths are {} the usual rate",
         window=5 * MINUTE,
         least=10,
         clear=2,
@@ -291,7 +350,7 @@ BUILTIN = (
         "rate_limited",
         "rate_limited_share",
         0.05,
-        "{} of its calls were told to slow down; its guard lets fewer go",
+        "{} of calls were rate limited; the concurrency is being reduced",
         window=5 * MINUTE,
         least=20,
         clear=0.01,
@@ -300,7 +359,7 @@ BUILTIN = (
         "rate_limited_queue",
         "rate_limited_share_by_queue",
         0.05,
-        "{} of its attempts were told to slow down",
+        "{} of attempts were rate limited",
         window=5 * MINUTE,
         least=20,
         clear=0.01,
@@ -310,7 +369,7 @@ BUILTIN = (
         "queue_ageing",
         "queue_age",
         5 * MINUTE,
-        "its oldest due job has waited {}",
+        "oldest due job has waited {}",
         least=100,
         for_=5 * MINUTE,
     ),
@@ -318,7 +377,7 @@ BUILTIN = (
         "slow_jobs",
         "duration_p95",
         4 * MINUTE,
-        "one attempt of 20 takes over {}",
+        "1 of 20 attempts takes longer than {}",
         window=15 * MINUTE,
         least=20,
     ),
@@ -326,27 +385,25 @@ BUILTIN = (
         "worker_restarts", "restarts", 3, "{} workers or runners died", window=HOUR, clear=1
     ),
     AlertDefinition(
-        "breaker_open", "breaker_open", 10 * MINUTE, "its jobs have been held for {}", clear=0
+        "breaker_open", "breaker_open", 10 * MINUTE, "jobs have been on hold for {}", clear=0
     ),
-    AlertDefinition(
-        "no_heartbeat", "heartbeat_age", MINUTE, "it has not renewed its lease for {}", clear=30
-    ),
+    AlertDefinition("no_heartbeat", "heartbeat_age", MINUTE, "no heartbeat for {}", clear=30),
     AlertDefinition(
         "no_worker",
         "unserved",
         MINUTE,
-        "no worker runs it, and a job has waited {}",
+        "no worker runs this kind; the oldest job has waited {}",
         clear=0,
         severity="page",
     ),
     AlertDefinition(
-        "retry_cost", "retry_cost", 0.10, "retries cost {} for each job", window=DAY, least=20
+        "retry_cost", "retry_cost", 0.10, "retries cost {} per job", window=DAY, least=20
     ),
     AlertDefinition(
         "retry_ratio",
         "retry_ratio",
         0.2,
-        "retries are {} of first tries",
+        "retry ratio {}",
         window=5 * MINUTE,
         least=50,
         clear=0.1,
@@ -355,7 +412,7 @@ BUILTIN = (
         "unknown_share",
         "unknown_share",
         0.1,
-        "{} of the failures no rule knows",
+        "{} of failures match no rule",
         window=HOUR,
         least=20,
         unless="unknown_error",
@@ -364,7 +421,7 @@ BUILTIN = (
         "unknown_error",
         "new_unknown_group",
         0,
-        "{} jobs died of a cause that was never seen and that no rule knows",
+        "{} jobs died of a new failure that matches no rule",
         window=10 * MINUTE,
         once=True,
         unless="new_failure",
@@ -373,7 +430,7 @@ BUILTIN = (
         "new_failure",
         "new_group",
         9,
-        "{} jobs died of a cause that was never seen",
+        "{} jobs died of a new failure",
         window=10 * MINUTE,
         once=True,
         severity="page",
@@ -382,108 +439,131 @@ BUILTIN = (
         "reduced_to_one",
         "at_floor",
         0,
-        "one at a time, and that is not enough",
+        "reduced to one job at a time and still rate limited",
         for_=15 * MINUTE,
         severity="page",
     ),
 )
 
 
-class BadRule(ValueError):
-    """Said to whoever wrote the settings."""
+# --- Reading rules from the settings ---
+
+
+class InvalidAlertRule(ValueError):
+    """A rule in the settings is invalid. The message names the rule and the field."""
 
 
 _FIELDS = {("for" if one.name == "for_" else one.name): one for one in fields(AlertDefinition)}
-_SECONDS = frozenset({"window", "and_window", "for", "above", "least", "clear"})
+_FLAGS = frozenset({"once", "enabled"})
+_NUMBERS = frozenset({"window", "and_window", "for", "above", "least", "clear"})
+_WINDOWS = frozenset({"window", "and_window"})
+MIN_WINDOW = 60.0
+MAX_NUMBER = 30 * DAY
+MAX_TEXT = 200  # characters
 
 
-def rules_of(said: Sequence[Mapping[str, Any]]) -> tuple[AlertDefinition, ...]:
-    """The built-in rules as settings have changed them, then those they add. BadRule: what is wrong, and where."""
+def parse_rules(settings: Sequence[Mapping[str, Any]]) -> tuple[AlertDefinition, ...]:
+    """Return the built-in rules as changed by `alerts.rules`, then the rules that it adds.
+
+    Raises `InvalidAlertRule`.
+    """
     rules = {rule.name: rule for rule in BUILTIN}
-    for place, one in enumerate(said):
-        name = one.get("name")
+    for index, entry in enumerate(settings):
+        name = entry.get("name")
         if not isinstance(name, str) or not name:
-            message = f"alerts.rules[{place}]: say its name"
-            raise BadRule(message)
-        rules[name] = _changed(rules.get(name), name, one)
+            message = f"alerts.rules[{index}]: name is missing"
+            raise InvalidAlertRule(message)
+        rules[name] = _apply_entry(rules.get(name), name, entry)
     return tuple(rules.values())
 
 
-def _changed(known: AlertDefinition | None, name: str, said: Mapping[str, Any]) -> AlertDefinition:
+def _apply_entry(
+    known: AlertDefinition | None, name: str, entry: Mapping[str, Any]
+) -> AlertDefinition:
     where = f"alerts.rules {name!r}"
-    values = {
-        _field(where, key): _value(where, key, value)
-        for key, value in said.items()
-        if key != "name"
-    }
+    values = {}
+    for key, value in entry.items():
+        if key != "name":
+            field_name = _field_name(where, key)
+            values[field_name] = _check_value(where, key, value)
     if known is None:
-        known = _new(where, name, values)
+        known = _build_rule(where, name, values)
     rule = replace(known, **values)
-    _check(where, rule)
+    _check_rule(where, rule)
     return rule
 
 
-def _new(where: str, name: str, values: Mapping[str, Any]) -> AlertDefinition:
+def _build_rule(where: str, name: str, values: Mapping[str, Any]) -> AlertDefinition:
     missing = [key for key in ("measure", "above") if key not in values]
     if missing:
-        near = difflib.get_close_matches(name, [rule.name for rule in BUILTIN], n=1)
-        hint = f"; did you mean the built-in {near[0]!r}?" if near else ""
-        message = f"{where}: a rule of your own needs {' and '.join(missing)}{hint}"
-        raise BadRule(message)
+        message = f"{where}: a new rule needs {' and '.join(missing)}."
+        similar = difflib.get_close_matches(name, [rule.name for rule in BUILTIN], n=1)
+        if similar:
+            message = f"{message} Did you mean the built-in rule {similar[0]!r}?"
+        raise InvalidAlertRule(message)
     return AlertDefinition(name, values["measure"], values["above"], f"{values['measure']} is {{}}")
 
 
-def _field(where: str, key: str) -> str:
+def _field_name(where: str, key: str) -> str:
     if key not in _FIELDS:
-        near = difflib.get_close_matches(key, list(_FIELDS), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_FIELDS)}"
-        message = f"{where}: no such field {key!r}; {hint}"
-        raise BadRule(message)
+        message = f"{where}: unknown field {key!r}. {_suggest(key, list(_FIELDS), 'Fields')}"
+        raise InvalidAlertRule(message)
     return _FIELDS[key].name
 
 
-def _value(where: str, key: str, value: Any) -> Any:
-    if key in {"once", "enabled"}:
+def _suggest(name: str, known: Sequence[str], label: str) -> str:
+    similar = difflib.get_close_matches(name, known, n=1)
+    if similar:
+        return f"Did you mean {similar[0]!r}?"
+    return f"{label}: {', '.join(known)}."
+
+
+def _check_value(where: str, key: str, value: Any) -> Any:
+    if key in _FLAGS:
         if not isinstance(value, bool):
-            message = f"{where}: {key} must be true or false, not {value!r:.80}"
-            raise BadRule(message)
+            message = f"{where}: invalid {key}={value!r:.80}. Use true or false."
+            raise InvalidAlertRule(message)
         return value
-    if key in _SECONDS:
-        return _number(where, key, value)
-    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
-        message = f"{where}: {key} must be a text of one line, not {value!r:.80}"
-        raise BadRule(message)
+    if key in _NUMBERS:
+        return _check_number(where, key, value)
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
+        message = (
+            f"{where}: invalid {key}={value!r:.80}. Use one line of at most {MAX_TEXT} characters."
+        )
+        raise InvalidAlertRule(message)
     return value
 
 
-def _number(where: str, key: str, value: Any) -> float:
-    least = 0.0 if key not in {"window", "and_window"} else 60.0
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not least <= value <= 30 * DAY
-    ):
-        of = "seconds" if key in {"window", "and_window", "for"} else "a number"
-        message = f"{where}: {key} must be {of} from {least:g} to {30 * DAY:g}, not {value!r:.80}"
-        raise BadRule(message)
+def _check_number(where: str, key: str, value: Any) -> float:
+    least = MIN_WINDOW if key in _WINDOWS else 0.0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= MAX_NUMBER:
+        unit = "seconds" if key in {*_WINDOWS, "for"} else "a number"
+        message = (
+            f"{where}: invalid {key}={value!r:.80}. "
+            f"Use {unit} from {least:.0f} to {MAX_NUMBER:,.0f}."
+        )
+        raise InvalidAlertRule(message)
     return float(value)
 
 
-def _check(where: str, rule: AlertDefinition) -> None:
-    if rule.measure not in KNOWN:
-        near = difflib.get_close_matches(rule.measure, sorted(KNOWN), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(KNOWN))}"
-        message = f"{where}: no such measure {rule.measure!r}; {hint}"
-        raise BadRule(message)
+def _check_rule(where: str, rule: AlertDefinition) -> None:
+    if rule.measure not in KNOWN_MEASURES:
+        hint = _suggest(rule.measure, sorted(KNOWN_MEASURES), "Measures")
+        message = f"{where}: unknown measure {rule.measure!r}. {hint}"
+        raise InvalidAlertRule(message)
     if rule.severity not in SEVERITIES:
-        message = f"{where}: severity must be {', '.join(SEVERITIES)}, not {rule.severity!r}"
-        raise BadRule(message)
+        message = f"{where}: unknown severity {rule.severity!r}. Use {', '.join(SEVERITIES)}."
+        raise InvalidAlertRule(message)
     if rule.clear is not None and rule.clear > rule.above:
-        message = f"{where}: clear ({rule.clear:g}) must not be above `above` ({rule.above:g})"
-        raise BadRule(message)
+        message = f"{where}: clear ({rule.clear:g}) must not be greater than above ({rule.above:g})"
+        raise InvalidAlertRule(message)
     if rule.and_window is not None and rule.and_window > rule.window:
-        message = f"{where}: and_window ({rule.and_window:g}) must not be longer than window ({rule.window:g})"
-        raise BadRule(message)
+        message = (
+            f"{where}: and_window ({rule.and_window:g} s) must not be longer "
+            f"than window ({rule.window:g} s)"
+        )
+        raise InvalidAlertRule(message)
     _check_action(where, rule)
 
 
@@ -491,16 +571,20 @@ def _check_action(where: str, rule: AlertDefinition) -> None:
     if not rule.action:
         return
     if rule.action not in ACTIONS:
-        message = f"{where}: action must be {', '.join(ACTIONS)} or empty, not {rule.action!r}"
-        raise BadRule(message)
-    scope = KEYED_BY.get(rule.measure, "")
-    if scope not in ACTIONS[rule.action]:
-        fit = sorted(name for name, by in KEYED_BY.items() if by in ACTIONS[rule.action])
-        of = " or ".join(ACTIONS[rule.action])
-        message = f"{where}: action {rule.action!r} needs a measure of a {of}: {', '.join(fit)}"
-        raise BadRule(message)
-    if rule.action == "reduce" and rule.measure not in MEASURES:
         message = (
-            f"{where}: action 'reduce' follows a share of what was called; {rule.measure!r} is none"
+            f"{where}: unknown action {rule.action!r}. Use {', '.join(ACTIONS)} or an empty text."
         )
-        raise BadRule(message)
+        raise InvalidAlertRule(message)
+    scopes = ACTIONS[rule.action]
+    if KEYED_BY.get(rule.measure, "") not in scopes:
+        suitable = sorted(name for name, scope in KEYED_BY.items() if scope in scopes)
+        message = (
+            f"{where}: action {rule.action!r} needs a measure of a {' or '.join(scopes)}. "
+            f"Use {', '.join(suitable)}."
+        )
+        raise InvalidAlertRule(message)
+    if rule.action == "reduce" and rule.measure not in SHARES:
+        message = (
+            f"{where}: action 'reduce' needs a share of calls or attempts, not {rule.measure!r}"
+        )
+        raise InvalidAlertRule(message)

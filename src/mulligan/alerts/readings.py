@@ -1,4 +1,7 @@
-"""What alerts look at that is not counted: how things stand now, from small tables and bounded looks."""
+"""Samples of the current state: queue ages, breakers, heartbeats, new failures.
+
+Reads only small tables and bounded queries. Counters are cached by window.
+"""
 
 from __future__ import annotations
 
@@ -6,220 +9,255 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
-from mulligan.alerts.measures import MEASURES, StatCount, jump, names_of, read_counts
-from mulligan.alerts.rules import EVERYTHING, Alert, AlertDefinition, Sample
-from mulligan.core.job import SECOND, Lane, Micros
+from mulligan.alerts.measures import (
+    MEASURES,
+    StatCount,
+    counter_names,
+    measure_death_rate,
+    read_counts,
+)
+from mulligan.alerts.rules import WHOLE_RULE, Alert, AlertDefinition, Sample
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import Lane
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.observer import read_guard_state
-from mulligan.manifest.declared import recent_manifests
-from mulligan.manifest.specs import OURS
+from mulligan.guards.observer import load_guard
+from mulligan.manifest.declared import load_recent_manifests
+from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage.base import Transaction
 from mulligan.worker.upkeep import live_kinds
 
-DEPTH = 1000  # jobs of a queue that are counted
-GROUPS = 50  # of the causes of which jobs died last
-DEATHS = 200
-FRESH = 5 * SECOND  # how old what was counted over a short time may be
-STALE = 600 * SECOND
-SPIKE_SPAN = 3600.0
-REDUCED = 300.0  # over which time it is looked how long an attempt takes
+MAX_DEPTH = 1000  # jobs of a queue that are counted
+MAX_GROUPS = 50  # failure groups with the latest deaths
+MAX_DEATHS = 200  # of a failure group
+MIN_CACHE_TIME = 5 * SECOND
+MAX_CACHE_TIME = 600 * SECOND
+SPIKE_SPAN = 3600.0  # seconds whose death rate is the usual one
+RUN_TIME_WINDOW = 300.0  # seconds over which the duration of attempts is measured
 BY_QUEUE = "rate_limited_share_by_queue"
 
 
+# --- Counters ---
+
+
 @dataclass
-class Tallies:
-    """What was counted, by window. Of a long one that is not read anew each time: it moves slowly."""
+class CountCache:
+    """Counters by window. Counts of a long window change slowly and are cached longer."""
 
-    names: Mapping[float, Sequence[str]]  # that are needed, by window
-    _known: dict[float, tuple[Micros, list[StatCount]]] = field(default_factory=dict)
+    names: Mapping[float, Sequence[str]]  # counters that are needed, by window
+    _cached: dict[float, tuple[Micros, list[StatCount]]] = field(default_factory=dict)
 
-    def of(self, unit: Transaction, window: float, now: Micros) -> list[StatCount]:
-        at, counts = self._known.get(window, (0, []))
-        old = min(STALE, max(FRESH, round(window * SECOND) // 60)) - SECOND
-        if not 0 <= now - at < old:
-            counts = read_counts(
-                unit.stat_sums(self.names.get(window, ()), now - round(window * SECOND))
-            )
-            self._known[window] = (now, counts)
+    def load(self, tx: Transaction, window: float, now: Micros) -> list[StatCount]:
+        """Return the counts of the last `window` seconds."""
+        loaded_at, counts = self._cached.get(window, (0, []))
+        length = round(window * SECOND)
+        # One second less than the interval, so that a periodic caller does not miss it narrowly.
+        lifetime = min(MAX_CACHE_TIME, max(MIN_CACHE_TIME, length // 60)) - SECOND
+        if not 0 <= now - loaded_at < lifetime:
+            counts = read_counts(tx.sum_stats(self.names.get(window, ()), now - length))
+            self._cached[window] = (now, counts)
         return counts
 
 
-def tallies_for(rules: Iterable[AlertDefinition]) -> Tallies:
+def build_count_cache(rules: Iterable[AlertDefinition]) -> CountCache:
+    """Return a cache of the counters that the rules need."""
     needed: defaultdict[float, set[str]] = defaultdict(set)
-    needed[REDUCED] = {"run"}
+    needed[RUN_TIME_WINDOW] = {"run"}
     for rule in rules:
-        needed[rule.window].update(names_of(rule.measure))
+        names = counter_names(rule.measure)
+        needed[rule.window].update(names)
         if rule.and_window is not None:
-            needed[rule.and_window].update(names_of(rule.measure))
+            needed[rule.and_window].update(names)
         if rule.measure == "dead_jump":
-            needed[SPIKE_SPAN].update(names_of(rule.measure))
-    return Tallies({window: sorted(names) for window, names in needed.items() if names})
+            needed[SPIKE_SPAN].update(names)
+    return CountCache({window: sorted(names) for window, names in needed.items() if names})
+
+
+# --- Readings ---
+
+
+class DueLane(NamedTuple):
+    """A lane with due jobs that nothing holds."""
+
+    lane: Lane
+    key: str
+    priority: int
+    due_at: Micros  # of its oldest job
 
 
 @dataclass
-class Gauges:
-    """One look; each part is read when a rule asks for it."""
+class Readings:
+    """Samples of all rules in one transaction. Each part is read when a rule first needs it."""
 
-    unit: Transaction
+    tx: Transaction
     now: Micros
-    tallies: Tallies
-    stood: Mapping[str, Mapping[str, Alert]]
+    counts: CountCache
+    alerts: Mapping[str, Mapping[str, Alert]]  # stored, by rule and key
 
     def samples(self, rule: AlertDefinition) -> list[Sample]:
+        """Return the samples of a rule, one per key."""
         gauge = _GAUGES.get(rule.measure)
         if gauge is not None:
-            found = list(gauge(self, rule))
-            seen = {sample.key for sample in found}
-            gone = (
-                []
-                if rule.once
-                else [
-                    key for key in self.stood.get(rule.name, {}) if key not in {*seen, EVERYTHING}
-                ]
-            )
-            return found + [Sample(key, 0.0, max(1.0, rule.least)) for key in gone]
+            return self._gauge_samples(rule, list(gauge(self, rule)))
         if rule.measure == "dead_jump":
-            return jump(
-                self._counts(rule.window), self._counts(SPIKE_SPAN), rule.window, SPIKE_SPAN
-            )
-        return self._counted(rule)
+            recent = self._load_counts(rule.window)
+            past = self._load_counts(SPIKE_SPAN)
+            return measure_death_rate(recent, past, rule.window, SPIKE_SPAN)
+        return self._counter_samples(rule)
 
-    def _counted(self, rule: AlertDefinition) -> list[Sample]:
+    def _gauge_samples(self, rule: AlertDefinition, found: list[Sample]) -> list[Sample]:
+        """Add a sample of 0 for each key with an alert whose condition has disappeared."""
+        if rule.once:
+            return found
+        present = {sample.key for sample in found} | {WHOLE_RULE}
+        absent = [key for key in self.alerts.get(rule.name, {}) if key not in present]
+        return found + [Sample(key, 0.0, max(1.0, rule.least)) for key in absent]
+
+    def _counter_samples(self, rule: AlertDefinition) -> list[Sample]:
         measure = MEASURES[rule.measure]
-        found: list[Sample] = list(measure.samples(self._for(rule, rule.window)))
+        found = list(measure.samples(self._rule_counts(rule, rule.window)))
         if rule.and_window is None:
             return found
-        lately = {
-            sample.key: sample.value for sample in measure.samples(self._for(rule, rule.and_window))
-        }
+        recent = measure.samples(self._rule_counts(rule, rule.and_window))
+        recent_values = {sample.key: sample.value for sample in recent}
         return [
-            sample._replace(value=min(sample.value, lately.get(sample.key, 0.0)))
+            sample._replace(value=min(sample.value, recent_values.get(sample.key, 0.0)))
             for sample in found
         ]
 
-    def _for(self, rule: AlertDefinition, window: float) -> list[StatCount]:
-        counts = self._counts(window)
-        if rule.measure == BY_QUEUE:  # what uses a dependency has a guard that sees to it
-            return [count for count in counts if count.labels.get("kind") not in self.using]
-        return counts
+    def _rule_counts(self, rule: AlertDefinition, window: float) -> list[StatCount]:
+        counts = self._load_counts(window)
+        if rule.measure != BY_QUEUE:
+            return counts
+        # Kinds with dependencies are throttled by the guards of their dependencies.
+        others = self.kinds_with_dependencies
+        return [count for count in counts if count.labels.get("kind") not in others]
 
-    def _counts(self, window: float) -> list[StatCount]:
-        return self.tallies.of(self.unit, window, self.now)
+    def _load_counts(self, window: float) -> list[StatCount]:
+        return self.counts.load(self.tx, window, self.now)
 
     @cached_property
-    def using(self) -> frozenset[str]:
-        """Kinds whose jobs use something."""
-        return frozenset(
-            spec.name
-            for manifest in recent_manifests(self.unit, self.now)
-            for spec in manifest.kinds.values()
-            if spec.uses or spec.uses_by_payload
-        )
+    def kinds_with_dependencies(self) -> frozenset[str]:
+        """Kinds whose jobs use a dependency."""
+        found = set()
+        for manifest in load_recent_manifests(self.tx, self.now):
+            for spec in manifest.kinds.values():
+                if spec.uses or spec.uses_by_payload:
+                    found.add(spec.name)
+        return frozenset(found)
 
-    # -- now ----------------------------------------------------------------------------------------
+    # --- Queues, breakers, workers ---
+
     @cached_property
-    def _due(self) -> list[tuple[Lane, str, int, Micros]]:
-        """Lanes with due jobs that nothing holds: lane, its key, priority, since when."""
-        look = self.unit.look()
-        closed = {(gate.scope, gate.key) for gate in look.gates if is_closed(gate, look.now)}
-        found = [
-            (Lane.parse(key), key, priority, at)
-            for key, priority, at in look.lanes
-            if at <= look.now
-        ]
-        return [
-            (lane, key, priority, at)
-            for lane, key, priority, at in found
-            if not lane.kind.startswith(OURS)
-            and closed.isdisjoint({*lane.guards, ("kind", lane.kind)})
-        ]
+    def _due_lanes(self) -> list[DueLane]:
+        state = self.tx.read_claim_state()
+        closed = {(gate.scope, gate.key) for gate in state.gates if is_closed(gate, state.now)}
+        found = []
+        for key, priority, due_at in state.lanes:
+            if due_at > state.now:
+                continue
+            lane = Lane.parse(key)
+            is_open = closed.isdisjoint({*lane.limit_keys, ("kind", lane.kind)})
+            if is_open and not lane.kind.startswith(SYSTEM_PREFIX):
+                found.append(DueLane(lane, key, priority, due_at))
+        return found
 
     def queue_age(self, rule: AlertDefinition) -> Iterator[Sample]:
+        """Yield how long the oldest due job of each queue has waited."""
         oldest: dict[str, Micros] = {}
-        for lane, _, _, at in self._due:
-            oldest[lane.queue] = min(at, oldest.get(lane.queue, at))
-        for queue, at in oldest.items():
-            age = max(0, self.now - at) / SECOND
-            depth = self._depth(queue) if age > rule.above else 0
-            yield Sample(queue, age, depth, {"depth": depth, "oldest": at})
+        for due in self._due_lanes:
+            queue = due.lane.queue
+            oldest[queue] = min(due.due_at, oldest.get(queue, due.due_at))
+        for queue, due_at in oldest.items():
+            age = max(0, self.now - due_at) / SECOND
+            depth = self._queue_depth(queue) if age > rule.above else 0
+            yield Sample(queue, age, depth, {"depth": depth, "oldest": due_at})
 
-    def _depth(self, queue: str) -> int:
+    def _queue_depth(self, queue: str) -> int:
         depth = 0
-        for lane, key, priority, _ in self._due:
-            if lane.queue == queue and depth < DEPTH:
-                depth += self.unit.depth(key, priority, self.now, DEPTH)[0]
+        for due in self._due_lanes:
+            if due.lane.queue == queue and depth < MAX_DEPTH:
+                depth += self.tx.count_waiting(due.key, due.priority, self.now, MAX_DEPTH)[0]
         return depth
 
-    def unserved(self, rule: AlertDefinition) -> Iterator[Sample]:
-        del rule
-        served = live_kinds(self.unit)
+    def unserved(self, _: AlertDefinition) -> Iterator[Sample]:
+        """Yield how long due jobs have waited of each kind that no live worker runs."""
+        served = live_kinds(self.tx)
         oldest: dict[str, Micros] = {}
-        for lane, _, _, at in self._due:
-            if lane.kind not in served:
-                oldest[lane.kind] = min(at, oldest.get(lane.kind, at))
-        for kind, at in oldest.items():
-            yield Sample(kind, max(0, self.now - at) / SECOND, 1.0, {"oldest": at})
+        for due in self._due_lanes:
+            kind = due.lane.kind
+            if kind not in served:
+                oldest[kind] = min(due.due_at, oldest.get(kind, due.due_at))
+        for kind, due_at in oldest.items():
+            yield Sample(kind, max(0, self.now - due_at) / SECOND, 1.0, {"oldest": due_at})
 
     def breaker_open(self, _: AlertDefinition) -> Iterator[Sample]:
-        for gate in self.unit.gates():
-            if (
-                gate.scope == "dependency"
-                and is_closed(gate, self.now)
-                and not gate.key.startswith(OURS)
-            ):
-                told = {"reason": gate.reason, "actor": gate.actor}
-                yield Sample(gate.key, max(0, self.now - gate.since) / SECOND, 1.0, told)
+        """Yield how long each dependency has been on hold."""
+        for gate in self.tx.list_gates():
+            if gate.scope != "dependency" or gate.key.startswith(SYSTEM_PREFIX):
+                continue
+            if is_closed(gate, self.now):
+                age = max(0, self.now - gate.since) / SECOND
+                yield Sample(gate.key, age, 1.0, {"reason": gate.reason, "actor": gate.actor})
 
     def heartbeat_age(self, _: AlertDefinition) -> Iterator[Sample]:
-        for worker in self.unit.workers(closed=False):
+        """Yield the time since the last heartbeat of each worker whose lease has expired."""
+        for worker in self.tx.list_workers(closed=False):
             age = max(0, self.now - worker.renewed_at) / SECOND
             if age > worker.lease / SECOND:
                 yield Sample(worker.id, age, 1.0, {"host": worker.host, "pid": worker.pid})
 
     def at_floor(self, _: AlertDefinition) -> Iterator[Sample]:
-        for row in self.unit.guards(at_work=True):
-            ours = row.scope != "dependency" or row.key.startswith(OURS)
-            if not ours and read_guard_state(row.body).reduced.limit == 1:
+        """Yield each dependency and queue whose concurrency was reduced to one."""
+        for row in self.tx.list_guards(active_only=True):
+            if row.scope != "dependency" or row.key.startswith(SYSTEM_PREFIX):
+                continue
+            if load_guard(row.body).throttle.limit == 1:
                 yield Sample(f"dependency {row.key}", 1.0, 1.0, {"limit": 1})
-        for alerts in self.stood.values():
+        for alerts in self.alerts.values():
             for alert in alerts.values():
-                reduced = alert.acted.get("reduced")
-                if reduced and reduced[0] == 1:
-                    yield Sample(f"{alert.acted['scope']} {alert.key}", 1.0, 1.0, {"limit": 1})
+                throttle = alert.action_state.get("reduced")
+                if throttle and throttle[0] == 1:
+                    scope = alert.action_state["scope"]
+                    yield Sample(f"{scope} {alert.key}", 1.0, 1.0, {"limit": 1})
 
-    # -- causes -------------------------------------------------------------------------------------
+    # --- Failure groups ---
+
     def new_group(self, rule: AlertDefinition) -> Iterator[Sample]:
+        """Yield the deaths of each failure group that first appeared within the window."""
         since = self.now - round(rule.window * SECOND)
-        told = self.stood.get(rule.name, {})
-        late = [
-            name
-            for name, last in self.unit.group_names(None, GROUPS)
-            if last >= since and name not in told
-        ]
-        firsts = {
-            name: first
-            for name, (first, _) in self.unit.group_ends(late, {}).items()
-            if first >= since
-        }
-        for name, deaths in self.unit.group_deaths(list(firsts), {}, self.now, 1, DEATHS).items():
-            counted = [
-                one
-                for one in deaths.counts
-                if one.cls == "unknown" or rule.measure != "new_unknown_group"
-            ]
+        first_deaths = self._new_groups(rule, since)
+        groups = self.tx.count_group_deaths(list(first_deaths), {}, self.now, 1, MAX_DEATHS)
+        for name, deaths in groups.items():
+            counted = list(deaths.counts)
+            if rule.measure == "new_unknown_group":
+                counted = [count for count in counted if count.cls == "unknown"]
             if counted:
-                jobs = sum(one.jobs for one in counted)
-                about = {"kind": counted[0].kind, "code": counted[0].code, "class": counted[0].cls}
-                yield Sample(name, float(jobs), jobs, {**about, "first": firsts[name]})
+                jobs = sum(count.jobs for count in counted)
+                evidence = {
+                    "kind": counted[0].kind,
+                    "code": counted[0].code,
+                    "class": counted[0].cls,
+                    "first": first_deaths[name],
+                }
+                yield Sample(name, float(jobs), jobs, evidence)
+
+    def _new_groups(self, rule: AlertDefinition, since: Micros) -> dict[str, Micros]:
+        """Return the time of the first death of each new group without an alert."""
+        reported = self.alerts.get(rule.name, {})
+        groups = self.tx.list_groups(None, MAX_GROUPS)
+        recent = [name for name, last_at in groups if last_at >= since and name not in reported]
+        times = self.tx.get_group_death_times(recent, {})
+        return {name: first_at for name, (first_at, _) in times.items() if first_at >= since}
 
 
-_GAUGES: dict[str, Callable[[Gauges, AlertDefinition], Iterator[Sample]]] = {
-    "queue_age": Gauges.queue_age,
-    "unserved": Gauges.unserved,
-    "breaker_open": Gauges.breaker_open,
-    "heartbeat_age": Gauges.heartbeat_age,
-    "at_floor": Gauges.at_floor,
-    "new_group": Gauges.new_group,
-    "new_unknown_group": Gauges.new_group,
+_GAUGES: dict[str, Callable[[Readings, AlertDefinition], Iterator[Sample]]] = {
+    "queue_age": Readings.queue_age,
+    "unserved": Readings.unserved,
+    "breaker_open": Readings.breaker_open,
+    "heartbeat_age": Readings.heartbeat_age,
+    "at_floor": Readings.at_floor,
+    "new_group": Readings.new_group,
+    "new_unknown_group": Readings.new_group,
 }

@@ -1,4 +1,4 @@
-"""`app.alerts`: what is worth attention now, by which rules, and who does not want to hear of it for a while."""
+"""`app.alerts`: active alerts, effective rules, and silences."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from mulligan.alerts.chore import checked_rules, standing, to_row
+from mulligan.alerts.chore import load_alerts, load_rules, to_row
 from mulligan.alerts.rules import (
-    EVERYTHING,
     FIRING,
     PENDING,
     RESOLVED,
     SILENCED,
+    WHOLE_RULE,
     Alert,
     AlertDefinition,
-    sentence,
+    describe_alert,
 )
-from mulligan.config import AlertSection as Settings
-from mulligan.core.durations import ended_at, moment_of
-from mulligan.core.errors import Moment, NotFound
+from mulligan.config import AlertSection
+from mulligan.core.durations import Micros, optional_datetime, resolve_end, to_datetime
+from mulligan.core.errors import DurationOrTime, NotFound
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Micros, to_datetime
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.observer import KIND_GUARD
+from mulligan.guards.observer import KIND_BREAKER_ACTOR
 from mulligan.storage.base import Store, Transaction
 
-SAME_CAUSE = "same_cause"  # not a rule of ours: the guard of kinds fires it itself
+# Name of the alert about a held kind. It has no rule: the kind breaker fires it.
+SAME_CAUSE = "same_cause"
 
 
 @dataclass(frozen=True, slots=True)
 class AlertStatus:
-    """How one alert stands."""
+    """State of one alert."""
 
     rule: str
-    key: str  # what it is about: a queue, a dependency, a kind, a cause; empty: everything
+    key: str  # queue, dependency, kind or failure group; empty: everything
     state: str  # pending, firing, resolved
     severity: str
     summary: str
@@ -45,14 +45,16 @@ class AlertStatus:
     value: float
     threshold: float
     action: str
-    limit: int | None  # at a time, where it has reduced something
-    until: datetime | None  # when what it has done ends
+    limit: int | None  # concurrency, if the alert has reduced it
+    until: datetime | None  # end of its action
     silenced_until: datetime | None
     evidence: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AlertRule:
+    """An effective rule: built in, changed or added by the settings."""
+
     name: str
     enabled: bool
     measure: str
@@ -73,166 +75,182 @@ RuleList = list[AlertRule]
 
 
 class Alerts:
+    """Lists alerts and rules, and silences rules."""
+
     def __init__(
-        self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python"
+        self,
+        store: Callable[[], Store],
+        settings: Callable[[], AlertSection],
+        actor: str = "python",
     ) -> None:
         self._open = store
         self._settings = settings
         self._actor = actor
 
-    def list(self, *, all: bool = False) -> AlertList:  # noqa: A002 - the plain word
-        """What fires, then what is about to; `all`: also what is over."""
-        rules = {rule.name: rule for rule in checked_rules(self._settings())}
-        wanted = (FIRING, PENDING, RESOLVED) if all else (FIRING, PENDING)
-        with self._open().read() as unit:
-            stood, now = standing(unit), unit.now()
-            held = _held(unit, now)
-        found = [
-            _status(rules.get(name) or _unknown(alert), alert, _silence(alerts, now))
-            for name, alerts in stood.items()
-            for alert in alerts.values()
-            if alert.state in wanted
-        ]
-        return sorted([*held, *found], key=lambda one: (wanted.index(one.state), one.rule, one.key))
+    def list(self, *, all: bool = False) -> AlertList:  # noqa: A002 - the public name
+        """List firing alerts, then pending ones; with `all`, also resolved ones."""
+        rules = {rule.name: rule for rule in load_rules(self._settings())}
+        states = (FIRING, PENDING, RESOLVED) if all else (FIRING, PENDING)
+        with self._open().read() as tx:
+            stored = load_alerts(tx)
+            now = tx.now()
+            found = _held_kinds(tx, now)
+        for name, alerts in stored.items():
+            silenced_until = _silenced_until(alerts, now)
+            for alert in alerts.values():
+                if alert.state in states:
+                    rule = rules.get(name) or _unknown_rule(alert)
+                    found.append(_build_status(rule, alert, silenced_until))
+        return sorted(found, key=lambda one: (states.index(one.state), one.rule, one.key))
 
     def rules(self) -> RuleList:
-        """Every rule as it holds: built in, as the settings have changed it, or added by them."""
-        with self._open().read() as unit:
-            stood, now = standing(unit), unit.now()
+        """List all effective rules."""
+        with self._open().read() as tx:
+            stored = load_alerts(tx)
+            now = tx.now()
+        rules = load_rules(self._settings())
         return [
-            _rule(rule, _silence(stood.get(rule.name, {}), now))
-            for rule in checked_rules(self._settings())
+            _build_rule(rule, _silenced_until(stored.get(rule.name, {}), now)) for rule in rules
         ]
 
-    def silence(self, name: str, until: Moment, *, reason: str = "") -> AlertRule:
-        """It neither tells nor acts until then; if it still holds afterwards, it fires."""
-        rule = self._known(name)
-        with self._open().begin() as unit:
-            now = unit.now()
-            end = ended_at("until", until, now)
-            self._say(
-                unit,
-                Alert(name, EVERYTHING, SILENCED, now, now, 0.0, until=end, reason=reason),
-                now,
-            )
-        return _rule(rule, end)
+    def silence(self, name: str, until: DurationOrTime, *, reason: str = "") -> AlertRule:
+        """Silence a rule: no events and no actions. If its condition still holds then, it fires."""
+        rule = self._find_rule(name)
+        with self._open().begin() as tx:
+            now = tx.now()
+            end = resolve_end("until", until, now)
+            silence = Alert(name, WHOLE_RULE, SILENCED, now, now, 0.0, until=end, reason=reason)
+            self._write_silence(tx, silence, now)
+        return _build_rule(rule, end)
 
     def unsilence(self, name: str, *, reason: str = "") -> AlertRule:
-        """One that is not silenced stays as it is."""
-        rule = self._known(name)
-        with self._open().begin() as unit:
-            now, before = unit.now(), standing(unit).get(name, {}).get(EVERYTHING)
-            if before is not None and (before.until or 0) > now:
-                self._say(unit, replace(before, since=now, until=now, reason=reason), now)
-        return _rule(rule, None)
+        """End the silence of a rule, if there is one."""
+        rule = self._find_rule(name)
+        with self._open().begin() as tx:
+            now = tx.now()
+            silence = load_alerts(tx).get(name, {}).get(WHOLE_RULE)
+            if silence is not None and (silence.until or 0) > now:
+                ended = replace(silence, since=now, until=now, reason=reason)
+                self._write_silence(tx, ended, now)
+        return _build_rule(rule, None)
 
-    def _known(self, name: str) -> AlertDefinition:
-        rules = {rule.name: rule for rule in checked_rules(self._settings())}
+    def _find_rule(self, name: str) -> AlertDefinition:
+        rules = {rule.name: rule for rule in load_rules(self._settings())}
         if name not in rules:
-            near = difflib.get_close_matches(name, rules, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(rules)}"
-            message = f"no alert {name!r}{hint}"
+            similar = difflib.get_close_matches(name, rules, n=1)
+            hint = f"Did you mean {similar[0]}?" if similar else f"Alerts: {', '.join(rules)}."
+            message = f"unknown alert {name!r}. {hint}"
             raise NotFound(message)
         return rules[name]
 
-    def _say(self, unit: Transaction, alert: Alert, now: Micros) -> None:
-        before = _silence(standing(unit).get(alert.rule, {}), now)
-        unit.write_alert(to_row(replace(alert, actor=self._actor)))
-        silenced = alert.until if (alert.until or 0) > now else None
-        seen = {"before": {"silenced_until": before}, "after": {"silenced_until": silenced}}
-        news = {"rule": alert.rule, "until": silenced, "reason": alert.reason, **seen}
-        told = {name: value for name, value in news.items() if value not in (None, "")}
-        unit.write_events([NewEvent(EventType.ALERT_SILENCED, actor=self._actor, data=told)])
+    def _write_silence(self, tx: Transaction, silence: Alert, now: Micros) -> None:
+        before = _silenced_until(load_alerts(tx).get(silence.rule, {}), now)
+        tx.write_alert(to_row(replace(silence, actor=self._actor)))
+        after = silence.until if (silence.until or 0) > now else None
+        data: dict[str, Any] = {"rule": silence.rule}
+        if after is not None:
+            data["until"] = after
+        if silence.reason:
+            data["reason"] = silence.reason
+        data["before"] = {"silenced_until": before}
+        data["after"] = {"silenced_until": after}
+        tx.write_events([NewEvent(EventType.ALERT_SILENCED, actor=self._actor, data=data)])
 
 
 class AsyncAlerts:
-    """The same, awaitable: each call on a thread."""
+    """Async version of `Alerts`: each call runs on a thread."""
 
     def __init__(self, alerts: Alerts) -> None:
         self._alerts = alerts
 
-    async def list(self, *, all: bool = False) -> AlertList:  # noqa: A002 - same
+    async def list(self, *, all: bool = False) -> AlertList:  # noqa: A002 - the public name
+        """List firing alerts, then pending ones; with `all`, also resolved ones."""
         return await asyncio.to_thread(self._alerts.list, all=all)
 
     async def rules(self) -> RuleList:
+        """List all effective rules."""
         return await asyncio.to_thread(self._alerts.rules)
 
-    async def silence(self, name: str, until: Moment, *, reason: str = "") -> AlertRule:
+    async def silence(self, name: str, until: DurationOrTime, *, reason: str = "") -> AlertRule:
+        """Silence a rule: no events and no actions."""
         return await asyncio.to_thread(self._alerts.silence, name, until, reason=reason)
 
     async def unsilence(self, name: str, *, reason: str = "") -> AlertRule:
+        """End the silence of a rule, if there is one."""
         return await asyncio.to_thread(self._alerts.unsilence, name, reason=reason)
 
 
-def _silence(alerts: Mapping[str, Alert], now: Micros) -> Micros | None:
-    said = alerts.get(EVERYTHING)
-    return said.until if said is not None and (said.until or 0) > now else None
+def _silenced_until(alerts: Mapping[str, Alert], now: Micros) -> Micros | None:
+    silence = alerts.get(WHOLE_RULE)
+    if silence is None or (silence.until or 0) <= now:
+        return None
+    return silence.until
 
 
-def _status(rule: AlertDefinition, alert: Alert, silenced: Micros | None) -> AlertStatus:
-    reduced = alert.acted.get("reduced")
+def _build_status(
+    rule: AlertDefinition, alert: Alert, silenced_until: Micros | None
+) -> AlertStatus:
+    throttle = alert.action_state.get("reduced")
     return AlertStatus(
         rule=rule.name,
         key=alert.key,
         state=alert.state,
         severity=rule.severity,
-        summary=sentence(rule, alert),
+        summary=describe_alert(rule, alert),
         since=to_datetime(alert.since),
         value=alert.value,
         threshold=rule.above,
-        action=str(alert.acted.get("action", "")),
-        limit=reduced[0] if reduced else None,
-        until=moment_of(alert.until),
-        silenced_until=moment_of(silenced),
+        action=str(alert.action_state.get("action", "")),
+        limit=throttle[0] if throttle else None,
+        until=optional_datetime(alert.until),
+        silenced_until=optional_datetime(silenced_until),
         evidence=alert.evidence,
     )
 
 
-def _unknown(alert: Alert) -> AlertDefinition:
-    """Another worker's settings have it, ours do not."""
-    return AlertDefinition(alert.rule, "", 0.0, "a rule that these settings do not have: {}")
+def _unknown_rule(alert: Alert) -> AlertDefinition:
+    """Return a stand-in for a rule that only another worker's settings have."""
+    return AlertDefinition(alert.rule, "", 0.0, "a rule of another worker's settings: {}")
 
 
-def _rule(rule: AlertDefinition, silenced: Micros | None) -> AlertRule:
+def _build_rule(rule: AlertDefinition, silenced_until: Micros | None) -> AlertRule:
     return AlertRule(
-        rule.name,
-        rule.enabled,
-        rule.measure,
-        rule.above,
-        rule.cleared,
-        rule.window,
-        rule.and_window,
-        rule.least,
-        rule.for_,
-        rule.severity,
-        rule.action,
-        rule.summary,
-        moment_of(silenced),
+        name=rule.name,
+        enabled=rule.enabled,
+        measure=rule.measure,
+        above=rule.above,
+        clear=rule.clear_at,
+        window=rule.window,
+        and_window=rule.and_window,
+        least=rule.least,
+        holds_for=rule.for_,
+        severity=rule.severity,
+        action=rule.action,
+        summary=rule.summary,
+        silenced_until=optional_datetime(silenced_until),
     )
 
 
-def _held(unit: Transaction, now: Micros) -> AlertList:
-    """Kinds that are held because their jobs die of one cause: that alert is the guard's own."""
-    gates = [
-        gate
-        for gate in unit.gates()
-        if gate.scope == "kind" and gate.actor == KIND_GUARD and is_closed(gate, now)
-    ]
-    return [
-        AlertStatus(
-            SAME_CAUSE,
-            gate.key,
-            FIRING,
-            "page",
-            f"{gate.key} is held: {gate.reason}",
-            to_datetime(gate.since),
-            1.0,
-            0.0,
-            "hold",
-            None,
-            moment_of(gate.until),
-            None,
-            {"reason": gate.reason},
+def _held_kinds(tx: Transaction, now: Micros) -> AlertList:
+    """Return an alert for each kind that the kind breaker holds."""
+    found = []
+    for gate in tx.list_gates():
+        if gate.scope != "kind" or gate.actor != KIND_BREAKER_ACTOR or not is_closed(gate, now):
+            continue
+        status = AlertStatus(
+            rule=SAME_CAUSE,
+            key=gate.key,
+            state=FIRING,
+            severity="page",
+            summary=f"{gate.key} is held: {gate.reason}",
+            since=to_datetime(gate.since),
+            value=1.0,
+            threshold=0.0,
+            action="hold",
+            limit=None,
+            until=optional_datetime(gate.until),
+            silenced_until=None,
+            evidence={"reason": gate.reason},
         )
-        for gate in gates
-    ]
+        found.append(status)
+    return found

@@ -1,4 +1,4 @@
-"""A worker beside one's own program: a process of its own, and gone with it, however it ends."""
+"""Run a worker in a separate process next to your program, for as long as the program runs."""
 
 from __future__ import annotations
 
@@ -17,33 +17,43 @@ from mulligan.core.errors import ConfigError
 
 
 @contextmanager
-def beside(app: str, *, page: bool = False, env: Mapping[str, str] | None = None) -> Iterator[int]:
-    """`mulligan worker APP` (with `page=True`: `mulligan up APP`) for as long as the block lasts; yields its id.
+def background_worker(
+    app: str, *, page: bool = False, env: Mapping[str, str] | None = None
+) -> Iterator[int]:
+    """Run `mulligan worker APP` during the block and yield its process id.
 
-    The end of the block is a SIGTERM: running jobs get their time to finish. A program that is killed takes its worker
-    along too, for it reads the end of its stdin. `env` adds to the environment: {"MULLIGAN_WORKER__CONCURRENCY": "2"}.
+    With `page=True` run `mulligan up APP`, a worker with the dashboard. At the end of the block the
+    worker gets SIGTERM, so running jobs have time to finish. If your program is killed, the worker
+    notices the end of its stdin and stops too. `env` adds environment variables, for example
+    {"MULLIGAN_WORKER__CONCURRENCY": "2"}.
     """
-    words = ("up", named(app), "--port", "0") if page else ("worker", named(app))
-    process = started(words, env or {})
+    name = check_app_name(app)
+    command = ("up", name, "--port", "0") if page else ("worker", name)
+    process = start_command(command, env or {})
     try:
         yield process.pid
     finally:
-        ended(process)
+        stop_command(process)
 
 
-def named(app: Any) -> str:
+def check_app_name(app: Any) -> str:
+    """Return the app's name if it has the form module:attribute."""
     if not isinstance(app, str) or ":" not in app:
-        message = f"the app is named module:attribute, for example jobs:app, not {app!r:.80}"
+        message = f"invalid app {app!r:.80}. Name it as module:attribute, for example jobs:app."
         raise ConfigError(message)
     return app
 
 
-def started(
-    words: tuple[str, ...], env: Mapping[str, str], output: IO[bytes] | None = None
+def start_command(
+    arguments: tuple[str, ...], env: Mapping[str, str], output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
-    """It finds the modules we find. Ctrl-C is for us: were it for both, our SIGTERM would be its second signal."""
+    """Start `mulligan ARGUMENTS` with our module path, in its own session.
+
+    Its own session keeps Ctrl-C from reaching it. Otherwise our SIGTERM would be its second signal,
+    which ends it without waiting for running jobs.
+    """
     return subprocess.Popen(
-        [sys.executable, "-m", "mulligan", *words, "--leave-with-stdin"],
+        [sys.executable, "-m", "mulligan", *arguments, "--leave-with-stdin"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **env},
         stdin=subprocess.PIPE,
         stdout=output,
@@ -52,8 +62,8 @@ def started(
     )
 
 
-def ended(process: subprocess.Popen[bytes], within: float | None = None) -> int:
-    """Its exit code. Who does not want to wait for running jobs interrupts once more."""
+def stop_command(process: subprocess.Popen[bytes], within: float | None = None) -> int:
+    """Send SIGTERM and return the exit code. Kill it after `within` seconds or on Ctrl-C."""
     process.terminate()
     try:
         return process.wait(within)
@@ -68,16 +78,19 @@ def ended(process: subprocess.Popen[bytes], within: float | None = None) -> int:
             process.stdin.close()
 
 
-def leave_with_stdin(again: float | None = None) -> None:
-    """The other side of it. `again`: the signal is repeated after so many seconds, for who may not hear the first."""
-    threading.Thread(target=_leave, args=(again,), daemon=True).start()
+def stop_at_end_of_stdin(repeat: float | None = None) -> None:
+    """Send SIGTERM to this process when its stdin ends, because the parent has exited.
+
+    `repeat` sends the signal again every so many seconds, for a program that may miss the first.
+    """
+    threading.Thread(target=_stop_at_end_of_stdin, args=(repeat,), daemon=True).start()
 
 
-def _leave(again: float | None) -> None:
+def _stop_at_end_of_stdin(repeat: float | None) -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
     os.kill(os.getpid(), signal.SIGTERM)
-    while again:
-        time.sleep(again)
+    while repeat:
+        time.sleep(repeat)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""Mulligan: the app a developer holds. Registers handlers, enqueues, reads and repairs; wires, decides nothing.
+"""The app object: registers handlers, enqueues jobs and provides the services.
 
-What talks to the database is imported at its first use: a runner starts in less time without it.
+Modules that talk to the database are imported on first use, so that runners start quickly.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from functools import cached_property
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-from mulligan.app.kind import Decorator, Kind, Untyped, handler_of
-from mulligan.app.services import Nouns
+from mulligan.app.kind import JobDecorator, Kind, UntypedParameter, build_handler
+from mulligan.app.services import AppServices
 from mulligan.config import Settings, read_settings
+from mulligan.core.durations import Micros
 from mulligan.core.errors import (
     ConfigError,
-    Moment,
+    Duration,
+    DurationOrTime,
     PayloadRefused,
     SchemaError,
-    Seconds,
     StoreUnavailable,
 )
-from mulligan.core.job import Job, Micros, NewJob, all_plain, is_plain
+from mulligan.core.job import Job, NewJob, all_unconstrained, is_unconstrained
 from mulligan.core.unique import Unique
-from mulligan.failures.rule_sources import Rules, as_plain
+from mulligan.failures.rule_sources import Rules, rules_to_dicts
 from mulligan.failures.rules import Rule
 from mulligan.jobs.enqueue import EnqueueOptions, new_job
 from mulligan.manifest.specs import (
@@ -38,37 +39,37 @@ from mulligan.manifest.specs import (
     QueueSpec,
     Registry,
     ScheduleSpec,
-    checked_name,
-    free_name,
+    check_name,
+    check_user_name,
 )
-from mulligan.notifications.deliveries import TERMS
+from mulligan.notifications.delivery_kind import DELIVERY_KIND_OPTIONS
 from mulligan.observability.tracing import OtelTracer
-from mulligan.retries.policy import Policy, policy_text
+from mulligan.retries.policy import Policy, encode_policy
 from mulligan.worker.runner.context import Context
 
 if TYPE_CHECKING:
-    from mulligan.app.services import Aio
+    from mulligan.app.aio import AsyncApp
     from mulligan.batches.service import Batch
-    from mulligan.guards.probes import Health
+    from mulligan.guards.probes import HealthCheck
     from mulligan.insight.service import Insight
     from mulligan.notifications.channels import Channel
     from mulligan.notifications.subscriptions import Subscription
     from mulligan.storage.base import Store, Transaction
-    from mulligan.worker.inline import Inline
+    from mulligan.worker.inline import InlineWorker
 
 NO_TABLES = (
-    "the database has no tables of Mulligan's yet, and your open transaction is in the way. Make them before: "
-    "mulligan migrate, or app.open() when your program starts"
+    "the database has no Mulligan tables yet, and your open transaction prevents their creation. "
+    'Run "mulligan migrate", or call app.open() when your program starts.'
 )
 WEEK = timedelta(days=7)
-MANIFEST_TRUST = 5.0  # seconds for which what was read of other apps' kinds is believed
+MANIFEST_CACHE_SECONDS = 5.0  # how long stored manifests of other apps are cached
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Mulligan(Nouns):
-    """One app on one database: "sqlite:///file.db", "postgresql://…", or as the settings say."""
+class Mulligan(AppServices):
+    """An app on one database: "sqlite:///file.db", "postgresql://…", or the one in the settings."""
 
     def __init__(
         self, url: str | None = None, *, settings: Settings | None = None, release: str = ""
@@ -77,81 +78,96 @@ class Mulligan(Nouns):
         self.registry = Registry()
         self.registry.tracer = OtelTracer(self.settings.trace)
         self._store: Store | None = None
-        self._known: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (0.0, {}, {})
+        self._manifest_cache: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (
+            0.0,
+            {},
+            {},
+        )
         self.rules = Rules(lambda: self.settings)
-        self._offer_deliveries(DELIVER_KIND, None)
+        self._register_delivery_kind(DELIVER_KIND, None)
 
     # -- wiring -----------------------------------------------------------------------------------
     @cached_property
-    def aio(self) -> Aio:
-        """All of it, awaitable."""
-        from mulligan.app.services import Aio
+    def aio(self) -> AsyncApp:
+        """Return the awaitable counterpart of this app."""
+        from mulligan.app.aio import AsyncApp
 
-        return Aio(self)
+        return AsyncApp(self)
 
     @property
     def store(self) -> Store:
-        """Opened at first use, so that importing an app touches no database."""
+        """Open the database on first use, so that importing an app touches none."""
         if self._store is None:
-            store = self._opened()
+            store = self._connect()
             store.prepare()
             self._store = store
         return self._store
 
-    def _opened(self) -> Store:
+    def _connect(self) -> Store:
         from mulligan.storage import open_store
 
-        said = self.settings
-        hints, direct = said.notify_callers, said.listen_url
         return open_store(
-            said.database_url, schema=said.schema_name, notify_callers=hints, listen_url=direct
+            self.settings.database_url,
+            schema=self.settings.schema_name,
+            notify_callers=self.settings.notify_callers,
+            listen_url=self.settings.listen_url,
         )
 
     def open(self) -> Self:
-        """Open the database now rather than at first use. An empty one gets its tables."""
+        """Open the database now rather than on first use. Create the tables in an empty one."""
         _ = self.store
         return self
 
-    def _open_beside_a_caller(self) -> Store:
-        """The caller's transaction may hold SQLite's one write lock: the tables could only be waited for in vain."""
-        from mulligan.storage.url import sqlite_file
+    def _store_for_caller(self) -> Store:
+        """Open the store while the caller has a transaction open.
 
-        if self._store is None and sqlite_file(self.settings.database_url) is not None:
-            try:
-                with closing(self._opened()) as store:
-                    empty = store.empty()
-            except (
-                StoreUnavailable
-            ) as error:  # a file that was never ours is not in WAL mode yet, and is locked
-                message = f"{error}. If your transaction is in the way, call app.open() when your program starts"
-                raise StoreUnavailable(message) from error
-            if empty:
-                raise SchemaError(NO_TABLES)
+        On SQLite that transaction may hold the only write lock. Creating the tables would wait for
+        it in vain, so refuse with advice.
+        """
+        from mulligan.storage.url import sqlite_path
+
+        if self._store is None and sqlite_path(self.settings.database_url) is not None:
+            self._refuse_empty_database()
         return self.store
 
+    def _refuse_empty_database(self) -> None:
+        try:
+            with closing(self._connect()) as store:
+                empty = store.is_empty()
+        except StoreUnavailable as error:
+            # A new file is not in WAL mode yet, so the caller's transaction locks it.
+            message = (
+                f"{error}. If your own transaction holds the lock, call app.open() when your "
+                "program starts."
+            )
+            raise StoreUnavailable(message) from error
+        if empty:
+            raise SchemaError(NO_TABLES)
+
     def close(self) -> None:
+        """Close the database. The next use opens it again."""
         if self._store is not None:
             self._store.close()
             self._store = None
 
     @contextmanager
     def redirected(self, settings: Settings) -> Iterator[None]:
-        """For `mulligan.testing.temporary`: this process under other settings, on another database, for a block."""
-        before = self.settings, self._store, self._known
-        self.settings, self._store, self._known = settings, None, (0.0, {}, {})
+        """Use other settings and another database during the block, for `mulligan.testing`."""
+        before = self.settings, self._store, self._manifest_cache
+        self.settings, self._store, self._manifest_cache = settings, None, (0.0, {}, {})
         try:
             yield
         finally:
             self.close()
-            self.settings, self._store, self._known = before
+            self.settings, self._store, self._manifest_cache = before
 
     def manifest(self, app: str = "") -> Manifest:
-        """The app as data."""
-        return self.registry.manifest(app, self.settings.release, as_plain(self.rules))
+        """Return the app as data."""
+        return self.registry.manifest(app, self.settings.release, rules_to_dicts(self.rules))
 
     # -- register ---------------------------------------------------------------------------------
     @overload
-    def job(self, function: Callable[Concatenate[Untyped, P], R], /) -> Kind[..., R]: ...
+    def job(self, function: Callable[Concatenate[UntypedParameter, P], R], /) -> Kind[..., R]: ...
     @overload
     def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
     @overload
@@ -165,38 +181,39 @@ class Mulligan(Nouns):
         priority: int = 0,
         uses: str | Sequence[str] | Callable[[Any], Any] | None = None,
         policy: Policy | None = None,
-        timeout: Seconds = 300,
+        timeout: Duration = 300,
         isolate: bool = False,
         memory_limit: int | None = None,
         unique: Unique | None = None,
         rules: Rule | Sequence[Rule] = (),
         shadow: Policy | None = None,
-        retention: Seconds | None = None,
+        retention: Duration | None = None,
         cost: float | None = None,
         done: Callable[..., Any] | None = None,
         can_retry: Callable[..., Any] | None = None,
         editable: str | Sequence[str] = (),
         index: str | Sequence[str] = (),
-    ) -> Decorator: ...
-    def job(self, *functions: Any, **said: Any) -> Any:
+    ) -> JobDecorator: ...
+    def job(self, *functions: Any, **options: Any) -> Any:
         """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
         if not functions:
-            return lambda decorated: self._register_own(decorated, **said)
+            return lambda function: self._register_job(function, **options)
         if len(functions) > 1 or not callable(functions[0]):
             message = (
-                f"@app.job takes its options by name, such as @app.job(name={functions[-1]!r:.80})"
+                f"@app.job takes options by name, for example @app.job(name={functions[-1]!r:.80})"
             )
             raise ConfigError(message)
-        return self._register_own(functions[0], **said)
+        return self._register_job(functions[0], **options)
 
-    def _register_own(self, function: Callable[..., Any], **said: Any) -> Kind[Any, Any]:
-        """Of the user's, whose names must not be ours."""
-        free_name("kind", said.get("name") or function.__qualname__)
-        free_name("queue", said.get("queue", "default"))
-        return self._register(function, **said)
+    def _register_job(self, function: Callable[..., Any], **options: Any) -> Kind[Any, Any]:
+        """Register a handler of the user. Refuse names that are reserved for Mulligan."""
+        check_user_name("kind", options.get("name") or function.__qualname__)
+        check_user_name("queue", options.get("queue", "default"))
+        return self._register(function, **options)
 
-    def _register(self, function: Callable[..., Any], **said: Any) -> Kind[Any, Any]:
-        handler = handler_of(function, self.settings.retention, lambda: self.rules.book, **said)
+    def _register(self, function: Callable[..., Any], **options: Any) -> Kind[Any, Any]:
+        retention = self.settings.retention
+        handler = build_handler(function, retention, lambda: self.rules.rulebook, **options)
         self.registry.add(handler)
         self._check_schedules(handler)
         return Kind(self, handler, function, EnqueueOptions())
@@ -210,19 +227,19 @@ class Mulligan(Nouns):
         fair: bool = False,
         policy: Policy | None = None,
     ) -> None:
-        """Declare defaults of a queue, for the whole fleet; what an operator sets wins until it is cleared.
+        """Declare defaults of a queue for the whole fleet. An operator's settings override them.
 
-        `concurrency`: running at once. `rate`: starts, per second or "100/m". `fair`: owners take turns. `policy`:
-        for kinds that do not say otherwise.
+        `concurrency`: jobs that run at the same time. `rate`: starts per second, or "100/m".
+        `fair`: owners take turns. `policy`: for kinds without their own policy.
         """
-        from mulligan.guards.gates import checked_concurrency, checked_rate
+        from mulligan.guards.gates import check_concurrency, check_rate
 
         spec = QueueSpec(
-            free_name("queue", name),
-            checked_concurrency(concurrency),
-            checked_rate(rate),
+            check_user_name("queue", name),
+            check_concurrency(concurrency),
+            check_rate(rate),
             bool(fair),
-            policy_text(policy),
+            encode_policy(policy),
         )
         self.registry.declare(spec)
 
@@ -230,27 +247,30 @@ class Mulligan(Nouns):
         self,
         key: str,
         *,
-        probe: Health | None = None,
+        probe: HealthCheck | None = None,
         mode: str = "hold",
         open_at: float = 0.5,
         min_calls: int = 20,
-        window: Seconds = 120,
-        cool_down: Seconds = 30,
+        window: Duration = 120,
+        cool_down: Duration = 30,
         budget: float | str | None = 0.1,
         max_concurrency: int | None = None,
         rate: float | str | None = None,
-        slow: Seconds | None = None,
+        slow: Duration | None = None,
     ) -> None:
-        """Declare something that jobs `use`: its limits, and how its breaker works. What is only used has defaults.
+        """Declare a dependency: an external service that jobs name with `uses=`.
 
-        `probe`: a function that looks whether it is well. `mode`: while it is down jobs wait ("hold") or end at once
-        ("fail_fast"). `open_at`: the share of failed calls, of at least `min_calls` within `window`. `cool_down`: until
-        the first probe. `budget`: retries per success at the first try, or "100/h". `max_concurrency`, `rate`: as for
-        queues. `slow`: from when on an answer counts as a failure.
+        A dependency that is used but not declared has the defaults below.
+
+        `probe`: a function that checks the service's health. `mode`: while the breaker is open,
+        jobs wait ("hold") or fail at once ("fail_fast"). `open_at`: share of failed calls that
+        opens the breaker, among at least `min_calls` within `window`. `cool_down`: time until the
+        first probe. `budget`: retries per first-attempt success, or "100/h".
+        `max_concurrency`, `rate`: as for queues. `slow`: a longer call counts as a failure.
         """
-        from mulligan.guards.probes import dependency_spec
+        from mulligan.guards.probes import build_dependency_spec
 
-        said = {
+        options = {
             "probe": probe,
             "mode": mode,
             "open_at": open_at,
@@ -262,25 +282,25 @@ class Mulligan(Nouns):
             "rate": rate,
             "slow": slow,
         }
-        self.registry.declare(dependency_spec(key, **said))
+        self.registry.declare(build_dependency_spec(key, **options))
         if probe is not None:
             self.registry.probes[key] = probe
-            self._offer_probes()
+            self._register_probe_kind()
 
-    def _offer_probes(self) -> None:
-        """The system job that calls them, once one is declared."""
+    def _register_probe_kind(self) -> None:
+        """Register the built-in kind that runs health probes, when the first probe is declared."""
         from mulligan.guards.observer import PROBE_KIND
-        from mulligan.guards.probes import PROBE_QUEUE, ask
+        from mulligan.guards.probes import PROBE_QUEUE, run_health_check
 
         if PROBE_KIND in self.registry.handlers:
             return
         probes = self.registry.probes
 
         async def probe(dependency: str) -> dict[str, Any]:
-            return await ask(probes, dependency)
+            return await run_health_check(probes, dependency)
 
-        once = Policy(max_retries=0, max_losses=0)
-        self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=once)
+        no_retries = Policy(max_retries=0, max_losses=0)
+        self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=no_retries)
 
     def notify(
         self,
@@ -294,40 +314,42 @@ class Mulligan(Nouns):
         filter: str = "",  # noqa: A002 - as in CONTRACT's other calls
         stored: bool = False,
     ) -> Subscription | None:
-        """Tell somebody of what happens: `on` names events, such as "job.died" or ["batch.partial", "batch.failed"].
+        """Send a message to a channel when an event happens.
 
-        It is part of the app, like a schedule: its channel stays in the app's processes. With `batch` or `stored` it is
-        written to the database now, and any worker delivers. `form`: "each" event a message, or failures of one cause
-        as one "incident". `filter`: `kind: queue: code: class:`.
+        `on` names events: "job.died" or ["batch.partial", "batch.failed"]. The subscription is part
+        of the app, like a schedule, and its channel stays in the app's processes. With `batch` or
+        `stored` it is written to the database now and any worker delivers. `form`: one message for
+        "each" event, or one "incident" for failures of one cause. `filter` takes
+        `kind: queue: code: class:`.
         """
-        from mulligan.notifications.subscriptions import checked_channel, spec_of
+        from mulligan.notifications.subscriptions import build_subscription_spec, check_channel
 
         if stored or batch is not None:
             return self.subscriptions.add(
                 on, to, owner=owner, batch=batch, name=name or "", form=form, filter=filter
             )
-        spec = spec_of(on, to, owner=owner, name=name, form=form, words=filter)
+        spec = build_subscription_spec(on, to, owner=owner, name=name, form=form, filter_text=filter)
         if spec.name in self.registry.subscriptions:
             message = (
-                f"subscription {spec.name!r} is declared twice; give one of them another name="
+                f"subscription {spec.name!r} is declared twice. Give one of them another name=."
             )
             raise ConfigError(message)
         self.registry.subscriptions[spec.name] = spec
-        self._offer_deliveries(f"{DELIVER_KIND}.{spec.name}", checked_channel(to))
+        self._register_delivery_kind(f"{DELIVER_KIND}.{spec.name}", check_channel(to))
         return None
 
-    def _offer_deliveries(self, kind: str, channel: Channel | None) -> None:
-        """The system job that sends messages, over a channel of this app or a stored one."""
+    def _register_delivery_kind(self, kind: str, channel: Channel | None) -> None:
+        """Register the built-in kind that sends messages through a declared or a stored channel."""
 
         async def deliver(ctx: Context, subscription: str, message: dict[str, Any]) -> Any:
-            from mulligan.notifications.deliveries import Courier
+            from mulligan.notifications.deliveries import DeliveryHandler
 
-            courier = Courier(lambda: self.store, lambda: self.settings, channel)
+            courier = DeliveryHandler(lambda: self.store, lambda: self.settings, channel)
             return await courier.deliver(ctx, subscription, message)
 
-        self._register(deliver, name=kind, **TERMS)
+        self._register(deliver, name=kind, **DELIVERY_KIND_OPTIONS)
 
-    def schedule(  # noqa: PLR0913 - when, what, and what may be said about its jobs
+    def schedule(  # noqa: PLR0913 - the options of CONTRACT
         self,
         name: str,
         cron: str,
@@ -341,17 +363,17 @@ class Mulligan(Nouns):
         owner: str = "",
         max_retries: int | None = None,
         policy: Policy | None = None,
-        timeout: Seconds | None = None,
-        deadline: Seconds | None = None,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
     ) -> None:
-        """A job of this kind at every slot of a cron expression, made by whichever worker is there."""
-        from mulligan.schedules.chore import checked_schedule
+        """Enqueue a job of this kind at every slot of a cron expression. Any worker does it."""
+        from mulligan.schedules.chore import check_schedule
 
-        if checked_name("schedule", name) in self.registry.schedules:
-            message = f"schedule {name!r} is declared twice; give one of them another name"
+        if check_name("schedule", name) in self.registry.schedules:
+            message = f"schedule {name!r} is declared twice. Give one of them another name."
             raise ConfigError(message)
-        handler = self._scheduled(name, kind)
-        said = EnqueueOptions(
+        handler = self._scheduled_handler(name, kind)
+        options = EnqueueOptions(
             queue=queue,
             priority=priority,
             owner=owner,
@@ -360,143 +382,153 @@ class Mulligan(Nouns):
             timeout=timeout,
             deadline=deadline,
         )
-        called = kind.name if isinstance(kind, Kind) else kind
-        spec = ScheduleSpec(name=name, cron=cron, kind=called, timezone=timezone, missed=missed)
-        given = {} if payload is None else payload
-        self.registry.schedules[name] = checked_schedule(
-            spec, handler, given, said, self.settings.limits.payload
-        )
+        kind_name = kind.name if isinstance(kind, Kind) else kind
+        spec = ScheduleSpec(name=name, cron=cron, kind=kind_name, timezone=timezone, missed=missed)
+        arguments = {} if payload is None else payload
+        limit = self.settings.limits.payload
+        self.registry.schedules[name] = check_schedule(spec, handler, arguments, options, limit)
 
-    def _scheduled(self, name: str, kind: Any) -> Handler | None:
-        """The handler, where it is known."""
+    def _scheduled_handler(self, name: str, kind: Any) -> Handler | None:
+        """Return the handler of a scheduled kind if this process knows it."""
         if isinstance(kind, Kind) and kind.has_options:
-            message = f"schedule {name!r}: say queue=, priority=, owner= … to schedule() itself, not with options()"
+            message = (
+                f"schedule {name!r}: pass queue=, priority=, owner= … to schedule() itself, "
+                "not with options()."
+            )
             raise ConfigError(message)
         if isinstance(kind, Kind):
             return kind.handler
         if not isinstance(kind, str):
-            message = f"schedule {name!r}: kind is a function decorated with @app.job, or its name, not {kind!r:.80}"
+            message = (
+                f"schedule {name!r}: kind must be a function decorated with @app.job, or its name, "
+                f"not {kind!r:.80}"
+            )
             raise ConfigError(message)
         return self.registry.handlers.get(kind)
 
     def _check_schedules(self, handler: Handler) -> None:
-        """Schedules that were declared by the kind's name before its handler."""
+        """Check schedules that named this kind before its handler was registered."""
         for name, spec in self.registry.schedules.items():
             if spec.kind == handler.spec.name:
-                from mulligan.schedules.chore import checked_again
+                from mulligan.schedules.chore import recheck_schedule
 
-                self.registry.schedules[name] = checked_again(
+                self.registry.schedules[name] = recheck_schedule(
                     spec, handler, self.settings.limits.payload
                 )
 
     def on_start(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Called once in each runner process before its first job; what it makes is `ctx.state`."""
+        """Call this function once per runner before its first job. Its result is `ctx.state`."""
         self.registry.on_start.append(function)
         return function
 
     def on_stop(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Call this function once in each runner process before it exits."""
         self.registry.on_stop.append(function)
         return function
 
     # -- enqueue ----------------------------------------------------------------------------------
     def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
-        """By name, without importing the handler; checked by it where it is known here."""
-        new, connection = self._named(kind, payload, options)
+        """Enqueue by the name of a kind. Its handler checks the payload if this process has it."""
+        new, connection = self.new_job_by_name(kind, payload, options)
         return self.insert_one(new, connection)
 
-    def prepared(
+    def build_job(
         self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
     ) -> NewJob:
-        """The same, not inserted yet."""
-        return self._named(kind, payload, options)[0]
+        """Return a checked job that is not inserted yet."""
+        return self.new_job_by_name(kind, payload, options)[0]
 
-    def _named(self, kind: str, payload: Any, options: Mapping[str, Any]) -> tuple[NewJob, Any]:
-        """A checked job by the name of its kind, and the connection it should go through."""
+    def new_job_by_name(
+        self, kind: str, payload: Any, options: Mapping[str, Any]
+    ) -> tuple[NewJob, Any]:
+        """Return a checked job and the connection to insert it through."""
         if options.get("connection") is not None:
-            self._open_beside_a_caller()
-        handler = self.registry.handlers.get(checked_name("kind", kind))
+            self._store_for_caller()
+        handler = self.registry.handlers.get(check_name("kind", kind))
         spec = handler.spec if handler is not None else self._stored_spec(kind)
-        if not isinstance(payload, Mapping | None):
-            message = f"enqueue({kind!r}): the payload is a mapping of arguments by name, not {type(payload).__name__}"
-            raise PayloadRefused(message)
-        plain: Any = dict(payload or {})
+        arguments = _check_payload(kind, payload)
         if handler is not None:
-            plain = handler.arguments.encode(plain)
-        try:
-            said = EnqueueOptions(**options)
-        except TypeError as error:
-            message = f"enqueue({kind!r}): {error}"
-            raise PayloadRefused(message) from None
-        queues = {**self._known[2], **self.registry.queues}
-        return new_job(
-            spec, handler, plain, said, self.settings.limits.payload, queues
-        ), said.connection
+            arguments = handler.arguments.encode(arguments)
+        enqueue_options = _check_options(kind, options)
+        queues = {**self._manifest_cache[2], **self.registry.queues}
+        limit = self.settings.limits.payload
+        new = new_job(spec, handler, arguments, enqueue_options, limit, queues)
+        return new, enqueue_options.connection
 
     def _stored_spec(self, kind: str) -> KindSpec:
-        """What the newest manifest that knows this kind says of it; a kind nobody knows yet may still wait."""
-        from mulligan.manifest.declared import stored_kinds, stored_queues
+        """Return what the newest stored manifest declares of a kind, else the defaults.
 
-        read_at, specs, _ = self._known
-        if kind not in specs or time.monotonic() - read_at > MANIFEST_TRUST:
-            with self.store.read() as unit:
-                self._known = (
-                    time.monotonic(),
-                    stored_kinds(unit),
-                    stored_queues(unit, unit.now()),
-                )
-        return self._known[1].get(kind) or KindSpec(kind)
+        An unknown kind is accepted: a worker that knows it may start later.
+        """
+        from mulligan.manifest.declared import load_kinds, load_queues
+
+        read_at, specs, _ = self._manifest_cache
+        if kind not in specs or time.monotonic() - read_at > MANIFEST_CACHE_SECONDS:
+            with self.store.read() as tx:
+                kinds = load_kinds(tx)
+                queues = load_queues(tx, tx.now())
+            self._manifest_cache = (time.monotonic(), kinds, queues)
+        return self._manifest_cache[1].get(kind) or KindSpec(kind)
 
     def insert_one(self, new: NewJob, connection: Any = None) -> Job:
-        if not is_plain(new) or not self.registry.tracer.idle():
+        """Insert one job and return it."""
+        if not is_unconstrained(new) or not self.registry.tracer.skips_inserts():
             return self.insert((new,), connection)[0]
-        return self.jobs.fresh(new, self._insert_plain((new,), connection))
+        return self.jobs.view_inserted(new, self._insert_unconstrained((new,), connection))
 
     def insert(
         self, new: Sequence[NewJob], connection: Any = None, *, actor: str = ""
     ) -> list[Job]:
-        """`actor`: a person enqueues them, and that is told."""
+        """Insert jobs in one transaction. `actor`: the person to name in their events."""
         if not new:
             return []
         tracer = self.registry.tracer
-        if tracer.idle():
+        if tracer.skips_inserts():
             return self._insert(new, connection, actor)
-        with tracer.sending(new) as sent:
-            return self._insert(sent, connection, actor)
+        with tracer.trace_insert(new) as traced:
+            return self._insert(traced, connection, actor)
 
     def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> list[Job]:
-        from mulligan.batches import service as joining
+        from mulligan.batches import service as batches
 
         if actor:
-            from mulligan.schedules.chore import queued_by
-
-            with self.store.begin() as unit:
-                new, answers = joining.insert(unit, new, announce=False)
-                unit.announce_as(queued_by(actor, new, answers))
-                return self.jobs.inserted(unit, new, answers)
-        if all_plain(new):
-            return self.jobs.all_fresh(new, self._insert_plain(new, connection))
+            return self._insert_for(actor, new)
+        if all_unconstrained(new):
+            return self.jobs.view_all_inserted(new, self._insert_unconstrained(new, connection))
         if connection is not None:
-            unit = self._joined(connection)
-            return self.jobs.inserted(unit, *joining.insert(unit, new, announce=False))
-        with self.store.begin() as unit:
-            return self.jobs.inserted(unit, *joining.insert(unit, new, announce=True))
+            tx = self.join_transaction(connection)
+            return self.jobs.view_enqueued(tx, *batches.insert_jobs(tx, new, announce=False))
+        with self.store.begin() as tx:
+            return self.jobs.view_enqueued(tx, *batches.insert_jobs(tx, new, announce=True))
 
-    def _insert_plain(self, new: Sequence[NewJob], connection: Any) -> Micros:
-        """By one statement; the moment of it."""
+    def _insert_for(self, actor: str, new: Sequence[NewJob]) -> list[Job]:
+        """Insert jobs with `job.queued` events that name a person."""
+        from mulligan.batches import service as batches
+        from mulligan.schedules.chore import manual_queued_events
+
+        with self.store.begin() as tx:
+            new, answers = batches.insert_jobs(tx, new, announce=False)
+            tx.write_queued_events(manual_queued_events(actor, new, answers))
+            return self.jobs.view_enqueued(tx, new, answers)
+
+    def _insert_unconstrained(self, new: Sequence[NewJob], connection: Any) -> Micros:
+        """Insert jobs without unique key or batch in one statement. Return the insertion time."""
         if connection is not None:
-            return self._joined(connection).insert_free(new, announce=False)
-        with self.store.once() as unit:
-            return unit.insert_free(new, announce=True)
+            return self.join_transaction(connection).insert_unconstrained(new, announce=False)
+        with self.store.single_statement() as tx:
+            return tx.insert_unconstrained(new, announce=True)
 
-    def _joined(self, connection: Any) -> Transaction:
-        return self._open_beside_a_caller().join(connection)
+    def join_transaction(self, connection: Any) -> Transaction:
+        """Return a transaction of ours inside the caller's transaction."""
+        return self._store_for_caller().join(connection)
 
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        """On a thread; on SQLAlchemy's async connections and sessions where they are, by their own bridge."""
+        """Insert on a thread, or through the bridge of SQLAlchemy's async connections."""
         run_sync = getattr(connection, "run_sync", None)
         if run_sync is None:
             return await asyncio.to_thread(self.insert, new, connection)
-        await asyncio.to_thread(self.open)  # the first use may make the schema: not on the loop
+        # The first use may create the schema, which must not block the event loop.
+        await asyncio.to_thread(self.open)
         jobs: list[Job] = await run_sync(lambda inner: self.insert(new, inner))
         return jobs
 
@@ -508,73 +540,92 @@ class Mulligan(Nouns):
         owner: str = "",
         on_complete: Kind[Any, Any] | str | None = None,
         tolerance: float | str = 0,
-        expires_in: Moment | None = None,
+        expires_in: DurationOrTime | None = None,
         unique: str | None = None,
         connection: Any = None,
     ) -> Batch:
-        """Jobs with a common outcome: `options(batch=batch).enqueue(…)` until `batch.seal()`.
+        """Create a batch. Add members with `options(batch=batch).enqueue(…)` until `batch.seal()`.
 
-        `on_complete`: a kind whose handler takes one argument, `batch`, its id; enqueued once with each outcome.
-        `tolerance`: how many members may die, or which share ("10%"). `unique`: a second call returns the first batch.
+        `on_complete`: a kind whose handler takes one argument, `batch`, the batch's id. It is
+        enqueued once per outcome. `tolerance`: how many members may die, or which share ("10%").
+        `unique`: a second call with the same key returns the first batch.
         """
-        from mulligan.batches.completion import prepared
+        from mulligan.batches.completion import dump_on_complete
         from mulligan.batches.service import new_batch
 
         new = new_batch(name, owner, tolerance, expires_in, unique)
         if on_complete is not None:
-            new = new._replace(
-                on_complete=prepared(self._finaliser(on_complete, {"batch": new.id}, new.owner))
-            )
+            job = self._completion_job(on_complete, {"batch": new.id}, new.owner)
+            new = new._replace(on_complete=dump_on_complete(job))
         return self.batches.begin(new, connection)
 
-    def _finaliser(self, kind: Any, payload: Mapping[str, str], owner: str) -> NewJob:
-        """Checked where the handler is known: nobody hears of it when the last member ends."""
+    def _completion_job(self, kind: Any, payload: Mapping[str, str], owner: str) -> NewJob:
+        """Build the `on_complete` job now: a wrong handler would fail unnoticed at the end."""
         try:
             if isinstance(kind, Kind):
-                return kind.prepared(payload, owner)
-            return self._named(kind, payload, {"owner": owner})[0]
+                return kind.build_job(payload, owner)
+            return self.new_job_by_name(kind, payload, {"owner": owner})[0]
         except PayloadRefused as error:
             message = (
-                f"on_complete: the handler takes one argument, batch (the id of the batch): {error}"
+                f"on_complete: the handler takes one argument, batch (the batch's id): {error}"
             )
             raise PayloadRefused(message) from None
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Our connection, for the user's own statements and for `connection=`."""
+        """Yield our connection, for your own statements and for `connection=`."""
         with self.store.transaction() as connection:
             yield connection
 
-    # -- look back ----------------------------------------------------------------------------------
+    # -- statistics -------------------------------------------------------------------------------
     def insight(
-        self, since: Moment = WEEK, *, kind: str | None = None, queue: str | None = None
+        self, since: DurationOrTime = WEEK, *, kind: str | None = None, queue: str | None = None
     ) -> Insight:
-        """What the jobs enqueued since then came to: what retries are worth, what failures cost, what that advises.
+        """Return statistics of jobs enqueued since then: what retries gain, what failures cost.
 
         `since`: seconds or a timedelta back from now, or a datetime.
         """
-        from mulligan.insight.service import insight
+        from mulligan.insight.service import load_insight
 
-        return insight(self.store, self.settings, since, kind, queue)
+        return load_insight(self.store, self.settings, since, kind, queue)
 
     def metrics(self) -> str:
-        """The numbers of this database, as Prometheus reads them; at most five seconds old."""
-        from mulligan.observability import (
-            exporter,
-        )  # brings a web server along, which few apps want
+        """Return the metrics in the Prometheus format, at most five seconds old."""
+        # Imported here: it loads a web server, which few apps need.
+        from mulligan.observability import exporter
 
-        return exporter.text(self.store)
+        return exporter.metrics_text(self.store)
 
     # -- run --------------------------------------------------------------------------------------
     def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:
-        """Everything in this process, one job at a time, for scripts and tests. Returns how many attempts ran."""
+        """Run due jobs in this process, one at a time. Return the number of attempts."""
         return self.inline(seed).run(until_idle=until_idle)
 
-    def inline(self, seed: int | None = None) -> Inline:
-        """A worker in this process, for those who want to lead it step by step."""
-        from mulligan.notifications.dispatcher import Dispatch
-        from mulligan.worker.inline import Inline
+    def inline(self, seed: int | None = None) -> InlineWorker:
+        """Return a worker in this process that you can drive step by step."""
+        from mulligan.notifications.dispatcher import Dispatcher
+        from mulligan.worker.inline import InlineWorker
 
         rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
-        told = (Dispatch(self.settings),)
-        return Inline(self.store, self.settings, self.registry, self.manifest("inline"), rng, told)
+        tasks = (Dispatcher(self.settings),)
+        return InlineWorker(
+            self.store, self.settings, self.registry, self.manifest("inline"), rng, tasks
+        )
+
+
+def _check_payload(kind: str, payload: Any) -> Any:
+    if not isinstance(payload, Mapping | None):
+        message = (
+            f"enqueue({kind!r}): the payload must be a mapping of arguments by name, "
+            f"not {type(payload).__name__}"
+        )
+        raise PayloadRefused(message)
+    return dict(payload or {})
+
+
+def _check_options(kind: str, options: Mapping[str, Any]) -> EnqueueOptions:
+    try:
+        return EnqueueOptions(**options)
+    except TypeError as error:
+        message = f"enqueue({kind!r}): {error}"
+        raise PayloadRefused(message) from None

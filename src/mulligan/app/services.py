@@ -1,34 +1,14 @@
-"""What an app offers beside enqueueing: one noun each, imported and made at its first use.
+"""Services of an app (`app.jobs`, `app.queues`, …), each imported and created on first use.
 
-A runner and a program that enqueues need few of them, and start in less time without the others.
+A runner or a program that only enqueues needs few of them and starts faster without the others.
 """
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
-
-from mulligan.access.keys import AsyncKeys
-from mulligan.access.status_links import AsyncStatusLinks
-from mulligan.alerts.service import AsyncAlerts
-from mulligan.batches.service import AsyncBatches, Batch
-from mulligan.core.errors import Moment
-from mulligan.core.job import Job
-from mulligan.events.service import AsyncEvents
-from mulligan.failures.service import AsyncFailures
-from mulligan.guards.dependencies import AsyncDependencies
-from mulligan.guards.gates import AsyncKinds, AsyncQueues
-from mulligan.insight.service import SINCE, Insight
-from mulligan.jobs.service import AsyncJobs
-from mulligan.notifications.deliveries import AsyncDeliveries
-from mulligan.notifications.subscriptions import AsyncSubscriptions
-from mulligan.operations.service import AsyncOperations
-from mulligan.retries.service import AsyncPolicies
-from mulligan.schedules.service import AsyncSchedules
 
 if TYPE_CHECKING:
     from mulligan.access.keys import Keys
@@ -52,7 +32,9 @@ if TYPE_CHECKING:
     from mulligan.storage.base import Store, Transaction
 
 
-class Nouns:
+class AppServices:
+    """Base class of the app: one property per service."""
+
     settings: Settings
     registry: Registry
 
@@ -61,9 +43,9 @@ class Nouns:
     def store(self) -> Store: ...
 
     @abstractmethod
-    def _joined(self, connection: Any) -> Transaction: ...
+    def join_transaction(self, connection: Any) -> Transaction: ...
 
-    # `app.aio` wraps the following methods of the app.
+    # `app.aio` wraps the following methods.
     @abstractmethod
     def open(self) -> Self: ...
 
@@ -77,7 +59,9 @@ class Nouns:
     def metrics(self) -> str: ...
 
     @abstractmethod
-    def _named(self, kind: str, payload: Any, options: Mapping[str, Any]) -> tuple[NewJob, Any]: ...
+    def new_job_by_name(
+        self, kind: str, payload: Any, options: Mapping[str, Any]
+    ) -> tuple[NewJob, Any]: ...
 
     @abstractmethod
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
@@ -98,7 +82,7 @@ class Nouns:
     def batches(self) -> Batches:
         from mulligan.batches.service import Batches
 
-        return Batches(lambda: self.store, self.jobs, join=self._joined)
+        return Batches(lambda: self.store, self.jobs, join=self.join_transaction)
 
     @cached_property
     def dependencies(self) -> Dependencies:
@@ -171,52 +155,3 @@ class Nouns:
         from mulligan.notifications.deliveries import Deliveries
 
         return Deliveries(lambda: self.store, lambda: self.settings)
-
-
-# `app.aio`: all of an app, awaitable.
-
-
-class Aio:
-    """All of it, awaitable."""
-
-    def __init__(self, app: Nouns) -> None:
-        self._app = app
-        self.jobs = AsyncJobs(app.jobs)
-        self.batches = AsyncBatches(app.batches)
-        self.queues = AsyncQueues(app.queues)
-        self.dependencies = AsyncDependencies(app.dependencies)
-        self.kinds = AsyncKinds(app.kinds)
-        self.failures = AsyncFailures(app.failures)
-        self.events = AsyncEvents(app.events)
-        self.alerts = AsyncAlerts(app.alerts)
-        self.keys = AsyncKeys(app.keys)
-        self.operations = AsyncOperations(app.operations)
-        self.policy = AsyncPolicies(app.policy)
-        self.schedules = AsyncSchedules(app.schedules)
-        self.status = AsyncStatusLinks(app.status)
-        self.subscriptions = AsyncSubscriptions(app.subscriptions)
-        self.deliveries = AsyncDeliveries(app.deliveries)
-
-    async def batch(self, name: str, *, connection: Any = None, **said: Any) -> Batch:
-        """As `app.batch`; in an AsyncSession's or AsyncConnection's transaction too."""
-        if getattr(connection, "run_sync", None) is None:
-            return await asyncio.to_thread(self._app.batch, name, connection=connection, **said)
-        await asyncio.to_thread(self._app.open)
-        begun: Batch = await connection.run_sync(
-            lambda inner: self._app.batch(name, connection=inner, **said)
-        )
-        return replace(begun, _connection=connection)
-
-    async def insight(
-        self, since: Moment = SINCE, *, kind: str | None = None, queue: str | None = None
-    ) -> Insight:
-        return await asyncio.to_thread(self._app.insight, since, kind=kind, queue=queue)
-
-    async def metrics(self) -> str:
-        return await asyncio.to_thread(self._app.metrics)
-
-    async def enqueue(
-        self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
-    ) -> Job:
-        new, connection = await asyncio.to_thread(self._app._named, kind, payload, options)  # noqa: SLF001 - its other half
-        return (await self._app.insert_async([new], connection))[0]

@@ -1,8 +1,9 @@
-"""What the end of a member means for its batch: decided and written in the transaction of that end.
+"""Complete batches: write a batch's outcome in the transaction that ends its last member.
 
-Two last members may end at the same moment in two transactions, each of which sees the other still running. So whoever
-ends a member first holds the batch's progress, and asks in a later statement whether any member is unfinished: the
-second of the two then sees the first. Counters that are shown decide nothing.
+Two last members may end at the same time in two transactions, each of which sees the other still
+running. So a transaction that ends a member locks the batch's progress row first, and checks in a
+later statement whether any member is unfinished: the second transaction then sees the first one's
+end. Counters that are shown to people decide nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from mulligan.batches.rules import BatchCounts, counted, reckoned, recovered
+from mulligan.batches.rules import BatchCounts, compute_outcome, count_members, has_recovered
 from mulligan.core.attempt import Verb
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import BatchExpired, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.format import moment
+from mulligan.core.format import format_time
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, JobRow, Micros, NewJob, State
+from mulligan.core.job import JobRow, NewJob, State
 from mulligan.core.lifecycle import MOVES, TERMINAL
 from mulligan.core.unique import unique_hash
 from mulligan.storage.base import BatchRow, Store, Transaction
@@ -28,10 +30,20 @@ from mulligan.storage.base import BatchRow, Store, Transaction
 log = logging.getLogger("mulligan.upkeep")
 
 STEP = 200
-UPKEEP = "upkeep"
-EVERY_STATE = ",".join(state.value for state in State)
-ITS_OWN = ("id", "unique_key", "unique_hash", "unique_cover", "unique_for", "unique_exact", "batch_id", "must_have",
-           "added_by")  # fmt: skip # of each generation's job, not of what is prepared
+UPKEEP_ACTOR = "upkeep"
+ALL_STATES = ",".join(state.value for state in State)
+# Fields that the on_complete job gets anew in each generation; the others are stored.
+FIELDS_OF_EACH_RUN = (
+    "id",
+    "unique_key",
+    "unique_hash",
+    "unique_cover",
+    "unique_for",
+    "unique_exact",
+    "batch_id",
+    "must_have",
+    "added_by",
+)
 _OUTCOMES = {
     "ready": EventType.BATCH_READY,
     "partial": EventType.BATCH_PARTIAL,
@@ -39,28 +51,34 @@ _OUTCOMES = {
 }
 
 
-# -- an end ---------------------------------------------------------------------------------------------
-def complete(unit: Transaction, ids: Collection[str], *, wait: bool = True) -> None:
-    """Members of these have ended. Without `wait` a batch in another hand is left to upkeep."""
+# --- A member ended or was moved ---
+def complete_batches(tx: Transaction, ids: Collection[str], *, wait: bool = True) -> None:
+    """Complete those of these batches whose last member has ended.
+
+    Without `wait`, a batch that another transaction has locked is left to upkeep.
+    """
     if not ids:
         return
-    with unit.together():
-        held = unit.lock_batches(sorted(ids), wait=wait)
-        for row in unit.ended_batches(held) if held else ():
-            _finish(unit, row)
+    with tx.atomically():
+        locked = tx.lock_batches(sorted(ids), wait=wait)
+        if locked:
+            for row in tx.list_completable_batches(locked):
+                _complete(tx, row)
 
 
-def moved(unit: Transaction, row: JobRow, state: State, *, actor: str, reason: str) -> None:
-    """A member was moved outside an attempt; `row` is what it was before."""
+def update_after_move(
+    tx: Transaction, row: JobRow, state: State, *, actor: str, reason: str
+) -> None:
+    """Update the batch of a member that was moved outside an attempt; `row` is its old row."""
     if row.batch_id is None:
         return
-    if _goes_on(row, state):
-        reopen(unit, row.batch_id, actor=actor, reason=reason, news={"job": row.id})
+    if _restarts(row, state):
+        reopen_batch(tx, row.batch_id, actor=actor, reason=reason, data={"job": row.id})
     elif _ends(row, state):
-        complete(unit, {row.batch_id})
+        complete_batches(tx, {row.batch_id})
 
 
-def _goes_on(row: JobRow, state: State) -> bool:
+def _restarts(row: JobRow, state: State) -> bool:
     return state is State.QUEUED and row.state in TERMINAL
 
 
@@ -68,190 +86,210 @@ def _ends(row: JobRow, state: State) -> bool:
     return state in TERMINAL and row.state not in TERMINAL
 
 
-def moved_all(
-    unit: Transaction, moves: Iterable[tuple[JobRow, Verb]], *, actor: str, reason: str
+def update_after_moves(
+    tx: Transaction, moves: Iterable[tuple[JobRow, Verb]], *, actor: str, reason: str
 ) -> None:
-    """Members of several batches were moved in one transaction: in the order of ids, as everybody does."""
-    again: Counter[str] = Counter()
+    """Update the batches of members that were moved in one transaction.
+
+    Batches are locked in the order of their ids, as everywhere, to avoid deadlocks.
+    """
+    restarted: Counter[str] = Counter()
     ended: set[str] = set()
     for row, verb in moves:
+        if row.batch_id is None:
+            continue
         before = State(row.state)
-        state = MOVES.get((verb, before), before)  # to ask what runs to stop is no move
-        if row.batch_id is not None and _goes_on(row, state):
-            again[row.batch_id] += 1
-        elif row.batch_id is not None and _ends(row, state):
+        state = MOVES.get((verb, before), before)  # Asking a running job to stop is not a move.
+        if _restarts(row, state):
+            restarted[row.batch_id] += 1
+        elif _ends(row, state):
             ended.add(row.batch_id)
-    for batch_id in sorted(again):
-        reopen(unit, batch_id, actor=actor, reason=reason, news={"jobs": again[batch_id]})
-    complete(unit, ended)
+    for batch_id in sorted(restarted):
+        data = {"jobs": restarted[batch_id]}
+        reopen_batch(tx, batch_id, actor=actor, reason=reason, data=data)
+    complete_batches(tx, ended)
 
 
-def _finish(unit: Transaction, row: BatchRow) -> None:
-    counts = counts_of(unit, [row.id])[row.id]
-    outcome = reckoned(counts, row.tolerance)
-    if not unit.end_batch(row.id, row.generation, outcome.value):
+def _complete(tx: Transaction, row: BatchRow) -> None:
+    counts = load_counts(tx, [row.id])[row.id]
+    outcome = compute_outcome(counts, row.tolerance)
+    if not tx.complete_batch(row.id, row.generation, outcome.value):
         return
-    tell_sealed(unit, row, actor=UPKEEP)
-    finaliser = _finaliser(row)
-    news = {"name": row.name, "generation": row.generation, **figures(counts)}
-    if finaliser is not None:
-        unit.insert([finaliser], announce=True)
-        news["on_complete"] = finaliser.id
-    unit.write_events([event(_OUTCOMES[outcome.value], row, data=news)])
-    if recovered(row.previous, outcome):
-        unit.write_events(
-            [event(EventType.BATCH_RECOVERED, row, data={**news, "previous": row.previous})]
-        )
+    write_sealed_event(tx, row, actor=UPKEEP_ACTOR)
+    data = {"name": row.name, "generation": row.generation, **counts_as_dict(counts)}
+    on_complete = _on_complete_job(row)
+    if on_complete is not None:
+        tx.insert_jobs([on_complete], announce=True)
+        data["on_complete"] = on_complete.id
+    events = [batch_event(_OUTCOMES[outcome.value], row, data=data)]
+    if has_recovered(row.previous, outcome):
+        data = {**data, "previous": row.previous}
+        events.append(batch_event(EventType.BATCH_RECOVERED, row, data=data))
+    tx.write_events(events)
 
 
-def counts_of(unit: Transaction, ids: Iterable[str]) -> dict[str, BatchCounts]:
-    """Summed from the members themselves."""
+def load_counts(tx: Transaction, ids: Iterable[str]) -> dict[str, BatchCounts]:
+    """Return member counts by batch id, computed from the members themselves."""
     members: dict[str, list[tuple[str, bool, int]]] = {batch_id: [] for batch_id in ids}
-    for batch_id, state, must_have, count in unit.batch_counts(list(members)):
+    for batch_id, state, must_have, count in tx.count_batch_members(list(members)):
         members[batch_id].append((state, must_have, count))
-    return {batch_id: counted(found) for batch_id, found in members.items()}
+    return {batch_id: count_members(found) for batch_id, found in members.items()}
 
 
-def figures(counts: BatchCounts) -> dict[str, int]:
+def counts_as_dict(counts: BatchCounts) -> dict[str, int]:
+    """Return counts as event data, with their total."""
     return {"total": counts.total, **asdict(counts)}
 
 
-def event(
+def batch_event(
     kind: EventType, row: BatchRow, *, actor: str = "", data: Mapping[str, Any] | None = None
 ) -> NewEvent:
+    """Return an event about a batch."""
     return NewEvent(kind, batch_id=row.id, owner=row.owner, actor=actor, data=data or {})
 
 
-def tell_sealed(unit: Transaction, row: BatchRow, *, actor: str, reason: str = "") -> None:
-    """Once; a caller's transaction leaves it to whoever comes by."""
-    if unit.told_batch(row.id):
-        total = counts_of(unit, [row.id])[row.id].total
-        news: dict[str, Any] = {
-            "name": row.name,
-            "total": total,
-            "before": {"sealed": False},
-            "after": {"sealed": True},
-        }
-        news |= {"reason": reason} if reason else {}
-        unit.write_events([event(EventType.BATCH_SEALED, row, actor=actor, data=news)])
+def write_sealed_event(tx: Transaction, row: BatchRow, *, actor: str, reason: str = "") -> None:
+    """Write `batch.sealed` unless it is written. Seals in a caller's transaction leave it to us."""
+    if not tx.mark_sealed_event_written(row.id):
+        return
+    data: dict[str, Any] = {
+        "name": row.name,
+        "total": load_counts(tx, [row.id])[row.id].total,
+        "before": {"sealed": False},
+        "after": {"sealed": True},
+    }
+    if reason:
+        data["reason"] = reason
+    tx.write_events([batch_event(EventType.BATCH_SEALED, row, actor=actor, data=data)])
 
 
-# -- on_complete ----------------------------------------------------------------------------------------
-def prepared(job: NewJob) -> str:
-    """What is stored of it, so that whoever ends the last member can enqueue it without the app."""
-    return json.dumps({name: value for name, value in job._asdict().items() if name not in ITS_OWN})
+# --- The on_complete job ---
+def dump_on_complete(job: NewJob) -> str:
+    """Return the on_complete job as JSON, so that any process can enqueue it without the app."""
+    fields = job._asdict().items()
+    return json.dumps({name: value for name, value in fields if name not in FIELDS_OF_EACH_RUN})
 
 
-def _finaliser(row: BatchRow) -> NewJob | None:
+def _on_complete_job(row: BatchRow) -> NewJob | None:
     if row.on_complete is None:
         return None
-    known = {*NewJob._fields} - {*ITS_OWN}
-    said = {name: value for name, value in json.loads(row.on_complete).items() if name in known}
+    known = set(NewJob._fields) - set(FIELDS_OF_EACH_RUN)
+    stored = json.loads(row.on_complete)
+    fields = {name: value for name, value in stored.items() if name in known}
     key = f"{row.id}:{row.generation}"
     return NewJob(
-        **said,
+        **fields,
         id=new_id(),
         unique_key=key,
-        unique_hash=unique_hash(said["owner"], said["kind"], key),
-        unique_cover=EVERY_STATE,
+        unique_hash=unique_hash(fields["owner"], fields["kind"], key),
+        unique_cover=ALL_STATES,
     )
 
 
-# -- once more --------------------------------------------------------------------------------------------
-def refuse_late(row: BatchRow | None, now: Micros) -> None:
-    """After its time nothing of a batch begins again; a name without a batch has no time."""
+# --- Reopen ---
+def refuse_expired(row: BatchRow | None, now: Micros) -> None:
+    """Refuse to start members of a batch that has expired or is being deleted."""
     if row is None:
         return
     if row.leaving:
-        message = (
-            f"batch {row.id} ({row.name}) is being removed by retention; enqueue its work anew"
+        raise BatchExpired(
+            f"batch {row.id} ({row.name}) is being deleted by retention. Enqueue its jobs again."
         )
-        raise BatchExpired(message)
     if row.expired_at is not None or (row.expires_at is not None and row.expires_at <= now):
-        message = (
-            f"batch {row.id} ({row.name}) expired at {moment(row.expires_at or now)}: "
-            "its members cannot be retried, and it takes no new ones"
+        raise BatchExpired(
+            f"batch {row.id} ({row.name}) expired at {format_time(row.expires_at or now)}: "
+            "its members cannot be retried, and it accepts no new members"
         )
-        raise BatchExpired(message)
 
 
-def check_retry(unit: Transaction, row: JobRow) -> None:
-    """Before anything is moved; what changes meanwhile is noticed by `reopen`."""
+def check_member_retry(tx: Transaction, row: JobRow) -> None:
+    """Refuse a retry if the job's batch has expired. `reopen_batch` checks again under its lock."""
     if row.batch_id is not None:
-        refuse_late(unit.batch(row.batch_id), unit.now())
+        refuse_expired(tx.get_batch(row.batch_id), tx.now())
 
 
-def reopen(
-    unit: Transaction, batch_id: str, *, actor: str, reason: str, news: Mapping[str, Any]
+def reopen_batch(
+    tx: Transaction, batch_id: str, *, actor: str, reason: str, data: Mapping[str, Any]
 ) -> None:
-    """Members go on: a finished batch begins a generation. To be called once they are moved."""
-    with unit.together():
-        if not unit.lock_batches([batch_id]):
+    """Start a new generation of a finished batch, after some of its members were restarted."""
+    with tx.atomically():
+        if not tx.lock_batches([batch_id]):
             return
-        row = unit.batch(batch_id)
-        refuse_late(row, unit.now())
+        row = tx.get_batch(batch_id)
+        refuse_expired(row, tx.now())
         if row is None or row.outcome is None:
             return
-        generation = unit.reopen_batch(batch_id)
-        seen = {
+        generation = tx.reopen_batch(batch_id)
+        event_data = {
+            "name": row.name,
+            "generation": generation,
+            "reason": reason,
+            **data,
             "before": {"outcome": row.outcome, "generation": row.generation},
             "after": {"outcome": None, "generation": generation},
         }
-        told = {"name": row.name, "generation": generation, "reason": reason, **news, **seen}
-        unit.write_events([event(EventType.BATCH_REOPENED, row, actor=actor, data=told)])
+        tx.write_events([batch_event(EventType.BATCH_REOPENED, row, actor=actor, data=event_data)])
 
 
-# -- upkeep -----------------------------------------------------------------------------------------------
-def sweep(store: Store) -> int:
-    """Seals of callers, ends that nobody noticed, and batches whose time has come. Returns how many were seen."""
-    with store.read() as unit:
-        waiting, late = unit.batches_waiting(STEP), unit.batches_late(STEP)
-    for batch_id in waiting:
-        _tried(store, batch_id, _notice)
-    for row in late:
-        _tried(store, row.id, _expire)
-    return max(len(waiting), len(late))
+# --- Upkeep ---
+def sweep_batches(store: Store) -> int:
+    """Announce seals of callers, complete batches whose end was missed, and expire batches.
+
+    Return how many batches were found.
+    """
+    with store.read() as tx:
+        to_complete = tx.list_batches_to_complete(STEP)
+        to_expire = tx.list_batches_to_expire(STEP)
+    for batch_id in to_complete:
+        _isolate_errors(store, batch_id, _complete_sealed)
+    for row in to_expire:
+        _isolate_errors(store, row.id, _expire)
+    return max(len(to_complete), len(to_expire))
 
 
-def _tried(store: Store, batch_id: str, step: Callable[[Transaction, str], None]) -> None:
-    """What is wrong with one batch stops no other."""
+def _isolate_errors(store: Store, batch_id: str, step: Callable[[Transaction, str], None]) -> None:
+    """Run one step of upkeep; an error of one batch does not stop the others."""
     try:
-        with store.begin() as unit:
-            step(unit, batch_id)
+        with store.begin() as tx:
+            step(tx, batch_id)
     except StoreUnavailable:
         raise
     except Exception:
-        log.exception("batch %s: upkeep cannot see to it", batch_id)
+        log.exception("batch %s: upkeep failed", batch_id)
 
 
-def _notice(unit: Transaction, batch_id: str) -> None:
-    if not unit.lock_batches([batch_id], wait=False):
+def _complete_sealed(tx: Transaction, batch_id: str) -> None:
+    if not tx.lock_batches([batch_id], wait=False):
         return
-    row = unit.batch(batch_id)
+    row = tx.get_batch(batch_id)
     if row is not None and row.sealed_at is not None:
-        tell_sealed(unit, row, actor=UPKEEP)
-        complete(unit, [batch_id])
+        write_sealed_event(tx, row, actor=UPKEEP_ACTOR)
+        complete_batches(tx, [batch_id])
 
 
-def _expire(unit: Transaction, batch_id: str) -> None:
-    """One that nobody has sealed is sealed now: nothing may be added any more, so it must come to an end."""
-    if unit.seal_batch(batch_id, wait=False):
-        _notice(unit, batch_id)
-    if not unit.lock_batches([batch_id], wait=False):
+def _expire(tx: Transaction, batch_id: str) -> None:
+    """Expire a batch. One that is not sealed is sealed first, so that it gets an outcome."""
+    if tx.seal_batch(batch_id, wait=False):
+        _complete_sealed(tx, batch_id)
+    if not tx.lock_batches([batch_id], wait=False):
         return
-    row = unit.batch(batch_id)
-    if row is not None and unit.expire_batch(batch_id):
-        news = {"name": row.name, "outcome": row.outcome, "expires_at": row.expires_at}
-        unit.write_events([event(EventType.BATCH_EXPIRED, row, actor=UPKEEP, data=news)])
+    row = tx.get_batch(batch_id)
+    if row is not None and tx.expire_batch(batch_id):
+        data = {"name": row.name, "outcome": row.outcome, "expires_at": row.expires_at}
+        expired = batch_event(EventType.BATCH_EXPIRED, row, actor=UPKEEP_ACTOR, data=data)
+        tx.write_events([expired])
 
 
-def prune(store: Store, keep: float) -> int:
-    """Batches that ended long ago, with their members, in small steps; returns how many rows were removed."""
-    removed = 0
-    while removed < STEP:
-        with store.begin() as unit:
-            step = unit.prune_batch(unit.now() - round(keep * SECOND), STEP)
-        if step is None or not step[1]:  # the next one is in somebody's hand
+def prune_batches(store: Store, retention: float) -> int:
+    """Delete batches that ended before `retention` seconds, with their members, in small steps.
+
+    Return how many jobs were deleted.
+    """
+    deleted = 0
+    while deleted < STEP:
+        with store.begin() as tx:
+            step = tx.prune_batch(tx.now() - round(retention * SECOND), STEP)
+        if step is None or not step[1]:  # The next batch is locked by another transaction.
             break
-        removed += sum(record.jobs for record in step[1])
-    return removed
+        deleted += sum(record.jobs for record in step[1])
+    return deleted

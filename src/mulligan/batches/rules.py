@@ -1,4 +1,4 @@
-"""What a batch came to. Computed from its members, at the moment when the last of them has ended."""
+"""Compute the outcome of a batch from its members."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mulligan.core.job import State
 
 UNFINISHED = frozenset({State.QUEUED, State.RUNNING, State.PARKED})
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)%")
-NEARLY = 1e-9  # a tenth of thirty is three, whatever floating point says
+ROUNDING_MARGIN = 1e-9  # 10 % of 30 is 3 despite floating point
 
 
 class BatchState(StrEnum):
-    """Processing, then one of three outcomes, then perhaps expired."""
+    """State of a batch: processing, then an outcome, then possibly expired."""
 
     PROCESSING = "processing"
     READY = "ready"
@@ -29,7 +29,7 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """Members by state; `missed`: must-haves that are dead or cancelled."""
+    """Members by state. `missed` counts must-have members that are dead or cancelled."""
 
     queued: int = 0
     running: int = 0
@@ -53,63 +53,74 @@ class BatchCounts:
 
     @property
     def share(self) -> float:
-        """How much of it has ended, 0 to 1; of nothing, all."""
+        """Share of members that have ended, 0 to 1. An empty batch counts as ended."""
         return self.ended / self.total if self.total else 1.0
 
 
-def counted(members: Iterable[tuple[str, bool, int]]) -> BatchCounts:
-    """From (state, must-have, how many)."""
-    found = dict.fromkeys((*(state.value for state in State), "missed"), 0)
+def count_members(members: Iterable[tuple[str, bool, int]]) -> BatchCounts:
+    """Sum up rows of (state, must_have, count)."""
+    counts = dict.fromkeys((*(state.value for state in State), "missed"), 0)
     for state, must_have, count in members:
-        found[state] += count
+        counts[state] += count
         if must_have and state in {State.DEAD, State.CANCELLED}:
-            found["missed"] += count
-    return BatchCounts(**found)
+            counts["missed"] += count
+    return BatchCounts(**counts)
 
 
-def reckoned(counts: BatchCounts, tolerance: str) -> BatchState:
-    """The outcome. Cancelled members are left out of the reckoning: nobody wants them."""
+def compute_outcome(counts: BatchCounts, tolerance: str) -> BatchState:
+    """Return the outcome. Cancelled members do not count, except must-haves."""
     if counts.unfinished:
         return BatchState.PROCESSING
     if not counts.total:
         return BatchState.READY
     if counts.missed or not counts.succeeded:
         return BatchState.FAILED
-    allowed = _allowed(tolerance, counts.succeeded + counts.dead)
-    return BatchState.READY if counts.dead <= allowed + NEARLY else BatchState.PARTIAL
+    allowed = _allowed_deaths(tolerance, counts.succeeded + counts.dead)
+    if counts.dead <= allowed + ROUNDING_MARGIN:
+        return BatchState.READY
+    return BatchState.PARTIAL
 
 
-def recovered(before: str | None, now: str) -> bool:
-    """Is all well that was not?"""
+def has_recovered(before: str | None, now: str) -> bool:
+    """Return whether a batch that was partial or failed is ready now."""
     return now == BatchState.READY and before in {BatchState.PARTIAL, BatchState.FAILED}
 
 
-def shown(outcome: str | None, *, expired: bool) -> BatchState:
-    """What people see."""
-    return BatchState.EXPIRED if expired else BatchState(outcome or BatchState.PROCESSING)
+def displayed_state(outcome: str | None, *, expired: bool) -> BatchState:
+    """Return the state that people see."""
+    if expired:
+        return BatchState.EXPIRED
+    return BatchState(outcome or BatchState.PROCESSING)
 
 
-def checked_tolerance(value: Any) -> str:
-    """A count (3), or a share of those that were not cancelled: 0.1 or "10%"."""
-    if isinstance(value, str) and (found := _SHARE.fullmatch(value.strip())):
-        return _share(float(found[1]) / 100, value)
+def check_tolerance(value: Any) -> str:
+    """Return a tolerance as stored: a count (3) or a share of uncancelled members (0.1, "10%")."""
+    if isinstance(value, str):
+        percent = _SHARE.fullmatch(value.strip())
+        if percent:
+            return _format_share(float(percent[1]) / 100, value)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
-        return _share(value, value)
-    raise Refused(_no_tolerance(value))
+        return _format_share(value, value)
+    raise Refused(_bad_tolerance(value))
 
 
-def _share(share: float, given: Any) -> str:
+def _format_share(share: float, value: Any) -> str:
     if not 0 <= share <= 1:
-        raise Refused(_no_tolerance(given))
+        raise Refused(_bad_tolerance(value))
     return f"{share * 100:.10g}%"
 
 
-def _no_tolerance(value: Any) -> str:
-    return f'tolerance is how many members may die: a count (3), or a share (0.1, "10%"), not {value!r:.80}'
+def _bad_tolerance(value: Any) -> str:
+    return (
+        "tolerance is how many members may die: "
+        f'a count (3) or a share (0.1, "10%"), not {value!r:.80}'
+    )
 
 
-def _allowed(tolerance: str, members: int) -> float:
-    found = _SHARE.fullmatch(tolerance)
-    return float(found[1]) / 100 * members if found else float(tolerance)
+def _allowed_deaths(tolerance: str, members: int) -> float:
+    percent = _SHARE.fullmatch(tolerance)
+    if percent:
+        return float(percent[1]) / 100 * members
+    return float(tolerance)

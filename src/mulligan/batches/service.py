@@ -1,4 +1,4 @@
-"""`app.batches`: begin batches, look at them, seal, repair and cancel them."""
+"""`app.batches`: create, read, seal, retry and cancel batches."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 
-from mulligan.batches import completion as batching
-from mulligan.batches.completion import refuse_late
-from mulligan.batches.rules import UNFINISHED, BatchCounts, BatchState, checked_tolerance, shown
+from mulligan.batches import completion
+from mulligan.batches.completion import refuse_expired
+from mulligan.batches.rules import (
+    UNFINISHED,
+    BatchCounts,
+    BatchState,
+    check_tolerance,
+    displayed_state,
+)
 from mulligan.core.attempt import Verb
-from mulligan.core.durations import length_or_moment, moment_of
+from mulligan.core.durations import Micros, check_duration_or_time, optional_datetime, to_datetime
 from mulligan.core.errors import (
     BatchCancelled,
     BatchOwner,
@@ -29,113 +36,117 @@ from mulligan.core.errors import (
     UniqueTaken,
 )
 from mulligan.core.event import Event, EventType
+from mulligan.core.format import format_time
 from mulligan.core.ids import LENGTH, new_id
-from mulligan.core.job import Job, JobRow, Micros, NewJob, State, to_datetime
+from mulligan.core.job import Job, JobRow, NewJob, State
 from mulligan.core.unique import unique_hash
-from mulligan.guards.limits import share_of
-from mulligan.jobs import repair as recover
-from mulligan.jobs.enqueue import checked_text
-from mulligan.jobs.service import NAMED, Jobs, ambiguous
+from mulligan.guards.limits import owner_share
+from mulligan.jobs import repair
+from mulligan.jobs.enqueue import check_text
+from mulligan.jobs.service import MAX_IDS_NAMED, Jobs, describe_ambiguous_id
 from mulligan.storage.base import BatchRow, Inserted, NewBatch, Store, Transaction
 from mulligan.worker.runner.context import LeaseLost
 
-# Before members are inserted: is there such a batch, may they join it, and are some of them there already?
-
 _batch_id = attrgetter("batch_id")
+MAX_BATCHES_LISTED = 500
+MAX_CODES = 100
 
 
-def insert(
-    unit: Transaction, new: Sequence[NewJob], *, announce: bool
+# --- Insert members ---
+
+
+def insert_jobs(
+    tx: Transaction, new: Sequence[NewJob], *, announce: bool
 ) -> tuple[Sequence[NewJob], list[Inserted]]:
-    """The jobs as they were inserted, each with its answer."""
+    """Insert jobs, of which some may join batches. Return the jobs as inserted and the answers.
+
+    A member whose unique key is in its batch already is not inserted; its answer names the first.
+    """
     if not any(map(_batch_id, new)):
-        return new, unit.insert(new, announce=announce)
-    batches = sorted({job.batch_id for job in new if job.batch_id is not None})
-    twins: dict[str, Inserted] = {}
-    for batch_id in batches:
-        row = unit.batch_to_join(batch_id)
+        return new, tx.insert_jobs(new, announce=announce)
+    duplicates: dict[str, Inserted] = {}
+    for batch_id in sorted({job.batch_id for job in new if job.batch_id is not None}):
+        row = tx.get_batch_for_share(batch_id)
         if row is None:
-            message = f"no batch {batch_id!r}; a batch is made before its members: app.batch(name)"
-            raise NotFound(message)
-        new = [_owned(job, row) if job.batch_id == batch_id else job for job in new]
-        twins |= _members(unit, row, [job for job in new if job.batch_id == batch_id])
-    fresh = [job for job in new if job.id not in twins]
-    answers = dict(
-        zip(
-            (job.id for job in fresh),
-            unit.insert(fresh, announce=announce) if fresh else (),
-            strict=True,
-        )
-    )
-    return new, [twins.get(job.id) or answers[job.id] for job in new]
+            raise NotFound(f"no batch {batch_id!r}. Create it before its members: app.batch(name)")
+        new = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in new]
+        members = [job for job in new if job.batch_id == batch_id]
+        duplicates |= _find_duplicates(tx, row, members)
+    fresh = [job for job in new if job.id not in duplicates]
+    inserted = tx.insert_jobs(fresh, announce=announce) if fresh else []
+    answers = {job.id: answer for job, answer in zip(fresh, inserted, strict=True)}
+    answers |= duplicates
+    return new, [answers[job.id] for job in new]
 
 
-def _owned(job: NewJob, row: BatchRow) -> NewJob:
-    """A member without an owner takes the batch's, and with it its place and its key."""
+def _with_batch_owner(job: NewJob, row: BatchRow) -> NewJob:
+    """Give a member without an owner the batch's owner, and the fields that follow from it."""
     if not row.owner or job.owner == row.owner:
         return job
     if job.owner:
-        message = (
+        raise BatchOwner(
             f"batch {row.id} ({row.name}) belongs to owner {row.owner!r}, this job to {job.owner!r}"
         )
-        raise BatchOwner(message)
     key = job.unique_key
     return job._replace(
         owner=row.owner,
-        share=share_of(row.owner) if job.share else "",
+        share=owner_share(row.owner) if job.share else "",
         unique_hash=None if key is None else unique_hash(row.owner, job.kind, key),
     )
 
 
-def _members(unit: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> dict[str, Inserted]:
-    """Those that are there: within a batch a unique key has one member, whatever became of it. The others may join."""
+def _find_duplicates(tx: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> dict[str, Inserted]:
+    """Return jobs whose unique key is in the batch already, and check that the others may join.
+
+    Within a batch a unique key belongs to one member, whatever became of it.
+    """
     keys = sorted({job.unique_key for job in jobs if job.unique_key is not None})
-    known = unit.batch_twins(row.id, keys) if keys else {}
-    found = {
-        job.id: _twin(job, known.get((job.owner, job.kind, job.unique_key or ""))) for job in jobs
-    }
-    twins = {job_id: twin for job_id, twin in found.items() if twin is not None}
-    fresh = [job for job in jobs if job.id not in twins]
+    known = tx.find_batch_members_by_key(row.id, keys) if keys else {}
+    duplicates = {}
+    for job in jobs:
+        first = known.get((job.owner, job.kind, job.unique_key or ""))
+        if first is not None:
+            duplicates[job.id] = Inserted(_check_same_payload(job, *first), fresh=False)
+    fresh = [job for job in jobs if job.id not in duplicates]
     if fresh:
-        _admit(unit, row, fresh)
-    return {job_id: Inserted(twin, fresh=False) for job_id, twin in twins.items()}
+        _check_may_join(tx, row, fresh)
+    return duplicates
 
 
-def _twin(job: NewJob, known: tuple[str, str] | None) -> str | None:
-    if known is not None and job.unique_exact and known[1] != job.payload:
-        message = f"unique key {job.unique_key!r} belongs to job {known[0]} of this batch, which has another payload"
-        raise UniqueMismatch(message)
-    return None if known is None else known[0]
+def _check_same_payload(job: NewJob, first_id: str, first_payload: str) -> str:
+    if job.unique_exact and first_payload != job.payload:
+        raise UniqueMismatch(
+            f"unique key {job.unique_key!r} belongs to job {first_id} of this batch, "
+            "which has a different payload"
+        )
+    return first_id
 
 
-def _admit(unit: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> None:
+def _check_may_join(tx: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> None:
     if row.cancelled_at is not None:
-        message = f"batch {row.id} ({row.name}) is cancelled; it takes no new members"
-        raise BatchCancelled(message)
-    refuse_late(row, unit.now())
-    for adder in sorted({job.added_by for job in jobs if job.added_by is not None}):
-        if not unit.holds_lease(*adder, row.id):
-            message = f"job {adder[0]}: this attempt no longer holds the job, so it adds nothing to batch {row.id}"
-            raise LeaseLost(message)
+        raise BatchCancelled(f"batch {row.id} ({row.name}) is cancelled; it takes no new members")
+    refuse_expired(row, tx.now())
+    for job_id, worker, token in sorted({job.added_by for job in jobs if job.added_by}):
+        if not tx.holds_lease(job_id, worker, token, row.id):
+            raise LeaseLost(
+                f"job {job_id}: this attempt no longer holds the job, "
+                f"so it cannot add members to batch {row.id}"
+            )
     if row.sealed_at is not None and any(job.added_by is None for job in jobs):
-        message = (
+        raise BatchSealed(
             f"batch {row.id} ({row.name}) is sealed; it takes no new members, "
             "except from inside a running member: options(batch=ctx)"
         )
-        raise BatchSealed(message)
 
 
-# `app.batches`: begin batches, look at them, seal, repair and cancel them.
-
-LIST_MOST = 500
-CODES_MOST = 100
+# --- Public values ---
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as people see it: a picture of one moment; `refresh()` takes a new one.
+    """A batch as it was when it was read; `refresh()` reads it again.
 
-    As a context manager it is sealed at the end of a block that did not raise.
+    As a context manager, it is sealed at the end of a block that did not raise.
     """
 
     id: str
@@ -149,14 +160,14 @@ class Batch:
     unique_key: str | None
     created_at: datetime
     sealed_at: datetime | None
-    finished_at: datetime | None  # when its outcome came
-    outcome: BatchState | None  # also of one that has expired
-    previous: BatchState | None  # the outcome before somebody retried members
+    finished_at: datetime | None  # time of the outcome
+    outcome: BatchState | None  # kept after the batch has expired
+    previous: BatchState | None  # outcome before members were retried
     expires_at: datetime | None
     expired_at: datetime | None
     cancelled_at: datetime | None
     cancel_reason: str | None
-    _home: Batches | None = field(default=None, repr=False, compare=False)
+    _service: Batches | None = field(default=None, repr=False, compare=False)
     _connection: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -168,23 +179,23 @@ class Batch:
         return self.cancelled_at is not None
 
     def refresh(self) -> Batch:
-        return self._at_home().get(self.id)
+        """Read the batch again."""
+        return self._require_service().get(self.id)
 
     def seal(self, *, connection: Any = None) -> Batch:
-        """No more members; its outcome comes with the end of the last one."""
-        return self._at_home().seal(self.id, connection=connection)
+        """Accept no more members. The outcome follows when the last member ends."""
+        return self._require_service().seal(self.id, connection=connection)
 
     async def refresh_async(self) -> Batch:
         return await asyncio.to_thread(self.refresh)
 
     async def seal_async(self, *, connection: Any = None) -> Batch:
-        return await _bridged(self.seal, connection)
+        return await _call_on_thread(self.seal, connection)
 
-    def _at_home(self) -> Batches:
-        if self._home is None:
-            message = "this Batch was not read from a store; use app.batches.get(id)"
-            raise RuntimeError(message)
-        return self._home
+    def _require_service(self) -> Batches:
+        if self._service is None:
+            raise RuntimeError("this Batch was not read from a store. Use app.batches.get(id).")
+        return self._service
 
     def __enter__(self) -> Self:
         return self
@@ -195,7 +206,7 @@ class Batch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """An attempt that runs again may find its batch sealed already: then there is nothing left to do."""
+        """Seal the batch, unless an earlier attempt of the same job has sealed it."""
         if kind is None and not self.sealed:
             self.seal(connection=self._connection)
 
@@ -214,46 +225,50 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailures:
-    """Dead members of one code; message and job are those of the newest."""
+    """Dead members with one code. Message and job are those of the newest."""
 
     code: str
-    message: str  # the public one
+    message: str  # public part
     count: int
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetriedMembers:
-    """What `retry_failed` did, item by item."""
+    """Result of `retry_failed`, job by job."""
 
     batch: Batch
     jobs: tuple[str, ...]
-    refused: Mapping[str, MulliganError]  # by job: why it stays dead
+    refused: Mapping[str, MulliganError]  # job id → why it stays dead
 
 
-# -- begin ----------------------------------------------------------------------------------------------
+# --- Service ---
 def new_batch(name: Any, owner: Any, tolerance: Any, expires_in: Any, unique: Any) -> NewBatch:
-    """Checked before anything is written."""
-    called, whose = checked_text("name", name, least=1), checked_text("owner", owner)
-    key = None if unique is None else checked_text("unique", unique, least=1)
-    span, at = (None, None) if expires_in is None else length_or_moment("expires_in", expires_in)
-    if span == 0:
-        message = "expires_in must be above 0 s"
-        raise Refused(message)
+    """Check the options of a new batch; nothing is written."""
+    name = check_text("name", name, min_length=1)
+    owner = check_text("owner", owner)
+    key = None if unique is None else check_text("unique", unique, min_length=1)
+    lifetime = expires_at = None
+    if expires_in is not None:
+        lifetime, expires_at = check_duration_or_time("expires_in", expires_in)
+    if lifetime == 0:
+        raise Refused("expires_in must be above 0 s")
     return NewBatch(
         id=new_id(),
-        name=called,
-        owner=whose,
-        tolerance=checked_tolerance(tolerance),
+        name=name,
+        owner=owner,
+        tolerance=check_tolerance(tolerance),
         on_complete=None,
         unique_key=key,
-        unique_hash=None if key is None else unique_hash(whose, "mulligan.batch", key),
-        expires_span=span,
-        expires_at=at,
+        unique_hash=None if key is None else unique_hash(owner, "mulligan.batch", key),
+        expires_span=lifetime,
+        expires_at=expires_at,
     )
 
 
 class Batches:
+    """Create, read, seal, retry and cancel batches."""
+
     def __init__(
         self,
         store: Callable[[], Store],
@@ -267,27 +282,26 @@ class Batches:
         self._join = join or (lambda connection: store().join(connection))
 
     def begin(self, new: NewBatch, connection: Any = None) -> Batch:
-        """Inserts it, or finds the one that has its unique key."""
+        """Insert a batch, or return the one that has its unique key."""
         if connection is not None:
-            found = self._seen(self._join(connection), new)
-            return replace(found, _connection=connection)
-        with self._open().begin() as unit:
-            return self._seen(unit, new)
+            batch = self._insert(self._join(connection), new)
+            return replace(batch, _connection=connection)
+        with self._open().begin() as tx:
+            return self._insert(tx, new)
 
-    def _seen(self, unit: Transaction, new: NewBatch) -> Batch:
-        if new.expires_at is not None and new.expires_at <= unit.now():
-            message = f"expires_in is not in the future: {_when(new.expires_at)}"
-            raise Refused(message)
-        return self._picture(unit, [_found(unit, unit.new_batch(new))])[0]
+    def _insert(self, tx: Transaction, new: NewBatch) -> Batch:
+        if new.expires_at is not None and new.expires_at <= tx.now():
+            raise Refused(f"expires_in is not in the future: {_format_time(new.expires_at)}")
+        return self._view(tx, tx.insert_batch(new))
 
-    # -- read -------------------------------------------------------------------------------------
+    # --- Read ---
     def get(self, batch_id: str, *, owner: str | None = None) -> Batch:
-        """With `owner`, somebody else's batch answers like one that does not exist."""
-        with self._open().read() as unit:
-            row = _found(unit, batch_id)
+        """Return one batch. With `owner`, another owner's batch counts as missing."""
+        with self._open().read() as tx:
+            row = _load_row(tx, batch_id)
             if owner not in (None, row.owner):
-                raise NotFound(_no_such(batch_id))
-            return self._picture(unit, [row])[0]
+                raise NotFound(_no_such_batch(batch_id))
+            return self._views(tx, [row])[0]
 
     def list(
         self,
@@ -297,147 +311,155 @@ class Batches:
         limit: int = 50,
         before: str | None = None,
     ) -> Sequence[Batch]:
-        """Newest first; `before` is the id of the last batch of the page above."""
-        if not 1 <= limit <= LIST_MOST:
-            message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
-            raise Refused(message)
+        """Return batches, newest first. `before` is the id of the previous page's last batch."""
+        if not 1 <= limit <= MAX_BATCHES_LISTED:
+            raise Refused(f"limit must be from 1 to {MAX_BATCHES_LISTED}, not {limit}")
         if state is not None and state not in list(BatchState):
-            message = f"state {state!r}: a batch is {', '.join(BatchState)}"
-            raise Refused(message)
-        with self._open().read() as unit:
-            return self._picture(unit, unit.batch_page(state, owner, limit, before))
+            raise Refused(f"unknown batch state {state!r}; one of {', '.join(BatchState)}")
+        with self._open().read() as tx:
+            return self._views(tx, tx.list_batches(state, owner, limit, before))
 
     def resolve(self, prefix: str) -> str:
-        """A whole id, from as many of its first characters as make it unique."""
+        """Return the full id that begins with `prefix`."""
         if len(prefix) == LENGTH:
             return prefix
         if not prefix:
-            message = "the id is empty; give at least its first characters"
-            raise Refused(message)
-        with self._open().read() as unit:
-            found = unit.find_batches(prefix, NAMED + 1)
-        if len(found) == 1:
-            return found[0]
-        raise NotFound(ambiguous("batch", prefix, found) if found else _no_such(prefix))
+            raise Refused("the id is empty. Pass an id or its first characters.")
+        with self._open().read() as tx:
+            found = tx.find_batches(prefix, MAX_IDS_NAMED + 1)
+        if not found:
+            raise NotFound(_no_such_batch(prefix))
+        if len(found) > 1:
+            raise NotFound(describe_ambiguous_id("batch", prefix, found))
+        return found[0]
 
     def members(
         self,
         batch_id: str,
-        filter: str = "",  # noqa: A002 - CONTRACT's name
+        filter: str = "",  # noqa: A002 - public name
         *,
         limit: int = 50,
         before: str | None = None,
     ) -> Sequence[Job]:
-        """Its jobs, newest first; `filter` as for `jobs.list`."""
+        """Return the batch's jobs, newest first. `filter` works as in `jobs.list`."""
         self.get(batch_id)
         return self._jobs.list(f"{filter} batch:{batch_id}".strip(), limit=limit, before=before)
 
     def failures(self, batch_id: str) -> Sequence[MemberFailures]:
-        """Dead members by code, most first: for a mail, or for the job that completes the batch."""
-        with self._open().read() as unit:
-            _found(unit, batch_id)
-            return [_failed(unit, *found) for found in unit.batch_failures(batch_id, CODES_MOST)]
+        """Return dead members by code, most frequent first."""
+        with self._open().read() as tx:
+            _load_row(tx, batch_id)
+            found = tx.count_batch_failures(batch_id, MAX_CODES)
+            return [_member_failures(tx, code, count, job) for code, count, job in found]
 
     def history(self, batch_id: str) -> Sequence[Event]:
-        """What happened to the batch itself, in order."""
-        with self._open().read() as unit:
-            _found(unit, batch_id)
-            return unit.batch_story(batch_id)
+        """Return the events of the batch itself, oldest first."""
+        with self._open().read() as tx:
+            _load_row(tx, batch_id)
+            return tx.list_batch_events(batch_id)
 
-    def _picture(self, unit: Transaction, rows: Sequence[BatchRow]) -> Sequence[Batch]:
-        counts = batching.counts_of(unit, [row.id for row in rows])
-        return [_batch(row, counts[row.id], self) for row in rows]
+    def _view(self, tx: Transaction, batch_id: str) -> Batch:
+        return self._views(tx, [_load_row(tx, batch_id)])[0]
 
-    # -- by hand ----------------------------------------------------------------------------------
+    def _views(self, tx: Transaction, rows: Sequence[BatchRow]) -> Sequence[Batch]:
+        counts = completion.load_counts(tx, [row.id for row in rows])
+        return [_build_view(row, counts[row.id], self) for row in rows]
+
+    # --- Manual actions ---
     def seal(self, batch_id: str, *, connection: Any = None, reason: str = "") -> Batch:
-        """No more members. In a caller's transaction what follows from it follows a moment after its commit."""
+        """Accept no more members. In a caller's transaction, completion follows its commit."""
         if connection is not None:
-            unit = self._join(connection)
-            self._seal(unit, batch_id)
-            return replace(self._picture(unit, [_found(unit, batch_id)])[0], _connection=connection)
-        with self._open().begin() as unit:
-            row = self._seal(unit, batch_id)
-            unit.lock_batches([batch_id])
-            batching.tell_sealed(unit, row, actor=self._actor, reason=reason)
-            batching.complete(unit, [batch_id])
-            return self._picture(unit, [_found(unit, batch_id)])[0]
+            tx = self._join(connection)
+            self._seal(tx, batch_id)
+            return replace(self._view(tx, batch_id), _connection=connection)
+        with self._open().begin() as tx:
+            row = self._seal(tx, batch_id)
+            tx.lock_batches([batch_id])
+            completion.write_sealed_event(tx, row, actor=self._actor, reason=reason)
+            completion.complete_batches(tx, [batch_id])
+            return self._view(tx, batch_id)
 
     @staticmethod
-    def _seal(unit: Transaction, batch_id: str) -> BatchRow:
-        if not unit.seal_batch(batch_id):
-            row = _found(unit, batch_id)
-            message = (
-                f"batch {batch_id} ({row.name}) is sealed already, since {_when(row.sealed_at)}"
+    def _seal(tx: Transaction, batch_id: str) -> BatchRow:
+        was_open = tx.seal_batch(batch_id)
+        row = _load_row(tx, batch_id)
+        if not was_open:
+            raise BatchSealed(
+                f"batch {batch_id} ({row.name}) is already sealed since "
+                f"{_format_time(row.sealed_at)}"
             )
-            raise BatchSealed(message)
-        return _found(unit, batch_id)
+        return row
 
     def retry_failed(self, batch_id: str, *, reason: str = "") -> RetriedMembers:
-        """Every dead member once more, together; the batch goes on, and its next outcome comes with their end."""
-        with self._open().begin() as unit:
-            batching.refuse_late(_found(unit, batch_id), unit.now())
-            dead = unit.batch_members(batch_id, [State.DEAD.value])
+        """Retry all dead members in one transaction; the batch gets a new outcome after them."""
+        with self._open().begin() as tx:
+            refuse_expired(_load_row(tx, batch_id), tx.now())
+            dead = tx.lock_batch_members(batch_id, [State.DEAD.value])
             if not dead:
-                message = f"batch {batch_id}: no member is dead, so there is nothing to retry"
-                raise NothingFailed(message)
-            refused = {
-                row.id: why for row in dead if (why := self._retry(unit, row, reason)) is not None
-            }
+                raise NothingFailed(f"batch {batch_id} has no dead members to retry")
+            refused: dict[str, MulliganError] = {}
+            for row in dead:
+                refusal = self._retry_member(tx, row, reason)
+                if refusal is not None:
+                    refused[row.id] = refusal
             retried = tuple(row.id for row in dead if row.id not in refused)
             if retried:
-                batching.reopen(
-                    unit, batch_id, actor=self._actor, reason=reason, news={"jobs": len(retried)}
-                )
-            return RetriedMembers(
-                self._picture(unit, [_found(unit, batch_id)])[0], retried, refused
-            )
+                data = {"jobs": len(retried)}
+                completion.reopen_batch(tx, batch_id, actor=self._actor, reason=reason, data=data)
+            return RetriedMembers(self._view(tx, batch_id), retried, refused)
 
-    def _retry(self, unit: Transaction, row: JobRow, reason: str) -> MulliganError | None:
-        """One whose key somebody else holds by now keeps none of the others."""
+    def _retry_member(self, tx: Transaction, row: JobRow, reason: str) -> MulliganError | None:
+        """Retry one member. A member whose key another job holds does not stop the others."""
+        verb = Verb.RETRY_BY_HAND
         try:
-            recover.move_in(unit, row, Verb.RETRY_BY_HAND, self._actor, reason, alone=False)
-        except UniqueTaken as taken:
-            return taken
+            repair.move_job(tx, row, verb, self._actor, reason, update_batch=False)
+        except UniqueTaken as refusal:
+            return refusal
         return None
 
     def cancel(self, batch_id: str, *, reason: str = "") -> Batch:
-        """No more members; those that wait are cancelled, those that run are asked to stop."""
-        with self._open().begin() as unit:
-            row = unit.batch_to_change(batch_id)
+        """Accept no more members, cancel waiting members and ask running ones to stop."""
+        states = sorted(state.value for state in UNFINISHED)
+        member_reason = reason or "batch cancelled"
+        with self._open().begin() as tx:
+            row = tx.get_batch_for_update(batch_id)
             if row is None:
-                raise NotFound(_no_such(batch_id))
+                raise NotFound(_no_such_batch(batch_id))
             _refuse_finished(row)
-            fresh = unit.cancel_batch(batch_id, reason)
-            members = unit.batch_members(batch_id, sorted(state.value for state in UNFINISHED))
+            is_first_cancel = tx.cancel_batch(batch_id, reason)
+            members = tx.lock_batch_members(batch_id, states)
             for member in members:
-                recover.move_in(
-                    unit, member, Verb.CANCEL, self._actor, reason or "batch cancelled", alone=False
+                repair.move_job(
+                    tx, member, Verb.CANCEL, self._actor, member_reason, update_batch=False
                 )
-            unit.lock_batches([batch_id])
-            _refuse_finished(
-                _found(unit, batch_id)
-            )  # its last member may have ended while we looked
-            if fresh:
-                self._tell_cancelled(unit, row, members, reason)
-            batching.complete(unit, [batch_id])
-            return self._picture(unit, [_found(unit, batch_id)])[0]
+            tx.lock_batches([batch_id])
+            # The last member may have ended before its row was locked.
+            _refuse_finished(_load_row(tx, batch_id))
+            if is_first_cancel:
+                self._write_cancelled_event(tx, row, members, reason)
+            completion.complete_batches(tx, [batch_id])
+            return self._view(tx, batch_id)
 
-    def _tell_cancelled(
-        self, unit: Transaction, row: BatchRow, members: Sequence[JobRow], reason: str
+    def _write_cancelled_event(
+        self, tx: Transaction, row: BatchRow, members: Sequence[JobRow], reason: str
     ) -> None:
         if row.sealed_at is None:
-            batching.tell_sealed(unit, row, actor=self._actor, reason="cancelled")
+            completion.write_sealed_event(tx, row, actor=self._actor, reason="cancelled")
         running = sum(member.state == State.RUNNING for member in members)
-        seen = {"before": {"cancelled": False}, "after": {"cancelled": True}}
-        counts = {"cancelled": len(members) - running, "asked_to_stop": running}
-        news = {"name": row.name, "reason": reason, **counts, **seen}
-        unit.write_events(
-            [batching.event(EventType.BATCH_CANCELLED, row, actor=self._actor, data=news)]
-        )
+        data = {
+            "name": row.name,
+            "reason": reason,
+            "cancelled": len(members) - running,
+            "asked_to_stop": running,
+            "before": {"cancelled": False},
+            "after": {"cancelled": True},
+        }
+        event = completion.batch_event(EventType.BATCH_CANCELLED, row, actor=self._actor, data=data)
+        tx.write_events([event])
 
 
-# -- the picture ------------------------------------------------------------------------------------------
-def _batch(row: BatchRow, counts: BatchCounts, home: Batches) -> Batch:
+# --- Views and errors ---
+def _build_view(row: BatchRow, counts: BatchCounts, service: Batches) -> Batch:
     return Batch(
         id=row.id,
         name=row.name,
@@ -449,60 +471,63 @@ def _batch(row: BatchRow, counts: BatchCounts, home: Batches) -> Batch:
         on_complete=None if row.on_complete is None else json.loads(row.on_complete)["kind"],
         unique_key=row.unique_key,
         created_at=to_datetime(row.created_at),
-        sealed_at=moment_of(row.sealed_at),
-        finished_at=moment_of(row.outcome_at),
+        sealed_at=optional_datetime(row.sealed_at),
+        finished_at=optional_datetime(row.outcome_at),
         outcome=None if row.outcome is None else BatchState(row.outcome),
         previous=None if row.previous is None else BatchState(row.previous),
-        expires_at=moment_of(row.expires_at),
-        expired_at=moment_of(row.expired_at),
-        cancelled_at=moment_of(row.cancelled_at),
+        expires_at=optional_datetime(row.expires_at),
+        expired_at=optional_datetime(row.expired_at),
+        cancelled_at=optional_datetime(row.cancelled_at),
         cancel_reason=row.cancel_reason,
-        _home=home,
+        _service=service,
     )
 
 
 def _state(row: BatchRow) -> BatchState:
-    return shown(row.outcome, expired=row.expired_at is not None)
+    return displayed_state(row.outcome, expired=row.expired_at is not None)
 
 
-def _failed(unit: Transaction, code: str, count: int, job_id: str) -> MemberFailures:
-    row = unit.get(job_id)
-    error = json.loads((row.error if row is not None else None) or "{}")
+def _member_failures(tx: Transaction, code: str, count: int, job_id: str) -> MemberFailures:
+    row = tx.get_job(job_id)
+    error = {}
+    if row is not None and row.error:
+        error = json.loads(row.error)
     return MemberFailures(code, str(error.get("message", "")), count, job_id)
 
 
 def _refuse_finished(row: BatchRow) -> None:
     if row.outcome is not None:
-        message = f"batch {row.id} ({row.name}) is {_state(row)}: there is nothing left to cancel"
-        raise IllegalMove(message)
+        raise IllegalMove(
+            f"batch {row.id} ({row.name}) is {_state(row)}: there is nothing left to cancel"
+        )
 
 
-def _found(unit: Transaction, batch_id: str) -> BatchRow:
-    row = unit.batch(batch_id)
+def _load_row(tx: Transaction, batch_id: str) -> BatchRow:
+    row = tx.get_batch(batch_id)
     if row is None:
-        raise NotFound(_no_such(batch_id))
+        raise NotFound(_no_such_batch(batch_id))
     return row
 
 
-def _when(at: Micros | None) -> str:
-    return "" if at is None else f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"
+def _format_time(at: Micros | None) -> str:
+    return "" if at is None else format_time(at)
 
 
-def _no_such(batch_id: str) -> str:
+def _no_such_batch(batch_id: str) -> str:
     return f"no batch {batch_id!r}"
 
 
-async def _bridged(call: Callable[..., Batch], connection: Any) -> Batch:
-    """On a thread; on SQLAlchemy's async connections and sessions where they are, by their own bridge."""
+async def _call_on_thread(call: Callable[..., Batch], connection: Any) -> Batch:
+    """Call on a thread; with an async SQLAlchemy connection or session, through its `run_sync`."""
     run_sync = getattr(connection, "run_sync", None)
     if run_sync is None:
         return await asyncio.to_thread(call, connection=connection)
-    done: Batch = await run_sync(lambda inner: call(connection=inner))
-    return done
+    batch: Batch = await run_sync(lambda inner: call(connection=inner))
+    return batch
 
 
 class AsyncBatches:
-    """The same, awaitable: each call on a thread."""
+    """Awaitable form of `Batches`: each call runs on a thread."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -525,7 +550,7 @@ class AsyncBatches:
     async def members(
         self,
         batch_id: str,
-        filter: str = "",  # noqa: A002 - CONTRACT's name
+        filter: str = "",  # noqa: A002 - public name
         *,
         limit: int = 50,
         before: str | None = None,
@@ -541,10 +566,8 @@ class AsyncBatches:
         return await asyncio.to_thread(self._batches.history, batch_id)
 
     async def seal(self, batch_id: str, *, connection: Any = None, reason: str = "") -> Batch:
-        seal = self._batches.seal
-        return await _bridged(
-            lambda connection: seal(batch_id, connection=connection, reason=reason), connection
-        )
+        call = partial(self._batches.seal, batch_id, reason=reason)
+        return await _call_on_thread(call, connection)
 
     async def retry_failed(self, batch_id: str, *, reason: str = "") -> RetriedMembers:
         return await asyncio.to_thread(self._batches.retry_failed, batch_id, reason=reason)

@@ -1,4 +1,4 @@
-"""The command line. Data goes to stdout, talk to stderr; exit codes are in `EXIT`.
+"""The command line. Data goes to stdout, messages to stderr; exit codes are in `EXIT_CODES`.
 
 A command's module is imported when the command is run, so that `mulligan --help` is quick.
 """
@@ -7,42 +7,16 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from mulligan._version import __version__
 from mulligan.core import errors
 
-# Groups of commands: a wrong name gets the nearest right one, and help keeps the order of the source.
+# --- Exit codes ---
 
-
-class Family(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.commands)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = str(args[0])
-        if (
-            self.get_command(ctx, name) is None
-            and not name.startswith("-")
-            and not ctx.resilient_parsing
-        ):
-            ctx.fail(no_such("command", name, self.list_commands(ctx)))
-        return super().resolve_command(ctx, args)
-
-
-def no_such(what: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
-    return f"No such {what} {name!r}. {hint}"
-
-
-# The command line. Data goes to stdout, talk to stderr; exit codes are in `EXIT`.
-
-EXIT = {
+EXIT_CODES = {
     errors.AccessDenied: 4,
     errors.NotFound: 3,
     errors.IllegalMove: 5,
@@ -57,166 +31,225 @@ EXIT = {
     errors.Refused: 2,
     errors.MulliganError: 1,
 }
-FAILED = 6
-BROKEN = 7
-INTERRUPTED = 130
-MEANINGS = {
-    0: "done",
+EXIT_NOT_SUCCEEDED = 6
+EXIT_INVARIANT_BROKEN = 7
+EXIT_INTERRUPTED = 130
+EXIT_CODE_MEANINGS = {
+    0: "success",
     1: "an error",
-    2: "the call was wrong: a name, a value, a setting",
+    2: "invalid command, option, value or setting",
     3: "not found",
-    4: "the database does not let us in",
-    5: "the state of the job, batch or dependency, or somebody else, is in the way",
-    6: "the watched job, or one of them, did not succeed; the batch is not ready; the operation has stopped by itself",
-    7: "`doctor --verify`: a promise is broken",
-    130: "interrupted",
+    4: "the database denied access",
+    5: "refused: the state of the job, batch or dependency does not allow it",
+    6: "a watched job did not succeed, a batch is not ready, or an operation stopped",
+    7: "`doctor --verify` found a broken invariant",
+    130: "interrupted (Ctrl-C)",
 }
-DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
-NO_ACCESS = frozenset({"28000", "28P01", "42501"})  # SQLSTATE
+DATABASE_DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
+ACCESS_DENIED_SQLSTATES = frozenset({"28000", "28P01", "42501"})
+
+
+def exit_code_for(error: errors.MulliganError) -> int:
+    """Return the exit code of the error's class, or of its nearest base class in `EXIT_CODES`."""
+    classes: list[type] = type(error).mro()
+    return next(EXIT_CODES[cls] for cls in classes if cls in EXIT_CODES)
+
+
+# --- Command groups ---
+
+
+class CommandGroup(click.Group):
+    """A group that lists commands in source order and suggests the nearest name for a wrong one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click API
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = str(args[0])
+        is_option = name.startswith("-")
+        if not is_option and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            ctx.fail(unknown_name_message("command", name, self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+def unknown_name_message(what: str, name: str, known: list[str]) -> str:
+    """Describe an unknown name, with the nearest known name or, if none is near, all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]!r}?" if near else f"Available: {', '.join(known)}."
+    return f"No such {what} {name!r}. {hint}"
+
+
+class LazyCommand(NamedTuple):
+    """Where a top-level command is defined, and its line in `mulligan --help`."""
+
+    location: str  # module:attribute
+    summary: str
+
 
 COMMANDS = {
-    "demo": (
+    "demo": LazyCommand(
         "mulligan.cli.demo:demo",
-        "A running Mulligan with something to look at; prints its address.",
+        "Run a demo with sample jobs and the dashboard.",
     ),
-    "init": ("mulligan.cli.admin:init", "Write a first jobs.py and mulligan.toml."),
-    "up": ("mulligan.cli.worker:up", "A worker and the page, together."),
-    "worker": ("mulligan.cli.worker:worker", "Run the jobs of an app."),
-    "web": ("mulligan.cli.worker:web", "Serve the page."),
-    "migrate": ("mulligan.cli.admin:migrate", "Bring the database's schema up to date."),
-    "backup": ("mulligan.cli.admin:backup", "Copy a live SQLite database to a file."),
-    "restored": ("mulligan.cli.admin:restored", "Once after a restore, before workers start."),
-    "doctor": ("mulligan.cli.doctor:doctor", "Every setting with its origin, and what is wrong."),
-    "enqueue": ("mulligan.cli.enqueue:enqueue", "Enqueue a job by the name of its kind."),
-    "jobs": ("mulligan.cli.jobs:jobs", "List, show, explain, watch, export and repair jobs."),
-    "batches": (
+    "init": LazyCommand("mulligan.cli.admin:init", "Write a first jobs.py and mulligan.toml."),
+    "up": LazyCommand("mulligan.cli.worker:up", "Run a worker and the dashboard together."),
+    "worker": LazyCommand("mulligan.cli.worker:worker", "Run the jobs of an app."),
+    "web": LazyCommand("mulligan.cli.worker:web", "Serve the dashboard and the HTTP API."),
+    "migrate": LazyCommand("mulligan.cli.admin:migrate", "Bring the database schema up to date."),
+    "backup": LazyCommand("mulligan.cli.admin:backup", "Copy a live SQLite database to a file."),
+    "restored": LazyCommand(
+        "mulligan.cli.admin:restored",
+        "Run once after restoring a backup, before workers start.",
+    ),
+    "doctor": LazyCommand(
+        "mulligan.cli.doctor:doctor",
+        "Show every setting and its origin, and check for problems.",
+    ),
+    "enqueue": LazyCommand("mulligan.cli.enqueue:enqueue", "Enqueue a job by kind."),
+    "jobs": LazyCommand(
+        "mulligan.cli.jobs:jobs",
+        "List, show, explain, watch, export and repair jobs.",
+    ),
+    "batches": LazyCommand(
         "mulligan.cli.batches:batches",
-        "Batches of jobs: list, show, seal, retry what failed, cancel.",
+        "List, show, seal, retry and cancel batches of jobs.",
     ),
-    "failures": (
+    "failures": LazyCommand(
         "mulligan.cli.failures:failures",
-        "Dead jobs by cause: list, show, retry, mute, resolve.",
+        "List dead jobs by cause; retry, mute or resolve a cause.",
     ),
-    "ops": (
+    "ops": LazyCommand(
         "mulligan.cli.ops:ops",
-        "One careful action on many jobs: start, show, items, pause, resume, abort.",
+        "Start, watch, pause and abort operations on many jobs.",
     ),
-    "queues": (
+    "queues": LazyCommand(
         "mulligan.cli.gates:queues",
-        "List queues, pause and resume them, set their limits.",
+        "List, pause and resume queues; set their limits.",
     ),
-    "deps": (
+    "deps": LazyCommand(
         "mulligan.cli.gates:deps",
-        "What jobs use: list it, hold it, let it go, look now, set limits.",
+        "List, open, close and probe dependencies; set their limits.",
     ),
-    "kinds": ("mulligan.cli.gates:kinds", "List kinds; hold one, or release one that is held."),
-    "alerts": (
+    "kinds": LazyCommand("mulligan.cli.gates:kinds", "List, hold and release kinds."),
+    "alerts": LazyCommand(
         "mulligan.cli.monitoring:alerts",
-        "What is worth attention now, by which rules; silence one.",
+        "List active alerts and alert rules; silence a rule.",
     ),
-    "policy": (
+    "policy": LazyCommand(
         "mulligan.cli.policy:policy",
-        "What holds when a job fails, who says so, and when it is tried again.",
+        "Show retry policies, test classification, backtest rules.",
     ),
-    "schedules": (
+    "schedules": LazyCommand(
         "mulligan.cli.schedules:schedules",
-        "List schedules, see when they run, run one now.",
+        "List, preview, pause, resume and run schedules.",
     ),
-    "insight": (
+    "insight": LazyCommand(
         "mulligan.cli.monitoring:insight",
-        "What retries are worth, what failures cost, what that advises.",
+        "Report how well retries work and what failures cost.",
     ),
-    "notify": (
+    "notify": LazyCommand(
         "mulligan.cli.notify:notify",
-        "Who is told of what, to where, and what became of each message.",
+        "Manage subscriptions and list notification deliveries.",
     ),
-    "metrics": (
+    "metrics": LazyCommand(
         "mulligan.cli.monitoring:metrics",
-        "Numbers for Prometheus, alert rules, a dashboard for Grafana.",
+        "Print Prometheus metrics, alert rules or a Grafana dashboard.",
     ),
-    "workers": (
+    "workers": LazyCommand(
         "mulligan.cli.workers:workers",
-        "List workers, let one drain, check that one lives.",
+        "List and drain workers; check that one is alive.",
     ),
-    "keys": (
-        "mulligan.cli.admin:keys",
-        "Who may ask over HTTP: make a key, list them, revoke one.",
+    "keys": LazyCommand("mulligan.cli.admin:keys", "Create, list and revoke HTTP API keys."),
+    "events": LazyCommand(
+        "mulligan.cli.events:events",
+        "Show who did what, and follow events as they happen.",
     ),
-    "events": ("mulligan.cli.events:events", "What happened, and what happens."),
-    "completion": (
+    "completion": LazyCommand(
         "mulligan.cli.completion:completion",
-        "Print a script that completes commands in your shell.",
+        "Print a shell completion script.",
     ),
 }
 
 
-class LazyGroup(Family):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+class LazyGroup(CommandGroup):
+    """The top-level group. Imports the module of a command only when that command is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click API
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - same
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click API
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        module, _, attribute = COMMANDS[cmd_name].location.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click API
         with formatter.section("Commands"):
-            formatter.write_dl([(name, words) for name, (_, words) in COMMANDS.items()])
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
+
+# --- The program ---
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mulligan")
 def cli() -> None:
-    """Durable Python jobs, built for the moment they fail.
+    """Durable Python jobs that recover from failure.
 
-    APP is module:attribute, for example jobs:app. Commands without it work on the database alone:
+    APP is module:attribute, for example jobs:app. Commands without APP need only the database:
     --database, else MULLIGAN_DATABASE_URL, else mulligan.toml, else sqlite:///mulligan.db.
     """
 
 
-def exit_code(error: errors.MulliganError) -> int:
-    kinds: list[type] = type(error).mro()
-    return next(EXIT[kind] for kind in kinds if kind in EXIT)
-
-
-def complain(error: errors.MulliganError) -> int:
-    """One line on stderr; its exit code."""
-    from mulligan.failures.redact import without_secrets
-
-    click.echo(
-        f"mulligan: {without_secrets(' '.join(str(error).split()))} [{error.code}]", err=True
-    )
-    return exit_code(error)
-
-
 def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code. Report errors on stderr in one line."""
     try:
         result: Any = cli.main(arguments, prog_name="mulligan", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except errors.MulliganError as error:
-        return complain(error)
+        return report_error(error)
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in DRIVERS:
+        if not _comes_from_driver(error):
             raise
-        return INTERRUPTED if _interrupted(error) else _refused(error)
+        if _was_interrupted(error):
+            return EXIT_INTERRUPTED
+        return _report_driver_error(error)
     return result if isinstance(result, int) else 0
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Ctrl-C in the middle of a statement: what the driver says while it cleans up is not what happened."""
+def report_error(error: errors.MulliganError) -> int:
+    """Print the error as one line on stderr, without secrets. Return its exit code."""
+    from mulligan.failures.redact import remove_secrets
+
+    text = " ".join(str(error).split())
+    click.echo(f"mulligan: {remove_secrets(text)} [{error.code}]", err=True)
+    return exit_code_for(error)
+
+
+def _comes_from_driver(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in DATABASE_DRIVERS
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Return True if Ctrl-C caused the error.
+
+    After Ctrl-C in the middle of a statement a driver may fail to clean up and raise its own error.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
-def _refused(error: Exception) -> int:
-    """What the database's driver says, and no store has put in words of ours."""
-    denied = getattr(error, "sqlstate", None) in NO_ACCESS
+def _report_driver_error(error: Exception) -> int:
+    """Report a driver error that storage did not translate."""
     message = f"the database refused: {type(error).__name__}: {error}"
-    return complain(errors.AccessDenied(message) if denied else errors.StoreUnavailable(message))
+    if getattr(error, "sqlstate", None) in ACCESS_DENIED_SQLSTATES:
+        return report_error(errors.AccessDenied(message))
+    return report_error(errors.StoreUnavailable(message))

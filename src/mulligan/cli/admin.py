@@ -1,9 +1,9 @@
-"""`mulligan keys …`: who may ask over HTTP."""
+"""`mulligan init`, `migrate`, `backup`, `restored` and `keys …`: set up and maintain."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -12,36 +12,45 @@ from typing import Any
 
 import click
 
-from mulligan.access.keys import EVERYTHING, Key, Keys, Role
-from mulligan.cli import Family
-from mulligan.cli import gates as setting
+from mulligan.access.keys import ALL_OWNERS, Key, Keys, Role
+from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, existing, prepared, say, settings_with
-from mulligan.cli.output import as_json, chosen, show_rows
-from mulligan.core.format import moment
-from mulligan.core.job import to_micros
+from mulligan.cli.database import (
+    cli_actor,
+    command_line,
+    load_settings,
+    open_existing,
+    open_or_create,
+    print_hint,
+    print_notice,
+)
+from mulligan.cli.output import is_json, json_value, print_json, print_rows
+from mulligan.config import Settings
+from mulligan.core.durations import to_micros
+from mulligan.core.format import format_time
 
-# `mulligan init [DIR]`: a first app that runs at once, and fails once, so that a newcomer sees what happens then.
+# --- mulligan init ---
 
-JOBS = '''\
+JOBS_PY = '''\
 """A first app. Run its jobs: mulligan worker jobs:app"""
 
 from mulligan import Context, Fixed, Mulligan, Policy
 
-app = Mulligan()  # on the database that mulligan.toml names
+app = Mulligan()  # uses the database that mulligan.toml names
 
 
 @app.job(policy=Policy(max_retries=3, backoff=Fixed(2)))
 def greet(ctx: Context, name: str = "world") -> str:
-    """Its first attempt fails, so that you see what happens then. Take the two lines out when you have seen it."""
+    """Fail on the first attempt, to show a retry. Remove the next two lines later."""
     if ctx.attempt == 1:
         raise ConnectionError("the greeting service did not answer")
     return f"Hello, {name}!"
 '''
 
-TOML = """\
-# Settings of this folder; the environment (MULLIGAN_WORKER__CONCURRENCY=8) and flags win over it.
-# `mulligan doctor` shows every setting, its value and where it comes from.
+MULLIGAN_TOML = """\
+# Settings of this folder. Environment variables (MULLIGAN_WORKER__CONCURRENCY=8)
+# and flags override them.
+# `mulligan doctor` shows every setting, its value and its origin.
 
 database_url = "sqlite:///mulligan.db"  # or "postgresql://user@host/database"
 
@@ -50,174 +59,182 @@ concurrency = 4
 
 [retry]
 max_retries = 3
-base_delay = 5 # seconds before the first retry; each further one waits twice as long
+base_delay = 5 # seconds before the first retry; each further retry waits twice as long
 """
 
-FILES = {"jobs.py": JOBS, "mulligan.toml": TOML}
+NEW_FILES = {"jobs.py": JOBS_PY, "mulligan.toml": MULLIGAN_TOML}
 
 
-@click.command()
+class FileExists(click.ClickException):
+    """A file that `init` would write exists already."""
+
+    exit_code = 5
+
+
+@click.command("init")
 @click.argument(
     "directory", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path)
 )
 def init(directory: Path) -> None:
-    """Write jobs.py and mulligan.toml into DIR (default: here). What is there already is never overwritten."""
-    from mulligan.cli.database import say
-
-    _refuse_overwriting(directory)
+    """Write jobs.py and mulligan.toml into DIR (default: here). Never overwrite a file."""
+    _refuse_to_overwrite(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for name, text in FILES.items():
+        for name, text in NEW_FILES.items():
             with (directory / name).open("x", encoding="utf-8") as file:
                 file.write(text)
             click.echo(str(directory / name))
     except OSError as error:
         raise click.ClickException(f"cannot write into {directory}: {error.strerror}") from None
-    for line in _next(directory):
-        say(line)
+    for line in _next_steps(directory):
+        print_notice(line)
 
 
-class Occupied(click.ClickException):
-    exit_code = 5
-
-
-def _refuse_overwriting(directory: Path) -> None:
-    there = [str(directory / name) for name in FILES if (directory / name).exists()]
-    if there:
-        raise Occupied(
-            f"{' and '.join(there)} exists already; nothing was written. Another place: mulligan init DIR"
+def _refuse_to_overwrite(directory: Path) -> None:
+    existing = [str(directory / name) for name in NEW_FILES if (directory / name).exists()]
+    if existing:
+        raise FileExists(
+            f"{' and '.join(existing)} already exists. Nothing was written. "
+            "Choose another directory: mulligan init DIR"
         )
 
 
-def _next(directory: Path) -> list[str]:
-    there = [] if directory.resolve() == Path.cwd() else [f"  cd {directory}"]
+def _next_steps(directory: Path) -> list[str]:
+    is_current = directory.resolve() == Path.cwd()
     return [
         "",
-        "Now type:",
-        *there,
+        "Next steps:",
+        *([] if is_current else [f"  cd {directory}"]),
         "  mulligan worker jobs:app               # in one terminal",
         "  ID=$(mulligan enqueue greet name=Ada)  # in another",
-        "  mulligan jobs watch $ID                # its first attempt fails, the second succeeds",
+        "  mulligan jobs watch $ID                # the first attempt fails, the second succeeds",
         "  mulligan jobs explain $ID              # why",
     ]
 
 
-# `mulligan migrate`.
+# --- mulligan migrate ---
 
 
-@click.command()
+@click.command("migrate")
 @shared.database
 @shared.output
-@click.option("--dry-run", is_flag=True, help="Only say which steps would be taken.")
+@click.option("--dry-run", is_flag=True, help="Only list the pending steps.")
 def migrate(database: str | None, output: str | None, *, dry_run: bool) -> None:
-    """Bring the schema up to date. Safe to repeat, and safe to kill at any moment."""
-    from mulligan.cli.database import say, settings_with
-    from mulligan.cli.output import show_rows
-
-    settings = settings_with(database)
-    taken = _steps(settings.database_url, settings.schema_name, dry_run=dry_run)
-    state = "pending" if dry_run else "applied"
-    show_rows([{"name": name, "status": state} for name in taken], ["name", "status"], output)
-    if not taken:
-        say("the schema is up to date")
+    """Bring the schema up to date. Safe to repeat, and safe to interrupt at any time."""
+    steps = _migrate(load_settings(database), dry_run=dry_run)
+    status = "pending" if dry_run else "applied"
+    print_rows([{"name": name, "status": status} for name in steps], ["name", "status"], output)
+    if not steps:
+        print_notice("The schema is up to date.")
     elif dry_run:
-        say(f"{len(taken)} to take; without --dry-run they are")
+        print_notice(f"{len(steps)} pending. Run without --dry-run to apply.")
 
 
-def _steps(url: str, schema: str, *, dry_run: bool) -> list[str]:
+def _migrate(settings: Settings, *, dry_run: bool) -> list[str]:
     from mulligan.storage import open_store
-    from mulligan.storage.maintenance import steps
-    from mulligan.storage.url import sqlite_file
+    from mulligan.storage.maintenance import load_steps
+    from mulligan.storage.url import sqlite_path
 
-    file = sqlite_file(url)
+    file = sqlite_path(settings.database_url)
     if dry_run and file is not None and not file.exists():
-        return [step.name for step in steps("sqlite", "")]  # opening it would make the file
-    store = open_store(url, schema=schema)
+        return [step.name for step in load_steps("sqlite", "")]  # opening it would create the file
+    store = open_store(settings.database_url, schema=settings.schema_name)
     try:
         return store.migrate(dry_run=dry_run)
     finally:
         store.close()
 
 
-# `mulligan backup FILE` and `mulligan restored`.
+# --- mulligan backup, restored ---
 
 
-@click.command()
+def _with_apsw(settings: Settings) -> Settings:
+    """Return settings that open SQLite files with apsw, even if the app uses another library."""
+    from mulligan.storage.url import use_apsw
+
+    return settings.model_copy(update={"database_url": use_apsw(settings.database_url)})
+
+
+@click.command("backup")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @shared.database
 @shared.output
 def backup(file: Path, database: str | None, output: str | None) -> None:
-    """Copy a live SQLite database to FILE: one moment of it, checked, while workers go on."""
-    from mulligan.cli.database import existing, settings_with
-    from mulligan.cli.output import show_rows
-    from mulligan.storage.url import own_library, sqlite_file
+    """Copy a live SQLite database to FILE: a consistent, verified snapshot while workers run."""
+    from mulligan.storage.url import sqlite_path
 
-    settings = settings_with(database)
-    source = sqlite_file(settings.database_url)
+    settings = load_settings(database)
+    source = sqlite_path(settings.database_url)
     if source is None:
-        raise click.UsageError(_pg_dump(settings.schema_name))
-    own = settings.model_copy(update={"database_url": own_library(settings.database_url)})
-    with existing(own):  # says so if it is not there, or none of ours
+        raise click.UsageError(
+            "backup copies SQLite databases. For PostgreSQL use: "
+            f"pg_dump --format=custom --schema={settings.schema_name} --file=FILE URL"
+        )
+    with open_existing(_with_apsw(settings)):  # refuses a missing or foreign database
         _copy(source, file.absolute())
-    show_rows([{"file": str(file), "bytes": file.stat().st_size}], ("file", "bytes"), output)
-
-
-def _pg_dump(schema: str) -> str:
-    return f"PostgreSQL has its own tool: pg_dump --format=custom --schema={schema} --file=FILE URL"
+    print_rows([{"file": str(file), "bytes": file.stat().st_size}], ("file", "bytes"), output)
 
 
 def _copy(source: Path, target: Path) -> None:
-    from mulligan.storage.maintenance import copy
+    from mulligan.storage.maintenance import copy_database
 
-    bar = click.progressbar(
-        length=1, label="copying", file=sys.stderr, hidden=not sys.stderr.isatty()
-    )
+    is_terminal = sys.stderr.isatty()
+    bar = click.progressbar(length=1, label="copying", file=sys.stderr, hidden=not is_terminal)
     with bar:
 
-        def told(done: int, whole: int) -> None:
-            bar.length = whole
+        def show_progress(done: int, total: int) -> None:
+            bar.length = total
             bar.update(done - bar.pos)
 
-        copy(source, target, told)
+        copy_database(source, target, show_progress)
 
 
-@click.command()
-@click.option("--reason", default="", help="For the history.")
+@click.command("restored")
+@shared.reason_option
 @shared.database
 @shared.output
 def restored(reason: str, database: str | None, output: str | None) -> None:
-    """Once after a restore, before workers start: forget the workers of before, give out no token twice."""
-    from mulligan.cli.database import actor, existing, settings_with
-    from mulligan.cli.output import show_rows
-    from mulligan.storage.maintenance import restored as settle_in
-    from mulligan.storage.url import own_library
+    """Run once after restoring a backup, before workers start.
 
-    settings = settings_with(database)
-    own = settings.model_copy(update={"database_url": own_library(settings.database_url)})
-    with existing(own) as store:
-        done = settle_in(store, actor(), reason)
-    show_rows([done._asdict()], ("workers", "jobs"), output)
+    Forgets the workers of the backup and makes sure that no token is used twice.
+    """
+    from mulligan.storage.maintenance import mark_restored
+
+    with open_existing(_with_apsw(load_settings(database))) as store:
+        result = mark_restored(store, cli_actor(), reason)
+    print_rows([result._asdict()], ("workers", "jobs"), output)
 
 
-# `mulligan keys …`: who may ask over HTTP.
+# --- mulligan keys ---
 
-COLUMNS = ("id", "name", "scope", "role", "state", "created", "expires", "last_used", "created_by")
+KEY_COLUMNS = (
+    "id",
+    "name",
+    "scope",
+    "role",
+    "state",
+    "created",
+    "expires",
+    "last_used",
+    "created_by",
+)
+NO_KEYS = "No keys yet. Create one with: mulligan keys create --scope '*' --role admin"
 
 
-@click.group(cls=Family)
+@click.group(cls=CommandGroup)
 def keys() -> None:
-    """Who may ask over HTTP: make a key, list them, revoke one."""
+    """Create, list and revoke HTTP API keys."""
 
 
 @contextmanager
-def _keys(database: str | None) -> Iterator[Keys]:
-    with existing(settings_with(database)) as store:
-        yield Keys(lambda: store, actor=actor())
+def _open_keys(database: str | None) -> Iterator[Keys]:
+    with open_existing(load_settings(database)) as store:
+        yield Keys(lambda: store, actor=cli_actor())
 
 
-@keys.command()
+@keys.command("create")
 @click.option(
-    "--scope", required=True, metavar="OWNER|*", help="Whose jobs it is for; * for everything."
+    "--scope", required=True, metavar="OWNER|*", help="Owner whose jobs it may access; * for all."
 )
 @click.option(
     "--role",
@@ -226,10 +243,12 @@ def _keys(database: str | None) -> Iterator[Keys]:
     help="What it may do.",
 )
 @click.option(
-    "--expires", type=shared.When(), help="When it ends: 90d, or 2027-01-01T00:00Z. Default: never."
+    "--expires",
+    type=shared.TimeParam(),
+    help="When it expires: 90d, or 2027-01-01T00:00Z. Default: never.",
 )
-@click.option("--name", default="", help="What it is for, so that you know it again.")
-@setting.reason
+@click.option("--name", default="", help="What the key is for.")
+@shared.reason_option
 @shared.database
 @shared.output
 def create(
@@ -241,62 +260,60 @@ def create(
     database: str | None,
     output: str | None,
 ) -> None:
-    """Make a key. It is printed once, on stdout, and kept nowhere."""
-    with prepared(settings_with(database), aloud=False) as store:
-        made = Keys(lambda: store, actor=actor()).create(
-            scope, role, name=name, expires=expires, reason=reason
-        )
-    if output in {"json", "jsonl"}:
-        click.echo(as_json({**_plain(made.key), "key": made.text}, 2 if output == "json" else None))
+    """Create a key. It is printed once, on stdout, and stored nowhere."""
+    with open_or_create(load_settings(database), announce=False) as store:
+        service = Keys(lambda: store, actor=cli_actor())
+        created = service.create(scope, role, name=name, expires=expires, reason=reason)
+    if is_json(output):
+        print_json({**_key_record(created.key), "key": created.text}, output)
     else:
-        click.echo(made.text)
-    whose = "everything" if scope == EVERYTHING else f"what belongs to {scope!r}"
-    say(f"key {made.key.id}: {role} of {whose}. This is the only time it is shown.")
-    say(f"mulligan keys revoke {made.key.id}  ends it")
+        click.echo(created.text)
+    subject = "all owners" if scope == ALL_OWNERS else f"owner {scope!r}"
+    key_id = created.key.id
+    print_notice(f"Key {key_id}: role {role} for {subject}. It is not shown again.")
+    print_hint(command_line("keys", "revoke", key_id), "revoke it")
 
 
 @keys.command("list")
 @shared.database
 @shared.output
-def list_(database: str | None, output: str | None) -> None:
-    """Every key, without what makes it one."""
-    with _keys(database) as api:
-        found = api.list()
-    _show(
-        found, output, empty="no keys yet; mulligan keys create --scope '*' --role admin makes one"
-    )
+def list_keys(database: str | None, output: str | None) -> None:
+    """List keys, without their secrets."""
+    with _open_keys(database) as service:
+        found = service.list()
+    _print_keys(found, output, empty=NO_KEYS)
 
 
-@keys.command()
+@keys.command("revoke")
 @click.argument("key")
-@setting.reason
+@shared.reason_option
 @shared.database
 @shared.output
 def revoke(key: str, reason: str, database: str | None, output: str | None) -> None:
-    """From now on this key lets nobody in; streams that are open with it end within a minute."""
-    with _keys(database) as api:
-        _show([api.revoke(key, reason=reason)], output)
+    """Revoke a key now. Streams opened with it end within a minute."""
+    with _open_keys(database) as service:
+        _print_keys([service.revoke(key, reason=reason)], output)
 
 
-def _show(found: list[Key], output: str | None, empty: str = "") -> None:
-    program = chosen(output) in {"json", "jsonl"}
-    show_rows(
-        [_plain(key) if program else _row(key) for key in found], COLUMNS, output, empty=empty
-    )
+def _print_keys(found: Sequence[Key], output: str | None, empty: str = "") -> None:
+    if is_json(output):
+        print_rows([_key_record(key) for key in found], (), output)
+    else:
+        print_rows([_key_row(key) for key in found], KEY_COLUMNS, output, empty=empty)
 
 
-def _plain(key: Key) -> dict[str, Any]:
-    return {name: setting.to_plain(value) for name, value in asdict(key).items()}
+def _key_record(key: Key) -> dict[str, Any]:
+    return {name: json_value(value) for name, value in asdict(key).items()}
 
 
-def _row(key: Key) -> dict[str, Any]:
+def _key_row(key: Key) -> dict[str, Any]:
     return {
         **asdict(key),
-        "created": _at(key.created_at),
-        "expires": _at(key.expires_at),
-        "last_used": _at(key.last_used_at),
+        "created": _format_optional_time(key.created_at),
+        "expires": _format_optional_time(key.expires_at),
+        "last_used": _format_optional_time(key.last_used_at),
     }
 
 
-def _at(value: datetime | None) -> str:
-    return "" if value is None else moment(to_micros(value))
+def _format_optional_time(at: datetime | None) -> str:
+    return "" if at is None else format_time(to_micros(at))

@@ -1,4 +1,4 @@
-"""How `mulligan batches` prints: a bar for people, plain columns for pipes, all of it for programs."""
+"""`mulligan batches …`: list, show, seal, retry and cancel batches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,33 @@ import click
 
 from mulligan.batches.rules import BatchCounts, BatchState
 from mulligan.batches.service import Batch, Batches, MemberFailures, RetriedMembers
-from mulligan.cli import FAILED, Family, exit_code
+from mulligan.cli import EXIT_NOT_SUCCEEDED, CommandGroup, exit_code_for
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, existing, patiently, say, settings_with, typed
-from mulligan.cli.job_views import drawing, event_line
-from mulligan.cli.output import as_json, bar, cell, chosen, event_record, show_rows, style
+from mulligan.cli.database import (
+    cli_actor,
+    command_line,
+    deadline_after,
+    is_past,
+    load_settings,
+    open_existing,
+    print_hint,
+    print_notice,
+    wait_for_database,
+)
+from mulligan.cli.job_views import Frame, format_event, live_display
+from mulligan.cli.output import (
+    draw_bar,
+    event_record,
+    format_cell,
+    is_json,
+    json_value,
+    output_format,
+    print_json,
+    print_rows,
+    print_tsv,
+    style_of,
+)
 from mulligan.core.errors import IllegalMove, NothingFailed, Refused, WaitTimeout
 from mulligan.core.event import Event
 from mulligan.jobs.service import Jobs
@@ -35,18 +56,252 @@ COLUMNS = (
     "unfinished",
     "created_at",
 )
-FOR_PEOPLE = ("id", "status", "name", "owner", "ended", "members")
-EVERY = 0.3  # seconds
-WIDE = 24
+TABLE_COLUMNS = ("id", "status", "name", "owner", "ended", "members")
+WATCH_INTERVAL = 0.3  # seconds
+BAR_WIDTH = 24
+NO_BATCHES = (
+    "No batches yet. Create one in Python with app.batch(name), "
+    "and add jobs to it with options(batch=batch)."
+)
+
+
+@click.group(cls=CommandGroup)
+def batches() -> None:
+    """List, show, seal, retry and cancel batches. A unique prefix of an ID is enough."""
+
+
+@contextmanager
+def _open_batches(database: str | None) -> Iterator[Batches]:
+    settings = load_settings(database)
+    with open_existing(settings) as store:
+        jobs = Jobs(lambda: store, settings, actor=cli_actor())
+        yield Batches(lambda: store, jobs, actor=cli_actor())
+
+
+_id_argument = click.argument("batch_id", metavar="ID", shell_complete=complete.complete_batch_ids)
+
+
+# --- mulligan batches list ---
+
+
+@batches.command("list")
+@click.argument("terms", metavar="[FILTER]...", nargs=-1)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 500),
+    default=50,
+    show_default=True,
+    help="Number of batches on this page.",
+)
+@click.option("--cursor", metavar="ID", help="Next page, as printed at the end of the last page.")
+@shared.database
+@shared.output
+def list_batches(
+    terms: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None
+) -> None:
+    """List batches, newest first.
+
+    FILTER: state:partial owner:acme. States: processing, ready, partial, failed, expired.
+    """
+    filters = _parse_filter(terms)
+    with _open_batches(database) as service:
+        found = service.list(
+            state=filters.get("state"), owner=filters.get("owner"), limit=limit, before=cursor
+        )
+    empty = NO_BATCHES
+    if terms or cursor:
+        empty = "No batch matches. List all batches with: mulligan batches list"
+    print_batches(found, output, empty=empty)
+    if len(found) == limit:
+        cursor_option = ("--cursor", found[-1].id)
+        command = command_line("batches", "list", *terms, *cursor_option, database=database)
+        print_notice(f"Next page: {command}")
+
+
+def _parse_filter(terms: tuple[str, ...]) -> dict[str, str]:
+    filters: dict[str, str] = {}
+    for word in " ".join(terms).split():
+        name, colon, value = word.partition(":")
+        if name not in {"state", "owner"} or not colon or not value:
+            message = (
+                f"invalid filter {word!r}. Use state:… or owner:…. "
+                "To list the jobs of a batch: mulligan jobs list batch:ID"
+            )
+            raise Refused(message)
+        filters[name] = value
+    return filters
+
+
+# --- mulligan batches show ---
+
+
+@batches.command("show")
+@_id_argument
+@click.option(
+    "-w",
+    "--watch",
+    is_flag=True,
+    help="Follow the batch until it has an outcome. Exit code 6: not ready.",
+)
+@click.option(
+    "--timeout",
+    type=shared.DurationParam(),
+    help="With --watch: stop watching after 30, 5m, 2h. The batch continues.",
+)
+@shared.database
+@shared.output
+def show(
+    batch_id: str, timeout: float | None, database: str | None, output: str | None, *, watch: bool
+) -> int:
+    """Show a batch: progress, members, failures and events."""
+    with _open_batches(database) as service:
+        full_id = service.resolve(batch_id)
+        batch = _watch_batch(service, full_id, timeout) if watch else service.get(full_id)
+        print_batch(batch, service.failures(full_id), service.history(full_id), output)
+    _print_hints(batch, database)
+    if watch and batch.outcome is not BatchState.READY:
+        return EXIT_NOT_SUCCEEDED
+    return 0
+
+
+def _print_hints(batch: Batch, database: str | None) -> None:
+    if batch.counts.dead and batch.state is not BatchState.EXPIRED:
+        retry_command = command_line("batches", "retry", batch.id, database=database)
+        print_hint(retry_command, "retry its dead members")
+    list_command = command_line("jobs", "list", f"batch:{batch.id}", database=database)
+    print_hint(list_command, "list its members")
+
+
+def _watch_batch(service: Batches, batch_id: str, timeout: float | None) -> Batch:
+    """Follow a batch until it has an outcome."""
+    deadline = deadline_after(timeout)
+    with live_display() as show_frame:
+        while True:
+            batch = wait_for_database(lambda: service.get(batch_id), deadline)
+            show_frame(_batch_frame(batch))
+            if batch.outcome is not None:
+                return batch
+            if is_past(deadline):
+                message = f"batch {batch_id} is still processing after {timeout:g} s; it continues"
+                raise WaitTimeout(message)
+            time.sleep(WATCH_INTERVAL)
+
+
+def _batch_frame(batch: Batch) -> Frame:
+    text = describe_progress(batch)
+    return Frame(text, lambda: _draw_batch(batch, text), text)
+
+
+def _draw_batch(batch: Batch, text: str) -> Any:
+    from rich.columns import Columns
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    label = Text.assemble((f"{format_cell(batch.name)} ", "bold"), (text, style_of(batch.state)))
+    bar = ProgressBar(total=1.0, completed=batch.counts.share, width=BAR_WIDTH)
+    return Columns([bar, label])
+
+
+# --- mulligan batches seal, retry, cancel ---
+
+
+@batches.command("seal")
+@_id_argument
+@shared.reason_option
+@shared.database
+@shared.output
+def seal(batch_id: str, reason: str, database: str | None, output: str | None) -> None:
+    """Accept no more members. The batch gets its outcome when the last member ends."""
+    with _open_batches(database) as service:
+        print_batches([service.seal(service.resolve(batch_id), reason=reason)], output)
+
+
+@batches.command("retry")
+@_id_argument
+@shared.reason_option
+@shared.dry_run
+@shared.database
+@shared.output
+def retry(
+    batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
+) -> int:
+    """Retry every dead member. The batch is processing again until its next outcome."""
+    with _open_batches(database) as service:
+        full_id = service.resolve(batch_id)
+        if dry_run:
+            _preview_retry(service, service.get(full_id), output)
+            return 0
+        retried = service.retry_failed(full_id, reason=reason)
+    _print_retried(retried, output)
+    for job_id, error in retried.refused.items():
+        print_notice(f"{job_id}: {error} [{error.code}]")
+    total = len(retried.jobs) + len(retried.refused)
+    print_notice(f"retry: {len(retried.jobs)} of {total}")
+    watch_command = command_line("batches", "show", full_id, "--watch", database=database)
+    print_hint(watch_command, "follow it until it has an outcome")
+    if retried.refused:
+        return exit_code_for(next(iter(retried.refused.values())))
+    return 0
+
+
+def _preview_retry(service: Batches, batch: Batch, output: str | None) -> None:
+    if not batch.counts.dead:
+        message = f"batch {batch.id} has no dead member to retry"
+        raise NothingFailed(message)
+    print_batch(batch, service.failures(batch.id), (), output)
+    members = pluralize(batch.counts.dead, "member")
+    print_notice(f"would retry {members}; nothing was changed")
+
+
+def _print_retried(retried: RetriedMembers, output: str | None) -> None:
+    if not is_json(output):
+        print_batches([retried.batch], output)
+        return
+    refused = [
+        {"id": job_id, "code": error.code, "message": str(error)}
+        for job_id, error in retried.refused.items()
+    ]
+    record = {
+        "batch": batch_record(retried.batch),
+        "retried": list(retried.jobs),
+        "refused": refused,
+    }
+    print_json(record, output)
+
+
+@batches.command("cancel")
+@_id_argument
+@shared.reason_option
+@shared.dry_run
+@shared.database
+@shared.output
+def cancel(
+    batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
+) -> None:
+    """Cancel waiting members and stop running ones. The batch accepts no more members."""
+    with _open_batches(database) as service:
+        full_id = service.resolve(batch_id)
+        batch = service.get(full_id) if dry_run else service.cancel(full_id, reason=reason)
+    if dry_run and batch.outcome is not None:
+        message = f"batch {batch.id} ({batch.name}) is {batch.state}: nothing left to cancel"
+        raise IllegalMove(message)
+    print_batches([batch], output)
+    running = batch.counts.running
+    if dry_run:
+        waiting = pluralize(batch.counts.queued + batch.counts.parked, "member")
+        print_notice(f"would cancel {waiting} and stop {running} running; nothing was changed")
+    elif batch.outcome is None:
+        stopping = pluralize(running, "running member")
+        print_notice(f"stopping {stopping}; {describe_progress(batch)}")
+
+
+# --- Output ---
 
 
 def batch_record(batch: Batch) -> dict[str, Any]:
-    """All of it, with the counts in the order in which they are read."""
-    record = {
-        one.name: _plain(getattr(batch, one.name))
-        for one in fields(batch)
-        if not one.name.startswith("_")
-    }
+    """Return every public field of a batch, with its counts."""
+    names = [field.name for field in fields(batch) if not field.name.startswith("_")]
+    record = {name: json_value(getattr(batch, name)) for name in names}
     return {
         **record,
         "sealed": batch.sealed,
@@ -55,14 +310,13 @@ def batch_record(batch: Batch) -> dict[str, Any]:
 
 
 def print_batches(batches: Sequence[Batch], output: str | None, *, empty: str = "") -> None:
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        show_rows([batch_record(batch) for batch in batches], (), output)
+    """Print batches as rows."""
+    if is_json(output):
+        print_rows([batch_record(batch) for batch in batches], (), output)
         return
+    columns = TABLE_COLUMNS if output_format(output) == "table" else COLUMNS
     rows = [_row(batch) for batch in batches]
-    show_rows(
-        rows, FOR_PEOPLE if form == "table" else COLUMNS, output, empty=empty, short="members"
-    )
+    print_rows(rows, columns, output, empty=empty, truncate="members")
 
 
 def _row(batch: Batch) -> dict[str, Any]:
@@ -79,312 +333,113 @@ def _row(batch: Batch) -> dict[str, Any]:
         "cancelled": counts.cancelled,
         "unfinished": counts.unfinished,
         "created_at": batch.created_at.isoformat(),
-        "ended": f"{bar(counts.share, 10)} {counts.share:.0%}" if counts.total else "",
-        "members": members(counts),
+        "ended": _draw_share(counts, 10),
+        "members": format_members(counts),
     }
 
 
 def _status(batch: Batch) -> str:
-    if batch.state is BatchState.PROCESSING:
-        return "stopping" if batch.cancelled else "processing" if batch.sealed else "open"
-    return batch.state.value
+    """Return the state for people: a processing batch may also be open or stopping."""
+    if batch.state is not BatchState.PROCESSING:
+        return batch.state.value
+    if batch.cancelled:
+        return "stopping"
+    return "processing" if batch.sealed else "open"
 
 
-def members(counts: BatchCounts) -> str:
-    """2 succeeded, 1 dead, 3 queued."""
-    found = ((name, count) for name, count in asdict(counts).items() if name != "missed" and count)
-    words = [f"{count:,} {name}" for name, count in sorted(found, key=lambda one: -one[1])]
-    return (
-        ", ".join([*words, *([f"{counts.missed} must-have missed"] if counts.missed else [])])
-        or "no members"
-    )
+def _draw_share(counts: BatchCounts, width: int) -> str:
+    return f"{draw_bar(counts.share, width)} {counts.share:.0%}" if counts.total else ""
 
 
-def said(batch: Batch) -> str:
-    """One line about how far it is."""
+def format_members(counts: BatchCounts) -> str:
+    """Format the counts, largest first: 3 queued, 2 succeeded, 1 dead."""
+    by_state = {name: count for name, count in asdict(counts).items() if name != "missed"}
+    largest_first = sorted(by_state.items(), key=lambda item: -item[1])
+    parts = [f"{count:,} {name}" for name, count in largest_first if count]
+    if counts.missed:
+        parts.append(f"{counts.missed} required missed")
+    return ", ".join(parts) or "no members"
+
+
+def describe_progress(batch: Batch) -> str:
+    """Describe in one line how far a batch is."""
+    members = format_members(batch.counts)
     if batch.outcome is not None:
-        return f"{batch.state}: {members(batch.counts)}"
-    waits = "" if batch.sealed else ", not sealed yet"
-    return f"{batch.state}, {batch.counts.share:.0%} ended{waits}: {members(batch.counts)}"
+        return f"{batch.state}: {members}"
+    unsealed = "" if batch.sealed else ", not sealed yet"
+    return f"{batch.state}, {batch.counts.share:.0%} ended{unsealed}: {members}"
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def pluralize(count: int, noun: str) -> str:
+    """Return the count with its noun in singular or plural."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-# -- one ----------------------------------------------------------------------------------------------
 def print_batch(
     batch: Batch, failures: Sequence[MemberFailures], events: Sequence[Event], output: str | None
 ) -> None:
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        told = {
+    """Print one batch with its failures and events."""
+    if is_json(output):
+        record = {
             **batch_record(batch),
-            "failures": [asdict(one) for one in failures],
+            "failures": [asdict(group) for group in failures],
             "events": [event_record(event) for event in events],
         }
-        click.echo(as_json(told, 2 if form == "json" else None))
+        print_json(record, output)
         return
-    for line in (*_facts(batch, people=form == "table"), *_failures(failures), *_events(events)):
+    _print_batch_facts(batch, people=output_format(output) == "table")
+    for line in (*_failure_lines(failures), *_event_lines(events)):
         click.echo(line)
 
 
-def _facts(batch: Batch, *, people: bool) -> Iterator[str]:
-    facts = [
+def _print_batch_facts(batch: Batch, *, people: bool) -> None:
+    for name, value in _batch_facts(batch, people=people):
+        if not value:
+            continue
+        if people:
+            click.echo(f"{name + ':':<13}{format_cell(value)}")
+        else:
+            print_tsv((name, value))
+
+
+def _batch_facts(batch: Batch, *, people: bool) -> list[tuple[str, str]]:
+    cancelled = f"{_format_time(batch.cancelled_at)} {batch.cancel_reason or ''}".strip()
+    return [
         ("id", batch.id),
         ("name", batch.name),
         ("owner", batch.owner),
         ("state", _status(batch) if people else batch.state.value),
-        ("members", members(batch.counts)),
-        (
-            "ended",
-            f"{bar(batch.counts.share, WIDE)} {batch.counts.share:.0%}"
-            if people and batch.counts.total
-            else "",
-        ),
+        ("members", format_members(batch.counts)),
+        ("ended", _draw_share(batch.counts, BAR_WIDTH) if people else ""),
         ("generation", str(batch.generation) if batch.generation > 1 else ""),
         ("before", batch.previous or ""),
         ("tolerance", "" if batch.tolerance == "0" else batch.tolerance),
         ("on complete", batch.on_complete or ""),
         ("unique key", batch.unique_key or ""),
-        ("created", _when(batch.created_at)),
-        ("sealed", _when(batch.sealed_at)),
-        ("finished", _when(batch.finished_at)),
-        ("expires", _when(batch.expires_at)),
-        ("expired", _when(batch.expired_at)),
-        ("cancelled", f"{_when(batch.cancelled_at)} {batch.cancel_reason or ''}".strip()),
+        ("created", _format_time(batch.created_at)),
+        ("sealed", _format_time(batch.sealed_at)),
+        ("finished", _format_time(batch.finished_at)),
+        ("expires", _format_time(batch.expires_at)),
+        ("expired", _format_time(batch.expired_at)),
+        ("cancelled", cancelled),
     ]
-    for name, value in facts:
-        if value:
-            yield f"{name + ':':<13}{cell(value)}" if people else f"{name}\t{cell(value)}"
 
 
-def _failures(failures: Sequence[MemberFailures]) -> Iterator[str]:
+def _failure_lines(failures: Sequence[MemberFailures]) -> Iterator[str]:
     if failures:
         yield from ("", "FAILED MEMBERS")
-    for one in failures:
-        yield f"  {one.count}  {cell(one.code)}  {cell(one.message)}  (the newest: {one.job})"
+    for group in failures:
+        code = format_cell(group.code)
+        message = format_cell(group.message)
+        yield f"  {group.count}  {code}  {message}  (newest: {group.job})"
 
 
-def _events(events: Sequence[Event]) -> Iterator[str]:
+def _event_lines(events: Sequence[Event]) -> Iterator[str]:
     if events:
         yield from ("", f"EVENTS ({len(events)})")
     for event in events:
-        yield f"  {event_line(event)}"
+        yield f"  {format_event(event)}"
 
 
-def print_retried(done: RetriedMembers, output: str | None) -> None:
-    if chosen(output) not in {"json", "jsonl"}:
-        print_batches([done.batch], output)
-        return
-    refused = [
-        {"id": job_id, "code": why.code, "message": str(why)}
-        for job_id, why in done.refused.items()
-    ]
-    told = {"batch": batch_record(done.batch), "retried": list(done.jobs), "refused": refused}
-    click.echo(as_json(told, 2 if chosen(output) == "json" else None))
-
-
-# -- watch --------------------------------------------------------------------------------------------
-def follow(api: Batches, batch_id: str, timeout: float | None) -> Batch:
-    """Until it has an outcome, drawn in place where a person looks on."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    with drawing() as draw:
-        while True:
-            batch = patiently(lambda: api.get(batch_id), deadline)
-            words = said(batch)
-            draw(lambda batch=batch, words=words: _picture(batch, words), words, words)
-            if batch.outcome is not None:
-                return batch
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(
-                    f"batch {batch_id} is still processing after {timeout:g} s; it goes on"
-                )
-            time.sleep(EVERY)
-
-
-def _picture(batch: Batch, words: str) -> Any:
-    from rich.columns import Columns
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
-    told = Text.assemble((f"{cell(batch.name)} ", "bold"), (words, style(batch.state)))
-    return Columns([ProgressBar(total=1.0, completed=batch.counts.share, width=WIDE), told])
-
-
-def _when(at: datetime | None) -> str:
+def _format_time(at: datetime | None) -> str:
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-# `mulligan batches …`. An id may be given by as many of its first characters as make it unique.
-
-NOTHING = (
-    "no batches yet; a program makes one: app.batch(name), and adds jobs: options(batch=batch)"
-)
-
-
-@click.group(cls=Family)
-def batches() -> None:
-    """Batches of jobs: list, show, seal, retry what failed, cancel. An ID may be given by its first characters."""
-
-
-@contextmanager
-def _batches(database: str | None) -> Iterator[Batches]:
-    settings = settings_with(database)
-    with existing(settings) as store:
-        yield Batches(lambda: store, Jobs(lambda: store, settings, actor=actor()), actor=actor())
-
-
-_id = click.argument("batch_id", metavar="ID", shell_complete=complete.batch_ids)
-_reason = click.option("--reason", default="", help="For the history.")
-
-
-@batches.command("list")
-@click.argument("words", metavar="[FILTER]...", nargs=-1)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 500),
-    default=50,
-    show_default=True,
-    help="How many on this page.",
-)
-@click.option(
-    "--cursor", metavar="ID", help="The next page: what the page before named at its end."
-)
-@shared.database
-@shared.output
-def list_(
-    words: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None
-) -> None:
-    """Newest first. FILTER: state:partial owner:acme; states: processing ready partial failed expired."""
-    asked = _filter(words)
-    with _batches(database) as api:
-        found = api.list(
-            state=asked.get("state"), owner=asked.get("owner"), limit=limit, before=cursor
-        )
-    empty = "no batch matches; mulligan batches list shows all" if words or cursor else NOTHING
-    print_batches(found, output, empty=empty)
-    if len(found) == limit:
-        say(
-            f"more, older: {typed('batches', 'list', *words, '--cursor', found[-1].id, database=database)}"
-        )
-
-
-def _filter(words: tuple[str, ...]) -> dict[str, str]:
-    asked: dict[str, str] = {}
-    for word in " ".join(words).split():
-        name, colon, value = word.partition(":")
-        if name not in {"state", "owner"} or not colon or not value:
-            message = (
-                f"filter {word!r} is not state:… or owner:…; its jobs: mulligan jobs list batch:ID"
-            )
-            raise Refused(message)
-        asked[name] = value
-    return asked
-
-
-@batches.command()
-@_id
-@click.option(
-    "-w", "--watch", is_flag=True, help="Follow it to its outcome. Exit code 6: not ready."
-)
-@click.option(
-    "--timeout", type=shared.Length(), help="With --watch: give up after 30, 5m, 2h; it goes on."
-)
-@shared.database
-@shared.output
-def show(
-    batch_id: str, timeout: float | None, database: str | None, output: str | None, *, watch: bool
-) -> int:
-    """How far it is, what its members came to, what failed, and what happened to it."""
-    with _batches(database) as api:
-        whole = api.resolve(batch_id)
-        found = follow(api, whole, timeout) if watch else api.get(whole)
-        print_batch(found, api.failures(whole), api.history(whole), output)
-    _next(found, database)
-    return FAILED if watch and found.outcome is not BatchState.READY else 0
-
-
-@batches.command()
-@_id
-@_reason
-@shared.database
-@shared.output
-def seal(batch_id: str, reason: str, database: str | None, output: str | None) -> None:
-    """No more members: its outcome comes with the end of the last one."""
-    with _batches(database) as api:
-        print_batches([api.seal(api.resolve(batch_id), reason=reason)], output)
-
-
-@batches.command()
-@_id
-@_reason
-@shared.dry_run
-@shared.database
-@shared.output
-def retry(
-    batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
-) -> int:
-    """Run every dead member once more; the batch goes on to its next outcome."""
-    with _batches(database) as api:
-        whole = api.resolve(batch_id)
-        if dry_run:
-            _would_retry(api, api.get(whole), output)
-            return 0
-        done = api.retry_failed(whole, reason=reason)
-    print_retried(done, output)
-    for job_id, why in done.refused.items():
-        say(f"{job_id}: {why} [{why.code}]")
-    say(f"retry: {len(done.jobs)} of {len(done.jobs) + len(done.refused)}")
-    say(
-        f"{typed('batches', 'show', whole, '--watch', database=database)}  follows it to its outcome"
-    )
-    return exit_code(next(iter(done.refused.values()))) if done.refused else 0
-
-
-def _would_retry(api: Batches, batch: Batch, output: str | None) -> None:
-    if not batch.counts.dead:
-        message = f"batch {batch.id}: no member is dead, so there is nothing to retry"
-        raise NothingFailed(message)
-    print_batch(batch, api.failures(batch.id), (), output)
-    say(f"would retry {counted(batch.counts.dead, 'member')}; nothing was changed")
-
-
-@batches.command()
-@_id
-@_reason
-@shared.dry_run
-@shared.database
-@shared.output
-def cancel(
-    batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
-) -> None:
-    """Stop the rest: what waits is cancelled, what runs is asked to stop; it takes no new members."""
-    with _batches(database) as api:
-        whole = api.resolve(batch_id)
-        found = api.get(whole) if dry_run else api.cancel(whole, reason=reason)
-    if dry_run and found.outcome is not None:
-        message = (
-            f"batch {found.id} ({found.name}) is {found.state}: there is nothing left to cancel"
-        )
-        raise IllegalMove(message)
-    print_batches([found], output)
-    if dry_run:
-        waiting = found.counts.queued + found.counts.parked
-        say(
-            f"would cancel {counted(waiting, 'member')} and ask {found.counts.running} to stop; nothing was changed"
-        )
-    elif found.outcome is None:
-        say(f"{counted(found.counts.running, 'member')} asked to stop; {said(found)}")
-
-
-def _next(found: Batch, database: str | None) -> None:
-    if found.counts.dead and found.state is not BatchState.EXPIRED:
-        say(
-            f"{typed('batches', 'retry', found.id, database=database)}  runs its dead members once more"
-        )
-    say(f"{typed('jobs', 'list', f'batch:{found.id}', database=database)}  lists its members")

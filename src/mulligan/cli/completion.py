@@ -1,6 +1,7 @@
-"""What a shell may complete: kinds, queues and ids, as the database knows them. Quick, or not at all.
+"""Shell completion: names and ids from the database, and the `completion` command.
 
-A person presses a key and waits: nothing is made, nothing is said, and every trouble means no answer.
+A person waits while the shell completes: nothing is created or printed, and any error means no
+suggestions.
 """
 
 from __future__ import annotations
@@ -10,137 +11,157 @@ from typing import Any
 
 import click
 
-PATIENCE = 1.0  # seconds for a server to answer
-RECENT = 50
+SERVER_TIMEOUT = 1.0  # seconds
+MAX_SUGGESTIONS = 50
+
+# --- Reading suggestions ---
 
 
-def _ask(ctx: click.Context, question: Callable[[Any], Iterable[str]]) -> list[str]:
+def _suggest(
+    ctx: click.Context, incomplete: str, read: Callable[[Any], Iterable[str]]
+) -> list[str]:
+    """Return the values that `read` finds in the database and that start with `incomplete`."""
+    return _matching(_read_database(ctx, read), incomplete)
+
+
+def _matching(values: Iterable[str], incomplete: str) -> list[str]:
+    return [value for value in values if value.startswith(incomplete)]
+
+
+def _read_database(ctx: click.Context, read: Callable[[Any], Iterable[str]]) -> list[str]:
     try:
-        from mulligan.cli.database import settings_with
+        from mulligan.cli.database import load_settings
         from mulligan.storage import open_store
-        from mulligan.storage.url import sqlite_file
+        from mulligan.storage.url import sqlite_path
 
-        settings = settings_with(ctx.params.get("database"))
-        file = sqlite_file(settings.database_url)
+        settings = load_settings(ctx.params.get("database"))
+        file = sqlite_path(settings.database_url)
         if file is not None and not file.exists():
             return []
         store = open_store(settings.database_url, schema=settings.schema_name)
         try:
-            store.reach(PATIENCE)
-            with store.read() as unit:
-                return list(question(unit))
+            store.check_connection(SERVER_TIMEOUT)
+            with store.read() as tx:
+                return list(read(tx))
         finally:
             store.close()
-    except Exception:  # noqa: BLE001 - a shell must not be disturbed
+    except Exception:  # noqa: BLE001 - an error message would garble the prompt
         return []
 
 
-def _fitting(found: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in found if name.startswith(incomplete)]
+def _user_kinds(tx: Any) -> list[Any]:
+    """Return the stored kinds, without those that Mulligan uses itself."""
+    from mulligan.manifest.declared import load_kinds
+    from mulligan.manifest.specs import SYSTEM_PREFIX
+
+    return [spec for name, spec in load_kinds(tx).items() if not name.startswith(SYSTEM_PREFIX)]
 
 
-def kinds(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    def question(unit: Any) -> Iterable[str]:
-        from mulligan.manifest.declared import stored_kinds
-        from mulligan.manifest.specs import OURS
-
-        return sorted(name for name in stored_kinds(unit) if not name.startswith(OURS))
-
-    return _fitting(_ask(ctx, question), incomplete)
+# --- Names ---
 
 
-def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The last of several, too: mail,rend."""
+def complete_kinds(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a kind."""
+    return _suggest(ctx, incomplete, lambda tx: sorted(spec.name for spec in _user_kinds(tx)))
 
-    def question(unit: Any) -> Iterable[str]:
-        from mulligan.manifest.declared import stored_kinds
-        from mulligan.manifest.specs import OURS
 
-        return sorted(
-            {spec.queue for spec in stored_kinds(unit).values() if not spec.name.startswith(OURS)}
-        )
-
+def complete_queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a queue, or the last name of a list: mail,rend."""
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in _fitting(_ask(ctx, question), last)]
+    names = _suggest(ctx, last, lambda tx: sorted({spec.queue for spec in _user_kinds(tx)}))
+    return [f"{before}{comma}{name}" for name in names]
 
 
-def dependencies(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    def question(unit: Any) -> Iterable[str]:
-        from mulligan.guards.dependencies import picture
+def complete_dependencies(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the key of a dependency."""
 
-        return [one.key for one in picture(unit)]
+    def read(tx: Any) -> Iterable[str]:
+        from mulligan.guards.dependencies import read_dependencies
 
-    return _fitting(_ask(ctx, question), incomplete)
+        return [dependency.key for dependency in read_dependencies(tx)]
 
-
-def subscriptions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(_ask(ctx, lambda unit: [row.id for row in unit.subscriptions()]), incomplete)
+    return _suggest(ctx, incomplete, read)
 
 
-def groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(
-        _ask(ctx, lambda unit: [name for name, _ in unit.group_names(None, RECENT)]), incomplete
+def complete_subscriptions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the id of a subscription."""
+    return _suggest(ctx, incomplete, lambda tx: [row.id for row in tx.list_subscriptions()])
+
+
+def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the fingerprint of a failure group."""
+    return _suggest(ctx, incomplete, _recent_groups)
+
+
+def _recent_groups(tx: Any) -> list[str]:
+    return [name for name, _ in tx.list_groups(None, MAX_SUGGESTIONS)]
+
+
+# --- Ids ---
+
+
+def complete_job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a job id: the newest jobs, or those that start with what was typed."""
+
+    def read(tx: Any) -> Iterable[str]:
+        if incomplete:
+            found: list[str] = tx.find_jobs(incomplete, MAX_SUGGESTIONS)
+            return found
+        return [row.id for row in tx.list_jobs({}, MAX_SUGGESTIONS, None)]
+
+    return _suggest(ctx, incomplete, read)
+
+
+def complete_batch_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a batch id."""
+    return _suggest(
+        ctx,
+        incomplete,
+        lambda tx: [row.id for row in tx.list_batches(None, None, MAX_SUGGESTIONS, None)],
     )
 
 
-def operations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(
-        _ask(ctx, lambda unit: [row.id for row in unit.operations(None, RECENT, None)]), incomplete
+def complete_operations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete an operation id."""
+    return _suggest(
+        ctx,
+        incomplete,
+        lambda tx: [row.id for row in tx.list_operations(None, MAX_SUGGESTIONS, None)],
     )
 
 
-def filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Fields, and the values of those that have few."""
+def complete_worker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the id of a worker that has not stopped."""
+    return _suggest(ctx, incomplete, lambda tx: [row.id for row in tx.list_workers(closed=False)])
+
+
+# --- Filters ---
+
+
+def complete_filters(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a filter field, or the value of a field that has few values."""
     from mulligan.core.attempt import Cls
     from mulligan.core.job import State
     from mulligan.jobs.filter import FIELDS, PHASES
 
-    name, colon, _value = incomplete.partition(":")
+    field, colon, _value = incomplete.partition(":")
     if not colon:
-        arguments = _ask(ctx, _indexed) if incomplete[:1] in {"", "a"} else []
-        return _fitting([*(f"{field}:" for field in FIELDS), *arguments], incomplete)
-    known: dict[str, Iterable[str]] = {"state": State, "phase": PHASES, "class": Cls}
-    if name == "group":
-        known["group"] = _ask(
-            ctx, lambda unit: [group for group, _ in unit.group_names(None, RECENT)]
-        )
-    return _fitting([f"{name}:{value}" for value in known.get(name, ())], incomplete)
+        suggestions = [f"{name}:" for name in FIELDS]
+        if incomplete[:1] in {"", "a"}:
+            suggestions += _read_database(ctx, _indexed_arguments)
+        return _matching(suggestions, incomplete)
+    values: dict[str, Iterable[str]] = {"state": State, "phase": PHASES, "class": Cls}
+    if field == "group":
+        values["group"] = _read_database(ctx, _recent_groups)
+    return _matching([f"{field}:{value}" for value in values.get(field, ())], incomplete)
 
 
-def _indexed(unit: Any) -> Iterable[str]:
-    """Arguments that kinds have declared."""
-    from mulligan.manifest.declared import stored_kinds
-    from mulligan.manifest.specs import OURS
-
-    known = [spec for spec in stored_kinds(unit).values() if not spec.name.startswith(OURS)]
-    return sorted({f"arg.{path}:" for spec in known for path in spec.index})
+def _indexed_arguments(tx: Any) -> Iterable[str]:
+    """Return the arguments that kinds declare as indexed, as filter fields."""
+    return sorted({f"arg.{path}:" for spec in _user_kinds(tx) for path in spec.index})
 
 
-def job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    def question(unit: Any) -> Iterable[str]:
-        return (
-            [row.id for row in unit.page({}, RECENT, None)]
-            if not incomplete
-            else unit.find(incomplete, RECENT)
-        )
-
-    return _fitting(_ask(ctx, question), incomplete)
-
-
-def batch_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(
-        _ask(ctx, lambda unit: [row.id for row in unit.batch_page(None, None, RECENT, None)]),
-        incomplete,
-    )
-
-
-def worker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _fitting(
-        _ask(ctx, lambda unit: [row.id for row in unit.workers(closed=False)]), incomplete
-    )
-
-
-# `mulligan completion SHELL`.
+# --- mulligan completion ---
 
 INSTALL = {
     "bash": 'eval "$(mulligan completion bash)"   # in ~/.bashrc',
@@ -152,12 +173,12 @@ INSTALL = {
 @click.command()
 @click.argument("shell", type=click.Choice(list(INSTALL)))
 def completion(shell: str) -> None:
-    """Print the script with which SHELL completes commands, options, kinds, queues and ids."""
+    """Print the script with which SHELL completes commands, options, names and ids."""
     from click.shell_completion import get_completion_class
 
     from mulligan.cli import cli
 
-    maker = get_completion_class(shell)
-    if maker is not None:
-        click.echo(maker(cli, {}, "mulligan", "_MULLIGAN_COMPLETE").source())
-    click.echo(f"to have it always: {INSTALL[shell]}", err=True)
+    completer = get_completion_class(shell)
+    if completer is not None:
+        click.echo(completer(cli, {}, "mulligan", "_MULLIGAN_COMPLETE").source())
+    click.echo(f"To install it permanently: {INSTALL[shell]}", err=True)

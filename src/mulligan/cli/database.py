@@ -1,4 +1,4 @@
-"""Which database, and how a command opens it."""
+"""Open the database of a command, and print messages to stderr."""
 
 from __future__ import annotations
 
@@ -14,71 +14,88 @@ import click
 
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import AccessDenied, ConfigError, StoreUnavailable
-from mulligan.failures.redact import without_secrets
+from mulligan.failures.redact import remove_secrets
 from mulligan.jobs.service import Jobs
 from mulligan.storage import POSTGRES, SQLITE, Store, open_store
-from mulligan.storage.url import shown_url, sqlite_file
+from mulligan.storage.url import mask_password, sqlite_path
 
 T = TypeVar("T")
 
-
-def settings_with(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
-    return checked(read_settings({"database_url": database, **(flags or {})}))
+# --- Settings ---
 
 
-def checked(settings: Settings) -> Settings:
-    """An address of no kind we know is refused with the name of the setting and where it came from."""
+def load_settings(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings with --database and other flags on top."""
+    return check_database_url(read_settings({"database_url": database, **(flags or {})}))
+
+
+def check_database_url(settings: Settings) -> Settings:
+    """Refuse a database URL of an unknown kind, naming the setting and its origin."""
     url = settings.database_url
     if not url.startswith((*SQLITE, *POSTGRES)):
         origin = settings.origin_of("database_url")
-        message = f"database_url: {shown_url(url)!r} is neither sqlite:///path nor postgresql://…, from {origin}"
+        message = (
+            f"invalid database_url {mask_password(url)!r} (from {origin}). "
+            "Use sqlite:///path or postgresql://…"
+        )
         raise ConfigError(message)
     return settings
 
 
+# --- Opening the database ---
+
+
 @contextmanager
-def existing(settings: Settings) -> Iterator[Store]:
-    """For commands that look or repair: they make no database where there is none."""
-    file = sqlite_file(settings.database_url)
+def open_existing(settings: Settings) -> Iterator[Store]:
+    """Open the database. Refuse to create one, because the command only reads or repairs."""
+    file = sqlite_path(settings.database_url)
     if file is not None and not file.exists():
-        message = f"there is no database at {file} yet; enqueue a job, start a worker, or name another: --database URL"
+        message = (
+            f"no database at {file}. Enqueue a job or start a worker to create it, "
+            "or name another one with --database URL."
+        )
         raise StoreUnavailable(message)
-    with _opened(settings) as store:
-        store.reach()
+    with _open(settings) as store:
+        store.check_connection()
         store.check_schema()
         yield store
 
 
 @contextmanager
-def prepared(settings: Settings, *, aloud: bool = True) -> Iterator[Store]:
-    """For commands that write: made where there is none, and said aloud."""
-    file = sqlite_file(settings.database_url)
-    fresh = file is not None and not file.exists()
-    with _opened(settings) as store:
-        _prepare(store, patient=aloud)
-        if aloud:
-            say(f"database: {file or without_secrets(shown_url(settings.database_url))}")
-        if fresh:
-            say(
-                f"warning: {file} did not exist; it was created just now. Is this the right directory?"
+def open_or_create(settings: Settings, *, announce: bool = True) -> Iterator[Store]:
+    """Open the database, creating it if needed. Warn if a SQLite file was created.
+
+    With `announce`, for long-running commands: print the URL, and wait for a starting server.
+    """
+    file = sqlite_path(settings.database_url)
+    is_new = file is not None and not file.exists()
+    with _open(settings) as store:
+        _prepare(store, wait=announce)
+        if announce:
+            print_notice(
+                f"database: {file or remove_secrets(mask_password(settings.database_url))}"
+            )
+        if is_new:
+            print_notice(
+                f"warning: {file} did not exist and was created. Is this the right directory?"
             )
         yield store
 
 
-def _prepare(store: Store, *, patient: bool) -> None:
-    """Who serves waits a little for a server that is just starting; who stays away is asked why."""
-    if not patient:
-        store.reach()
+def _prepare(store: Store, *, wait: bool) -> None:
+    """Create or check the schema. `check_connection` raises the exact reason of a failure."""
+    if not wait:
+        store.check_connection()
     try:
         store.prepare()
     except StoreUnavailable:
-        store.reach()
+        store.check_connection()
         raise
 
 
 @contextmanager
-def _opened(settings: Settings) -> Iterator[Store]:
-    checked(settings)
+def _open(settings: Settings) -> Iterator[Store]:
+    check_database_url(settings)
     store = open_store(
         settings.database_url,
         schema=settings.schema_name,
@@ -92,7 +109,7 @@ def _opened(settings: Settings) -> Iterator[Store]:
 
 
 class CommandServices(NamedTuple):
-    """What a command that looks or repairs works with."""
+    """The open database of a command, with the job service on it."""
 
     store: Store
     jobs: Jobs
@@ -100,52 +117,76 @@ class CommandServices(NamedTuple):
 
 @contextmanager
 def open_services(database: str | None) -> Iterator[CommandServices]:
-    settings = settings_with(database)
-    with existing(settings) as store:
-        yield CommandServices(store, Jobs(lambda: store, settings, actor=actor()))
+    """Open an existing database with the job service, acting as the current user."""
+    settings = load_settings(database)
+    with open_existing(settings) as store:
+        yield CommandServices(store, Jobs(lambda: store, settings, actor=cli_actor()))
 
 
-def patiently(question: Callable[[], T], deadline: float | None = None) -> T:
-    """Who follows something goes on following when the database comes back."""
-    said = False
+def deadline_after(timeout: float | None) -> float | None:
+    """Return the monotonic time at which a watch ends, or None."""
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def is_past(deadline: float | None) -> bool:
+    """Return True if the deadline of a watch has passed."""
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def wait_for_database(read: Callable[[], T], deadline: float | None = None) -> T:
+    """Call `read` until the database answers, so that a watch survives an outage.
+
+    `deadline` is a monotonic time; after it, StoreUnavailable is raised.
+    """
+    announced = False
     while True:
         try:
-            return question()
+            return read()
         except AccessDenied:
             raise
-        except StoreUnavailable as away:
+        except StoreUnavailable as error:
             if deadline is not None and time.monotonic() >= deadline:
                 raise
-            if not said:
-                say(f"{without_secrets(' '.join(str(away).split()))}; waiting for it")
-            said = True
+            if not announced:
+                reason = " ".join(str(error).split())
+                print_notice(f"{remove_secrets(reason)}; waiting for it")
+            announced = True
             time.sleep(1.0)
 
 
-def actor() -> str:
-    """Who is at the keyboard, for the history of what they repair."""
+def cli_actor() -> str:
+    """Return the current user as the actor recorded in the history."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a container without an entry for its user
         return f"cli:{os.getuid()}"
 
 
-class Talk:
-    """How the program talks beside its data: as it is, or, where every line is an object, as one of them."""
-
-    lines: Callable[[str], None] | None = None
+# --- Messages ---
 
 
-def say(words: str) -> None:
-    if Talk.lines is not None:
-        Talk.lines(words)
+class Notices:
+    """Where messages go: to `log` if set (log format json), else to stderr."""
+
+    log: Callable[[str], None] | None = None
+
+
+def print_notice(text: str) -> None:
+    """Print a message for people. It never mixes with the data on stdout."""
+    if Notices.log is not None:
+        Notices.log(text)
     else:
-        click.echo(words, err=True)
+        click.echo(text, err=True)
 
 
-def typed(*words: str, database: str | None = None) -> str:
-    """What to type next, on the same database; a password is not repeated."""
-    said = (
-        words if database is None else (*words, "--database", without_secrets(shown_url(database)))
-    )
-    return f"mulligan {shlex.join(said)}"
+def print_hint(command: str, effect: str) -> None:
+    """Suggest a next command and say what it does."""
+    print_notice(f"{command}  # {effect}")
+
+
+def command_line(*arguments: str, database: str | None = None) -> str:
+    """Return a `mulligan` command for the same database, quoted for a shell, without a password."""
+    line = list(arguments)
+    if database is not None:
+        line += ["--database", remove_secrets(mask_password(database))]
+    return f"mulligan {shlex.join(line)}"

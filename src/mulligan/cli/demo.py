@@ -1,4 +1,4 @@
-"""`mulligan demo`: jobs that succeed, fail and recover, on a database of their own."""
+"""`mulligan demo`: sample jobs with the dashboard, or one of the applications in apps/."""
 
 from __future__ import annotations
 
@@ -17,91 +17,24 @@ import click
 
 from mulligan.cli import options as shared
 
-# `mulligan demo NAME`: one of the applications in apps/, started as its own README says.
-
-PACKAGE = Path(__file__).parent.parent
-PLACES = (PACKAGE / "apps", PACKAGE.parent.parent / "apps")  # installed; in the repository
-NEEDED = ("PIL", "imageio_ffmpeg", "multipart", "numpy", "sqlalchemy")  # some of the extra `apps`
-
-
-def run_application(
-    name: str, database: str | None, host: str | None, port: int | None
-) -> NoReturn:
-    """In our place: signals and the terminal are the application's."""
-    folder = _folder_of(name)
-    if any(importlib.util.find_spec(module) is None for module in NEEDED):
-        message = "the applications need a few more packages: pip install 'mulligan[apps]'"
-        raise click.ClickException(message)
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    said = {"--database": database, "--host": host, "--port": port}
-    flags = [
-        str(word) for flag, value in said.items() if value is not None for word in (flag, value)
-    ]
-    os.execve(  # noqa: S606 - no shell
-        sys.executable, [sys.executable, "-m", name, *flags], {**os.environ, "PYTHONPATH": path}
-    )
-
-
-def applications() -> dict[str, Path]:
-    """By name, where it lies."""
-    return {
-        main.parent.name: place
-        for place in reversed(PLACES)
-        for main in sorted(place.glob("[!_.]*/__main__.py"))
-    }
-
-
-def _folder_of(name: str) -> Path:
-    known = applications()
-    if name not in known:
-        message = f"there is no application {name!r}; there are: {', '.join(known) or 'none in this installation'}"
-        raise click.UsageError(message)
-    return known[name]
-
-
-# Where the demo's webhooks go: a receiver on this machine that has its bad moments.
-
-REFUSES = 3  # one of so many
-
-
-class Receiver:
-    """`/hook` refuses one message of three, for the first time it comes; `/moved` is gone for good."""
-
-    def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="receiver", daemon=True).start()
-
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}{path}"
-
-
-def _handler() -> type[BaseHTTPRequestHandler]:
-    numbers = count()
-
-    class ReceiverHandler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", "0")))
-            self.send_response(
-                410 if self.path == "/moved" else 503 if next(numbers) % REFUSES == 0 else 204
-            )
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    return ReceiverHandler
-
-
-# `mulligan demo`: jobs that succeed, fail and recover, on a database of their own.
-
 APP = "mulligan.cli.demo_jobs:app"
+FEEDER_MODULE = "mulligan.cli.demo_feeder"
+WORKER_SETTINGS = {
+    "worker.concurrency": 12,
+    "worker.runners": 2,
+    "worker.shutdown_grace": 3,
+    "worker.sweep": 1,
+}
 
 
-@click.command()
+@click.command("demo")
 @click.argument("name", required=False)
 @click.option(
-    "--seconds", type=int, default=600, show_default=True, help="How long new jobs keep coming."
+    "--seconds",
+    type=int,
+    default=600,
+    show_default=True,
+    help="How long new jobs are enqueued.",
 )
 @click.option(
     "--log-level",
@@ -110,7 +43,7 @@ APP = "mulligan.cli.demo_jobs:app"
     show_default=True,
 )
 @shared.database
-@shared.page_options
+@shared.web_options
 def demo(
     name: str | None,
     seconds: int,
@@ -119,57 +52,130 @@ def demo(
     host: str | None,
     port: int | None,
 ) -> int:
-    """Run jobs that succeed, fail and recover, and serve the page; prints its address.
+    """Run jobs that succeed, fail and recover, and serve the dashboard. Prints its address.
 
-    NAME is one of the applications (watermark): a whole one, with its pages, its workers and the world it needs.
+    NAME starts one of the example applications instead (watermark), with its pages and workers.
 
-    Everything is in a temporary directory that goes with the demo, unless --database names a place.
+    All data is in a temporary directory that is deleted at the end, unless --database is given.
     """
     if name is not None:
-        pass
-
         run_application(name, database, host, port)
+    web_settings = {"web.host": host, "web.port": port, "log.level": log_level}
     if database is not None:
-        return _run(database, seconds, log_level, host, port)
+        return _run(database, seconds, web_settings)
     with tempfile.TemporaryDirectory(prefix="mulligan-demo-", ignore_cleanup_errors=True) as folder:
-        return _run(f"sqlite:///{Path(folder) / 'demo.db'}", seconds, log_level, host, port)
+        return _run(f"sqlite:///{Path(folder) / 'demo.db'}", seconds, web_settings)
 
 
-def _run(database: str, seconds: int, log_level: str, host: str | None, port: int | None) -> int:
-    from mulligan.cli import worker as working
-    from mulligan.cli.database import say, settings_with
-    from mulligan.failures.redact import without_secrets
+def _run(database: str, seconds: int, web_settings: dict[str, str | int | None]) -> int:
+    from mulligan.cli import worker
+    from mulligan.cli.database import command_line, load_settings, print_notice
+    from mulligan.failures.redact import remove_secrets
     from mulligan.storage import open_store
-    from mulligan.storage.url import shown_url, sqlite_file
+    from mulligan.storage.url import mask_password, sqlite_path
     from mulligan.worker.supervisor.main import WorkerOptions
 
-    working.begin()
-    os.environ["MULLIGAN_DATABASE_URL"] = database  # for the runners and the feeder
-    os.environ["MULLIGAN_NOTIFY__ALLOW_PRIVATE"] = (
-        "127.0.0.0/8"  # the demo's own receiver of webhooks
-    )
-    os.environ["DEMO_BEGAN"] = str(int(time.time()))
-    flags = {
-        "worker.concurrency": 12,
-        "worker.runners": 2,
-        "worker.shutdown_grace": 3,
-        "worker.sweep": 1,
-    }
-    settings = settings_with(
-        database, flags | {"web.host": host, "web.port": port, "log.level": log_level}
-    )
-    working.listen(settings)
+    worker.prepare_process()
+    _export_environment(database)
+    settings = load_settings(database, {**WORKER_SETTINGS, **web_settings})
+    worker.configure_logging(settings)
     store = open_store(settings.database_url, schema=settings.schema_name)
     store.prepare()
-    say(f"database: {sqlite_file(database) or without_secrets(shown_url(database))}")
-    say(
-        f"try in another terminal: mulligan jobs list state:dead --database {without_secrets(shown_url(database))}"
-    )
-    feeder = working.Companion("mulligan.cli.demo_feeder", str(seconds))
-    options = WorkerOptions(APP)
+    print_notice(f"database: {sqlite_path(database) or remove_secrets(mask_password(database))}")
+    command = command_line("jobs", "list", "state:dead", database=database)
+    print_notice(f"Try in another terminal: {command}")
+    feeder = worker.CompanionProcess(FEEDER_MODULE, str(seconds))
+    may_move = web_settings["web.port"] is None
     try:
-        return working.run_with_page(
-            store, settings, options, may_move=port is None, others=[feeder]
+        return worker.run_with_web(
+            store, settings, WorkerOptions(APP), may_move=may_move, others=[feeder]
         )
     finally:
         store.close()
+
+
+def _export_environment(database: str) -> None:
+    """Set what runners and feeder need: the database, the start time, and access to `Receiver`."""
+    os.environ["MULLIGAN_DATABASE_URL"] = database
+    os.environ["MULLIGAN_NOTIFY__ALLOW_PRIVATE"] = "127.0.0.0/8"
+    os.environ["DEMO_BEGAN"] = str(int(time.time()))
+
+
+# --- mulligan demo NAME: an application of apps/ ---
+
+PACKAGE = Path(__file__).parent.parent
+APPLICATION_FOLDERS = (PACKAGE / "apps", PACKAGE.parent.parent / "apps")  # installed; repository
+REQUIRED_MODULES = ("PIL", "imageio_ffmpeg", "multipart", "numpy", "sqlalchemy")
+
+
+def run_application(
+    name: str, database: str | None, host: str | None, port: int | None
+) -> NoReturn:
+    """Replace this process by the application, so that it gets signals and the terminal."""
+    folder = _application_folder(name)
+    if any(importlib.util.find_spec(module) is None for module in REQUIRED_MODULES):
+        message = "the applications need more packages. Install: pip install 'mulligan[apps]'"
+        raise click.ClickException(message)
+    arguments = [sys.executable, "-m", name]
+    for flag, value in (("--database", database), ("--host", host), ("--port", port)):
+        if value is not None:
+            arguments += [flag, str(value)]
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    os.execve(sys.executable, arguments, environment)  # noqa: S606 - no shell is wanted
+
+
+def applications() -> dict[str, Path]:
+    """Return the folder of each application by name."""
+    return {
+        main.parent.name: folder
+        for folder in reversed(APPLICATION_FOLDERS)
+        for main in sorted(folder.glob("[!_.]*/__main__.py"))
+    }
+
+
+def _application_folder(name: str) -> Path:
+    known = applications()
+    if name not in known:
+        available = ", ".join(known) or "none in this installation"
+        message = f"unknown application {name!r}. Available: {available}"
+        raise click.UsageError(message)
+    return known[name]
+
+
+# --- Receiver of the demo's webhooks ---
+
+REFUSED_EVERY = 3  # messages
+
+
+class Receiver:
+    """A local webhook receiver. /hook refuses every third message, /moved is gone for good."""
+
+    def __init__(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _build_handler())
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="receiver", daemon=True).start()
+
+    def url(self, path: str) -> str:
+        """Return the URL of a path."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}{path}"
+
+
+def _build_handler() -> type[BaseHTTPRequestHandler]:
+    numbers = count()
+
+    def status_for(path: str) -> int:
+        if path == "/moved":
+            return 410
+        return 503 if next(numbers) % REFUSED_EVERY == 0 else 204
+
+    class ReceiverHandler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", "0")))
+            self.send_response(status_for(self.path))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: the demo's terminal is for its jobs."""
+
+    return ReceiverHandler

@@ -1,4 +1,4 @@
-"""The demo's traffic: a program that enqueues a few jobs a second, for a while, until its stdin ends."""
+"""Traffic of the demo: enqueue a few jobs per second for a while, or until stdin closes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from mulligan import Webhook
 from mulligan.cli import demo_jobs as shop
@@ -16,192 +17,282 @@ from mulligan.core.errors import IllegalMove, Refused, StoreUnavailable
 from mulligan.core.job import Job
 
 PAUSE = (0.15, 0.6)  # seconds between two jobs
-
-
-def _number() -> int:
-    return random.randrange(1000, 10_000)
-
-
-def _owner() -> str:
-    return random.choice(OWNERS)
-
-
 OWNERS = ("acme", "globex", "initech")
 
 
-# (weight, enqueue): the odd ones are rare, as in life.
-TRAFFIC: tuple[tuple[float, Callable[[], Job]], ...] = (
-    (50, lambda: shop.resize_photo.enqueue(photo=f"photo-{_number()}.jpg")),
-    (24, lambda: shop.render_page.options(owner=_owner()).enqueue(page=_number())),
-    (10, lambda: shop.translate.options(owner=_owner()).enqueue(text=f"paragraph {_number()}")),
-    (
-        16,
-        lambda: shop.send_receipt.options(owner=_owner()).enqueue(
-            order=_number(), fails=random.choice((0, 1, 1, 2, 3))
-        ),
-    ),
-    (10, lambda: shop.encode_video.enqueue(clip=_number(), seconds=random.uniform(6, 25))),
-    (8, lambda: shop.sync_contacts.enqueue(page=_number())),
-    (
-        4,
-        lambda: shop.import_table.options(owner=_owner()).enqueue(
-            file=f"customers-{_number()}.csv"
-        ),
-    ),
-    (2, lambda: shop.parse_feed.enqueue(feed=f"feed-{_number()}")),
-    (2, lambda: shop.build_report.enqueue(month=f"2026-{random.randrange(1, 13):02}")),
-    (2, lambda: shop.charge_card.enqueue(order=_number())),
-    (1, lambda: shop.publish_post.enqueue(post=f"post-{_number()}")),
-    (0.7, lambda: shop.convert_raw.enqueue(photo=f"photo-{_number()}.raw")),
-)
-
-
 def feed(seconds: float) -> None:
-    _subscriptions(Receiver())
-    for _, enqueue in TRAFFIC:  # one of each at once, so that every kind of ending is seen early
-        enqueue()
-    shop.translate.options(owner="acme").enqueue(text="the first paragraph", busy=True)
-    shop.render_page.options(owner="acme").enqueue_many(
-        [{"page": page, "early": True} for page in range(12)]
-    )
-    _campaigns()
-    weights = [weight for weight, _ in TRAFFIC]
-    began = time.monotonic()
-    ends, plans = began + seconds, list(PLANS)
-    while time.monotonic() < ends and not _told_to_leave(random.uniform(*PAUSE)):
+    """Enqueue jobs and act as an operator now and then."""
+    _add_subscriptions(Receiver())
+    _enqueue_first_jobs()
+    _start_campaigns()
+    weights = [source.weight for source in TRAFFIC]
+    plans = list(PLANS)
+    started = time.monotonic()
+    while time.monotonic() < started + seconds and not _stdin_closed(random.uniform(*PAUSE)):
         try:
-            random.choices(TRAFFIC, weights)[0][1]()
-            if plans and time.monotonic() - began > plans[0][0] and plans[0][1]():
+            source = random.choices(TRAFFIC, weights)[0]
+            source.enqueue()
+            is_due = plans and time.monotonic() - started > plans[0].after
+            if is_due and plans[0].act():
                 plans.pop(0)
         except StoreUnavailable:
             continue
 
 
-def _subscriptions(receiver: Receiver) -> None:
-    """Who is told: a program that answers, most of the time, and one that has moved."""
+def _stdin_closed(timeout: float) -> bool:
+    """Wait for the end of stdin. Nothing is ever written to it."""
+    readable, _, _ = select.select([sys.stdin], [], [], timeout)
+    return bool(readable)
+
+
+# --- Jobs ---
+
+
+class TrafficSource(NamedTuple):
+    """One kind of job, and how often it is enqueued relative to the others."""
+
+    weight: float
+    enqueue: Callable[[], Job]
+
+
+def _random_number() -> int:
+    return random.randrange(1000, 10_000)
+
+
+def _random_owner() -> str:
+    return random.choice(OWNERS)
+
+
+def _resize_photo() -> Job:
+    return shop.resize_photo.enqueue(photo=f"photo-{_random_number()}.jpg")
+
+
+def _render_page() -> Job:
+    return shop.render_page.options(owner=_random_owner()).enqueue(page=_random_number())
+
+
+def _translate() -> Job:
+    text = f"paragraph {_random_number()}"
+    return shop.translate.options(owner=_random_owner()).enqueue(text=text)
+
+
+def _send_receipt() -> Job:
+    fails = random.choice((0, 1, 1, 2, 3))
+    kind = shop.send_receipt.options(owner=_random_owner())
+    return kind.enqueue(order=_random_number(), fails=fails)
+
+
+def _encode_video() -> Job:
+    return shop.encode_video.enqueue(clip=_random_number(), seconds=random.uniform(6, 25))
+
+
+def _sync_contacts() -> Job:
+    return shop.sync_contacts.enqueue(page=_random_number())
+
+
+def _import_table() -> Job:
+    file = f"customers-{_random_number()}.csv"
+    return shop.import_table.options(owner=_random_owner()).enqueue(file=file)
+
+
+def _parse_feed() -> Job:
+    return shop.parse_feed.enqueue(feed=f"feed-{_random_number()}")
+
+
+def _build_report() -> Job:
+    return shop.build_report.enqueue(month=f"2026-{random.randrange(1, 13):02}")
+
+
+def _charge_card() -> Job:
+    return shop.charge_card.enqueue(order=_random_number())
+
+
+def _publish_post() -> Job:
+    return shop.publish_post.enqueue(post=f"post-{_random_number()}")
+
+
+def _convert_raw() -> Job:
+    return shop.convert_raw.enqueue(photo=f"photo-{_random_number()}.raw")
+
+
+TRAFFIC = (
+    TrafficSource(50, _resize_photo),
+    TrafficSource(24, _render_page),
+    TrafficSource(10, _translate),
+    TrafficSource(16, _send_receipt),
+    TrafficSource(10, _encode_video),
+    TrafficSource(8, _sync_contacts),
+    TrafficSource(4, _import_table),
+    TrafficSource(2, _parse_feed),
+    TrafficSource(2, _build_report),
+    TrafficSource(2, _charge_card),
+    TrafficSource(1, _publish_post),
+    TrafficSource(0.7, _convert_raw),
+)
+
+
+def _enqueue_first_jobs() -> None:
+    """Enqueue one job of each kind at once, so that every kind of outcome appears early."""
+    for source in TRAFFIC:
+        source.enqueue()
+    shop.translate.options(owner="acme").enqueue(text="the first paragraph", busy=True)
+    pages = [{"page": page, "early": True} for page in range(12)]
+    shop.render_page.options(owner="acme").enqueue_many(pages)
+
+
+# --- Subscriptions ---
+
+
+def _add_subscriptions(receiver: Receiver) -> None:
+    """Subscribe a receiver that answers most of the time, and one that has moved away."""
     add = shop.app.subscriptions.add
     add(
         ["batch.*", "alert.*"],
         Webhook(receiver.url("/hook")),
         name="operations",
         form="each",
-        reason="the demo's own",
+        reason="part of the demo",
     )
     add(
         "job.died",
         Webhook(receiver.url("/hook")),
         name="failures",
         form="incident",
-        reason="the demo's own",
+        reason="part of the demo",
     )
     add(
         "batch.partial",
         Webhook(receiver.url("/moved")),
         name="an old address",
         form="each",
-        reason="before the move",
+        reason="from before the move",
     )
 
 
-# name, how many of its files are broken, for how many generations, is it sealed
+# --- Batches ---
+
+
+class Campaign(NamedTuple):
+    """A batch of twelve videos, some of which cannot be read for some generations."""
+
+    name: str
+    broken_files: int
+    broken_generations: int
+    sealed: bool
+
+
 CAMPAIGNS = (
-    ("spring campaign", 0, 0, True),
-    ("summer campaign", 3, 1, True),  # somebody retries what failed, and it is mended
-    ("autumn campaign", 1, 1, False),
-    ("winter campaign", 2, 9, True),  # stays partial
+    Campaign("spring campaign", 0, 0, sealed=True),  # becomes ready
+    Campaign("summer campaign", 3, 1, sealed=True),  # partial, then retried successfully
+    Campaign("autumn campaign", 1, 1, sealed=False),  # stays open
+    Campaign("winter campaign", 2, 9, sealed=True),  # stays partial
 )
 
 
-def _campaigns() -> None:
-    """Batches: one that is ready, one that is mended, one that is still being filled, one that stays partial."""
-    for name, broken, generations, sealed in CAMPAIGNS:
-        batch = shop.app.batch(name, owner=_owner(), on_complete=shop.tell_owner)
-        members = shop.watermark.options(batch=batch, owner=batch.owner)
+def _start_campaigns() -> None:
+    for campaign in CAMPAIGNS:
+        batch = shop.app.batch(campaign.name, owner=_random_owner(), on_complete=shop.notify_owner)
         payloads = [
-            {"token": token, "broken": generations * (token < broken)} for token in range(12)
+            {"token": token, "broken": _broken_generations(campaign, token)} for token in range(12)
         ]
-        members.enqueue_many(payloads)
-        if sealed:
+        shop.watermark.options(batch=batch, owner=batch.owner).enqueue_many(payloads)
+        if campaign.sealed:
             batch.seal()
 
 
-def _retry_summer() -> bool:
-    summer = next(batch for batch in shop.app.batches.list() if batch.name == "summer campaign")
-    return summer.finished_at is not None and _by_hand(
-        f"state:dead batch:{summer.id}", "the videos were uploaded again"
-    )
+def _broken_generations(campaign: Campaign, token: int) -> int:
+    return campaign.broken_generations if token < campaign.broken_files else 0
 
 
-def _by_hand(filter: str, reason: str) -> bool:  # noqa: A002 - as everywhere
-    """Somebody retries all that died so, once one has."""
-    if _first(filter) is None:
-        return False
-    with contextlib.suppress(Refused):
-        shop.app.operations.start("retry", filter, reason=reason)
-    return True
+# --- What the demo's operator does ---
 
 
-def _first(filter: str) -> str | None:  # noqa: A002 - as everywhere
-    found = shop.app.jobs.list(filter, limit=1)
+class Plan(NamedTuple):
+    """An action of the operator. It is tried again until it returns something true."""
+
+    after: float  # seconds since the start
+    act: Callable[[], object]
+
+
+def _first_job(filter_: str) -> str | None:
+    found = shop.app.jobs.list(filter_, limit=1)
     return found[0].id if found else None
 
 
-def _mend() -> bool:
-    """Somebody retries one job with another file."""
-    job = _first("state:dead kind:import_table")
-    if job is not None:
-        other = {"payload": {"file": "customers.mended.csv"}}
-        shop.app.jobs.retry(job, reason="the customer sent another file", overrides=other)
-    return job is not None
+def _retry_all(filter_: str, reason: str) -> bool:
+    """Retry all matching jobs as soon as there is one."""
+    if _first_job(filter_) is None:
+        return False
+    with contextlib.suppress(Refused):
+        shop.app.operations.start("retry", filter_, reason=reason)
+    return True
 
 
-def _cancel() -> bool:
-    """Somebody does not want one any more; it may have ended meanwhile."""
-    job = _first("state:queued kind:sync_contacts")
-    if job is None:
+def _limit_model_api() -> object:
+    reason = "the provider asked us to slow down"
+    return shop.app.dependencies.set("model-api", concurrency=4, until=900, reason=reason)
+
+
+def _hold_posts() -> object:
+    return shop.app.kinds.hold("publish_post", until=30, reason="the editor is at lunch")
+
+
+def _pause_partner() -> object:
+    return shop.app.queues.pause("partner", until=20, reason="maintenance at the partner")
+
+
+def _cancel_sync() -> bool:
+    """Cancel one waiting job. It may have ended meanwhile."""
+    job_id = _first_job("state:queued kind:sync_contacts")
+    if job_id is None:
         return False
     try:
-        shop.app.jobs.cancel(job, reason="the contacts were deleted")
+        shop.app.jobs.cancel(job_id, reason="the contacts were deleted")
     except IllegalMove:
         return False
     return True
 
 
-# (seconds after the beginning, what somebody does as soon as it can be done)
-PLANS: tuple[tuple[float, Callable[[], object]], ...] = (
-    (
-        3,
-        lambda: shop.app.dependencies.set(
-            "model-api", concurrency=4, until=900, reason="they asked us to be gentle"
-        ),
-    ),
-    (4, lambda: shop.app.kinds.hold("publish_post", until=30, reason="the editor is at lunch")),
-    (
-        5,
-        lambda: shop.app.queues.pause(
-            "partner", until=20, reason="the partner maintains their side"
-        ),
-    ),
-    (6, _cancel),
-    (
-        8,
-        lambda: _by_hand("state:dead kind:parse_feed", "is it mended?"),
-    ),  # it is not: the operation stops by itself
-    (9, _mend),
-    (10, _retry_summer),
-    (
-        12,
-        lambda: shop.app.alerts.silence(
-            "retry_ratio", 1800, reason="the mail server is being moved"
-        ),
-    ),
-    (14, lambda: _by_hand("state:dead kind:import_table", "the files were sent again")),
+def _retry_feeds() -> bool:
+    """Retry a defect that is not fixed: the operation stops by itself."""
+    return _retry_all("state:dead kind:parse_feed", "is it fixed?")
+
+
+def _retry_import_with_new_file() -> bool:
+    job_id = _first_job("state:dead kind:import_table")
+    if job_id is None:
+        return False
+    overrides = {"payload": {"file": "customers.fixed.csv"}}
+    shop.app.jobs.retry(job_id, reason="the customer sent a new file", overrides=overrides)
+    return True
+
+
+def _retry_summer_campaign() -> bool:
+    summer = next(batch for batch in shop.app.batches.list() if batch.name == "summer campaign")
+    if summer.finished_at is None:
+        return False
+    return _retry_all(f"state:dead batch:{summer.id}", "the videos were uploaded again")
+
+
+def _silence_alert() -> object:
+    return shop.app.alerts.silence("retry_ratio", 1800, reason="the mail server is being moved")
+
+
+def _retry_imports() -> bool:
+    return _retry_all("state:dead kind:import_table", "the files were sent again")
+
+
+PLANS = (
+    Plan(3, _limit_model_api),
+    Plan(4, _hold_posts),
+    Plan(5, _pause_partner),
+    Plan(6, _cancel_sync),
+    Plan(8, _retry_feeds),
+    Plan(9, _retry_import_with_new_file),
+    Plan(10, _retry_summer_campaign),
+    Plan(12, _silence_alert),
+    Plan(14, _retry_imports),
 )
-
-
-def _told_to_leave(within: float) -> bool:
-    """stdin says nothing; it only ends."""
-    return bool(select.select([sys.stdin], [], [], within)[0])
 
 
 if __name__ == "__main__":

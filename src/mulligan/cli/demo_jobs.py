@@ -1,4 +1,4 @@
-"""The demo's jobs: one for each way a job can go."""
+"""Jobs of the demo: one for each outcome a job can have."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from mulligan import Context, Exponential, Fail, Fixed, Hold, Mulligan, Park, Policy, Rule, Snooze
 
 app = Mulligan(release="demo")
-SOON = Exponential(base=2, factor=2, cap=12, jitter="equal")
+QUICK = Exponential(base=2, factor=2, cap=12, jitter="equal")
 
-app.queue("partner", rate="40/m")  # the partner's own limit, kept for the whole fleet
+app.queue("partner", rate="40/m")  # the partner's limit, for the whole fleet
 app.dependency("payments", max_concurrency=2)
 app.dependency("gateway", min_calls=8, cool_down=5)
-DOWN = range(40, 55)  # seconds of every minute for which the gateway does not work
-BEGAN = int(os.environ.get("DEMO_BEGAN", "0"))
+DOWN_SECONDS = range(40, 55)  # of every minute, when the gateway does not answer
+STARTED = int(os.environ.get("DEMO_BEGAN", "0"))
 
 app.rules.add(
     Rule(
@@ -27,22 +27,20 @@ app.rules.add(
         code="CORRUPT_FILE",
         cls="invalid_input",
     ),
-    Rule(
-        "feed-not-there", type="KeyError", code="FEED_MISSING", cls="transient", shadow=True
-    ),  # would it help?
+    Rule("feed-not-there", type="KeyError", code="FEED_MISSING", cls="transient", shadow=True),
 )
 
 
 @app.job
 def resize_photo(photo: str) -> dict[str, Any]:
-    """Succeeds."""
+    """Succeed."""
     time.sleep(random.uniform(0.1, 1.5))
     return {"photo": photo, "width": 800}
 
 
-@app.job(queue="mail", policy=Policy(max_retries=4, backoff=SOON))
+@app.job(queue="mail", policy=Policy(max_retries=4, backoff=QUICK))
 async def send_receipt(ctx: Context, order: int, fails: int) -> str:
-    """Meets a mail server that does not answer, and recovers."""
+    """Fail while the mail server does not answer, then recover."""
     await asyncio.sleep(0.3)
     if ctx.attempt <= fails:
         message = f"mail.example.com refused the connection for order {order}"
@@ -52,7 +50,7 @@ async def send_receipt(ctx: Context, order: int, fails: int) -> str:
 
 @app.job(queue="media", timeout=90)
 async def encode_video(ctx: Context, clip: int, seconds: float) -> dict[str, Any]:
-    """Takes a while and says how far it is."""
+    """Take a while and report progress."""
     steps = 20
     for step in range(steps):
         ctx.progress(step / steps, f"frame {step * 120} of {steps * 120}")
@@ -62,8 +60,8 @@ async def encode_video(ctx: Context, clip: int, seconds: float) -> dict[str, Any
 
 @app.job(editable="file")
 def import_table(ctx: Context, file: str) -> Fail | None:
-    """Does not succeed before somebody has seen to the file, and retries it, or names another one."""
-    if ctx.job.generation > 1 or file.endswith(".mended.csv"):
+    """Fail until a person retries the job, or sets another file."""
+    if ctx.job.generation > 1 or file.endswith(".fixed.csv"):
         return None
     return Fail(
         "BAD_FILE",
@@ -73,28 +71,28 @@ def import_table(ctx: Context, file: str) -> Fail | None:
     )
 
 
-@app.job(policy=Policy(max_retries=3, backoff=SOON))
+@app.job(policy=Policy(max_retries=3, backoff=QUICK))
 def parse_feed(feed: str) -> int:
-    """Has a defect: no number of retries would help, and none is made."""
+    """Fail with a defect: retries would not help, and none is made."""
     entries: dict[str, int] = {}
     return entries[feed]
 
 
 @app.job(timeout=3, policy=Policy(max_retries=1, backoff=Fixed(4)))
-async def build_report(month: str) -> None:  # noqa: ARG001 - only to be seen
-    """Never ends within its time limit."""
+async def build_report(month: str) -> None:  # noqa: ARG001 - shown in the dashboard
+    """Exceed the time limit."""
     await asyncio.sleep(3600)
 
 
 @app.job(queue="media")
-def convert_raw(photo: str) -> None:  # noqa: ARG001 - same
-    """Kills the process it runs in, as a broken library would."""
+def convert_raw(photo: str) -> None:  # noqa: ARG001 - shown in the dashboard
+    """Kill its own process, as a broken library would."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.job(queue="partner", policy=Policy(max_snoozes=20))
 def sync_contacts(ctx: Context, page: int) -> int | Snooze:
-    """The partner allows a call now and then: not yet is no failure."""
+    """Snooze while the partner allows no call. A snooze is not a failure."""
     if ctx.attempt < 3:
         return Snooze(random.uniform(3, 8), reason="the partner allows one page every few seconds")
     return page
@@ -102,38 +100,39 @@ def sync_contacts(ctx: Context, page: int) -> int | Snooze:
 
 @app.job(uses="payments")
 def charge_card(ctx: Context, order: int) -> int | Hold:
-    """Finds the payment provider down: all who need it wait, nobody is charged a retry."""
+    """Hold the payment provider: jobs that use it wait, and no retry is spent."""
     if ctx.attempt == 1:
         return Hold("payments", until=8, reason="the provider is down for maintenance")
     return order
 
 
 class GatewayError(Exception):
-    """What a client raises for an answer of 500 and above."""
+    """Raised by a client for a 5xx response."""
 
     status_code = 503
 
 
-@app.job(queue="render", uses="gateway", policy=Policy(max_retries=3, backoff=SOON))
+@app.job(queue="render", uses="gateway", policy=Policy(max_retries=3, backoff=QUICK))
 async def render_page(ctx: Context, page: int, early: bool = False) -> int:  # noqa: FBT001, FBT002 - a payload
-    """Calls a gateway that is down for a while in every minute: its breaker opens, jobs wait, and it recovers."""
+    """Call a gateway that is down in every minute: its breaker opens, jobs wait, it recovers."""
     await asyncio.sleep(random.uniform(0.05, 0.2))
-    if int(time.time() - BEGAN) % 60 in DOWN or (early and ctx.attempt == 1):
+    is_down = int(time.time() - STARTED) % 60 in DOWN_SECONDS
+    if is_down or (early and ctx.attempt == 1):
         message = f"503 Service Unavailable: no upstream for page {page}"
         raise GatewayError(message)
     return page
 
 
 class TooManyRequests(Exception):
-    """What a client raises for an answer of 429."""
+    """Raised by a client for a 429 response."""
 
     status_code = 429
-    headers = {"retry-after": "3"}  # noqa: RUF012 - as clients have it
+    headers = {"retry-after": "3"}  # noqa: RUF012 - as HTTP clients do
 
 
-@app.job(queue="render", uses="model-api", cost=0.004, policy=Policy(max_retries=5, backoff=SOON))
+@app.job(queue="render", uses="model-api", cost=0.004, policy=Policy(max_retries=5, backoff=QUICK))
 async def translate(ctx: Context, text: str, busy: bool = False) -> str:  # noqa: FBT001, FBT002 - a payload
-    """Calls a paid interface that asks for patience now and then."""
+    """Call a paid API that sometimes answers 429."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
     if ctx.attempt == 1 and (busy or random.random() < 0.3):
         message = "429 Too Many Requests"
@@ -143,7 +142,7 @@ async def translate(ctx: Context, text: str, busy: bool = False) -> str:  # noqa
 
 @app.job(queue="media", policy=Policy(max_retries=1, backoff=Fixed(2)))
 async def watermark(ctx: Context, token: int, broken: int) -> str | Fail:
-    """One recipient of a campaign; some of the files cannot be read, for so many generations."""
+    """Mark a video for one recipient. Some files cannot be read for `broken` generations."""
     await asyncio.sleep(random.uniform(0.1, 0.6))
     if ctx.job.generation <= broken:
         return Fail(
@@ -156,14 +155,14 @@ async def watermark(ctx: Context, token: int, broken: int) -> str | Fail:
 
 
 @app.job
-def tell_owner(batch: str) -> str:
-    """What follows when a campaign is over."""
+def notify_owner(batch: str) -> str:
+    """Run when a campaign is complete."""
     return app.batches.get(batch).state
 
 
 @app.job
 def count_stock() -> int:
-    """Comes by itself, every minute."""
+    """Run by a schedule, every minute."""
     return random.randrange(1000)
 
 
@@ -172,8 +171,8 @@ app.schedule("weekly-report", "0 6 * * 1", count_stock, timezone="Europe/Berlin"
 
 
 @app.job
-def publish_post(ctx: Context, post: str) -> str | Park:  # noqa: ARG001 - same
-    """Needs a person."""
+def publish_post(ctx: Context, post: str) -> str | Park:  # noqa: ARG001 - shown in the dashboard
+    """Wait for a person to decide."""
     if ctx.choice is None:
-        return Park("somebody must approve this post", choices=("publish", "drop"))
+        return Park("a person must approve this post", choices=("publish", "drop"))
     return ctx.choice

@@ -1,30 +1,162 @@
-"""`mulligan doctor`: every setting with its origin, and what is wrong, with what to type next."""
+"""`mulligan doctor`: show every setting with its origin, and check for problems.
+
+With --verify: check the stored histories against every invariant.
+"""
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from mulligan._version import __version__
-from mulligan.cli import BROKEN
+from mulligan.cli import EXIT_INVARIANT_BROKEN
 from mulligan.cli import options as shared
-from mulligan.cli.database import existing, say, settings_with
-from mulligan.cli.output import as_json, cell, chosen, show_rows
-from mulligan.core.format import duration
-from mulligan.doctor import FAIL, Check, examine, in_force
+from mulligan.cli.database import load_settings, open_existing, print_notice
+from mulligan.cli.output import (
+    format_cell,
+    is_json,
+    output_format,
+    print_json,
+    print_rows,
+    print_tsv,
+    to_json,
+)
+from mulligan.core.format import format_duration
+from mulligan.doctor import FAIL, Check, effective_settings, run_checks
 from mulligan.doctor.verify import VerifyReport, verify
 from mulligan.doctor.verify.case import Violation
 
-# `mulligan doctor --verify`: the histories held against each other, and each broken promise with its evidence.
-
-EVERY = 20_000  # jobs between two words about how far it is
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def verified(
+def _files_option(name: str, help_text: str) -> Callable[[F], F]:
+    file = click.Path(exists=True, dir_okay=False)
+    return click.option(name, metavar="FILE", multiple=True, type=file, help=help_text)
+
+
+@click.command("doctor")
+@click.option(
+    "--verify",
+    "run_verify",
+    is_flag=True,
+    help="Check stored data against every invariant. Exit code 7: one is broken.",
+)
+@_files_option(
+    "--clients",
+    "With --verify: what callers were told, as `mulligan.doctor.verify.Clients` writes it.",
+)
+@_files_option(
+    "--witness",
+    "With --verify: what handlers did, as `mulligan.doctor.verify.witness` writes it.",
+)
+@click.option(
+    "--settled",
+    is_flag=True,
+    help="With --verify: nothing is in progress, so every due job must have ended.",
+)
+@click.option(
+    "--slack",
+    type=float,
+    metavar="SECONDS",
+    help="With --settled: how long a job may still be in progress.",
+)
+@shared.database
+@shared.output
+def doctor(database: str | None, output: str | None, *, run_verify: bool, **options: Any) -> int:
+    """Show every setting with its origin and check for problems. Exit code 1: a check fails."""
+    if run_verify:
+        return _verify(database, output, **options)
+    if any(options.values()):
+        raise click.UsageError("--clients, --witness, --settled and --slack need --verify")
+    return _examine(database, output)
+
+
+# --- mulligan doctor: settings, facts, checks ---
+
+SETTING_COLUMNS = ("name", "value", "origin")
+FACT_COLUMNS = ("fact", "value")
+CHECK_COLUMNS = ("status", "check", "found")
+MAX_COMPACT_FLOAT = 100_000  # above, %g would print an exponent
+
+
+def _examine(database: str | None, output: str | None) -> int:
+    settings = load_settings(database)
+    database_facts, checks = run_checks(settings)
+    facts = {
+        "mulligan": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        **database_facts,
+    }
+    _print_examination(effective_settings(settings), facts, checks, output)
+    failing = sum(check.status == FAIL for check in checks)
+    if failing:
+        print_notice(f"{failing} of {len(checks)} checks fail")
+        return 1
+    print_notice(f"{len(checks)} checks, none fails")
+    return 0
+
+
+def _print_examination(
+    settings: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, str],
+    checks: Sequence[Check],
+    output: str | None,
+) -> None:
+    check_records = [check._asdict() for check in checks]
+    if is_json(output):
+        print_json({"facts": facts, "settings": settings, "checks": check_records}, output)
+    elif output_format(output) == "tsv":
+        for setting in settings:
+            print_tsv(("setting", *setting.values()))
+        for fact in facts.items():
+            print_tsv(("fact", *fact))
+        for record in check_records:
+            print_tsv(("check", *record.values()))
+    else:
+        _print_tables(settings, facts, checks)
+
+
+def _print_tables(
+    settings: Sequence[Mapping[str, Any]], facts: Mapping[str, str], checks: Sequence[Check]
+) -> None:
+    setting_rows = [{**setting, "value": _format_setting(setting)} for setting in settings]
+    print_rows(setting_rows, SETTING_COLUMNS, "table")
+    click.echo()
+    fact_rows = [{"fact": name, "value": value} for name, value in facts.items()]
+    print_rows(fact_rows, FACT_COLUMNS, "table")
+    click.echo()
+    check_rows = [row for check in checks for row in _check_rows(check)]
+    print_rows(check_rows, CHECK_COLUMNS, "table")
+
+
+def _format_setting(setting: Mapping[str, Any]) -> str:
+    value = setting["value"]
+    if setting["name"].startswith("retention."):
+        return f"{value:.0f} ({format_duration(value)})"
+    if isinstance(value, float) and value < MAX_COMPACT_FLOAT:
+        return f"{value:g}"
+    return format_cell(value)
+
+
+def _check_rows(check: Check) -> list[dict[str, str]]:
+    """Return the check and, on a second line, what to type: one line would be too narrow."""
+    rows = [check._asdict()]
+    if check.next:
+        rows.append({"status": "", "check": "", "found": f"→ {check.next}"})
+    return rows
+
+
+# --- mulligan doctor --verify ---
+
+PROGRESS_INTERVAL = 20_000  # jobs
+
+
+def _verify(
     database: str | None,
     output: str | None,
     *,
@@ -33,8 +165,8 @@ def verified(
     settled: bool,
     slack: float | None,
 ) -> int:
-    settings = settings_with(database)
-    with existing(settings) as store:
+    settings = load_settings(database)
+    with open_existing(settings) as store:
         report = verify(
             store,
             clients=clients,
@@ -42,172 +174,56 @@ def verified(
             settled=settled,
             slack=slack,
             settings=settings,
-            progress=_progress,
+            progress=_print_progress,
         )
-    _print_report(report, chosen(output))
-    say(_summary(report))
-    return 0 if report.ok else BROKEN
+    _print_report(report, output_format(output))
+    print_notice(_summarize(report))
+    return 0 if report.ok else EXIT_INVARIANT_BROKEN
 
 
-def _progress(jobs: int) -> None:
-    if jobs % EVERY == 0 and jobs and sys.stderr.isatty():
-        say(f"{jobs:,} jobs so far")
+def _print_progress(jobs: int) -> None:
+    if jobs and jobs % PROGRESS_INTERVAL == 0 and sys.stderr.isatty():
+        print_notice(f"{jobs:,} jobs checked")
 
 
-def _summary(report: VerifyReport) -> str:
-    looked = f"{report.jobs} jobs, {report.events} events, {report.calls} calls, {report.lines} witness lines"
-    torn = f", {report.unreadable} lines that cannot be read" if report.unreadable else ""
+def _summarize(report: VerifyReport) -> str:
+    parts = [
+        f"{report.jobs} jobs",
+        f"{report.events} events",
+        f"{report.calls} calls",
+        f"{report.lines} witness lines",
+    ]
+    if report.unreadable:
+        parts.append(f"{report.unreadable} unreadable lines")
+    read = ", ".join(parts)
     if report.ok:
-        return f"{looked}{torn}: {len(report.checked)} invariants hold"
-    broken = ", ".join(f"{name} × {n}" for name, n in sorted(report.counts.items()))
-    return f"{looked}{torn}: broken: {broken}"
+        return f"{read}: {len(report.checked)} invariants hold"
+    broken = ", ".join(f"{name} × {count}" for name, count in sorted(report.counts.items()))
+    return f"{read}: broken: {broken}"
 
 
 def _print_report(report: VerifyReport, form: str) -> None:
     if form == "json":
-        click.echo(as_json(report.to_plain(), 2))
-    elif form == "jsonl":
-        for found in report.violations:
-            click.echo(as_json(found.to_plain()))
-    elif form == "tsv":
-        for found in report.violations:
-            click.echo(
-                "\t".join(map(cell, (found.invariant, found.subject, found.what, found.sentence)))
-            )
-    else:
-        for found in report.violations:
-            _tell(found)
+        print_json(report.to_plain(), form)
+        return
+    for violation in report.violations:
+        if form == "jsonl":
+            click.echo(to_json(violation.to_plain()))
+        elif form == "tsv":
+            print_tsv((violation.invariant, violation.subject, violation.what, violation.sentence))
+        else:
+            _print_violation(violation)
 
 
-def _tell(found: Violation) -> None:
-    click.echo(f"{found.invariant}  {found.sentence}")
-    click.echo(
-        f"    {cell(found.subject)}: {cell(found.what)}"
-        if found.subject
-        else f"    {cell(found.what)}"
-    )
-    for history, lines in found.evidence.items():
+def _print_violation(violation: Violation) -> None:
+    click.echo(f"{violation.invariant}  {violation.sentence}")
+    subject = f"{format_cell(violation.subject)}: " if violation.subject else ""
+    click.echo(f"    {subject}{format_cell(violation.what)}")
+    for history, lines in violation.evidence.items():
         for line in lines:
-            click.echo(f"    {history:<8} {cell(line)}")
-    if found.story:
-        click.echo("    its story:")
-        for line in found.story.splitlines():
-            click.echo(f"      {cell(line)}")
+            click.echo(f"    {history:<8} {format_cell(line)}")
+    if violation.story:
+        click.echo("    story:")
+        for line in violation.story.splitlines():
+            click.echo(f"      {format_cell(line)}")
     click.echo()
-
-
-# `mulligan doctor`: every setting with its origin, and what is wrong, with what to type next.
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-SETTING = ("name", "value", "origin")
-READABLE = 100_000
-
-
-def _files(name: str, help_text: str) -> Callable[[F], F]:
-    return click.option(
-        name,
-        metavar="FILE",
-        multiple=True,
-        type=click.Path(exists=True, dir_okay=False),
-        help=help_text,
-    )
-
-
-@click.command()
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Hold what is stored against every promise. Exit code 7: one is broken.",
-)
-@_files(
-    "--clients",
-    "With --verify: what callers were told, as `mulligan.doctor.verify.Clients` writes it.",
-)
-@_files(
-    "--witness", "With --verify: what handlers saw, as `mulligan.doctor.verify.witness` writes it."
-)
-@click.option(
-    "--settled",
-    is_flag=True,
-    help="With --verify: all is calm, so what should have ended must have.",
-)
-@click.option(
-    "--slack",
-    type=float,
-    metavar="SECONDS",
-    help="With --settled: how long something may be on its way.",
-)
-@shared.database
-@shared.output
-def doctor(database: str | None, output: str | None, *, verify: bool, **said: Any) -> int:
-    """Show every setting with its origin and check what can go wrong. Exit code 1: something fails."""
-    if verify:
-        pass
-
-        return verified(database, output, **said)
-    if any(said.values()):
-        message = "--clients, --witness, --settled and --slack go with --verify"
-        raise click.UsageError(message)
-    settings = settings_with(database)
-    facts, checks = examine(settings)
-    facts = {
-        "mulligan": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    } | facts
-    _print_checks(in_force(settings), facts, checks, chosen(output))
-    failing = [check for check in checks if check.status == FAIL]
-    say(
-        f"{len(failing)} of {len(checks)} checks fail"
-        if failing
-        else f"{len(checks)} checks, none fails"
-    )
-    return 1 if failing else 0
-
-
-def _print_checks(
-    settings: list[dict[str, Any]], facts: dict[str, str], checks: list[Check], form: str
-) -> None:
-    found = [check._asdict() for check in checks]
-    if form in {"json", "jsonl"}:
-        told = {"facts": facts, "settings": settings, "checks": found}
-        click.echo(as_json(told, 2 if form == "json" else None))
-    elif form == "tsv":
-        _tsv("setting", settings)
-        _tsv("fact", [{"name": name, "value": value} for name, value in facts.items()])
-        _tsv("check", found)
-    else:
-        show_rows(
-            [{**one, "value": _for_people(one["name"], one["value"])} for one in settings],
-            SETTING,
-            form,
-        )
-        click.echo()
-        show_rows(
-            [{"fact": name, "value": value} for name, value in facts.items()],
-            ("fact", "value"),
-            form,
-        )
-        click.echo()
-        show_rows(
-            [row for check in checks for row in _with_advice(check)],
-            ("status", "check", "found"),
-            form,
-        )
-
-
-def _for_people(name: str, value: Any) -> str:
-    plain = f"{value:g}" if isinstance(value, float) and value < READABLE else cell(value)
-    return f"{value:.0f} ({duration(value)})" if name.startswith("retention.") else plain
-
-
-def _with_advice(check: Check) -> list[dict[str, str]]:
-    """What to type has a line of its own: beside the sentence it would leave both too little room."""
-    advice = [{"status": "", "check": "", "found": f"→ {check.next}"}] if check.next else []
-    return [check._asdict(), *advice]
-
-
-def _tsv(first: str, rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        click.echo("\t".join((first, *(cell(value) for value in row.values()))))

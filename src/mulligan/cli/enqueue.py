@@ -1,4 +1,4 @@
-"""`mulligan enqueue KIND k=v…`."""
+"""`mulligan enqueue KIND k=v…`: enqueue a job by the name of its kind."""
 
 from __future__ import annotations
 
@@ -11,55 +11,41 @@ import click
 
 from mulligan.app.mulligan import Mulligan
 from mulligan.cli import options as shared
-from mulligan.cli.completion import batch_ids, kinds, queues
-from mulligan.cli.database import actor, prepared, say, settings_with
-from mulligan.cli.output import as_json, job_record
+from mulligan.cli.completion import complete_batch_ids, complete_kinds, complete_queues
+from mulligan.cli.database import cli_actor, load_settings, open_or_create, print_notice
+from mulligan.cli.output import is_json, job_record, print_json
 from mulligan.config import Settings
-from mulligan.core.format import duration
+from mulligan.core.format import format_duration
 from mulligan.core.job import Job
-from mulligan.manifest.declared import stored_kinds
+from mulligan.manifest.declared import load_kinds
 from mulligan.storage import Store
 from mulligan.worker.upkeep import known_kinds
 
-# Does a payload fit what a worker has said of its kind? By names alone: values are the handler's to judge.
-
-
-def misfit(schema: Mapping[str, Any], given: Iterable[str]) -> str:
-    """What is missing and what is too many, in one sentence; nothing if it fits or nobody knows."""
-    if not schema:
-        return ""
-    names, takes = set(given), list(schema.get("properties", {}))
-    missing = [name for name in schema.get("required", []) if name not in names]
-    surplus = [] if schema.get("additionalProperties") else sorted(names.difference(takes))
-    faults = [
-        f"{word} {', '.join(found)}"
-        for word, found in (("lacks", missing), ("does not take", surplus))
-        if found
-    ]
-    return f"{' and '.join(faults)}; it takes {', '.join(takes) or 'nothing'}" if faults else ""
-
-
-# `mulligan enqueue KIND k=v…`.
-
 
 @click.command()
-@click.argument("kind", shell_complete=kinds)
+@click.argument("kind", shell_complete=complete_kinds)
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
-    "--payload", metavar="JSON", help="The payload as one JSON object; pairs come on top."
+    "--payload", metavar="JSON", help="The payload as a JSON object. KEY=VALUE pairs are added."
 )
-@click.option("--queue", help="Instead of the kind's own.", shell_complete=queues)
-@click.option("--delay", type=shared.Length(), help="Not before: 30, 5m, 2h, 1d.")
+@click.option(
+    "--queue", help="Queue to use instead of the kind's own.", shell_complete=complete_queues
+)
+@click.option("--delay", type=shared.DurationParam(), help="Run later: 30, 5m, 2h, 1d.")
 @click.option("--priority", type=int, help="From -9 (first) to 9 (last).")
-@click.option("--owner", default="", help="Whom the job belongs to.")
-@click.option("--unique", metavar="KEY", help="A second job with this key is the first one.")
+@click.option("--owner", default="", help="Owner of the job.")
+@click.option(
+    "--unique",
+    metavar="KEY",
+    help="Unique key. If a job already holds it, that job is returned instead.",
+)
 @click.option(
     "--batch",
     metavar="ID",
-    help="Of the batch it joins, or its first characters.",
-    shell_complete=batch_ids,
+    help="Batch to add the job to. A unique prefix of its ID is enough.",
+    shell_complete=complete_batch_ids,
 )
-@click.option("--max-retries", type=int, help="Instead of what holds for the kind.")
+@click.option("--max-retries", type=int, help="Retry limit for this job.")
 @shared.database
 @shared.output
 def enqueue(
@@ -68,91 +54,123 @@ def enqueue(
     payload: str | None,
     database: str | None,
     output: str | None,
-    **said: Any,
+    **options: Any,
 ) -> None:
     """Enqueue a job of KIND and print its id.
 
-    A VALUE that is valid JSON is taken as that (7, true, [1, 2], "7"), anything else as text.
+    A VALUE that is valid JSON is parsed (7, true, [1, 2], "7"). Anything else is text.
     """
-    given = _payload(payload) | pairs_of(pairs)
-    settings = settings_with(database)
-    with prepared(settings, aloud=False) as store:
-        app = Mulligan(settings=settings)
-        try:
-            if said["batch"] is not None:
-                said["batch"] = app.batches.resolve(said["batch"])
-            new, _ = app._named(kind, given, said)  # noqa: SLF001 - as app.enqueue does, by somebody
-            (job,) = app.insert([new], actor=actor())
-        finally:
-            app.close()
-        _print(job, output)
-        _tell(store, settings, job)
+    arguments = _parse_payload(payload) | parse_pairs(pairs)
+    settings = load_settings(database)
+    with open_or_create(settings, announce=False) as store:
+        job = _insert(settings, kind, arguments, options)
+        if is_json(output):
+            print_json(job_record(job), output)
+        else:
+            click.echo(job.id)
+        _print_messages(store, settings, job)
 
 
-def _print(job: Job, output: str | None) -> None:
-    click.echo(
-        as_json(job_record(job), 2 if output == "json" else None)
-        if output in {"json", "jsonl"}
-        else job.id
-    )
+def _insert(
+    settings: Settings, kind: str, arguments: dict[str, Any], options: dict[str, Any]
+) -> Job:
+    app = Mulligan(settings=settings)
+    try:
+        if options["batch"] is not None:
+            options["batch"] = app.batches.resolve(options["batch"])
+        new = app.build_job(kind, arguments, **options)
+        (job,) = app.insert([new], actor=cli_actor())
+    finally:
+        app.close()
+    return job
 
 
-def _payload(text: str | None) -> dict[str, Any]:
+# --- Payload ---
+
+
+def _parse_payload(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
     except ValueError as error:
         raise click.BadParameter(f"not valid JSON: {error}", param_hint="--payload") from None
     if not isinstance(value, dict):
-        raise click.BadParameter(
-            f'must be a JSON object, like {{"clip": 7}}, not {text}', param_hint="--payload"
-        )
+        message = f'must be a JSON object such as {{"clip": 7}}, not {text}'
+        raise click.BadParameter(message, param_hint="--payload")
     return value
 
 
-def pairs_of(pairs: tuple[str, ...], hint: str = "KEY=VALUE") -> dict[str, Any]:
-    given: dict[str, Any] = {}
+def parse_pairs(pairs: tuple[str, ...], hint: str = "KEY=VALUE") -> dict[str, Any]:
+    """Parse KEY=VALUE pairs. `hint` names the parameter in errors."""
+    parsed: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise click.BadParameter(
-                f"{pair!r} is not KEY=VALUE, for example clip=7", param_hint=hint
-            )
-        if key in given:
-            raise click.BadParameter(f"{key} is given twice", param_hint=hint)
-        given[key] = _value(value)
-    return given
+            message = f"{pair!r} is not KEY=VALUE, for example clip=7"
+            raise click.BadParameter(message, param_hint=hint)
+        if key in parsed:
+            raise click.BadParameter(f"{key} is set twice", param_hint=hint)
+        parsed[key] = _parse_value(value)
+    return parsed
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=refuse_constant)
     except ValueError:
         return text
 
 
-def _no_constant(name: str) -> Any:
-    """NaN and Infinity are not JSON, whatever Python's reader says."""
+def refuse_constant(name: str) -> Any:
+    """Refuse NaN and Infinity, which are not JSON although Python's parser accepts them."""
     raise ValueError(f"{name} is not JSON")
 
 
-def _tell(store: Store, settings: Settings, job: Job) -> None:
-    """What happens next, and what would prevent it."""
+def payload_mismatch(schema: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Describe missing and unknown payload fields. Return "" if it fits or no schema is stored.
+
+    Only names are compared. The handler checks the values.
+    """
+    if not schema:
+        return ""
+    present = set(names)
+    accepted = list(schema.get("properties", {}))
+    missing = [name for name in schema.get("required", []) if name not in present]
+    unknown: list[str] = []
+    if not schema.get("additionalProperties"):
+        unknown = sorted(present.difference(accepted))
+    faults = []
+    if missing:
+        faults.append(f"lacks {', '.join(missing)}")
+    if unknown:
+        faults.append(f"does not take {', '.join(unknown)}")
+    if not faults:
+        return ""
+    return f"{' and '.join(faults)}; it takes {', '.join(accepted) or 'nothing'}"
+
+
+# --- Messages ---
+
+
+def _print_messages(store: Store, settings: Settings, job: Job) -> None:
+    """Say what happens next, and warn about what would prevent it."""
     if job.deduplicated:
-        say(f"there already: {job.kind} {job.id} holds this unique key and is {job.state}")
-        return
-    with store.read() as unit:
-        known = known_kinds(unit, unit.now())
-        spec = stored_kinds(unit).get(job.kind)
-    fault = misfit(spec.schema, job.payload) if spec is not None else ""
-    if fault:
-        say(f"warning: the worker will refuse this payload: {job.kind} {fault}")
-    if job.kind not in known:
-        near = difflib.get_close_matches(job.kind, known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        limit = duration(settings.worker.unknown_kind_after)
-        say(
-            f"warning: no worker has ever named kind {job.kind}; the job waits {limit} for one that does.{hint}"
+        print_notice(
+            f"Not enqueued: job {job.id} ({job.kind}, {job.state}) already holds this unique key."
         )
-    say(f"queued. Follow it: mulligan jobs watch {job.id}")
+        return
+    with store.read() as tx:
+        kinds_with_workers = known_kinds(tx, tx.now())
+        spec = load_kinds(tx).get(job.kind)
+    mismatch = "" if spec is None else payload_mismatch(spec.schema, job.payload)
+    if mismatch:
+        print_notice(f"warning: the worker will refuse this payload: {job.kind} {mismatch}")
+    if job.kind not in kinds_with_workers:
+        near = difflib.get_close_matches(job.kind, kinds_with_workers, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        limit = format_duration(settings.worker.unknown_kind_after)
+        print_notice(
+            f"warning: no recent worker has kind {job.kind}. The job waits {limit} for one.{hint}"
+        )
+    print_notice(f"Queued. Follow it with: mulligan jobs watch {job.id}")

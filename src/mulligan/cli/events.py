@@ -1,30 +1,54 @@
-"""What `mulligan events tail` does: the end of the log, and then what comes."""
+"""`mulligan events list, tail`: who did what, and events as they happen."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from mulligan.cli import Family
+from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
-from mulligan.cli.completion import job_ids
-from mulligan.cli.database import CommandServices, open_services, patiently, say, typed
-from mulligan.cli.job_views import event_line
-from mulligan.cli.output import as_json, cell, chosen, event_record, show_rows
+from mulligan.cli.completion import complete_job_ids
+from mulligan.cli.database import (
+    CommandServices,
+    command_line,
+    open_services,
+    print_notice,
+    wait_for_database,
+)
+from mulligan.cli.job_views import format_event
+from mulligan.cli.output import (
+    event_record,
+    format_cell,
+    is_json,
+    output_format,
+    print_json,
+    print_rows,
+    to_json,
+)
+from mulligan.core.durations import to_datetime
 from mulligan.core.event import Event
-from mulligan.core.format import moment
-from mulligan.core.job import to_datetime
-from mulligan.events.service import Events, Wanted, wants
+from mulligan.core.format import format_time
+from mulligan.events.service import EventPredicate, Events, build_event_filter
 
-# How `mulligan events list` prints who did what: for people, for pipes, for programs.
+
+@click.group(cls=CommandGroup)
+def events() -> None:
+    """Show who did what, and follow events as they happen."""
+
+
+def _resolve_job(services: CommandServices, prefix: str | None) -> str | None:
+    return None if prefix is None else services.jobs.resolve(prefix)
+
+
+# --- mulligan events list ---
 
 AUDIT_COLUMNS = ("id", "at", "actor", "type", "what", "reason", "change")
-WHAT = (
+SUBJECT_FIELDS = (
     "schedule",
     "queue",
     "dependency",
@@ -35,217 +59,163 @@ WHAT = (
     "batch",
     "key",
 )
-_UNSAID: tuple[Any, ...] = (None, "", {}, [])
-
-
-def show_deeds(said: dict[str, Any], database: str | None, output: str | None) -> None:
-    limit = said["limit"]
-    with open_services(database) as at:
-        job = None if said["job"] is None else at.jobs.resolve(said["job"])
-        asked = {name: said[name] for name in ("actor", "since", "until", "owner", "limit")}
-        found = Events(lambda: at.store).list(
-            **asked, type=said["types"], job=job, before=said["cursor"]
-        )
-    form = chosen(output)
-    records = [event_record(event) if form in {"json", "jsonl"} else _row(event) for event in found]
-    show_rows(
-        records,
-        AUDIT_COLUMNS if form == "tsv" else AUDIT_COLUMNS[1:],
-        output,
-        empty="nobody did anything that matches",
-    )
-    if len(found) == limit:
-        say(
-            f"there may be more: {typed('events', 'list', '--cursor', str(found[-1].id), database=database)}"
-        )
-
-
-def _row(event: Event) -> dict[str, Any]:
-    return {
-        "id": event.id,
-        "at": moment(event.at),
-        "actor": event.actor,
-        "type": event.type,
-        "what": what_of(event),
-        "reason": event.data.get("reason", ""),
-        "change": change_of(event.data),
-    }
-
-
-def what_of(event: Event) -> str:
-    """The job it was done to, or the name of what else."""
-    named = (str(event.data[name]) for name in WHAT if event.data.get(name))
-    return event.job_id or next(named, "")
-
-
-def change_of(data: Mapping[str, Any]) -> str:
-    """`state: dead → queued, queue: default → big`: what is different, and only that."""
-    before, after = _facts(data.get("before")), _facts(data.get("after"))
-    parts = [(name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
-    parts += [
-        (name, one.get("before"), one.get("after"))
-        for name, one in (data.get("changes") or {}).items()
-    ]
-    return ", ".join(
-        f"{name}: {_value(name, old)} → {_value(name, new)}"
-        for name, old, new in parts
-        if old != new
-    )
-
-
-def _facts(value: Any) -> Mapping[str, Any]:
-    return (
-        {name: one for name, one in value.items() if name not in {"actor", "reason"}}
-        if isinstance(value, Mapping)
-        else {}
-    )
-
-
-def _value(name: str, value: Any) -> str:
-    if value in _UNSAID:
-        return "unset"
-    if isinstance(value, int) and not isinstance(value, bool) and name.endswith(("until", "_at")):
-        return f"{to_datetime(value):%Y-%m-%d %H:%M:%S}"
-    return cell(value)
-
-
-# What `mulligan events tail` does: the end of the log, and then what comes.
-
-WINDOW = 500  # events read at once
-LOOKED_AT = 50_000  # how far back we look for enough that match
-POLL = 0.25  # seconds
-TAIL_COLUMNS = ("id", "at", "type", "job_id", "owner", "attempt", "actor", "data")
-
-
-def run_tail(
-    count: int,
-    types: tuple[str, ...],
-    job: str | None,
-    words: str,
-    database: str | None,
-    output: str | None,
-    *,
-    follow: bool,
-) -> None:
-    form = chosen(output)
-    with open_services(database) as at:
-        wanted = wants(words, types, None if job is None else at.jobs.resolve(job))
-        cursor, found = _last(at, count, wanted)
-        if form == "json" and not follow:
-            click.echo(as_json([event_record(event) for event in found], 2))
-            return
-        _print(found, form)
-        if follow:
-            _follow(at, cursor, wanted, form)
-        elif not found:
-            say("no event matches")
-
-
-# -- the end of the log -------------------------------------------------------------------------------
-def _last(at: CommandServices, count: int, wanted: Wanted) -> tuple[int, list[Event]]:
-    """(where to go on, the last `count` that are wanted). Windows of ids, from the end backwards."""
-    with at.store.read() as unit:
-        newest = unit.newest_event()
-        low = max(0, newest - WINDOW)
-        window = unit.events_after(low, newest - low)
-        cursor = window[-1].id if window else low
-        found = [event for event in window if wanted(event)]
-        while len(found) < count and low > 0 and newest - low < LOOKED_AT:
-            high, low = low, max(0, low - WINDOW)
-            window = [event for event in unit.events_after(low, high - low) if event.id <= high]
-            found = [event for event in window if wanted(event)] + found
-    if len(found) < count and low > 0:
-        say(f"only the newest {LOOKED_AT:,} events were looked at")
-    return cursor, found[-count:] if count else []
-
-
-def _follow(at: CommandServices, cursor: int, wanted: Wanted, form: str) -> None:
-    while True:
-        events = patiently(partial(_after, at, cursor))
-        _print([event for event in events if wanted(event)], form)
-        if events:
-            cursor = events[-1].id
-        else:
-            time.sleep(POLL)
-
-
-def _after(at: CommandServices, cursor: int) -> list[Event]:
-    with at.store.read() as unit:
-        return unit.events_after(cursor, WINDOW)
-
-
-def _print(events: Iterable[Event], form: str) -> None:
-    for event in events:
-        click.echo(_line(event, form))
-    sys.stdout.flush()
-
-
-def _line(event: Event, form: str) -> str:
-    if form in {"json", "jsonl"}:
-        return as_json(event_record(event))
-    if form == "tsv":
-        record = event_record(event)
-        return "\t".join(cell(record[column]) for column in TAIL_COLUMNS)
-    whom = event.job_id or event.batch_id or ""
-    return event_line(event, f"{whom:<28}  ")
-
-
-# `mulligan events list` and `mulligan events tail`.
-
-
-@click.group(cls=Family)
-def events() -> None:
-    """What happened, and what happens."""
+EMPTY_VALUES: tuple[Any, ...] = (None, "", {}, [])
 
 
 @events.command("list")
-@click.option("--actor", help="Only what this one did: cli:ann, python …")
-@click.option("--since", type=shared.When(), help="Only since then: 2h, 7d, or 2026-03-01T06:00Z.")
-@click.option("--until", type=shared.When(), help="Only before then.")
+@click.option("--actor", help="Only actions of this actor: cli:ann, python …")
+@click.option("--since", type=shared.TimeParam(), help="Only since: 2h, 7d, or 2026-03-01T06:00Z.")
+@click.option("--until", type=shared.TimeParam(), help="Only before this time.")
 @click.option(
-    "--type", "types", multiple=True, help="Only these: job.retried, or queue.*. May be repeated."
+    "--type",
+    "types",
+    multiple=True,
+    help="Only these types: job.retried, or queue.*. May be repeated.",
 )
-@click.option("--job", metavar="ID", help="Only what was done to this job.", shell_complete=job_ids)
-@click.option("--owner", help="Only what was done to jobs and groups of this owner.")
+@click.option(
+    "--job", metavar="ID", help="Only actions on this job.", shell_complete=complete_job_ids
+)
+@click.option("--owner", help="Only actions on jobs and failure groups of this owner.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="How many on this page.",
+    help="Number of events on this page.",
 )
 @click.option(
-    "--cursor", type=int, metavar="ID", help="The next page: what the page before named at its end."
+    "--cursor",
+    type=int,
+    metavar="ID",
+    help="Next page, as printed at the end of the last page.",
 )
 @shared.database
 @shared.output
-def list_(database: str | None, output: str | None, **said: Any) -> None:
-    """Who did what, newest first: actor, time, reason, before and after. What Mulligan does by itself is in tail."""
-    pass
+def list_events(
+    types: tuple[str, ...],
+    job: str | None,
+    limit: int,
+    cursor: int | None,
+    database: str | None,
+    output: str | None,
+    **filters: Any,
+) -> None:
+    """List what people did, newest first: actor, time, reason, before and after.
 
-    show_deeds(said, database, output)
+    `events tail` also shows what Mulligan does by itself.
+    """
+    with open_services(database) as services:
+        job_id = _resolve_job(services, job)
+        found = Events(lambda: services.store).list(
+            **filters, type=types, job=job_id, limit=limit, before=cursor
+        )
+    _print_audit(found, output)
+    if len(found) == limit:
+        cursor_option = ("--cursor", str(found[-1].id))
+        command = command_line("events", "list", *cursor_option, database=database)
+        print_notice(f"There may be more. Next page: {command}")
 
 
-@events.command()
+def _print_audit(found: list[Event], output: str | None) -> None:
+    if is_json(output):
+        print_rows([event_record(event) for event in found], (), output)
+        return
+    is_tsv = output_format(output) == "tsv"
+    columns = AUDIT_COLUMNS if is_tsv else AUDIT_COLUMNS[1:]
+    rows = [_audit_row(event) for event in found]
+    print_rows(rows, columns, output, empty="No action matches.")
+
+
+def _audit_row(event: Event) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "at": format_time(event.at),
+        "actor": event.actor,
+        "type": event.type,
+        "what": event_subject(event),
+        "reason": event.data.get("reason", ""),
+        "change": format_changes(event.data),
+    }
+
+
+def event_subject(event: Event) -> str:
+    """Return the id of the job, or the name of whatever else was changed."""
+    names = (str(event.data[field]) for field in SUBJECT_FIELDS if event.data.get(field))
+    return event.job_id or next(names, "")
+
+
+def format_changes(data: Mapping[str, Any]) -> str:
+    """Format what changed: `state: dead → queued, queue: default → big`."""
+    return ", ".join(
+        f"{change.name}: {_format_value(change.name, change.before)} → "
+        f"{_format_value(change.name, change.after)}"
+        for change in _changed_fields(data)
+        if change.before != change.after
+    )
+
+
+class FieldChange(NamedTuple):
+    """One field of an audited object before and after an action."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def _changed_fields(data: Mapping[str, Any]) -> Iterator[FieldChange]:
+    before = _object_fields(data.get("before"))
+    after = _object_fields(data.get("after"))
+    for name in dict.fromkeys((*before, *after)):
+        yield FieldChange(name, before.get(name), after.get(name))
+    for name, change in (data.get("changes") or {}).items():
+        yield FieldChange(name, change.get("before"), change.get("after"))
+
+
+def _object_fields(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {name: field for name, field in value.items() if name not in {"actor", "reason"}}
+
+
+def _format_value(name: str, value: Any) -> str:
+    if value in EMPTY_VALUES:
+        return "unset"
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and name.endswith(("until", "_at")):
+        return f"{to_datetime(value):%Y-%m-%d %H:%M:%S}"
+    return format_cell(value)
+
+
+# --- mulligan events tail ---
+
+WINDOW = 500  # events read at once
+MAX_LOOKBACK = 50_000  # events searched backwards for enough matches
+POLL_INTERVAL = 0.25  # seconds
+TAIL_COLUMNS = ("id", "at", "type", "job_id", "owner", "attempt", "actor", "data")
+
+
+@events.command("tail")
 @click.option(
     "-n",
     "count",
     type=click.IntRange(0, 100_000),
     default=20,
     show_default=True,
-    help="How many to begin with.",
+    help="Number of past events to print first.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new events until Ctrl-C.")
 @click.option(
     "--type",
     "types",
     multiple=True,
-    help="Only these: job.died, or job.* for all of a kind. May be repeated.",
+    help="Only these types: job.died, or job.* for all job events. May be repeated.",
 )
-@click.option("--job", metavar="ID", help="Only those of this job.", shell_complete=job_ids)
+@click.option(
+    "--job", metavar="ID", help="Only events of this job.", shell_complete=complete_job_ids
+)
 @click.option(
     "--filter",
-    "words",
+    "filter_",
     default="",
     help="owner:acme batch:… kind:… actor:upkeep code:BAD_FILE class:transient",
 )
@@ -255,13 +225,77 @@ def tail(
     count: int,
     types: tuple[str, ...],
     job: str | None,
-    words: str,
+    filter_: str,
     database: str | None,
     output: str | None,
     *,
     follow: bool,
 ) -> None:
-    """The newest events, oldest of them first; none is skipped, however late its transaction commits."""
-    pass
+    """Print the newest events, oldest first. No event is skipped, even if it commits late."""
+    form = output_format(output)
+    with open_services(database) as services:
+        job_id = _resolve_job(services, job)
+        wanted = build_event_filter(filter_, types, job_id)
+        cursor, found = _read_newest(services, count, wanted)
+        if form == "json" and not follow:
+            print_json([event_record(event) for event in found], output)
+            return
+        _print_events(found, form)
+        if follow:
+            _follow(services, cursor, wanted, form)
+        elif not found:
+            print_notice("No event matches.")
 
-    run_tail(count, types, job, words, database, output, follow=follow)
+
+def _read_newest(
+    services: CommandServices, count: int, wanted: EventPredicate
+) -> tuple[int, list[Event]]:
+    """Return the cursor from which to follow, and the newest `count` matching events.
+
+    Reads windows of ids backwards from the newest event.
+    """
+    with services.store.read() as tx:
+        newest = tx.newest_event()
+        low = max(0, newest - WINDOW)
+        window = tx.list_events_after(low, newest - low)
+        cursor = window[-1].id if window else low
+        found = [event for event in window if wanted(event)]
+        while len(found) < count and low > 0 and newest - low < MAX_LOOKBACK:
+            high = low
+            low = max(0, low - WINDOW)
+            window = [event for event in tx.list_events_after(low, high - low) if event.id <= high]
+            found = [event for event in window if wanted(event)] + found
+    if len(found) < count and low > 0:
+        print_notice(f"Only the newest {MAX_LOOKBACK:,} events were searched.")
+    return cursor, found[-count:] if count else []
+
+
+def _follow(services: CommandServices, cursor: int, wanted: EventPredicate, form: str) -> None:
+    while True:
+        new_events = wait_for_database(partial(_events_after, services, cursor))
+        _print_events([event for event in new_events if wanted(event)], form)
+        if new_events:
+            cursor = new_events[-1].id
+        else:
+            time.sleep(POLL_INTERVAL)
+
+
+def _events_after(services: CommandServices, cursor: int) -> list[Event]:
+    with services.store.read() as tx:
+        return tx.list_events_after(cursor, WINDOW)
+
+
+def _print_events(found: Iterable[Event], form: str) -> None:
+    for event in found:
+        click.echo(_format_line(event, form))
+    sys.stdout.flush()
+
+
+def _format_line(event: Event, form: str) -> str:
+    if is_json(form):
+        return to_json(event_record(event))
+    if form == "tsv":
+        record = event_record(event)
+        return "\t".join(format_cell(record[column]) for column in TAIL_COLUMNS)
+    subject = event.job_id or event.batch_id or ""
+    return format_event(event, f"{subject:<28}  ")

@@ -1,25 +1,189 @@
-"""How `mulligan failures` prints groups: a line of bars for people, plain columns for pipes, all of it for programs."""
+"""`mulligan failures …`: dead jobs grouped by cause."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 
-from mulligan.cli import Family
+from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
-from mulligan.cli import ops as bulk
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, existing, say, settings_with, typed
-from mulligan.cli.job_views import one_filter
-from mulligan.cli.ops import begin
-from mulligan.cli.output import as_json, cell, chosen, lines, show_rows, spark
-from mulligan.core.format import duration, who
+from mulligan.cli.database import (
+    cli_actor,
+    command_line,
+    load_settings,
+    open_existing,
+    print_hint,
+    print_notice,
+)
+from mulligan.cli.job_views import join_filter
+from mulligan.cli.ops import bulk_options, retry_overrides, start_operation
+from mulligan.cli.output import (
+    draw_sparkline,
+    format_optional,
+    format_text,
+    is_json,
+    json_value,
+    output_format,
+    print_facts,
+    print_json,
+    print_rows,
+    time_left,
+    time_since,
+)
+from mulligan.core.format import format_actor
 from mulligan.failures.service import FailureGroup, Failures
+
+NO_FAILURES = "No dead jobs. A job that fails for good is listed here, with others of its cause."
+
+
+@click.group(cls=CommandGroup)
+def failures() -> None:
+    """List dead jobs by cause; retry, mute or resolve a cause."""
+
+
+@contextmanager
+def _open_failures(database: str | None) -> Iterator[Failures]:
+    with open_existing(load_settings(database)) as store:
+        yield Failures(lambda: store, actor=cli_actor())
+
+
+_group_argument = click.argument("group", shell_complete=complete.complete_groups)
+_filter_argument = click.argument(
+    "terms", metavar="[FILTER]...", nargs=-1, shell_complete=complete.complete_filters
+)
+
+
+# --- mulligan failures list, show ---
+
+
+@failures.command("list")
+@_filter_argument
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500))
+@shared.database
+@shared.output
+def list_groups(
+    terms: tuple[str, ...], limit: int, database: str | None, output: str | None
+) -> None:
+    """List groups of jobs that died of the same cause, the most urgent first.
+
+    FILTER as for `jobs list`: kind:render code:GW_5XX owner:acme since:2h "moov atom".
+    """
+    with _open_failures(database) as service:
+        found = service.groups(join_filter(terms), limit=limit)
+    empty = NO_FAILURES
+    if terms:
+        empty = "No dead job matches. List all groups with: mulligan failures list"
+    print_groups(found, output, empty=empty)
+    if found.more:
+        print_notice(
+            f"Showing the {limit} most recent groups. Use --limit or a filter to see others."
+        )
+    if found:
+        command = command_line("failures", "show", found[0].fingerprint, database=database)
+        print_hint(command, "details of the first group")
+
+
+@failures.command("show")
+@_group_argument
+@click.option(
+    "--private",
+    is_flag=True,
+    help="Include message and trace of the sample, which owners must not see.",
+)
+@shared.database
+@shared.output
+def show(group: str, database: str | None, output: str | None, *, private: bool) -> None:
+    """Show a group: number of jobs, kinds, since when, a sample, and how many retries worked."""
+    with _open_failures(database) as service:
+        found = service.get(service.complete_fingerprint(group), private=private)
+    print_group(found, output)
+
+    def command(*arguments: str) -> str:
+        return command_line(*arguments, database=database)
+
+    name = found.fingerprint
+    print_hint(command("jobs", "list", "state:dead", f"group:{name}"), "list its jobs")
+    if found.count:
+        print_hint(command("failures", "retry", name, "--dry-run"), "preview a retry of all")
+    if found.sample is not None:
+        print_hint(command("jobs", "explain", found.sample.job), "explain the newest job")
+
+
+# --- mulligan failures retry, mute, resolve, reopen ---
+
+
+@failures.command("retry")
+@_group_argument
+@_filter_argument
+@click.option("--max-retries", type=int, help="New retry limit for these jobs.")
+@shared.reason_option
+@bulk_options
+def retry(
+    group: str,
+    terms: tuple[str, ...],
+    database: str | None,
+    output: str | None,
+    max_retries: int | None,
+    **options: Any,
+) -> int:
+    """Retry the jobs of a group step by step, as `ops start retry group:…` does."""
+    with _open_failures(database) as service:
+        filter_ = f"group:{service.complete_fingerprint(group)}"
+    if terms:
+        filter_ = f"{filter_} {join_filter(terms)}"
+    overrides = retry_overrides(max_retries)
+    return start_operation("retry", filter_, options, database, output, overrides=overrides)
+
+
+@failures.command("mute")
+@_group_argument
+@shared.duration_option
+@shared.reason_option
+@shared.database
+@shared.output
+def mute(
+    group: str, until: float | None, reason: str, database: str | None, output: str | None
+) -> None:
+    """Mark a cause as known: it ranks last and opens no incidents. Its jobs stay dead."""
+    with _open_failures(database) as service:
+        muted = service.mute(service.complete_fingerprint(group), until=until, reason=reason)
+    print_groups([muted], output)
+    print_hint(command_line("failures", "reopen", muted.fingerprint, database=database), "unmute")
+
+
+@failures.command("resolve")
+@_group_argument
+@click.option("--note", default="", help="What was done about it.")
+@shared.database
+@shared.output
+def resolve(group: str, note: str, database: str | None, output: str | None) -> None:
+    """Mark a cause as fixed. If a job dies of it again, the group is marked as regressed."""
+    with _open_failures(database) as service:
+        resolved = service.resolve(service.complete_fingerprint(group), note=note)
+    print_groups([resolved], output)
+    if resolved.count:
+        command = command_line("failures", "retry", resolved.fingerprint, database=database)
+        print_notice(f"Its jobs stay dead until they are retried: {command}")
+
+
+@failures.command("reopen")
+@_group_argument
+@shared.reason_option
+@shared.database
+@shared.output
+def reopen(group: str, reason: str, database: str | None, output: str | None) -> None:
+    """Undo mute or resolve."""
+    with _open_failures(database) as service:
+        print_groups([service.reopen(service.complete_fingerprint(group), reason=reason)], output)
+
+
+# --- Output ---
 
 COLUMNS = (
     "group",
@@ -33,270 +197,135 @@ COLUMNS = (
     "recovered",
     "message",
 )
-FOR_PEOPLE = ("group", "state", "count", "code", "kinds", "last", "24 h", "message")
-MOST_KINDS = 3
-SHORT = 11  # characters of a name, which say enough
-TRACE = 4000  # characters
+TABLE_COLUMNS = ("group", "state", "count", "code", "kinds", "last", "24 h", "message")
+KINDS_IN_ROW = 3
+KINDS_IN_DETAILS = 20
+SHORT_NAME = 11  # characters of a fingerprint, enough to tell groups apart
+MAX_TRACE = 4000  # characters
 
 
 def print_groups(groups: Sequence[FailureGroup], output: str | None, *, empty: str = "") -> None:
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        show_rows([group_record(group) for group in groups], (), output)
-        return
-    rows = [_row(group, people=form == "table") for group in groups]
-    show_rows(
-        rows, FOR_PEOPLE if form == "table" else COLUMNS, output, empty=empty, short="message"
-    )
+    """Print groups as rows."""
+    if is_json(output):
+        print_rows([group_record(group) for group in groups], (), output)
+    elif output_format(output) == "table":
+        rows = [_table_row(group) for group in groups]
+        print_rows(rows, TABLE_COLUMNS, output, empty=empty, truncate="message")
+    else:
+        print_rows([_tsv_row(group) for group in groups], COLUMNS, output)
 
 
-def _row(group: FailureGroup, *, people: bool) -> dict[str, Any]:
+def _table_row(group: FailureGroup) -> dict[str, Any]:
+    name = group.fingerprint
+    by_three_hours = [sum(group.hourly[hour : hour + 3]) for hour in range(0, 24, 3)]
     return {
-        "group": group.fingerprint[:SHORT]
-        if people and group.fingerprint.startswith("v")
-        else group.fingerprint,
-        "state": _state(group) if people else group.state.value,
-        "count": counted(group),
+        "group": name[:SHORT_NAME] if name.startswith("v") else name,
+        "state": _format_state(group),
+        "count": _format_count(group),
         "code": group.code,
-        "class": group.cls,
-        "kinds": _kinds(group.kinds) if people else ",".join(group.kinds),
-        "first_seen": _plain(group.first_seen),
-        "last_seen": _plain(group.last_seen),
-        "last": _ago(group.last_seen).removesuffix(" ago"),
-        "24 h": spark([sum(group.hourly[hour : hour + 3]) for hour in range(0, 24, 3)]),
-        "recovered": _recovered(group),
+        "kinds": _format_kinds(group.kinds, KINDS_IN_ROW),
+        "last": format_optional(time_since, group.last_seen),
+        "24 h": draw_sparkline(by_three_hours),
         "message": group.message,
     }
 
 
+def _tsv_row(group: FailureGroup) -> dict[str, Any]:
+    return {
+        "group": group.fingerprint,
+        "state": group.state.value,
+        "count": _format_count(group),
+        "code": group.code,
+        "class": group.cls,
+        "kinds": ",".join(group.kinds),
+        "first_seen": json_value(group.first_seen),
+        "last_seen": json_value(group.last_seen),
+        "recovered": _format_recovered(group),
+        "message": group.message,
+    }
+
+
+def group_record(group: FailureGroup) -> dict[str, Any]:
+    """Return every field of a group."""
+    record = {name: json_value(value) for name, value in asdict(group).items()}
+    if group.sample is not None:
+        sample = asdict(group.sample)
+        record["sample"] = {name: json_value(value) for name, value in sample.items()}
+    return {**record, "message": group.message, "recovered_share": group.recovered_share}
+
+
 def print_group(group: FailureGroup, output: str | None) -> None:
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        click.echo(as_json(group_record(group), 2 if form == "json" else None))
+    """Print one group in full, with the private part of its sample if it was loaded."""
+    if is_json(output):
+        print_json(group_record(group), output)
         return
-    facts = [(name, value) for name, value in _facts(group, people=form == "table") if value]
-    width = max(len(name) for name, _ in facts)
-    for name, value in facts:
-        click.echo(
-            f"{name:<{width}}  {cell(value)}" if form == "table" else f"{name}\t{cell(value)}"
-        )
+    print_facts(_group_facts(group, people=output_format(output) == "table"), output)
     private = {} if group.sample is None else group.sample.private or {}
     for name in ("message", "detail", "stderr", "trace"):
         if private.get(name):
-            click.echo(f"\n{name} (private)\n{lines(str(private[name])[-TRACE:])}")
+            text = str(private[name])[-MAX_TRACE:]
+            click.echo(f"\n{name} (private)\n{format_text(text)}")
 
 
-def _facts(group: FailureGroup, *, people: bool) -> list[tuple[str, str]]:
-    sample = group.sample
+def _group_facts(group: FailureGroup, *, people: bool) -> list[tuple[str, str]]:
     facts = [
         ("group", group.fingerprint),
-        ("state", _said(group)),
-        ("count", counted(group)),
+        ("state", _describe_state(group)),
+        ("count", _format_count(group)),
         ("code", ", ".join(group.codes)),
         ("class", group.cls),
-        ("kinds", _kinds(group.kinds, most=20)),
-        ("first seen", _when(group.first_seen)),
-        ("last seen", _when(group.last_seen)),
-        ("24 h", _chart(group.hourly, people=people)),
-        ("14 d", _chart(group.daily, people=people)),
-        ("recovered", _recovered(group)),
+        ("kinds", _format_kinds(group.kinds, KINDS_IN_DETAILS)),
+        ("first seen", _format_time(group.first_seen)),
+        ("last seen", _format_time(group.last_seen)),
+        ("24 h", _format_series(group.hourly, people=people)),
+        ("14 d", _format_series(group.daily, people=people)),
+        ("recovered", _format_recovered(group)),
         ("message", group.message),
     ]
+    sample = group.sample
     if sample is not None:
         evidence = ", ".join(f"{name} {value}" for name, value in sample.evidence.items())
         facts += [("evidence", evidence), ("sample", sample.job)]
     return facts
 
 
-def group_record(group: FailureGroup) -> dict[str, Any]:
-    record = {name: _plain(value) for name, value in asdict(group).items()}
-    if group.sample is not None:
-        record["sample"] = {name: _plain(value) for name, value in asdict(group.sample).items()}
-    return {**record, "message": group.message, "recovered_share": group.recovered_share}
-
-
-# -- words ------------------------------------------------------------------------------------------
-def counted(group: FailureGroup) -> str:
+def _format_count(group: FailureGroup) -> str:
     return f"{group.count:,}+" if group.capped else str(group.count)
 
 
-def _state(group: FailureGroup) -> str:
-    return group.state if group.until is None else f"{group.state} {_left(group.until)}"
+def _format_state(group: FailureGroup) -> str:
+    if group.until is None:
+        return group.state
+    return f"{group.state} for {time_left(group.until)}"
 
 
-def _said(group: FailureGroup) -> str:
-    """The state with who said so, when and why."""
-    words = _state(group)
+def _describe_state(group: FailureGroup) -> str:
+    """Return the state, who set it, when and why."""
+    text = _format_state(group)
     if group.marked_at is not None:
-        words += f", said {who(group.actor)} {_ago(group.marked_at)}"
-    return f"{words}: {group.note}" if group.note else words
+        text += f", set by {format_actor(group.actor)} {time_since(group.marked_at)} ago"
+    return f"{text}: {group.note}" if group.note else text
 
 
-def _kinds(kinds: Mapping[str, int], most: int = MOST_KINDS) -> str:
-    named = [
-        f"{kind} {jobs}" if len(kinds) > 1 else kind for kind, jobs in list(kinds.items())[:most]
-    ]
-    return ", ".join([*named, f"{len(kinds) - most} more"] if len(kinds) > most else named)
+def _format_kinds(kinds: Mapping[str, int], limit: int) -> str:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    parts = [f"{kind} {jobs}" for kind, jobs in list(kinds.items())[:limit]]
+    if len(kinds) > limit:
+        parts.append(f"{len(kinds) - limit} more")
+    return ", ".join(parts)
 
 
-def _recovered(group: FailureGroup) -> str:
+def _format_recovered(group: FailureGroup) -> str:
     share = group.recovered_share
     return "" if share is None else f"{share:.0%} of {group.retried} retried"
 
 
-def _chart(values: Sequence[int], *, people: bool) -> str:
-    return f"{spark(values)}  at most {max(values)}" if people else ",".join(map(str, values))
+def _format_series(values: Sequence[int], *, people: bool) -> str:
+    if people:
+        return f"{draw_sparkline(values)}  at most {max(values)}"
+    return ",".join(str(value) for value in values)
 
 
-def _when(at: datetime | None) -> str:
-    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC ({_ago(at)})"
-
-
-def _ago(at: datetime | None) -> str:
-    return "" if at is None else f"{_span((datetime.now(UTC) - at).total_seconds())} ago"
-
-
-def _left(at: datetime) -> str:
-    return f"for {_span((at - datetime.now(UTC)).total_seconds())}"
-
-
-def _span(seconds: float) -> str:
-    return duration(max(0, round(seconds)))
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-# `mulligan failures …`: dead jobs by cause; what people say about each.
-
-
-@click.group(cls=Family)
-def failures() -> None:
-    """Dead jobs by cause: list, show, retry, mute, resolve."""
-
-
-@contextmanager
-def _failures(database: str | None) -> Iterator[Failures]:
-    with existing(settings_with(database)) as store:
-        yield Failures(lambda: store, actor=actor())
-
-
-@failures.command("list")
-@click.argument("words", metavar="[FILTER]...", nargs=-1, shell_complete=complete.filters)
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500))
-@shared.database
-@shared.output
-def list_(words: tuple[str, ...], limit: int, database: str | None, output: str | None) -> None:
-    """Groups of dead jobs that died of one cause, those that need somebody first.
-
-    FILTER is as for `jobs list`: kind:render code:GW_5XX owner:acme since:2h "moov atom".
-    """
-    with _failures(database) as api:
-        found = api.groups(one_filter(words) if words else "", limit=limit)
-    empty = "no dead job matches; mulligan failures list shows all" if words else NOTHING
-    print_groups(found, output, empty=empty)
-    if found.more:
-        say(f"these are the {limit} that died last; more with --limit, fewer with a filter")
-    if found:
-        first = found[0].fingerprint
-        say(f"{typed('failures', 'show', first, database=database)}  says more of the first")
-
-
-NOTHING = "no dead jobs: nothing has failed for good. A job that does is listed here with others of its cause"
-
-_group = click.argument("group", shell_complete=complete.groups)
-_note = click.option("--note", default="", help="What was done about it.")
-_reason = click.option("--reason", default="", help="For everybody who wonders why.")
-
-
-@failures.command()
-@_group
-@click.option(
-    "--private",
-    is_flag=True,
-    help="With message and trace of the sample, which are not for owners.",
-)
-@shared.database
-@shared.output
-def show(group: str, database: str | None, output: str | None, *, private: bool) -> None:
-    """One group: how many, which kinds, since when, a sample, and whether retries helped."""
-    with _failures(database) as api:
-        found = api.get(api.resolve_name(group), private=private)
-    print_group(found, output)
-    say(f"{_jobs(found, database)}  lists its jobs")
-    if found.count:
-        dry = typed("failures", "retry", found.fingerprint, "--dry-run", database=database)
-        say(f"{dry}  says what a retry of all would be")
-    if found.sample is not None:
-        say(
-            f"{typed('jobs', 'explain', found.sample.job, database=database)}  tells of the last one"
-        )
-
-
-@failures.command()
-@_group
-@click.argument("words", metavar="[FILTER]...", nargs=-1, shell_complete=complete.filters)
-@click.option("--max-retries", type=int, help="Instead of what holds for these jobs.")
-@_reason
-@bulk.bulk_options
-def retry(
-    group: str,
-    words: tuple[str, ...],
-    database: str | None,
-    output: str | None,
-    max_retries: int | None,
-    **said: Any,
-) -> int:
-    """Retry the jobs of a group, carefully: an operation, as `ops start retry group:…`."""
-    with _failures(database) as api:
-        name = api.resolve_name(group)
-    filter_ = " ".join([f"group:{name}", *([one_filter(words)] if words else [])])
-    overrides = {} if max_retries is None else {"max_retries": max_retries}
-    return begin("retry", filter_, said, database, output, overrides=overrides)
-
-
-@failures.command()
-@_group
-@click.option("--for", "until", type=shared.Length(), help="Ends by itself after: 30, 5m, 2h, 1d.")
-@_reason
-@shared.database
-@shared.output
-def mute(
-    group: str, until: float | None, reason: str, database: str | None, output: str | None
-) -> None:
-    """Known, and not worth a look for a while; its jobs stay dead."""
-    with _failures(database) as api:
-        found = api.mute(api.resolve_name(group), until=until, reason=reason)
-    print_groups([found], output)
-    say(f"{typed('failures', 'reopen', found.fingerprint, database=database)}  takes it back")
-
-
-@failures.command()
-@_group
-@_note
-@shared.database
-@shared.output
-def resolve(group: str, note: str, database: str | None, output: str | None) -> None:
-    """The cause is gone; if a job dies of it again, the group has regressed."""
-    with _failures(database) as api:
-        found = api.resolve(api.resolve_name(group), note=note)
-    print_groups([found], output)
-    if found.count:
-        again = typed("failures", "retry", found.fingerprint, database=database)
-        say(f"its jobs stay dead until somebody retries them: {again}")
-
-
-@failures.command()
-@_group
-@_reason
-@shared.database
-@shared.output
-def reopen(group: str, reason: str, database: str | None, output: str | None) -> None:
-    """Neither muted nor resolved any more."""
-    with _failures(database) as api:
-        print_groups([api.reopen(api.resolve_name(group), reason=reason)], output)
-
-
-def _jobs(group: FailureGroup, database: str | None) -> str:
-    return typed("jobs", "list", "state:dead", f"group:{group.fingerprint}", database=database)
+def _format_time(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC ({time_since(at)} ago)"

@@ -1,103 +1,119 @@
-"""`mulligan deps …`: what jobs use and how it is; hold it, let it go, look now, set limits."""
+"""`mulligan queues …`, `mulligan kinds …`, `mulligan deps …`: what may start, and how fast.
+
+A paused queue, a held kind and an open dependency start no jobs. Queues and dependencies also have
+limits that an operator can change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
-from shlex import quote
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
-from mulligan.cli import Family
+from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, existing, say, settings_with
-from mulligan.cli.output import as_json, chosen, show_rows
-from mulligan.core.format import duration, per
+from mulligan.cli.database import (
+    cli_actor,
+    command_line,
+    load_settings,
+    open_existing,
+    print_hint,
+    print_notice,
+)
+from mulligan.cli.output import (
+    format_optional,
+    is_json,
+    json_value,
+    print_record,
+    print_rows,
+    time_left,
+    time_since,
+)
+from mulligan.core.format import format_rate
 from mulligan.guards.dependencies import Dependencies, Dependency
-from mulligan.guards.gates import COUNT_CAP, KEEP, Kinds, KindStatus, Queue, Queues
-
-# What an operator says of a queue or a dependency: for how long, why, and which limits.
+from mulligan.guards.gates import COUNT_CAP, UNCHANGED, Kinds, KindStatus, Queue, Queues
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-reason = click.option("--reason", default="", help="For everybody who wonders why.")
-until = click.option(
-    "--for", "until", type=shared.Length(), help="Ends by itself after: 30, 5m, 2h, 1d."
-)
+# --- Limits ---
 
 
 def limit_options(command: F) -> F:
-    for option in (
+    """Add the options of `queues set` and `deps set`."""
+    return shared.add_options(
+        command,
         shared.output,
         shared.database,
-        reason,
-        until,
-        click.option("--clear", is_flag=True, help="Back to what the code declares."),
-        click.option("--rate", metavar="N/s|N/m|N/h|none", help="Starts, in the whole fleet."),
+        shared.reason_option,
+        shared.duration_option,
+        click.option("--clear", is_flag=True, help="Return to the limits declared in code."),
         click.option(
-            "--concurrency", metavar="N|none", help="Running at once, in the whole fleet."
+            "--rate",
+            metavar="N/s|N/m|N/h|none",
+            help="Starts per second, minute or hour, fleet-wide.",
         ),
-    ):
-        command = option(command)
-    return command
+        click.option(
+            "--concurrency", metavar="N|none", help="Jobs that run at the same time, fleet-wide."
+        ),
+    )
 
 
 def parse_limits(
     concurrency: str | None, rate: str | None, until: float | None, *, clear: bool
 ) -> dict[str, Any]:
+    """Return the limits to set. UNCHANGED leaves a limit as it is, None removes it."""
     if clear and (concurrency or rate or until):
-        message = "--clear goes alone: it takes back what was set"
+        message = "--clear cannot be combined with --concurrency, --rate or --for"
         raise click.UsageError(message)
     return {
-        "concurrency": _number(concurrency),
-        "rate": _none(rate),
-        "until": KEEP if until is None else until,
+        "concurrency": _parse_concurrency(concurrency),
+        "rate": _parse_limit(rate),
+        "until": UNCHANGED if until is None else until,
     }
 
 
-def _none(text: str | None) -> Any:
-    return KEEP if text is None else None if text == "none" else text
+def _parse_limit(text: str | None) -> Any:
+    if text is None:
+        return UNCHANGED
+    return None if text == "none" else text
 
 
-def _number(text: str | None) -> Any:
-    said = _none(text)
-    if not isinstance(said, str):
-        return said
-    if not said.isdecimal():
-        message = f"--concurrency is a whole number or none, not {text!r}"
+def _parse_concurrency(text: str | None) -> Any:
+    limit = _parse_limit(text)
+    if not isinstance(limit, str):
+        return limit
+    if not limit.isdecimal():
+        message = f"--concurrency must be a whole number or none, not {text!r}"
         raise click.BadParameter(message)
-    return int(said)
+    return int(limit)
 
 
-# -- how it is shown --------------------------------------------------------------------------------
-def print_record(record: dict[str, Any], columns: tuple[str, ...], output: str | None) -> None:
-    if output in {"json", "jsonl"}:
-        click.echo(as_json(record, 2 if output == "json" else None))
-    else:
-        show_rows([record], columns, output)
+# --- Formatting ---
 
 
-def format_count(number: int) -> str:
-    return f"{COUNT_CAP}+" if number >= COUNT_CAP else str(number)
+def format_count(count: int) -> str:
+    """Format a count of jobs, which stops at a cap."""
+    return f"{COUNT_CAP}+" if count >= COUNT_CAP else str(count)
 
 
-def to_plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
+def _format_reason(reason: str, actor: str) -> str:
+    return f"{reason} ({actor})" if reason else actor
 
 
-def time_since(at: datetime) -> str:
-    return duration(max(0, round((datetime.now(UTC) - at).total_seconds())))
+def _format_ago(at: datetime) -> str:
+    return f"{time_since(at)} ago"
 
 
-def time_left(at: datetime) -> str:
-    return duration(max(0, round((at - datetime.now(UTC)).total_seconds())))
+def _resume_effect(until: float | None) -> str:
+    return "resume it" if until is None else "resume it sooner"
 
 
-# `mulligan queues …`: what waits where; pause, resume, limits.
+# --- mulligan queues ---
 
 QUEUE_COLUMNS = (
     "name",
@@ -113,68 +129,78 @@ QUEUE_COLUMNS = (
 )
 
 
-@click.group(cls=Family)
+@click.group(cls=CommandGroup)
 def queues() -> None:
-    """List queues, pause and resume them, set their limits."""
+    """List, pause and resume queues; set their limits."""
 
 
 @contextmanager
-def _queues(database: str | None) -> Iterator[Queues]:
-    with existing(settings_with(database)) as store:
-        yield Queues(lambda: store, actor=actor())
+def _open_queues(database: str | None) -> Iterator[Queues]:
+    with open_existing(load_settings(database)) as store:
+        yield Queues(lambda: store, actor=cli_actor())
+
+
+_queue_argument = click.argument("name", shell_complete=complete.complete_queues)
 
 
 @queues.command("list")
 @shared.database
 @shared.output
 def list_queues(database: str | None, output: str | None) -> None:
-    """Every queue that a job, a kind, a declaration or a person names."""
-    with _queues(database) as api:
-        found = api.list()
-    empty = "no queues yet; they come with the first worker or job"
-    show_rows([_queue_record(queue, output) for queue in found], QUEUE_COLUMNS, output, empty=empty)
+    """List all queues that are declared, in use or changed by an operator."""
+    with _open_queues(database) as service:
+        found = service.list()
+    empty = "No queues yet. They appear with the first worker or job."
+    records = [_queue_record(queue, output) for queue in found]
+    print_rows(records, QUEUE_COLUMNS, output, empty=empty)
 
 
-@queues.command()
-@click.argument("name", shell_complete=complete.queues)
-@until
-@reason
+@queues.command("pause")
+@_queue_argument
+@shared.duration_option
+@shared.reason_option
 @shared.database
 @shared.output
 def pause_queue(
     name: str, until: float | None, reason: str, database: str | None, output: str | None
 ) -> None:
-    """Start nothing more of a queue; what runs goes on."""
-    with _queues(database) as api:
-        _print_queue(api.pause(name, until=until, reason=reason), output)
-    say(f"mulligan queues resume {quote(name)}  lets it go on{'' if until is None else ' sooner'}")
+    """Start no more jobs of a queue. Running jobs continue."""
+    with _open_queues(database) as service:
+        _print_queue(service.pause(name, until=until, reason=reason), output)
+    print_hint(command_line("queues", "resume", name), _resume_effect(until))
 
 
-@queues.command()
-@click.argument("name", shell_complete=complete.queues)
-@reason
+@queues.command("resume")
+@_queue_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def resume_queue(name: str, reason: str, database: str | None, output: str | None) -> None:
-    """Let a paused queue go on."""
-    with _queues(database) as api:
-        _print_queue(api.resume(name, reason=reason), output)
+    """Resume a paused queue."""
+    with _open_queues(database) as service:
+        _print_queue(service.resume(name, reason=reason), output)
 
 
 @queues.command("set")
-@click.argument("name", shell_complete=complete.queues)
+@_queue_argument
 @limit_options
 def set_queue(
-    name: str, reason: str, database: str | None, output: str | None, clear: bool, **said: Any
-) -> None:  # noqa: FBT001 - click's way
-    """Set limits that win over what the code declares, until they end or are cleared."""
-    limits = parse_limits(**said, clear=clear)
-    with _queues(database) as api:
+    name: str,
+    reason: str,
+    database: str | None,
+    output: str | None,
+    *,
+    clear: bool,
+    **options: Any,
+) -> None:
+    """Set limits that override the declared ones until they expire or are cleared."""
+    limits = parse_limits(**options, clear=clear)
+    with _open_queues(database) as service:
         if clear:
-            _print_queue(api.clear(name, reason=reason), output)
+            _print_queue(service.clear(name, reason=reason), output)
             return
-        _print_queue(api.set(name, **limits, reason=reason), output)
-    say(f"mulligan queues set {quote(name)} --clear  goes back to what the code declares")
+        _print_queue(service.set(name, **limits, reason=reason), output)
+    print_hint(command_line("queues", "set", name, "--clear"), "return to the declared limits")
 
 
 def _print_queue(queue: Queue, output: str | None) -> None:
@@ -182,87 +208,90 @@ def _print_queue(queue: Queue, output: str | None) -> None:
 
 
 def _queue_record(queue: Queue, output: str | None) -> dict[str, Any]:
-    if chosen(output) in {"json", "jsonl"}:
-        return {name: to_plain(value) for name, value in asdict(queue).items()}
+    if is_json(output):
+        return {name: json_value(value) for name, value in asdict(queue).items()}
     return {
         "name": queue.name,
         "status": _queue_status(queue),
         "ready": format_count(queue.ready),
         "later": format_count(queue.later),
         "running": queue.running,
-        "oldest": None if queue.oldest is None else time_since(queue.oldest),
+        "oldest": format_optional(time_since, queue.oldest),
         "concurrency": queue.concurrency,
-        "rate": None if queue.rate is None else per(queue.rate),
+        "rate": format_optional(format_rate, queue.rate),
         "fair": "yes" if queue.fair else "",
-        "reason": f"{queue.reason} ({queue.actor})" if queue.reason else queue.actor,
+        "reason": _format_reason(queue.reason, queue.actor),
     }
 
 
 def _queue_status(queue: Queue) -> str:
     if queue.paused_until is not None:
-        return f"paused for {time_left(queue.paused_until)}"
-    return "paused" if queue.paused else "limits set" if queue.set_by_hand else "open"
+        return f"paused, resumes in {time_left(queue.paused_until)}"
+    if queue.paused:
+        return "paused"
+    return "limits set" if queue.set_by_hand else "open"
 
 
-# `mulligan kinds …`: which kinds are held, for what; hold, release.
+# --- mulligan kinds ---
 
 KIND_COLUMNS = ("name", "status", "ready", "later", "since", "job", "reason")
 
 
-@click.group(cls=Family)
+@click.group(cls=CommandGroup)
 def kinds() -> None:
-    """List kinds; hold one, or release one that is held."""
+    """List, hold and release kinds."""
 
 
 @contextmanager
-def _kinds(database: str | None) -> Iterator[Kinds]:
-    with existing(settings_with(database)) as store:
-        yield Kinds(lambda: store, actor=actor())
+def _open_kinds(database: str | None) -> Iterator[Kinds]:
+    with open_existing(load_settings(database)) as store:
+        yield Kinds(lambda: store, actor=cli_actor())
+
+
+_kind_argument = click.argument("name", shell_complete=complete.complete_kinds)
 
 
 @kinds.command("list")
-@click.option("--held", is_flag=True, help="Only those that are held.")
+@click.option("--held", is_flag=True, help="Only held kinds.")
 @shared.database
 @shared.output
-def list_kinds(held: bool, database: str | None, output: str | None) -> None:  # noqa: FBT001 - click's way
-    """Every kind that a waiting job, an app or a person names, those that are held first."""
-    with _kinds(database) as api:
-        found = [kind for kind in api.list() if kind.held or not held]
-    empty = "no kind is held" if held else "no kinds yet; they come with the first worker or job"
-    show_rows(
-        [_kind_record(kind, output) for kind in found],
-        KIND_COLUMNS,
-        output,
-        empty=empty,
-        short="reason",
-    )
+def list_kinds(database: str | None, output: str | None, *, held: bool) -> None:
+    """List all kinds that are declared, in use or changed by an operator, held ones first."""
+    with _open_kinds(database) as service:
+        found = [kind for kind in service.list() if kind.held or not held]
+    empty = "No kinds yet. They appear with the first worker or job."
+    if held:
+        empty = "No kind is held."
+    records = [_kind_record(kind, output) for kind in found]
+    print_rows(records, KIND_COLUMNS, output, empty=empty, truncate="reason")
 
 
-@kinds.command()
-@click.argument("name", shell_complete=complete.kinds)
-@until
-@reason
+@kinds.command("hold")
+@_kind_argument
+@shared.duration_option
+@shared.reason_option
 @shared.database
 @shared.output
 def hold_kind(
     name: str, until: float | None, reason: str, database: str | None, output: str | None
 ) -> None:
-    """Start nothing more of a kind; what runs goes on."""
-    with _kinds(database) as api:
-        _print_kind(api.hold(name, until=until, reason=reason), output)
-    say(f"mulligan kinds release {quote(name)}  lets it go on{'' if until is None else ' sooner'}")
+    """Start no more jobs of a kind. Running jobs continue."""
+    with _open_kinds(database) as service:
+        _print_kind(service.hold(name, until=until, reason=reason), output)
+    print_hint(command_line("kinds", "release", name), _resume_effect(until))
 
 
-@kinds.command()
-@click.argument("name", shell_complete=complete.kinds)
-@reason
+@kinds.command("release")
+@_kind_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def release_kind(name: str, reason: str, database: str | None, output: str | None) -> None:
-    """Let all jobs of a held kind go."""
-    with _kinds(database) as api:
-        _print_kind(api.release(name, reason=reason), output)
-    say(f"mulligan jobs list kind:{name} state:dead  lists those that died before it was held")
+    """Start the jobs of a held kind again."""
+    with _open_kinds(database) as service:
+        _print_kind(service.release(name, reason=reason), output)
+    command = command_line("jobs", "list", f"kind:{name}", "state:dead")
+    print_hint(command, "list the jobs that died before it was held")
 
 
 def _print_kind(kind: KindStatus, output: str | None) -> None:
@@ -270,26 +299,26 @@ def _print_kind(kind: KindStatus, output: str | None) -> None:
 
 
 def _kind_record(kind: KindStatus, output: str | None) -> dict[str, Any]:
-    if chosen(output) in {"json", "jsonl"}:
-        return {name: to_plain(value) for name, value in asdict(kind).items()}
+    if is_json(output):
+        return {name: json_value(value) for name, value in asdict(kind).items()}
     return {
         "name": kind.name,
         "status": _kind_status(kind),
         "ready": format_count(kind.ready),
         "later": format_count(kind.later),
-        "since": None if kind.since is None else f"{time_since(kind.since)} ago",
+        "since": format_optional(_format_ago, kind.since),
         "job": kind.job,
-        "reason": f"{kind.reason} ({kind.actor})" if kind.reason else kind.actor,
+        "reason": _format_reason(kind.reason, kind.actor),
     }
 
 
 def _kind_status(kind: KindStatus) -> str:
     if kind.until is not None:
-        return f"held for {time_left(kind.until)}"
+        return f"held, released in {time_left(kind.until)}"
     return "held" if kind.held else "open"
 
 
-# `mulligan deps …`: what jobs use and how it is; hold it, let it go, look now, set limits.
+# --- mulligan deps ---
 
 DEPENDENCY_COLUMNS = (
     "name",
@@ -303,154 +332,183 @@ DEPENDENCY_COLUMNS = (
     "mode",
     "reason",
 )
-EMPTY = (
-    'no dependencies yet; a job names what it needs: @app.job(uses="gateway"), then start a worker'
+NO_DEPENDENCIES = (
+    'No dependencies yet. Declare one with @app.job(uses="gateway") and start a worker.'
 )
 
 
-@click.group(cls=Family)
+@click.group(cls=CommandGroup)
 def deps() -> None:
-    """What jobs use: list it, hold it, let it go, look now, set limits.
+    """List, open, close and probe dependencies; set their limits.
 
-    Open means that nothing flows: its jobs are held, or end at once where it was declared so. Closed means all is well.
+    Open means that the circuit breaker is open: jobs that use the dependency are held, or fail at
+    once in mode fail_fast. Closed is the normal state.
     """
 
 
 @contextmanager
-def _deps(database: str | None) -> Iterator[Dependencies]:
-    with existing(settings_with(database)) as store:
-        yield Dependencies(lambda: store, actor=actor())
+def _open_dependencies(database: str | None) -> Iterator[Dependencies]:
+    with open_existing(load_settings(database)) as store:
+        yield Dependencies(lambda: store, actor=cli_actor())
+
+
+_key_argument = click.argument("key", shell_complete=complete.complete_dependencies)
+_new_option = click.option(
+    "--new", is_flag=True, help="Accept a key that no job or declaration uses yet."
+)
+
+
+def _check_key(service: Dependencies, key: str, *, new: bool) -> None:
+    """Refuse an unknown key, unless it is declared as new: a typo would silently hold nothing."""
+    if not new:
+        service.get(key)
 
 
 @deps.command("list")
 @shared.database
 @shared.output
 def list_dependencies(database: str | None, output: str | None) -> None:
-    """Every dependency that a job, a kind, a declaration or a person names."""
-    with _deps(database) as api:
-        found = api.list()
-    show_rows(
-        [_dependency_record(one, output) for one in found], DEPENDENCY_COLUMNS, output, empty=EMPTY
-    )
-
-
-_key = click.argument("key", shell_complete=complete.dependencies)
-_new = click.option("--new", is_flag=True, help="Also one that nothing names yet.")
+    """List all dependencies that are declared, in use or changed by an operator."""
+    with _open_dependencies(database) as service:
+        found = service.list()
+    records = [_dependency_record(dependency, output) for dependency in found]
+    print_rows(records, DEPENDENCY_COLUMNS, output, empty=NO_DEPENDENCIES)
 
 
 @deps.command("open")
-@_key
-@until
-@reason
-@_new
+@_key_argument
+@shared.duration_option
+@shared.reason_option
+@_new_option
 @shared.database
 @shared.output
 def open_dependency(
-    key: str, until: float | None, reason: str, new: bool, database: str | None, output: str | None
-) -> None:  # noqa: FBT001 - click's way
-    """Hold the jobs that use it (mode fail_fast: end them at once); what runs goes on. No probe goes meanwhile."""
-    with _deps(database) as api:
-        _known(api, key, new=new)
-        _print_dependency(api.open(key, until=until, reason=reason), output)
-    say(f"mulligan deps close {quote(key)}  lets its jobs go{'' if until is None else ' sooner'}")
+    key: str,
+    until: float | None,
+    reason: str,
+    database: str | None,
+    output: str | None,
+    *,
+    new: bool,
+) -> None:
+    """Open the breaker: hold jobs that use it (fail_fast: fail them). Running jobs continue.
+
+    It is not probed until it is closed or --for ends.
+    """
+    with _open_dependencies(database) as service:
+        _check_key(service, key, new=new)
+        _print_dependency(service.open(key, until=until, reason=reason), output)
+    print_hint(command_line("deps", "close", key), _resume_effect(until))
 
 
-@deps.command()
-@_key
+@deps.command("close")
+@_key_argument
 @click.option(
     "--for",
     "until",
-    type=shared.Length(),
-    help="And do not open it by itself before: 30, 5m, 2h, 1d.",
+    type=shared.DurationParam(),
+    help="Do not open it automatically for this time: 30, 5m, 2h, 1d.",
 )
-@reason
+@shared.reason_option
 @shared.database
 @shared.output
 def close_dependency(
     key: str, until: float | None, reason: str, database: str | None, output: str | None
 ) -> None:
-    """Let its jobs go: a few a second at first, more while all goes well."""
-    with _deps(database) as api:
-        _known(api, key, new=False)
-        _print_dependency(api.close(key, until=until, reason=reason), output)
+    """Close the breaker: start held jobs, slowly at first and faster while they succeed."""
+    with _open_dependencies(database) as service:
+        _check_key(service, key, new=False)
+        _print_dependency(service.close(key, until=until, reason=reason), output)
 
 
-@deps.command()
-@_key
-@reason
+@deps.command("probe")
+@_key_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def probe_dependency(key: str, reason: str, database: str | None, output: str | None) -> None:
-    """Look now whether it answers again: its function is called, or one of its jobs is let through."""
-    with _deps(database) as api:
-        _print_dependency(api.probe(key, reason=reason), output)
-    say("a worker looks within a moment; three good answers close it")
+    """Check now whether it works again, with its probe function or with one of its jobs."""
+    with _open_dependencies(database) as service:
+        _print_dependency(service.probe(key, reason=reason), output)
+    print_notice("A worker will probe it shortly. Three successful probes close it.")
 
 
 @deps.command("set")
-@_key
-@_new
+@_key_argument
+@_new_option
 @limit_options
 def set_dependency(
     key: str,
     reason: str,
     database: str | None,
     output: str | None,
+    *,
     new: bool,
     clear: bool,
-    **said: Any,
-) -> None:  # noqa: FBT001 - click's way
-    """Set limits that win over what the code declares, until they end or are cleared."""
-    limits = parse_limits(**said, clear=clear)
-    with _deps(database) as api:
-        _known(api, key, new=new)
+    **options: Any,
+) -> None:
+    """Set limits that override the declared ones until they expire or are cleared."""
+    limits = parse_limits(**options, clear=clear)
+    with _open_dependencies(database) as service:
+        _check_key(service, key, new=new)
         if clear:
-            _print_dependency(api.clear(key, reason=reason), output)
+            _print_dependency(service.clear(key, reason=reason), output)
             return
-        _print_dependency(api.set(key, **limits, reason=reason), output)
-    say(f"mulligan deps set {quote(key)} --clear  goes back to what the code declares")
+        _print_dependency(service.set(key, **limits, reason=reason), output)
+    print_hint(command_line("deps", "set", key, "--clear"), "return to the declared limits")
 
 
-def _known(api: Dependencies, key: str, *, new: bool) -> None:
-    """A slip of the finger must not hold nothing while everybody believes it holds."""
-    if not new:
-        api.get(key)
+def _print_dependency(dependency: Dependency, output: str | None) -> None:
+    print_record(_dependency_record(dependency, output), DEPENDENCY_COLUMNS, output)
 
 
-def _print_dependency(one: Dependency, output: str | None) -> None:
-    print_record(_dependency_record(one, output), DEPENDENCY_COLUMNS, output)
-
-
-def _dependency_record(one: Dependency, output: str | None) -> dict[str, Any]:
-    if chosen(output) in {"json", "jsonl"}:
-        return {name: to_plain(value) for name, value in asdict(one).items()}
+def _dependency_record(dependency: Dependency, output: str | None) -> dict[str, Any]:
+    if is_json(output):
+        return {name: json_value(value) for name, value in asdict(dependency).items()}
+    calls = dependency.calls
     return {
-        "name": one.key,
-        "status": dependency_status(one),
-        "held": format_count(one.held),
-        "running": one.running,
-        "failed": f"{one.failed} of {one.calls}" if one.calls else "",
-        "concurrency": f"{one.concurrency} (reduced)" if one.reduced else one.concurrency,
-        "rate": None if one.rate is None else per(one.rate),
-        "retries": None if one.tokens is None else f"{max(0.0, one.tokens):.0f}",
-        "mode": one.mode,
-        "reason": f"{one.reason} ({one.actor})" if one.reason else one.actor,
+        "name": dependency.key,
+        "status": dependency_status(dependency),
+        "held": format_count(dependency.held),
+        "running": dependency.running,
+        "failed": f"{dependency.failed} of {calls}" if calls else "",
+        "concurrency": _format_concurrency(dependency),
+        "rate": format_optional(format_rate, dependency.rate),
+        "retries": format_optional(_format_tokens, dependency.tokens),
+        "mode": dependency.mode,
+        "reason": _format_reason(dependency.reason, dependency.actor),
     }
 
 
-def dependency_status(one: Dependency) -> str:
-    """A word, since when, and what comes next."""
-    if one.state != "open":
-        word = f"recovering at {per(one.rate or 0.0)}" if one.state == "ramping" else "closed"
-        kept = "" if one.until is None else f", kept closed for {time_left(one.until)}"
-        return f"{word}{kept}{', limits set' if one.set_by_hand else ''}"
-    since = "" if one.since is None else f" since {time_since(one.since)}"
-    return f"open{since}{_next(one)}"
+def _format_tokens(tokens: float) -> str:
+    return f"{max(0.0, tokens):.0f}"
 
 
-def _next(one: Dependency) -> str:
-    if one.probing:
-        return ", a probe is under way"
-    if one.probe_at is not None:
-        return f", next probe in {time_left(one.probe_at)}"
-    return "" if one.until is None else f", closes in {time_left(one.until)}"
+def _format_concurrency(dependency: Dependency) -> Any:
+    limit = dependency.concurrency
+    return f"{limit} (reduced)" if dependency.reduced else limit
+
+
+def dependency_status(dependency: Dependency) -> str:
+    """Return the state, since when, and what happens next."""
+    if dependency.state == "open":
+        elapsed = "" if dependency.since is None else f" for {time_since(dependency.since)}"
+        return f"open{elapsed}{_next_step(dependency)}"
+    status = "closed"
+    if dependency.state == "ramping":
+        status = f"recovering at {format_rate(dependency.rate or 0.0)}"
+    if dependency.until is not None:
+        status += f", kept closed for {time_left(dependency.until)}"
+    if dependency.set_by_hand:
+        status += ", limits set"
+    return status
+
+
+def _next_step(dependency: Dependency) -> str:
+    if dependency.probing:
+        return ", probe running"
+    if dependency.probe_at is not None:
+        return f", next probe in {time_left(dependency.probe_at)}"
+    if dependency.until is not None:
+        return f", closes in {time_left(dependency.until)}"
+    return ""

@@ -1,10 +1,10 @@
-"""`mulligan jobs import`: lines that `jobs export` wrote become jobs again. `mulligan jobs index`: for old ones."""
+"""`mulligan jobs export, import, index`: move jobs out and in as JSON lines, and index old jobs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
@@ -13,65 +13,72 @@ import click
 
 from mulligan.cli.database import (
     CommandServices,
-    existing,
+    load_settings,
+    open_existing,
+    open_or_create,
     open_services,
-    prepared,
-    say,
-    settings_with,
+    print_notice,
 )
-from mulligan.cli.enqueue import misfit
-from mulligan.cli.job_views import code_of, one_filter
-from mulligan.cli.output import as_json, attempt_record, chosen, job_record, show_rows
+from mulligan.cli.enqueue import payload_mismatch, refuse_constant
+from mulligan.cli.job_views import failure_code, join_filter
+from mulligan.cli.output import attempt_record, is_json, job_record, print_rows, to_json
 from mulligan.core.errors import MulliganError, PayloadRefused, UniqueMismatch, UniqueRace
 from mulligan.core.job import Job, NewJob, State
 from mulligan.core.unique import DEFAULT_COVER, unique_hash
-from mulligan.jobs.enqueue import EnqueueOptions, new_job, uses_text
-from mulligan.jobs.search import index_all
-from mulligan.jobs.service import COUNT_MOST
-from mulligan.manifest.declared import stored_kinds, stored_queues
-from mulligan.manifest.specs import KindSpec, QueueSpec, checked_name, free_name
+from mulligan.jobs.enqueue import EnqueueOptions, format_uses, new_job
+from mulligan.jobs.search import index_kind
+from mulligan.jobs.service import DEFAULT_COUNT_CAP
+from mulligan.manifest.declared import load_kinds, load_queues
+from mulligan.manifest.specs import KindSpec, QueueSpec, check_name, check_user_name
 from mulligan.storage import Store
 from mulligan.storage.base import Inserted
 from mulligan.worker.upkeep import known_kinds
 
-# `mulligan jobs export`: page after page, so that neither we nor the database hold more than one.
+Advance = Callable[[int], None]  # moves a progress bar on
 
-PAGE = 500
+# --- mulligan jobs export ---
+
+PAGE_SIZE = 500
 
 
-def run_export(words: tuple[str, ...], database: str | None, *, attempts: bool) -> None:
+def run_export(terms: tuple[str, ...], database: str | None, *, attempts: bool) -> None:
+    """Print every matching job as one line of JSON."""
     count = 0
-    with open_services(database) as at, _progress(at, words) as advance:
-        for job in every(at, one_filter(words)):
-            click.echo(as_json(_export_record(at, job, attempts=attempts)))
-            advance()
+    with open_services(database) as services, _export_progress(services, terms) as advance:
+        for job in iterate_jobs(services, join_filter(terms)):
+            click.echo(to_json(_export_record(services, job, attempts=attempts)))
+            advance(1)
             count += 1
-    say(f"{count:,} jobs")
+    print_notice(f"{count:,} jobs")
 
 
-def every(at: CommandServices, words: str) -> Iterator[Job]:
-    """New jobs that come meanwhile have later ids: they are not met, and nobody is met twice."""
+def iterate_jobs(services: CommandServices, filter_: str) -> Iterator[Job]:
+    """Yield matching jobs, newest first, one page at a time, so that memory stays bounded.
+
+    Jobs enqueued meanwhile have later ids: they are not included, and no job is yielded twice.
+    """
     before: str | None = None
     while True:
-        page = at.jobs.list(words, limit=PAGE, before=before)
+        page = services.jobs.list(filter_, limit=PAGE_SIZE, before=before)
         yield from page
         if page.cursor is None:
             return
         before = page.cursor
 
 
-def _export_record(at: CommandServices, job: Job, *, attempts: bool) -> dict[str, Any]:
-    record = {**job_record(job), "code": code_of(job)}
+def _export_record(services: CommandServices, job: Job, *, attempts: bool) -> dict[str, Any]:
+    record = {**job_record(job), "code": failure_code(job)}
     if attempts:
-        record["attempts_made"] = [attempt_record(row) for row in at.jobs.attempts(job.id)]
+        rows = services.jobs.attempts(job.id)
+        record["attempts_made"] = [attempt_record(row) for row in rows]
     return record
 
 
 @contextmanager
-def _progress(at: CommandServices, words: tuple[str, ...]) -> Iterator[Callable[[], None]]:
-    """A bar while a person looks on and the data goes elsewhere."""
+def _export_progress(services: CommandServices, terms: tuple[str, ...]) -> Iterator[Advance]:
+    """Show a progress bar if the data goes to a file and stderr is a terminal."""
     if not sys.stderr.isatty() or sys.stdout.isatty():
-        yield lambda: None
+        yield _ignore_progress
         return
     from rich.console import Console
     from rich.progress import (
@@ -82,23 +89,34 @@ def _progress(at: CommandServices, words: tuple[str, ...]) -> Iterator[Callable[
         TimeRemainingColumn,
     )
 
-    total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
+    count = services.jobs.count(join_filter(terms), cap=DEFAULT_COUNT_CAP)
+    total = None if count.capped or count.partial else int(count)
     columns = (TextColumn("export"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("export", total=None if total.capped or total.partial else int(total))
-        yield lambda: bar.advance(task)
+        task = bar.add_task("export", total=total)
+        yield lambda jobs: bar.advance(task, jobs)
 
 
-# `mulligan jobs import`: lines that `jobs export` wrote become jobs again. `mulligan jobs index`: for old ones.
+# --- mulligan jobs import ---
 
-CHUNK = 200  # lines of a transaction
-LONGEST = 16 * 1024 * 1024  # bytes of a line
-TAKEN = (State.DEAD, State.PARKED, State.CANCELLED)
-SAID = ("owner", "queue", "priority", "max_retries")
+LINES_PER_TRANSACTION = 200
+MAX_LINE_BYTES = 16 * 1024 * 1024
+IMPORTED_STATES = (State.DEAD, State.PARKED, State.CANCELLED)
+IMPORTED_OPTIONS = ("owner", "queue", "priority", "max_retries")
 COLUMNS = ("line", "id", "kind", "outcome")
+
+# Values of the field `outcome`
+QUEUED = "queued"
+EXISTS = "there already"
+WOULD_BE_QUEUED = "would be queued"
+
+NumberedLine = tuple[int, bytes]
+NumberedJob = tuple[int, NewJob]
 
 
 class ImportResult(NamedTuple):
+    """The outcome of one line of the file."""
+
     line: int
     id: str = ""
     kind: str = ""
@@ -106,208 +124,239 @@ class ImportResult(NamedTuple):
     error: dict[str, str] | None = None
 
 
-class Known(NamedTuple):
-    """What a line is checked by."""
+class ImportContext(NamedTuple):
+    """The stored declarations that every line is checked against."""
 
     kinds: Mapping[str, KindSpec]
     queues: Mapping[str, QueueSpec]
-    limit: int  # bytes of a payload
+    max_payload: int  # bytes
+    kinds_with_workers: Collection[str]
 
 
 def run_import(file: BinaryIO, database: str | None, output: str | None, *, dry_run: bool) -> int:
-    settings = settings_with(database)
-    with existing(settings) if dry_run else prepared(settings, aloud=False) as store:
-        with store.read() as unit:
-            now = unit.now()
-            known = Known(stored_kinds(unit), stored_queues(unit, now), settings.limits.payload)
-            at_home = known_kinds(unit, now)
+    """Enqueue one job per line. Return 1 if a line was refused."""
+    settings = load_settings(database)
+    opened = open_existing(settings) if dry_run else open_or_create(settings, announce=False)
+    with opened as store:
+        context = _load_context(store, settings.limits.payload)
         results: list[ImportResult] = []
-        with _bar("import", _size(file)) as advance:
-            lines = enumerate(_lines(file), start=1)
-            while chunk := list(islice(lines, CHUNK)):
-                results += _import(store, chunk, known, dry_run=dry_run)
+        with _progress("import", _file_size(file)) as advance:
+            lines = enumerate(read_lines(file), start=1)
+            while chunk := list(islice(lines, LINES_PER_TRANSACTION)):
+                results += _import_chunk(store, chunk, context, dry_run=dry_run)
                 advance(sum(len(raw) for _, raw in chunk))
-    _print(results, output)
-    return _tell(results, at_home, dry_run=dry_run)
+    _print_results(results, output)
+    _print_summary(results, context.kinds_with_workers, dry_run=dry_run)
+    return 1 if any(result.error for result in results) else 0
 
 
-def _import(
-    store: Store, chunk: list[tuple[int, bytes]], known: Known, *, dry_run: bool
+def _load_context(store: Store, max_payload: int) -> ImportContext:
+    with store.read() as tx:
+        now = tx.now()
+        return ImportContext(
+            load_kinds(tx), load_queues(tx, now), max_payload, known_kinds(tx, now)
+        )
+
+
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file. An overlong line is cut just above the limit, and so refused."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        yield line
+        while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE_BYTES + 1)
+
+
+def _import_chunk(
+    store: Store, chunk: Sequence[NumberedLine], context: ImportContext, *, dry_run: bool
 ) -> list[ImportResult]:
-    """Those that are sound together, in one transaction; if their keys clash, each for itself."""
-    read = [(number, _read(raw, known)) for number, raw in chunk if raw.strip()]
-    jobs = [(number, job) for number, job in read if isinstance(job, NewJob)]
-    results = [
-        _refused(number, error) for number, error in read if isinstance(error, MulliganError)
-    ]
+    jobs: list[NumberedJob] = []
+    results: list[ImportResult] = []
+    for number, raw in chunk:
+        if not raw.strip():
+            continue
+        try:
+            jobs.append((number, _build_job(_parse_record(raw), context)))
+        except MulliganError as error:
+            results.append(_refused(number, error))
     if dry_run:
-        results += [ImportResult(number, "", job.kind, "would be queued") for number, job in jobs]
+        results += [ImportResult(number, "", job.kind, WOULD_BE_QUEUED) for number, job in jobs]
     else:
-        results += _inserted(store, jobs)
+        results += _insert_or_split(store, jobs)
     return sorted(results)
 
 
-def _inserted(store: Store, jobs: list[tuple[int, NewJob]]) -> list[ImportResult]:
+def _insert_or_split(store: Store, jobs: Sequence[NumberedJob]) -> list[ImportResult]:
+    """Insert all jobs in one transaction. If unique keys clash, insert them one by one."""
     try:
         return _insert(store, jobs)
     except (UniqueMismatch, UniqueRace):
-        return [_alone(store, number, job) for number, job in jobs]
+        return [_insert_one(store, number, job) for number, job in jobs]
 
 
-def _insert(store: Store, jobs: list[tuple[int, NewJob]]) -> list[ImportResult]:
+def _insert(store: Store, jobs: Sequence[NumberedJob]) -> list[ImportResult]:
     if not jobs:
         return []
-    with store.begin() as unit:
-        answers = unit.insert([job for _, job in jobs], announce=True)
-    return [_done(number, job, answer) for (number, job), answer in zip(jobs, answers, strict=True)]
+    with store.begin() as tx:
+        rows = tx.insert_jobs([job for _, job in jobs], announce=True)
+    return [_inserted(number, job, row) for (number, job), row in zip(jobs, rows, strict=True)]
 
 
-def _alone(store: Store, number: int, job: NewJob) -> ImportResult:
+def _insert_one(store: Store, number: int, job: NewJob) -> ImportResult:
     try:
         return _insert(store, [(number, job)])[0]
     except (UniqueMismatch, UniqueRace) as error:
         return _refused(number, error)
 
 
-def _done(number: int, job: NewJob, answer: Inserted) -> ImportResult:
-    return ImportResult(number, answer.id, job.kind, "queued" if answer.fresh else "there already")
+def _inserted(number: int, job: NewJob, row: Inserted) -> ImportResult:
+    return ImportResult(number, row.id, job.kind, QUEUED if row.fresh else EXISTS)
 
 
 def _refused(number: int, error: MulliganError) -> ImportResult:
-    return ImportResult(number, error={"code": error.code, "message": " ".join(str(error).split())})
+    message = " ".join(str(error).split())
+    return ImportResult(number, error={"code": error.code, "message": message})
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Of a line that is too long no more than shows that it is."""
-    while line := file.readline(LONGEST + 1):
-        yield line
-        while len(line) > LONGEST and not line.endswith(b"\n"):
-            line = file.readline(LONGEST + 1)
-
-
-# -- a line -----------------------------------------------------------------------------------------
-def _read(raw: bytes, known: Known) -> NewJob | MulliganError:
-    """The job, or what is wrong with the line."""
-    try:
-        return _job(_parse_record(raw), known)
-    except MulliganError as error:
-        return error
+# --- One imported line ---
 
 
 def _parse_record(raw: bytes) -> dict[str, Any]:
-    if len(raw) > LONGEST:
-        raise PayloadRefused(f"the line is longer than {LONGEST // 1024**2} MB")
+    if len(raw) > MAX_LINE_BYTES:
+        raise PayloadRefused(f"the line is longer than {MAX_LINE_BYTES // 1024**2} MB")
     try:
-        record = json.loads(raw.decode(), parse_constant=_no_constant)
+        record = json.loads(raw.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise PayloadRefused(f"not a line of JSON: {error}") from None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-        raise PayloadRefused(
-            'not a job: a line is an object like {"kind": "render", "payload": {"clip": 7}}'
-        )
+        example = '{"kind": "render", "payload": {"clip": 7}}'
+        raise PayloadRefused(f"not a job. A line is an object such as {example}")
     return record
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _job(record: dict[str, Any], known: Known) -> NewJob:
-    kind = free_name("kind", checked_name("kind", record["kind"]))
-    state = record.get("state")
-    if state is not None and state not in list(TAKEN):
-        words = "only dead, parked and cancelled jobs are taken; to run it again take state out of the line"
-        raise PayloadRefused(f"it was {state!r:.40}: {words}")
+def _build_job(record: dict[str, Any], context: ImportContext) -> NewJob:
+    kind = check_user_name("kind", check_name("kind", record["kind"]))
+    _check_state(record.get("state"))
+    spec = context.kinds.get(kind) or KindSpec(kind)
     payload = record.get("payload", {})
-    spec = known.kinds.get(kind) or KindSpec(kind)
-    fault = misfit(spec.schema, payload) if isinstance(payload, dict) else "is not an object"
-    if fault:
-        raise PayloadRefused(f"the payload of {kind} {fault}")
-    options = EnqueueOptions(
-        **{name: record[name] for name in SAID if record.get(name) is not None}
-    )
-    job = new_job(spec, None, payload, options, known.limit, known.queues)
-    if not spec.uses and record.get(
-        "uses"
-    ):  # they may follow from the payload, by a function that is not here
-        job = job._replace(uses=uses_text(record["uses"]))
-    return _keyed(job, spec, record)
+    if not isinstance(payload, dict):
+        raise PayloadRefused(f"the payload of {kind} is not an object")
+    mismatch = payload_mismatch(spec.schema, payload)
+    if mismatch:
+        raise PayloadRefused(f"the payload of {kind} {mismatch}")
+    set_options = {name for name in IMPORTED_OPTIONS if record.get(name) is not None}
+    options = EnqueueOptions(**{name: record[name] for name in set_options})
+    job = new_job(spec, None, payload, options, context.max_payload, context.queues)
+    if not spec.uses and record.get("uses"):
+        # The kind may compute its dependencies from the payload, with code that is not loaded here.
+        job = job._replace(uses=format_uses(record["uses"]))
+    return _set_unique_key(job, spec, record)
 
 
-def _keyed(job: NewJob, spec: KindSpec, record: Mapping[str, Any]) -> NewJob:
-    """Under the key it had. One without gets its old id for a key, so that a file read twice makes no job twice."""
-    key, old = record.get("unique_key"), record.get("id")
-    if key is None and not isinstance(old, str):
+def _check_state(state: Any) -> None:
+    if state is not None and state not in list(IMPORTED_STATES):
+        raise PayloadRefused(
+            f"its state is {state!r:.40}; only dead, parked and cancelled jobs are imported. "
+            "To import it anyway, remove state from the line."
+        )
+
+
+def _set_unique_key(job: NewJob, spec: KindSpec, record: Mapping[str, Any]) -> NewJob:
+    """Set the unique key of the record, else its old id, so that a second import adds nothing."""
+    key = record.get("unique_key")
+    old_id = record.get("id")
+    if key is None and not isinstance(old_id, str):
         return job
-    said = f"import:{old}" if key is None else key
-    if not isinstance(said, str) or "\x00" in said:
-        raise PayloadRefused(f"unique_key must be a text without NUL, not {said!r:.80}")
+    if key is None:
+        key = f"import:{old_id}"
+    if not isinstance(key, str) or "\x00" in key:
+        raise PayloadRefused(f"unique_key must be a text without NUL, not {key!r:.80}")
     return job._replace(
-        unique_key=said,
-        unique_hash=unique_hash(job.owner, job.kind, said),
+        unique_key=key,
+        unique_hash=unique_hash(job.owner, job.kind, key),
         unique_cover=spec.unique_while or ",".join(DEFAULT_COVER),
         unique_for=spec.unique_for,
         unique_exact=not spec.unique_while,
     )
 
 
-# -- what is said -----------------------------------------------------------------------------------
-def _print(results: list[ImportResult], output: str | None) -> None:
-    if chosen(output) in {"json", "jsonl"}:
-        records = [
-            {name: value for name, value in one._asdict().items() if value} for one in results
-        ]
-        show_rows(records, (), output)
-    else:
-        show_rows([one._asdict() for one in results if one.error is None], COLUMNS, output)
+# --- Import report ---
 
 
-def _tell(results: list[ImportResult], at_home: Iterable[str], *, dry_run: bool) -> int:
-    for one in results:
-        if one.error is not None:
-            say(f"line {one.line}: {one.error['message']} [{one.error['code']}]")
-    good = [one for one in results if one.error is None]
-    for kind in sorted({one.kind for one in good}.difference(at_home)):
-        say(f"warning: no worker has named kind {kind} lately; its jobs wait for one that does")
-    there = sum(one.outcome == "there already" for one in good)
-    words = "would be queued; nothing was changed" if dry_run else "queued"
-    refused = len(results) - len(good)
-    say(
-        f"{len(good) - there:,} {words}"
-        + (f", {there:,} there already" if there else "")
-        + (f", {refused:,} refused" if refused else "")
-    )
-    return 1 if refused else 0
+def _print_results(results: Sequence[ImportResult], output: str | None) -> None:
+    if not is_json(output):
+        imported = [result._asdict() for result in results if result.error is None]
+        print_rows(imported, COLUMNS, output)
+        return
+    records = [
+        {name: value for name, value in result._asdict().items() if value} for result in results
+    ]
+    print_rows(records, (), output)
 
 
-# -- old jobs ---------------------------------------------------------------------------------------
+def _print_summary(
+    results: Sequence[ImportResult], kinds_with_workers: Collection[str], *, dry_run: bool
+) -> None:
+    for result in results:
+        if result.error is not None:
+            message = f"{result.error['message']} [{result.error['code']}]"
+            print_notice(f"line {result.line}: {message}")
+    imported = [result for result in results if result.error is None]
+    for kind in sorted({result.kind for result in imported}.difference(kinds_with_workers)):
+        print_notice(f"warning: no recent worker has kind {kind}; its jobs wait for one that does")
+    existing = sum(result.outcome == EXISTS for result in imported)
+    refused = len(results) - len(imported)
+    queued = f"{len(imported) - existing:,} {WOULD_BE_QUEUED if dry_run else QUEUED}"
+    parts = [queued]
+    if existing:
+        parts.append(f"{existing:,} already imported")
+    if refused:
+        parts.append(f"{refused:,} refused")
+    unchanged = "; nothing was changed" if dry_run else ""
+    print_notice(f"{', '.join(parts)}{unchanged}")
+
+
+# --- mulligan jobs index ---
+
+
 def run_index(kind: str, database: str | None) -> None:
-    with existing(settings_with(database)) as store, _bar("index", None) as advance:
-        count = index_all(store, kind, advance)
-    say(f"{count:,} jobs of {kind} are indexed")
+    """Index the jobs of a kind that were enqueued before it declared its index."""
+    with (
+        open_existing(load_settings(database)) as store,
+        _progress("index", None) as advance,
+    ):
+        count = index_kind(store, kind, advance)
+    print_notice(f"{count:,} jobs of {kind} indexed")
 
 
-def _size(file: BinaryIO) -> int | None:
-    """None: nobody knows, of a pipe."""
+# --- Progress ---
+
+
+def _ignore_progress(_: int) -> None:
+    pass
+
+
+def _file_size(file: BinaryIO) -> int | None:
+    """Return the size of a file in bytes, or None for a pipe."""
     try:
-        at = file.tell()
+        position = file.tell()
         size = file.seek(0, 2)
-        file.seek(at)
+        file.seek(position)
     except (OSError, ValueError):
         return None
     return size
 
 
 @contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """For a person who looks on."""
+def _progress(label: str, total: int | None) -> Iterator[Advance]:
+    """Show a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield _ignore_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:,}"), TimeElapsedColumn())
+    count = TextColumn("{task.completed:,}")
+    columns = (TextColumn(label), BarColumn(), count, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(label, total=total)
         yield lambda done: bar.advance(task, done)

@@ -1,52 +1,64 @@
-"""`mulligan jobs watch`: one job until it ends, or the counts of a filter. On a terminal it is drawn in place."""
+"""`mulligan jobs list, show, explain, watch`: what they read and how they print it."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from mulligan.cli import FAILED
-from mulligan.cli.database import CommandServices, open_services, patiently, say, typed
+from mulligan.cli import EXIT_NOT_SUCCEEDED
+from mulligan.cli.database import (
+    CommandServices,
+    command_line,
+    deadline_after,
+    is_past,
+    open_services,
+    print_notice,
+    wait_for_database,
+)
 from mulligan.cli.output import (
-    as_json,
     attempt_record,
-    cell,
-    chosen,
     event_record,
+    format_cell,
+    format_text,
+    is_json,
     job_record,
-    lines,
-    show_rows,
-    style,
+    output_format,
+    print_json,
+    print_rows,
+    print_tsv,
+    style_of,
+    to_json,
 )
 from mulligan.core.attempt import Verb
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import WaitTimeout
 from mulligan.core.event import Event
-from mulligan.core.format import duration, moment
+from mulligan.core.format import format_duration, format_time
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import SECOND, AttemptRow, Job, State
+from mulligan.core.job import AttemptRow, Job, State
 from mulligan.core.lifecycle import TERMINAL
-from mulligan.failures import facts as stored
+from mulligan.failures.facts import FACTS_KEY
 from mulligan.jobs.explain import Explanation, Fact
 from mulligan.jobs.filter import Filter, parse_filter
-from mulligan.jobs.search import CappedCount, JobList, counted, resolved
-from mulligan.jobs.service import COUNT_MOST
-from mulligan.storage.search_queries import EXAMINED
+from mulligan.jobs.search import CappedCount, JobList, build_count, resolve_filter
+from mulligan.jobs.service import DEFAULT_COUNT_CAP
+from mulligan.storage.search_queries import EXAMINED_LIMIT
 
-# `mulligan jobs list`: a page of jobs, how many there are, and how to see the next ones.
+# --- mulligan jobs list ---
 
 COLUMNS = ("id", "state", "phase", "kind", "queue", "attempt", "code", "created_at", "why")
-FOR_PEOPLE = ("id", "phase", "kind", "attempt", "code", "age", "why")
+TABLE_COLUMNS = ("id", "phase", "kind", "attempt", "code", "age", "why")
 
 
 def show_list(
-    words: tuple[str, ...],
+    terms: tuple[str, ...],
     limit: int,
     cursor: str | None,
     database: str | None,
@@ -54,187 +66,109 @@ def show_list(
     *,
     page: bool,
 ) -> None:
+    """Print one page of jobs and the command for the next page."""
     if cursor is not None and len(cursor) != LENGTH:
         raise click.BadParameter(
-            f"{cursor!r} is none; the page before names it at its end", param_hint="--cursor"
+            f"invalid cursor {cursor!r}. Use the one printed at the end of the last page.",
+            param_hint="--cursor",
         )
-    with open_services(database) as at:
-        found = at.jobs.list(one_filter(words), limit=limit, before=cursor)
+    with open_services(database) as services:
+        found = services.jobs.list(join_filter(terms), limit=limit, before=cursor)
         if page:
-            _print_page(at, words, found, output)
+            _print_page(services, terms, found, output)
         else:
-            print_jobs(found, output, empty="" if found.partial else _empty(words, cursor))
+            empty = "" if found.partial else _empty_message(terms, cursor)
+            print_jobs(found, output, empty=empty)
         if found.cursor is not None:
-            _more(at, words, found, database)
+            _print_next_page(services, terms, found, database)
 
 
 def _print_page(
-    at: CommandServices, words: tuple[str, ...], found: JobList, output: str | None
+    services: CommandServices, terms: tuple[str, ...], found: JobList, output: str | None
 ) -> None:
-    """For programs: the jobs, and what they must know of the others."""
-    if output not in {"json", "jsonl"}:
-        raise click.UsageError("--page is for programs: add -o json")
-    total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
-    said = {
-        "jobs": [{**job_record(job), "code": code_of(job)} for job in found],
+    """Print the jobs as an object that also says what a program cannot see: cursor and counts."""
+    if not is_json(output):
+        raise click.UsageError("--page needs -o json or -o jsonl")
+    total = services.jobs.count(join_filter(terms), cap=DEFAULT_COUNT_CAP)
+    page = {
+        "jobs": [_list_record(job) for job in found],
         "cursor": found.cursor,
         "partial": found.partial,
         "count": {"jobs": total, "capped": total.capped, "partial": total.partial},
     }
-    click.echo(as_json(said, 2 if output == "json" else None))
+    print_json(page, output)
 
 
-def one_filter(words: tuple[str, ...]) -> str:
-    """One word may be a whole filter; of several, each is a part that the shell has unquoted."""
-    if len(words) == 1 and (
-        ":" in words[0] or " " not in words[0].strip() or words[0].strip()[0] in "\"'"
-    ):
-        return words[0]
-    return shlex.join(words)
+def join_filter(terms: tuple[str, ...]) -> str:
+    """Join the terms of a filter. A single term may already be a whole filter.
+
+    The shell has removed the quotes of several terms, so each of them is quoted again.
+    """
+    if len(terms) == 1:
+        term = terms[0]
+        if ":" in term or " " not in term.strip() or term.strip()[0] in "\"'":
+            return term
+    return shlex.join(terms)
 
 
-def print_jobs(found: list[Job], output: str | None, *, empty: str) -> None:
-    records = [{**job_record(job), "code": code_of(job)} for job in found]
-    if chosen(output) == "table":
-        records = [
-            {**record, "age": age(job), "why": _short(job)}
-            for record, job in zip(records, found, strict=True)
-        ]
-    show_rows(
-        records,
-        FOR_PEOPLE if chosen(output) == "table" else COLUMNS,
-        output,
-        empty=empty,
-        short="why",
-    )
+def print_jobs(found: Sequence[Job], output: str | None, *, empty: str) -> None:
+    """Print jobs as rows. A table gets the age and a short reason."""
+    if output_format(output) != "table":
+        print_rows([_list_record(job) for job in found], COLUMNS, output)
+        return
+    records = [
+        {**_list_record(job), "age": format_age(job), "why": _short_reason(job)} for job in found
+    ]
+    print_rows(records, TABLE_COLUMNS, output, empty=empty, truncate="why")
 
 
-def _empty(words: tuple[str, ...], cursor: str | None) -> str:
+def _list_record(job: Job) -> dict[str, Any]:
+    return {**job_record(job), "code": failure_code(job)}
+
+
+def _empty_message(terms: tuple[str, ...], cursor: str | None) -> str:
     if cursor is not None:
-        return "no more jobs"
-    return (
-        "no job matches; mulligan jobs list shows all"
-        if words
-        else "no jobs yet; mulligan enqueue KIND key=value"
-    )
+        return "No more jobs."
+    if terms:
+        return "No job matches. List all jobs with: mulligan jobs list"
+    return "No jobs yet. Create one with: mulligan enqueue KIND key=value"
 
 
-def _more(
-    at: CommandServices, words: tuple[str, ...], found: JobList, database: str | None
+def _print_next_page(
+    services: CommandServices, terms: tuple[str, ...], found: JobList, database: str | None
 ) -> None:
-    following = typed("jobs", "list", *words, "--cursor", str(found.cursor), database=database)
+    command = command_line("jobs", "list", *terms, "--cursor", str(found.cursor), database=database)
     if found.partial:
-        say(
-            f"this is a part: {EXAMINED:,} jobs were looked at, and there are older ones. Go on: {following}"
+        print_notice(
+            f"Incomplete: stopped after reading {EXAMINED_LIMIT:,} jobs. Continue with: {command}"
         )
         return
-    total = at.jobs.count(one_filter(words), cap=COUNT_MOST)
-    unsure = " or more" if total.capped or total.partial else ""
-    say(f"{total:,}{unsure} in all; the next ones: {following}")
+    total = services.jobs.count(join_filter(terms), cap=DEFAULT_COUNT_CAP)
+    at_least = "at least " if total.capped or total.partial else ""
+    print_notice(f"{at_least}{total:,} in all. Next page: {command}")
 
 
-def _short(job: Job) -> str:
-    """Of an end that is over only the reason: the state has a column of its own."""
-    return job.why.partition(": ")[2] or job.why if job.state in TERMINAL else job.why
+def _short_reason(job: Job) -> str:
+    """Return why, without the state of a finished job: the state has its own column."""
+    if job.state not in TERMINAL:
+        return job.why
+    return job.why.partition(": ")[2] or job.why
 
 
-def age(job: Job) -> str:
-    return duration(max(0, int((datetime.now(UTC) - job.created_at).total_seconds())))
+def format_age(job: Job) -> str:
+    """Return how long ago the job was created."""
+    age = datetime.now(UTC) - job.created_at
+    return format_duration(max(0, int(age.total_seconds())))
 
 
-def code_of(job: Job) -> str:
+def failure_code(job: Job) -> str:
+    """Return the failure code of a job, or an empty string."""
     return "" if job.error is None else str(job.error.get("code", ""))
 
 
-# `mulligan jobs explain`: a job's story, why it is where it is, and what to type next.
+# --- mulligan jobs show ---
 
-INDENT = "  "
-
-
-def show_explanation(
-    given: str, database: str | None, output: str | None, *, private: bool = False
-) -> None:
-    with open_services(database) as at:
-        told = at.jobs.explain(at.jobs.resolve(given), private=private)
-    commands = list(_next(told, database))
-    if output in {"json", "jsonl"}:
-        record = _record(told, commands, private=private)
-        click.echo(as_json(record, 2 if output == "json" else None))
-        return
-    for line in (lines(told.text).rstrip(), *_explanation_lines(told), *_commands(commands)):
-        click.echo(line)
-
-
-def _record(told: Explanation, commands: list[tuple[str, str]], *, private: bool) -> dict[str, Any]:
-    attempts = [attempt_record(attempt) for attempt in told.attempts]
-    return {
-        "job": job_record(told.job),
-        "why": told.job.why,
-        "now": told.now,
-        "story": [{"at": one.at.isoformat(), "text": one.text} for one in told.story],
-        "text": told.text,
-        "facts": [fact._asdict() for fact in told.facts],
-        "attempts": attempts if private else [_public(attempt) for attempt in attempts],
-        "choices": told.choices,
-        "next": [command for command, _ in commands],
-    }
-
-
-def _public(attempt: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attempt.items() if name != "private"}
-
-
-def _explanation_lines(told: Explanation) -> Iterator[str]:
-    yield from ("", "What holds for it")
-    job = told.job
-    facts = [Fact("queue", f"{job.queue}, priority {job.priority}"), *told.facts]
-    if job.deadline_at is not None:
-        facts.append(Fact("deadline", f"{job.deadline_at:%Y-%m-%d %H:%M:%S} UTC", "job"))
-    if job.uses:
-        facts.append(Fact("uses", ", ".join(job.uses), "kind"))
-    wide = max(len(fact.name) for fact in facts) + 2
-    for fact in facts:
-        origin = f"  ({fact.origin})" if fact.origin else ""
-        yield f"{INDENT}{fact.name:<{wide}}{cell(fact.value)}{origin}"
-
-
-def _commands(commands: list[tuple[str, str]]) -> Iterator[str]:
-    yield from ("", "What to type next")
-    wide = max(len(command) for command, _ in commands) + 2
-    for command, words in commands:
-        yield f"{INDENT}{command:<{wide}}# {words}"
-
-
-def _next(told: Explanation, database: str | None) -> Iterator[tuple[str, str]]:
-    job = told.job
-    if job.phase == "no_worker":
-        yield typed("worker", "APP", database=database), "with an app that knows this kind"
-    if job.phase == "held" and job.why.startswith(f"queue {job.queue} "):
-        yield typed("queues", "resume", job.queue, database=database), "let the whole queue go on"
-    if job.state in {State.QUEUED, State.RUNNING}:
-        yield typed("jobs", "watch", job.id, database=database), "follow it to its end"
-    for verb in told.moves:
-        yield from _by_hand(told, verb, database)
-    yield typed("jobs", "show", job.id, database=database), "everything about it, with traces"
-
-
-def _by_hand(told: Explanation, verb: Verb, database: str | None) -> Iterator[tuple[str, str]]:
-    job = told.job.id
-    if verb is Verb.RELEASE:
-        for choice in told.choices or ("",):
-            said = ("--choice", choice) if choice else ()
-            yield typed("jobs", "release", job, *said, database=database), "let it go on"
-    elif verb is Verb.RETRY_BY_HAND:
-        yield typed("jobs", "retry", job, database=database), "run it again, with fresh counters"
-    elif verb is Verb.CANCEL:
-        yield typed("jobs", "cancel", job, database=database), "nobody wants it any more"
-    elif verb is Verb.DISCARD:
-        yield typed("jobs", "discard", job, "--reason", "WHY", database=database), "give it up"
-
-
-# One job in full: facts, why, attempts newest first, events.
-
-FACTS = (
+FIELDS = (
     "id",
     "kind",
     "queue",
@@ -260,270 +194,398 @@ FACTS = (
     "payload",
     "result",
 )
+EMPTY_VALUES: tuple[Any, ...] = (None, "", (), 0, 0.0)
 
 
-def show_story(at: CommandServices, job_id: str, output: str | None) -> None:
-    job, events = at.jobs.get(job_id), at.jobs.history(job_id)
-    with at.store.read() as unit:
-        attempts = unit.attempts(job_id)[::-1]
-        batch = unit.batch(job.batch_id) if job.batch_id is not None else None
-    if output in {"json", "jsonl"}:
-        told = job_record(job) | {
+def show_job(id_or_prefix: str, database: str | None, output: str | None) -> None:
+    """Print one job with its attempts, newest first, and its events."""
+    with open_services(database) as services:
+        job = services.jobs.get(services.jobs.resolve(id_or_prefix))
+        events = services.jobs.history(job.id)
+        with services.store.read() as tx:
+            attempts = tx.list_attempts(job.id)[::-1]
+            batch = None if job.batch_id is None else tx.get_batch(job.batch_id)
+    if is_json(output):
+        record = job_record(job) | {
             "attempts_made": [attempt_record(attempt) for attempt in attempts],
             "events": [event_record(event) for event in events],
             "batch": None if batch is None else {"name": batch.name, "outcome": batch.outcome},
         }
-        click.echo(as_json(told, 2 if output == "json" else None))
+        print_json(record, output)
         return
-    for line in (
-        *_job_lines(job, "" if batch is None else batch.name),
-        *_attempts(attempts),
-        *_events(events),
-    ):
+    batch_name = "" if batch is None else batch.name
+    for line in (*_job_lines(job, batch_name), *_attempt_lines(attempts), *_event_lines(events)):
         click.echo(line)
 
 
-def _job_lines(job: Job, batch: str) -> Iterable[str]:
+def _job_lines(job: Job, batch_name: str) -> Iterable[str]:
     record = job_record(job)
-    for name in FACTS:
-        if record[name] not in (None, "", (), 0, 0.0) or name == "payload":
-            yield f"{name + ':':<14}{cell(record[name])}"
-    if batch:
-        yield f"{'batch:':<14}{cell(batch)}"
-    yield f"{'why:':<14}{cell(job.why)}"
+    for name in FIELDS:
+        if name == "payload" or record[name] not in EMPTY_VALUES:
+            yield f"{name + ':':<14}{format_cell(record[name])}"
+    if batch_name:
+        yield f"{'batch:':<14}{format_cell(batch_name)}"
+    yield f"{'why:':<14}{format_cell(job.why)}"
     if job.error is not None:
-        yield f"{'error:':<14}{job.error.get('code')} ({job.error.get('class')}): {cell(job.error.get('message'))}"
+        code = job.error.get("code")
+        cls = job.error.get("class")
+        yield f"{'error:':<14}{code} ({cls}): {format_cell(job.error.get('message'))}"
 
 
-def _attempts(attempts: list[AttemptRow]) -> Iterable[str]:
+def _attempt_lines(attempts: Sequence[AttemptRow]) -> Iterable[str]:
     yield from ("", f"ATTEMPTS ({len(attempts)})")
     if not attempts:
-        yield "  none has ended yet"
+        yield "  no attempt has ended yet"
     for row in attempts:
-        ran = duration((row.ended_at - row.started_at) / SECOND)
-        yield f"  #{row.attempt}  {moment(row.started_at)}  ran {ran}  {row.ended}  {row.code or ''}".rstrip()
-        yield f"      {cell(row.reason)}"
         record = attempt_record(row)
+        ran = format_duration((row.ended_at - row.started_at) / SECOND)
+        started = format_time(row.started_at)
+        yield f"  #{row.attempt}  {started}  ran {ran}  {row.ended}  {row.code or ''}".rstrip()
+        yield f"      {format_cell(row.reason)}"
         if row.code:
-            yield f"      class {row.cls}, rule {row.rule}: {cell(row.public)}"
-        yield from _half("evidence", record["evidence"])
-        yield from _half(
-            "private",
-            {part: value for part, value in record["private"].items() if part != stored.FACTS},
-        )
+            yield f"      class {row.cls}, rule {row.rule}: {format_cell(row.public)}"
+        yield from _detail_lines("evidence", record["evidence"])
+        private = {name: value for name, value in record["private"].items() if name != FACTS_KEY}
+        yield from _detail_lines("private", private)
 
 
-def _half(name: str, parts: Mapping[str, Any]) -> Iterable[str]:
-    for part, value in parts.items():
-        text = lines(value if isinstance(value, str) else as_json(value)).rstrip()
-        first, *rest = text.split("\n") or [""]
-        yield f"      {name} {part}: {first}"
+def _detail_lines(label: str, details: Mapping[str, Any]) -> Iterable[str]:
+    for name, value in details.items():
+        text = value if isinstance(value, str) else to_json(value)
+        first, *rest = format_text(text).rstrip().split("\n")
+        yield f"      {label} {name}: {first}"
         yield from (f"          {line}" for line in rest)
 
 
-def _events(events: list[Event]) -> Iterable[str]:
+def _event_lines(events: Sequence[Event]) -> Iterable[str]:
     yield from ("", f"EVENTS ({len(events)})")
     for event in events:
-        yield f"  {event_line(event)}"
+        yield f"  {format_event(event)}"
 
 
-def event_line(event: Event, whom: str = "") -> str:
-    by = f" by {cell(event.actor)}" if event.actor else ""
+def format_event(event: Event, subject: str = "") -> str:
+    """Format an event on one line: time, subject, type, attempt, actor, data."""
     attempt = f" #{event.attempt}" if event.attempt else ""
-    return (
-        f"{moment(event.at)}  {whom}{event.type}{attempt}{by}  {cell(_news(event.data))}".rstrip()
-    )
+    actor = f" by {format_cell(event.actor)}" if event.actor else ""
+    data = format_cell(_format_event_data(event.data))
+    return f"{format_time(event.at)}  {subject}{event.type}{attempt}{actor}  {data}".rstrip()
 
 
-def _news(data: Mapping[str, Any]) -> str:
-    return " ".join(
-        f"{name}={_format_value(name, value)}"
-        for name, value in data.items()
-        if value not in (None, "", {}, [])
-    )
+def _format_event_data(data: Mapping[str, Any]) -> str:
+    present = {name: value for name, value in data.items() if value not in (None, "", {}, [])}
+    return " ".join(f"{name}={_format_value(name, value)}" for name, value in present.items())
 
 
 def _format_value(name: str, value: Any) -> Any:
-    return moment(value) if name.endswith("_at") and isinstance(value, int) else value
+    is_time = name.endswith("_at") and isinstance(value, int)
+    return format_time(value) if is_time else value
 
 
-# `mulligan jobs watch`: one job until it ends, or the counts of a filter. On a terminal it is drawn in place.
+# --- mulligan jobs explain ---
 
-JOB_EVERY = 0.2  # seconds
-COUNTS_EVERY = 0.5
-Counts = dict[str, CappedCount]
-Draw = Callable[
-    [Any, str, str], None
-]  # what a terminal shows, the same in words, and what of it is news
+INDENT = "  "
 
 
-# -- one job ----------------------------------------------------------------------------------------
-def watch_job(given: str, timeout: float | None, database: str | None, output: str | None) -> int:
-    with open_services(database) as at, drawing() as draw:
-        job = _follow(at, at.jobs.resolve(given), timeout, draw)
-    if output in {"json", "jsonl"}:
-        click.echo(as_json(job_record(job), 2 if output == "json" else None))
+class NextCommand(NamedTuple):
+    """A command to type next, and what it does."""
+
+    command: str
+    effect: str
+
+
+def show_explanation(
+    id_or_prefix: str, database: str | None, output: str | None, *, private: bool = False
+) -> None:
+    """Print a job's story, its policy and limits, and the commands that make sense now."""
+    with open_services(database) as services:
+        job_id = services.jobs.resolve(id_or_prefix)
+        explanation = services.jobs.explain(job_id, private=private)
+        queue_paused = _is_queue_paused(services, explanation.job)
+    commands = list(_next_commands(explanation, database, queue_paused=queue_paused))
+    if is_json(output):
+        print_json(_explanation_record(explanation, commands, private=private), output)
+        return
+    click.echo(format_text(explanation.text).rstrip())
+    for line in (*_fact_lines(explanation), *_command_lines(commands)):
+        click.echo(line)
+
+
+def _is_queue_paused(services: CommandServices, job: Job) -> bool:
+    if job.phase != "held":
+        return False
+    with services.store.read() as tx:
+        return any(gate.scope == "queue" and gate.key == job.queue for gate in tx.list_gates())
+
+
+def _explanation_record(
+    explanation: Explanation, commands: Sequence[NextCommand], *, private: bool
+) -> dict[str, Any]:
+    attempts = [attempt_record(attempt) for attempt in explanation.attempts]
+    if not private:
+        for attempt in attempts:
+            del attempt["private"]
+    return {
+        "job": job_record(explanation.job),
+        "why": explanation.job.why,
+        "now": explanation.now,
+        "story": [{"at": item.at.isoformat(), "text": item.text} for item in explanation.story],
+        "text": explanation.text,
+        "facts": [fact._asdict() for fact in explanation.facts],
+        "attempts": attempts,
+        "choices": explanation.choices,
+        "next": [command for command, _ in commands],
+    }
+
+
+def _fact_lines(explanation: Explanation) -> Iterator[str]:
+    job = explanation.job
+    facts = [Fact("queue", f"{job.queue}, priority {job.priority}"), *explanation.facts]
+    if job.deadline_at is not None:
+        facts.append(Fact("deadline", f"{job.deadline_at:%Y-%m-%d %H:%M:%S} UTC", "job"))
+    if job.uses:
+        facts.append(Fact("uses", ", ".join(job.uses), "kind"))
+    width = max(len(fact.name) for fact in facts) + 2
+    yield from ("", "Policy and limits")
+    for fact in facts:
+        origin = f"  ({fact.origin})" if fact.origin else ""
+        yield f"{INDENT}{fact.name:<{width}}{format_cell(fact.value)}{origin}"
+
+
+def _command_lines(commands: Sequence[NextCommand]) -> Iterator[str]:
+    width = max(len(command) for command, _ in commands) + 2
+    yield from ("", "What to type next")
+    for command, effect in commands:
+        yield f"{INDENT}{command:<{width}}# {effect}"
+
+
+def _next_commands(
+    explanation: Explanation, database: str | None, *, queue_paused: bool
+) -> Iterator[NextCommand]:
+    def command(*arguments: str) -> str:
+        return command_line(*arguments, database=database)
+
+    job = explanation.job
+    if job.phase == "no_worker":
+        yield NextCommand(command("worker", "APP"), "start a worker with an app that has this kind")
+    if queue_paused:
+        yield NextCommand(command("queues", "resume", job.queue), "resume the whole queue")
+    if job.state in {State.QUEUED, State.RUNNING}:
+        yield NextCommand(command("jobs", "watch", job.id), "follow it until it ends")
+    for verb in explanation.moves:
+        for arguments, effect in _manual_moves(explanation, verb):
+            yield NextCommand(command("jobs", *arguments), effect)
+    yield NextCommand(command("jobs", "show", job.id), "show everything, with traces")
+
+
+def _manual_moves(explanation: Explanation, verb: Verb) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the arguments of `mulligan jobs` that make this move, and what it does."""
+    job_id = explanation.job.id
+    match verb:
+        case Verb.RELEASE if explanation.choices:
+            for choice in explanation.choices:
+                yield ("release", job_id, "--choice", choice), "release it with this choice"
+        case Verb.RELEASE:
+            yield ("release", job_id), "release it"
+        case Verb.RETRY_BY_HAND:
+            yield ("retry", job_id), "run it again with counters reset"
+        case Verb.CANCEL:
+            yield ("cancel", job_id), "cancel it"
+        case Verb.DISCARD:
+            yield ("discard", job_id, "--reason", "WHY"), "give it up for good"
+
+
+# --- mulligan jobs watch: live display ---
+
+
+class Frame(NamedTuple):
+    """The current state of something that is watched."""
+
+    text: str  # one line, for pipes and logs
+    draw: Callable[[], Any]  # returns the rich renderable for a terminal
+    key: str  # the line is printed again when this changes
+
+
+ShowFrame = Callable[[Frame], None]
+
+
+@contextmanager
+def live_display() -> Iterator[ShowFrame]:
+    """Redraw frames in place on a terminal. Elsewhere print a line whenever the key changes."""
+    if not sys.stderr.isatty():
+        yield _print_changes()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False)
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        yield lambda frame: live.update(frame.draw())
+
+
+def _print_changes() -> ShowFrame:
+    last_key = ""
+
+    def show(frame: Frame) -> None:
+        nonlocal last_key
+        if frame.key != last_key:
+            last_key = frame.key
+            print_notice(frame.text)
+
+    return show
+
+
+# --- mulligan jobs watch ID ---
+
+JOB_INTERVAL = 0.2  # seconds
+
+
+def watch_job(
+    id_or_prefix: str, timeout: float | None, database: str | None, output: str | None
+) -> int:
+    """Follow one job until it ends or is parked. Return 0 if it succeeded."""
+    with open_services(database) as services, live_display() as show:
+        job = _follow_job(services, services.jobs.resolve(id_or_prefix), timeout, show)
+    if is_json(output):
+        print_json(job_record(job), output)
     else:
-        click.echo(f"{job.id}\t{job.state}\t{job.phase}")
-    say(cell(job.why))
-    if job.state is not State.SUCCEEDED:
-        say(f"more: {typed('jobs', 'explain', job.id, database=database)}")
-    return 0 if job.state is State.SUCCEEDED else FAILED
+        print_tsv((job.id, job.state.value, job.phase))
+    print_notice(format_cell(job.why))
+    if job.state is State.SUCCEEDED:
+        return 0
+    print_notice(f"Details: {command_line('jobs', 'explain', job.id, database=database)}")
+    return EXIT_NOT_SUCCEEDED
 
 
-def _follow(at: CommandServices, job_id: str, timeout: float | None, draw: Draw) -> Job:
-    deadline = None if timeout is None else time.monotonic() + timeout
+def _follow_job(
+    services: CommandServices, job_id: str, timeout: float | None, show: ShowFrame
+) -> Job:
+    deadline = deadline_after(timeout)
     while True:
-        job = patiently(lambda: at.jobs.get(job_id), deadline)
+        job = wait_for_database(lambda: services.jobs.get(job_id), deadline)
         if job.state in TERMINAL or job.state is State.PARKED:
             return job
-        words, news = _where(job), f"{job.phase} {job.attempt} {job.progress}"
-        draw(lambda job=job, words=words: _job_picture(job, words), words, news)
-        if deadline is not None and time.monotonic() >= deadline:
-            raise WaitTimeout(f"job {job_id} is still {job.state} after {timeout:g} s; it goes on")
-        time.sleep(JOB_EVERY)
+        show(_job_frame(job))
+        if is_past(deadline):
+            message = f"job {job_id} is still {job.state} after {timeout:g} s; it continues"
+            raise WaitTimeout(message)
+        time.sleep(JOB_INTERVAL)
 
 
-def _where(job: Job) -> str:
-    share = "" if job.progress is None else f" {job.progress:.0%}"
-    return f"{job.phase}{share}: {cell(job.why)}"
+def _job_frame(job: Job) -> Frame:
+    progress = "" if job.progress is None else f" {job.progress:.0%}"
+    text = f"{job.phase}{progress}: {format_cell(job.why)}"
+    key = f"{job.phase} {job.attempt} {job.progress}"
+    return Frame(text, lambda: _draw_job(job, text), key)
 
 
-def _job_picture(job: Job, words: str) -> Any:
+def _draw_job(job: Job, text: str) -> Any:
     from rich.columns import Columns
     from rich.progress_bar import ProgressBar
     from rich.spinner import Spinner
     from rich.text import Text
 
-    told = Text.assemble((f"{job.kind} ", "bold"), (words, style(job.phase)))
+    label = Text.assemble((f"{job.kind} ", "bold"), (text, style_of(job.phase)))
     if job.progress is None:
-        return Spinner("dots", text=told)
-    return Columns([ProgressBar(total=1.0, completed=job.progress, width=24), told])
+        return Spinner("dots", text=label)
+    return Columns([ProgressBar(total=1.0, completed=job.progress, width=24), label])
 
 
-# -- a filter ---------------------------------------------------------------------------------------
+# --- mulligan jobs watch FILTER ---
+
+COUNTS_INTERVAL = 0.5  # seconds
+Counts = dict[str, CappedCount]  # by state
+
+
 def watch_filter(
-    words: tuple[str, ...],
+    terms: tuple[str, ...],
     timeout: float | None,
     database: str | None,
     output: str | None,
     *,
     follow: bool,
 ) -> int:
-    where = parse_filter(one_filter(words))
-    deadline = None if timeout is None else time.monotonic() + timeout
-    with open_services(database) as at, drawing() as draw:
+    """Follow the counts of a filter until no job waits or runs. Return 0 if all succeeded."""
+    where = parse_filter(join_filter(terms))
+    deadline = deadline_after(timeout)
+    with open_services(database) as services, live_display() as show:
         while True:
-            counts = patiently(lambda: _counts(at, where), deadline)
-            draw(
-                lambda counts=counts: _counts_picture(counts),
-                _format_counts(counts),
-                _format_counts(counts),
-            )
-            over = not follow and not any(
-                counts[state] or counts[state].partial for state in ("queued", "running")
-            )
-            if over or (deadline is not None and time.monotonic() >= deadline):
+            counts = wait_for_database(lambda: _count_states(services, where), deadline)
+            show(_counts_frame(counts))
+            finished = not follow and not _has_unfinished(counts)
+            if finished or is_past(deadline):
                 break
-            time.sleep(COUNTS_EVERY)
+            time.sleep(COUNTS_INTERVAL)
     _print_counts(counts, output)
-    if not over and not follow:
-        unsure = (
-            "perhaps more than " if counts["queued"].partial or counts["running"].partial else ""
-        )
-        raise WaitTimeout(
-            f"{unsure}{counts['queued'] + counts['running']} still wait or run after {timeout:g} s; they go on"
-        )
-    return FAILED if counts["dead"] or counts["parked"] or counts["cancelled"] else 0
+    if not finished and not follow:
+        raise WaitTimeout(_unfinished_message(counts, timeout))
+    failed = counts["dead"] or counts["parked"] or counts["cancelled"]
+    return EXIT_NOT_SUCCEEDED if failed else 0
 
 
-def _counts(at: CommandServices, where: Filter) -> Counts:
-    """Per state, each stopping at 10,000, or with 50,000 jobs looked at."""
+def _has_unfinished(counts: Counts) -> bool:
+    return any(counts[state] or counts[state].partial for state in ("queued", "running"))
+
+
+def _unfinished_message(counts: Counts, timeout: float | None) -> str:
+    is_partial = counts["queued"].partial or counts["running"].partial
+    at_least = "at least " if is_partial else ""
+    unfinished = counts["queued"] + counts["running"]
+    return f"{at_least}{unfinished} still wait or run after {timeout:g} s; they continue"
+
+
+def _count_states(services: CommandServices, where: Filter) -> Counts:
+    """Count per state. Each count stops at 10,000, or after reading 50,000 jobs."""
     states = where.get("state", tuple(State))
     wanted = (states,) if isinstance(states, str) else states
-    with at.store.read() as unit:
-        meant = resolved(unit, where)
-        return {
-            state.value: counted(
-                unit.skim_count({**meant, "state": state.value}, COUNT_MOST), COUNT_MOST
-            )
-            if state.value in wanted
-            else CappedCount(0)
-            for state in State
-        }
+    counts = {state.value: CappedCount(0) for state in State}
+    with services.store.read() as tx:
+        resolved = resolve_filter(tx, where)
+        for state in counts:
+            if state in wanted:
+                found = tx.count_jobs_bounded({**resolved, "state": state}, DEFAULT_COUNT_CAP)
+                counts[state] = build_count(found, DEFAULT_COUNT_CAP)
+    return counts
 
 
-def _format_counts(counts: Counts) -> str:
-    return (
-        ", ".join(f"{_number(count)} {state}" for state, count in counts.items() if count)
-        or "no job matches"
-    )
+def _counts_frame(counts: Counts) -> Frame:
+    parts = [f"{_format_count(count)} {state}" for state, count in counts.items() if count]
+    text = ", ".join(parts) or "no job matches"
+    return Frame(text, lambda: _draw_counts(counts), text)
 
 
-def _number(count: CappedCount) -> str:
+def _format_count(count: CappedCount) -> str:
     return f"{count:,}+" if count.capped or count.partial else f"{count:,}"
 
 
-def _counts_picture(counts: Counts) -> Any:
+def _draw_counts(counts: Counts) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
-    for state in counts:
+    cells = []
+    for state, count in counts.items():
         table.add_column(state.upper(), justify="right", min_width=9)
-    table.add_row(
-        *(
-            Text(_number(count), style=style(state) if count else "dim")
-            for state, count in counts.items()
-        )
-    )
+        cells.append(Text(_format_count(count), style=style_of(state) if count else "dim"))
+    table.add_row(*cells)
     return table
 
 
 def _print_counts(counts: Counts, output: str | None) -> None:
-    if output in {"json", "jsonl"}:
-        unsure = {
-            "stops_at": COUNT_MOST,
+    if is_json(output):
+        limits = {
+            "stops_at": DEFAULT_COUNT_CAP,
             "capped": [state for state, count in counts.items() if count.capped],
             "partial": [state for state, count in counts.items() if count.partial],
         }
-        click.echo(as_json({**counts, **unsure}, 2 if output == "json" else None))
-    elif chosen(output) == "table":
-        show_rows(
-            [{state: _number(count) for state, count in counts.items()}], list(counts), "table"
-        )
+        print_json({**counts, **limits}, output)
+        return
+    if output_format(output) == "table":
+        row = {state: _format_count(count) for state, count in counts.items()}
+        print_rows([row], list(counts), "table")
     else:
         for state, count in counts.items():
-            click.echo(f"{state}\t{count}")
-    if output not in {"json", "jsonl"} and any(count.partial for count in counts.values()):
-        say(
-            "at most 50,000 jobs were looked at for each state: there may be more; narrow the filter"
+            print_tsv((state, str(count)))
+    if any(count.partial for count in counts.values()):
+        print_notice(
+            f"Incomplete: read at most {EXAMINED_LIMIT:,} jobs for each state. Narrow the filter."
         )
-
-
-# -- drawing ----------------------------------------------------------------------------------------
-@contextmanager
-def drawing() -> Iterator[Draw]:
-    """In place where a person looks on; elsewhere a line whenever the words change."""
-    if not sys.stderr.isatty():
-        yield _line_by_line()
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(
-        console=Console(stderr=True, highlight=False), refresh_per_second=8, transient=True
-    ) as live:
-        yield lambda picture, _, __: live.update(picture())
-
-
-def _line_by_line() -> Draw:
-    last = ""
-
-    def draw(_: Any, words: str, news: str) -> None:
-        nonlocal last
-        if news != last:
-            last = news
-            say(words)
-
-    return draw

@@ -1,33 +1,44 @@
-"""What `mulligan insight` prints: charts for people, lines for pipes, JSON for programs."""
+"""`mulligan alerts …`, `mulligan insight`, `mulligan metrics`: find out what goes wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from mulligan.alerts.service import AlertRule, Alerts, AlertStatus
-from mulligan.cli import Family
-from mulligan.cli import gates as setting
+from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
-from mulligan.cli.completion import kinds, queues
-from mulligan.cli.database import actor, existing, settings_with, typed
-from mulligan.cli.output import as_json, bar, cell, chosen, show_rows, spark
-from mulligan.core.format import duration, ordinal
+from mulligan.cli.completion import complete_kinds, complete_queues
+from mulligan.cli.database import cli_actor, command_line, load_settings, open_existing
+from mulligan.cli.output import (
+    draw_bar,
+    draw_sparkline,
+    format_cell,
+    is_json,
+    json_value,
+    output_format,
+    print_json,
+    print_record,
+    print_rows,
+    print_tsv,
+    time_left,
+    time_since,
+)
+from mulligan.core.format import format_duration, format_ordinal
 from mulligan.core.statistics import Share
-from mulligan.insight.rules import Cell, Numbers, percent
-from mulligan.insight.service import Insight, insight
-from mulligan.jobs.sentences import MEANS
+from mulligan.insight.rules import Numbers, RetryCell, format_percent
+from mulligan.insight.service import Insight, load_insight
+from mulligan.jobs.sentences import CLASS_MEANINGS
 
-# `mulligan alerts …`: what is worth attention now, by which rules, and silence for a while.
+# --- mulligan alerts ---
 
-COLUMNS = ("state", "rule", "key", "severity", "since", "action", "summary")
-RULES = (
+ALERT_COLUMNS = ("state", "rule", "key", "severity", "since", "action", "summary")
+RULE_COLUMNS = (
     "name",
     "measure",
     "above",
@@ -41,404 +52,428 @@ RULES = (
 )
 
 
-@click.group(cls=Family)
+@click.group(cls=CommandGroup)
 def alerts() -> None:
-    """What is worth attention now; by which rules; silence one for a while."""
+    """List active alerts and alert rules; silence a rule."""
 
 
 @contextmanager
-def _alerts(database: str | None) -> Iterator[Alerts]:
-    settings = settings_with(database)
-    with existing(settings) as store:
-        yield Alerts(lambda: store, lambda: settings.alerts, actor=actor())
+def _open_alerts(database: str | None) -> Iterator[Alerts]:
+    settings = load_settings(database)
+    with open_existing(settings) as store:
+        yield Alerts(lambda: store, lambda: settings.alerts, actor=cli_actor())
 
 
 @alerts.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("--all", "include_resolved", is_flag=True, help="Include resolved alerts.")
 @shared.database
 @shared.output
-def list_(everything: bool, database: str | None, output: str | None) -> None:  # noqa: FBT001 - click's way
-    """What fires, and what is about to."""
-    with _alerts(database) as api:
-        found = api.list(all=everything)
-    show_rows(
-        [_record(one, output) for one in found],
-        COLUMNS,
-        output,
-        empty="nothing fires",
-        short="summary",
-    )
+def list_alerts(database: str | None, output: str | None, *, include_resolved: bool) -> None:
+    """List alerts that fire or are pending."""
+    with _open_alerts(database) as service:
+        found = service.list(all=include_resolved)
+    records = [_alert_record(alert, output) for alert in found]
+    print_rows(records, ALERT_COLUMNS, output, empty="No active alerts.", truncate="summary")
 
 
-@alerts.command()
+@alerts.command("rules")
 @shared.database
 @shared.output
-def rules(database: str | None, output: str | None) -> None:
-    """Every rule as it holds, with its thresholds."""
-    with _alerts(database) as api:
-        found = api.rules()
-    show_rows([_rule(one, output) for one in found], RULES, output, empty="there are no rules")
+def list_rules(database: str | None, output: str | None) -> None:
+    """List alert rules with their effective thresholds."""
+    with _open_alerts(database) as service:
+        found = service.rules()
+    records = [_rule_record(rule, output) for rule in found]
+    print_rows(records, RULE_COLUMNS, output, empty="No alert rules.")
 
 
-@alerts.command()
+@alerts.command("silence")
 @click.argument("name")
 @click.option(
-    "--until", type=shared.When(), help="A length (2h) or a moment; default: 1h.", default=3600.0
+    "--until",
+    type=shared.TimeParam(),
+    help="A duration (2h) or a time. Default: 1h.",
+    default=3600.0,
 )
 @click.option("--off", is_flag=True, help="End a silence.")
-@setting.reason
+@shared.reason_option
 @shared.database
 @shared.output
 def silence(
     name: str,
     until: Any,
-    off: bool,  # noqa: FBT001 - click's way
     reason: str,
     database: str | None,
     output: str | None,
+    *,
+    off: bool,
 ) -> None:
-    """Neither tell of it nor act on it for a while."""
-    with _alerts(database) as api:
-        rule = (
-            api.unsilence(name, reason=reason) if off else api.silence(name, until, reason=reason)
-        )
-    setting.print_record(_rule(rule, output), RULES, output)
+    """Silence a rule: no notifications and no actions for a while."""
+    with _open_alerts(database) as service:
+        if off:
+            rule = service.unsilence(name, reason=reason)
+        else:
+            rule = service.silence(name, until, reason=reason)
+    print_record(_rule_record(rule, output), RULE_COLUMNS, output)
 
 
-def _record(one: AlertStatus, output: str | None) -> dict[str, Any]:
-    if chosen(output) in {"json", "jsonl"}:
-        return {name: setting.to_plain(value) for name, value in asdict(one).items()}
-    quiet = one.silenced_until is not None
-    done = f"{one.action} to {one.limit}" if one.limit is not None else one.action
+def _alert_record(alert: AlertStatus, output: str | None) -> dict[str, Any]:
+    if is_json(output):
+        return {name: json_value(value) for name, value in asdict(alert).items()}
+    silenced = " (silenced)" if alert.silenced_until is not None else ""
+    limit = "" if alert.limit is None else f" to {alert.limit}"
     return {
-        "state": f"{one.state} (silenced)" if quiet else one.state,
-        "rule": one.rule,
-        "key": one.key,
-        "severity": one.severity,
-        "since": f"{setting.time_since(one.since)} ago",
-        "action": done,
-        "summary": one.summary,
+        "state": f"{alert.state}{silenced}",
+        "rule": alert.rule,
+        "key": alert.key,
+        "severity": alert.severity,
+        "since": f"{time_since(alert.since)} ago",
+        "action": f"{alert.action}{limit}",
+        "summary": alert.summary,
     }
 
 
-def _rule(one: AlertRule, output: str | None) -> dict[str, Any]:
-    if chosen(output) in {"json", "jsonl"}:
-        return {name: setting.to_plain(value) for name, value in asdict(one).items()}
-    windows = (
-        f"{one.window:g}" if one.and_window is None else f"{one.window:g} and {one.and_window:g}"
-    )
-    status = "on" if one.enabled else "off"
-    if one.silenced_until is not None:
-        status = f"silent for {setting.time_left(one.silenced_until)}"
+def _rule_record(rule: AlertRule, output: str | None) -> dict[str, Any]:
+    if is_json(output):
+        return {name: json_value(value) for name, value in asdict(rule).items()}
+    second_window = "" if rule.and_window is None else f" and {rule.and_window:g}"
     return {
-        "name": one.name,
-        "measure": one.measure,
-        "above": f"{one.above:g}",
-        "clear": f"{one.clear:g}",
-        "window": windows,
-        "least": f"{one.least:g}",
-        "for": f"{one.holds_for:g}",
-        "severity": one.severity,
-        "action": one.action,
-        "status": status,
+        "name": rule.name,
+        "measure": rule.measure,
+        "above": f"{rule.above:g}",
+        "clear": f"{rule.clear:g}",
+        "window": f"{rule.window:g}{second_window}",
+        "least": f"{rule.least:g}",
+        "for": f"{rule.holds_for:g}",
+        "severity": rule.severity,
+        "action": rule.action,
+        "status": _rule_status(rule),
     }
 
 
-# What `mulligan insight` prints: charts for people, lines for pipes, JSON for programs.
+def _rule_status(rule: AlertRule) -> str:
+    if rule.silenced_until is not None:
+        return f"silent for {time_left(rule.silenced_until)}"
+    return "on" if rule.enabled else "off"
 
-SHOWN = 12  # lines of a part; JSON has all
 
-Named = tuple[str, Share, str]
+# --- mulligan insight ---
+
+MAX_LINES = 12  # of a section; JSON has all
+MAX_DAYS = 60
 
 
-def show_insight(
+@click.command("insight")
+@click.option(
+    "--since",
+    type=shared.DurationParam(),
+    default="7d",
+    show_default=True,
+    help="Jobs enqueued within this time: 2h, 7d.",
+)
+@click.option("--kind", help="Only this kind.", shell_complete=complete_kinds)
+@click.option("--queue", help="Only this queue.", shell_complete=complete_queues)
+@shared.database
+@shared.output
+def insight(
     since: float, kind: str | None, queue: str | None, database: str | None, output: str | None
 ) -> None:
-    settings = settings_with(database)
-    with existing(settings) as store:
-        found = insight(store, settings, since, kind, queue)
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        click.echo(as_json(record(found), 2 if form == "json" else None))
-        return
-    lines = _rows(found) if form == "tsv" else _page(found, database)
-    for line in lines:
-        click.echo(line)
+    """Report how well retries work, what failures cost, and what to change.
+
+    Reads at most the 100,000 newest jobs, and says so if there are more.
+    """
+    settings = load_settings(database)
+    with open_existing(settings) as store:
+        found = load_insight(store, settings, since, kind, queue)
+    if is_json(output):
+        print_json(insight_record(found), output)
+    elif output_format(output) == "tsv":
+        _print_tsv_rows(found)
+    else:
+        for line in _report_lines(found, database):
+            click.echo(line)
 
 
-# -- for programs -----------------------------------------------------------------------------------
-def record(found: Insight) -> dict[str, Any]:
-    """Everything, with every share's value beside its counts."""
+# --- mulligan insight: JSON ---
+
+
+def insight_record(found: Insight) -> dict[str, Any]:
+    """Return everything. Every share has its value next to its counts."""
+    numbers = found.numbers
+    names = numbers.__dataclass_fields__
     return {
         "kind": found.kind,
         "queue": found.queue,
         "partial": found.partial,
         "notes": found.notes,
-        "numbers": {name: _plain(value) for name, value in _fields(found.numbers)},
-        "advice": [one._asdict() for one in found.advice],
-        "lately": [_plain(one) for one in found.lately],
+        "numbers": {name: _json_tree(getattr(numbers, name)) for name in names},
+        "advice": [advice._asdict() for advice in found.advice],
+        "lately": [_json_tree(rates) for rates in found.lately],
     }
 
 
-def _fields(numbers: Numbers) -> Iterator[tuple[str, Any]]:
-    return ((name, getattr(numbers, name)) for name in numbers.__dataclass_fields__)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
+def _json_tree(value: Any) -> Any:
+    """Convert nested rows to JSON objects."""
     if isinstance(value, Share):
         return {**value._asdict(), "value": value.value}
     if hasattr(value, "_asdict"):
-        return {name: _plain(part) for name, part in value._asdict().items()}
-    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
+        return {name: _json_tree(part) for name, part in value._asdict().items()}
+    if isinstance(value, tuple | list):
+        return [_json_tree(part) for part in value]
+    return json_value(value)
 
 
-# -- for pipes --------------------------------------------------------------------------------------
-def _rows(found: Insight) -> Iterator[str]:
-    """section, name, value, low, high, part, whole."""
+# --- mulligan insight: TSV ---
+
+
+def _print_tsv_rows(found: Insight) -> None:
+    """Print rows of: section, name, value, low, high, part, whole."""
     numbers = found.numbers
-    for name, share, _ in _shares(numbers):
-        yield _tsv("rate", name, share)
-    for late in found.lately:
-        yield _tsv("lately", f"{late.minutes} min failed", late.failed)
-        yield _tsv("lately", f"{late.minutes} min retries", late.retries)
-    for one in numbers.cells:
-        yield _tsv("attempt", f"{one.cls} {one.code} {one.dependency} {one.attempt}", one.success)
+    for rate in _named_rates(numbers):
+        _print_share("rate", rate.name, rate.share)
+    for recent in found.lately:
+        _print_share("lately", f"{recent.minutes} min failed", recent.failed)
+        _print_share("lately", f"{recent.minutes} min retries", recent.retries)
+    for cell in numbers.cells:
+        name = f"{cell.cls} {cell.code} {cell.dependency} {cell.attempt}"
+        _print_share("attempt", name, cell.success)
     for waste in numbers.wasted:
-        yield "\t".join(
-            (
-                "wasted",
-                cell(waste.cls),
-                str(waste.failures),
-                f"{waste.seconds:g}",
-                f"{waste.cost:g}",
-            )
-        )
+        amounts = (str(waste.failures), f"{waste.seconds:g}", f"{waste.cost:g}")
+        print_tsv(("wasted", waste.cls, *amounts))
     for advice in found.advice:
-        yield f"advice\t{cell(advice.text)}"
+        print_tsv(("advice", advice.text))
     for note in found.notes:
-        yield f"note\t{cell(note)}"
+        print_tsv(("note", note))
 
 
-def _tsv(section: str, name: str, share: Share) -> str:
+def _print_share(section: str, name: str, share: Share) -> None:
     value = "" if share.value is None else f"{share.value:.4f}"
     bounds = (f"{share.low:.4f}", f"{share.high:.4f}")
-    return "\t".join((section, cell(name), value, *bounds, str(share.part), str(share.whole)))
+    print_tsv((section, name, value, *bounds, str(share.part), str(share.whole)))
 
 
-# -- for people -------------------------------------------------------------------------------------
-def _page(found: Insight, database: str | None) -> Iterator[str]:
+# --- mulligan insight: report for people ---
+
+
+def _report_lines(found: Insight, database: str | None) -> Iterator[str]:
     numbers = found.numbers
-    of = "".join(
-        f", {what} {name}" for what, name in (("kind", found.kind), ("queue", found.queue)) if name
+    kind = f", kind {found.kind}" if found.kind else ""
+    queue = f", queue {found.queue}" if found.queue else ""
+    since = f"{numbers.since:%Y-%m-%d %H:%M} UTC"
+    yield (
+        f"{numbers.jobs:,} jobs enqueued since {since}{kind}{queue}; "
+        f"{numbers.attempts:,} attempts ended"
     )
-    yield f"{numbers.jobs:,} jobs enqueued since {_minute(numbers.since)}{of}; {numbers.attempts:,} attempts ended"
-    yield from _lately(found)
+    yield from _recent_lines(found)
     if numbers.jobs == 0:
-        yield from _empty(found, database)
+        yield from _no_jobs_lines(found, database)
         return
-    yield from _days(numbers)
-    yield from _rates(numbers)
-    yield from _by_attempt(numbers)
-    yield from _next(numbers)
-    yield from _costs(numbers)
-    yield from _advice(found)
+    yield from _day_lines(numbers)
+    yield from _rate_lines(numbers)
+    yield from _delay_lines(numbers)
+    yield from _success_by_attempt_lines(numbers)
+    yield from _next_chance_lines(numbers)
+    yield from _cost_lines(numbers)
+    yield from _advice_lines(found)
     if found.notes:
-        yield from ("", "Keep in mind", *(f"  {note}" for note in found.notes))
+        yield from ("", "Notes", *(f"  {note}" for note in found.notes))
 
 
-def _empty(found: Insight, database: str | None) -> Iterator[str]:
-    yield "Nothing to look back on. What to do:"
+def _no_jobs_lines(found: Insight, database: str | None) -> Iterator[str]:
+    yield "No jobs in this time. What to try:"
     if found.kind or found.queue:
-        yield f"  {typed('insight', database=database)}  # all kinds and queues"
-    yield f"  {typed('insight', '--since', '30d', database=database)}  # a longer time, as far as jobs are kept"
-    yield f"  {typed('jobs', 'list', database=database)}  # is anything there at all?"
-    yield "  mulligan demo  # jobs that succeed, fail and recover, to look at"
+        yield f"  {command_line('insight', database=database)}  # all kinds and queues"
+    longer = command_line("insight", "--since", "30d", database=database)
+    yield f"  {longer}  # a longer time, as far as jobs are retained"
+    yield f"  {command_line('jobs', 'list', database=database)}  # are there any jobs?"
+    yield "  mulligan demo  # sample jobs that succeed, fail and recover"
 
 
-def _lately(found: Insight) -> Iterator[str]:
-    """Nothing, where no worker has counted anything."""
-    told = [one for one in found.lately if one.failed.whole]
-    if told:
-        yield from ("", "Lately")
-    for one in told:
-        failed, again = percent(one.failed.value), percent(one.retries.value)
-        span = "5 minutes" if one.minutes == 5 else "hour"
-        yield f"  last {span:<10} {_sure(one.failed)} of attempts failed ({failed}); {again} were retries"
+def _recent_lines(found: Insight) -> Iterator[str]:
+    """Yield the last 5 minutes and the last hour, if workers have counted any attempts."""
+    counted = [rates for rates in found.lately if rates.failed.whole]
+    if counted:
+        yield from ("", "Recently")
+    for rates in counted:
+        span = "5 minutes" if rates.minutes == 5 else "hour"
+        failed = f"{_format_share(rates.failed)} of attempts failed"
+        share = format_percent(rates.failed.value)
+        retries = format_percent(rates.retries.value)
+        yield f"  last {span:<10} {failed} ({share}); {retries} were retries"
 
 
-def _days(numbers: Numbers) -> Iterator[str]:
-    days = numbers.days[-60:]
+def _day_lines(numbers: Numbers) -> Iterator[str]:
+    days = numbers.days[-MAX_DAYS:]
     if len(days) < 2:
         return
-    died = [day.dead / max(1, day.succeeded + day.dead) if day.settled else None for day in days]
-    yield from ("", f"By day, {days[0].day:%d %b} to {days[-1].day:%d %b} (· has not ended yet)")
-    yield f"  jobs  {spark([float(day.jobs) for day in days])}  at most {max(day.jobs for day in days):,} a day"
-    worst = max((value for value in died if value is not None), default=0.0)
-    yield f"  dead  {spark(died)}  at most {percent(worst)} of those that ended"
+    jobs = [float(day.jobs) for day in days]
+    dead_shares = [
+        day.dead / max(1, day.succeeded + day.dead) if day.settled else None for day in days
+    ]
+    most_jobs = max(day.jobs for day in days)
+    worst_share = max((share for share in dead_shares if share is not None), default=0.0)
+    yield from ("", f"By day, {days[0].day:%d %b} to {days[-1].day:%d %b} (· not ended yet)")
+    yield f"  jobs  {draw_sparkline(jobs)}  at most {most_jobs:,} a day"
+    yield f"  dead  {draw_sparkline(dead_shares)}  at most {format_percent(worst_share)} of ended"
 
 
-def _shares(numbers: Numbers) -> Iterator[Named]:
-    yield "retry success", numbers.retry_success, "of jobs that were tried again"
-    yield "rescue", numbers.rescue, "of all jobs whose first attempt failed"
-    yield (
-        "permanent failure",
-        numbers.permanent_failure,
-        "of jobs that ended; bad input not counted",
-    )
-    yield "bad input", numbers.user_failure, "of jobs that ended, dead of their input"
-    yield "unknown cause", numbers.unknown, "of failures: no rule knows them"
-    yield "hopeless, at least", numbers.false_retriable.low, "of jobs tried again: later judged so"
-    yield "hopeless, at most", numbers.false_retriable.high, "of jobs tried again: never succeeded"
-    yield "by hand", numbers.false_permanent, "of jobs refused a retry (biased: repaired first)"
+class NamedRate(NamedTuple):
+    """A share of jobs, with its name and what it is a share of."""
+
+    name: str
+    share: Share
+    meaning: str
 
 
-def _rates(numbers: Numbers) -> Iterator[str]:
-    yield from ("", "Rates (and where the true one lies, 95 %)")
-    for name, share, words in _shares(numbers):
+def _named_rates(numbers: Numbers) -> list[NamedRate]:
+    false_retriable = numbers.false_retriable
+    return [
+        NamedRate("retry success", numbers.retry_success, "of retried jobs"),
+        NamedRate("rescue", numbers.rescue, "of jobs whose first attempt failed"),
+        NamedRate(
+            "permanent failure", numbers.permanent_failure, "of ended jobs, bad input not counted"
+        ),
+        NamedRate("bad input", numbers.user_failure, "of ended jobs, dead because of their input"),
+        NamedRate("unknown cause", numbers.unknown, "of failures, not matched by any rule"),
+        NamedRate(
+            "hopeless, at least", false_retriable.low, "of retried jobs, later judged permanent"
+        ),
+        NamedRate("hopeless, at most", false_retriable.high, "of retried jobs, never succeeded"),
+        NamedRate(
+            "by hand", numbers.false_permanent, "of jobs not retried (biased: repaired first)"
+        ),
+    ]
+
+
+def _rate_lines(numbers: Numbers) -> Iterator[str]:
+    yield from ("", "Rates (with the 95 % interval of the true rate)")
+    for name, share, meaning in _named_rates(numbers):
         if not share.whole:
-            yield f"  {name:<20}{'no data':<24}{words}"
+            yield f"  {name:<20}{'no data':<24}{meaning}"
             continue
-        yield f"  {name:<20}{bar(share.value, 10)} {percent(share.value):>6}  {_sure(share):<24} {words}"
-    waited = numbers.time_to_success
+        bar = draw_bar(share.value, 10)
+        value = format_percent(share.value)
+        yield f"  {name:<20}{bar} {value:>6}  {_format_share(share):<24} {meaning}"
+
+
+def _format_share(share: Share) -> str:
+    return f"{share.part} of {share.whole}, {share.low * 100:.0f}–{share.high * 100:.0f} %"
+
+
+def _delay_lines(numbers: Numbers) -> Iterator[str]:
+    """Yield how long it took until jobs that failed first succeeded."""
+    delay = numbers.time_to_success
     if numbers.failed_first:
-        yield f"  success after a first failure: half {_time(waited.p50)}, 95 % {_time(waited.p95)}"
-        if waited.rescued_p50 is not None:
-            yield f"  of those that did succeed:     half {_time(waited.rescued_p50)}, 95 % {_time(waited.rescued_p95)}"
-            yield f"  on average they took:          {duration(waited.rescued_mean or 0)}"
+        half = _format_delay(delay.p50)
+        most = _format_delay(delay.p95)
+        yield f"  success after a first failure: half {half}, 95 % {most}"
+    if numbers.failed_first and delay.rescued_p50 is not None:
+        half = _format_delay(delay.rescued_p50)
+        most = _format_delay(delay.rescued_p95)
+        yield f"  of those that succeeded:       half {half}, 95 % {most}"
+        yield f"  on average they took:          {format_duration(delay.rescued_mean or 0)}"
     if numbers.amplification is not None:
         yield f"  attempts for each job that started: {numbers.amplification:.2f}"
 
 
-def _sure(share: Share) -> str:
-    return f"{share.part} of {share.whole}, {share.low * 100:.0f}–{share.high * 100:.0f} %"
+def _format_delay(seconds: float | None) -> str:
+    return "not yet" if seconds is None else f"within {format_duration(seconds)}"
 
 
-def _time(seconds: float | None) -> str:
-    return "never did, so far" if seconds is None else f"within {duration(seconds)}"
-
-
-def _by_attempt(numbers: Numbers) -> Iterator[str]:
+def _success_by_attempt_lines(numbers: Numbers) -> Iterator[str]:
     if not numbers.cells:
         return
-    yield from ("", "Do retries succeed? By the failure before, and the number of the attempt")
-    commonest = sorted(numbers.cells, key=lambda one: -one.success.whole)[:SHOWN]
-    for one in sorted(commonest, key=lambda one: one[:4]):
-        yield f"  {_called(one):<44.44} {ordinal(one.attempt):>5} {bar(one.success.value)} {_counts(one.success)}"
-    if len(numbers.cells) > SHOWN:
-        yield f"  and {len(numbers.cells) - SHOWN} more with fewer trials: mulligan insight -o json"
+    yield from ("", "Do retries succeed? By the previous failure and the number of the attempt")
+    most_trials_first = sorted(numbers.cells, key=lambda cell: -cell.success.whole)
+    shown = most_trials_first[:MAX_LINES]
+    for cell in sorted(shown, key=lambda cell: cell[:4]):
+        bar = draw_bar(cell.success.value)
+        attempt = format_ordinal(cell.attempt)
+        yield f"  {_format_failure(cell):<44.44} {attempt:>5} {bar} {_format_counts(cell.success)}"
+    hidden = len(numbers.cells) - len(shown)
+    if hidden:
+        yield f"  and {hidden} more with fewer trials: mulligan insight -o json"
 
 
-def _called(one: Cell) -> str:
-    return cell(f"{one.code} ({one.cls}){f' {one.dependency}' if one.dependency else ''}")
+def _format_failure(cell: RetryCell) -> str:
+    dependency = f" {cell.dependency}" if cell.dependency else ""
+    return format_cell(f"{cell.code} ({cell.cls}){dependency}")
 
 
-def _counts(share: Share) -> str:
-    return f"{percent(share.value):>6} ({share.part} of {share.whole})"
+def _format_counts(share: Share) -> str:
+    return f"{format_percent(share.value):>6} ({share.part} of {share.whole})"
 
 
-def _next(numbers: Numbers) -> Iterator[str]:
-    by_class = [one for one in numbers.chances if not one.code]
+def _next_chance_lines(numbers: Numbers) -> Iterator[str]:
+    by_class = [chance for chance in numbers.chances if not chance.code]
     if not by_class:
         return
-    yield from (
-        "",
-        "The next attempt's chance, with what was believed before and newer trials counting more",
-    )
-    for one in by_class[:SHOWN]:
-        means = MEANS.get(one.cls, "")
-        guess = one.chance
-        trials = "trial" if guess.trials == 1 else "trials"
+    yield from ("", "Estimated chance of the next attempt (newer trials count more)")
+    for row in by_class[:MAX_LINES]:
+        chance = row.chance
+        attempt = format_ordinal(row.attempt)
+        bar = draw_bar(chance.mean)
+        trials = "trial" if chance.trials == 1 else "trials"
+        interval = f"{chance.low * 100:.0f}–{chance.high * 100:.0f} %"
         yield (
-            f"  {one.cls:<14} {ordinal(one.attempt):>5} {bar(guess.mean)} {percent(guess.mean):>6} "
-            f"({guess.low * 100:.0f}–{guess.high * 100:.0f} %, {guess.trials} {trials})  {means}"
+            f"  {row.cls:<14} {attempt:>5} {bar} {format_percent(chance.mean):>6} "
+            f"({interval}, {chance.trials} {trials})  {CLASS_MEANINGS.get(row.cls, '')}"
         )
 
 
-def _costs(numbers: Numbers) -> Iterator[str]:
+def _cost_lines(numbers: Numbers) -> Iterator[str]:
     if not numbers.wasted:
         return
-    yield from ("", "What failed attempts took")
+    yield from ("", "Cost of failed attempts")
     most = max(waste.seconds for waste in numbers.wasted) or 1.0
-    for waste in numbers.wasted[:SHOWN]:
+    for waste in numbers.wasted[:MAX_LINES]:
+        bar = draw_bar(waste.seconds / most)
+        work = format_duration(round(waste.seconds, 3))
         cost = f", cost {waste.cost:g}" if waste.cost else ""
-        work = duration(round(waste.seconds, 3))
-        yield f"  {waste.cls:<14} {bar(waste.seconds / most)} {work:>8} of work in {waste.failures} failures{cost}"
+        yield f"  {waste.cls:<14} {bar} {work:>8} of work in {waste.failures} failures{cost}"
     if numbers.retry_cost:
-        per_job, per_retried = (
-            numbers.retry_cost_per_job or 0.0,
-            numbers.retry_cost_per_retried or 0.0,
+        per_job = numbers.retry_cost_per_job or 0.0
+        per_retried = numbers.retry_cost_per_retried or 0.0
+        yield (
+            f"  retries cost {numbers.retry_cost:g}: "
+            f"{per_job:.4g} for each job, {per_retried:.4g} for each retried"
         )
-        yield f"  retries cost {numbers.retry_cost:g}: {per_job:.4g} for each job, {per_retried:.4g} for each retried"
 
 
-def _advice(found: Insight) -> Iterator[str]:
+def _advice_lines(found: Insight) -> Iterator[str]:
     yield from ("", "Advice")
     if not found.advice:
-        yield "  none: nothing failed often enough to be sure of anything (20 trials at least)"
-    for number, one in enumerate(found.advice[:SHOWN], 1):
-        yield f"  {number}. {cell(one.text)}"
+        yield "  none: no failure has the 20 trials that a reliable estimate needs"
+    for number, advice in enumerate(found.advice[:MAX_LINES], 1):
+        yield f"  {number}. {format_cell(advice.text)}"
 
 
-def _minute(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M} UTC"
-
-
-# `mulligan insight`: what retries are worth, what failures cost, and what that advises.
-
-
-@click.command()
-@click.option(
-    "--since",
-    type=shared.Length(),
-    default="7d",
-    show_default=True,
-    help="Jobs enqueued within: 2h, 7d.",
-)
-@click.option("--kind", help="Only this kind.", shell_complete=kinds)
-@click.option("--queue", help="Only this queue.", shell_complete=queues)
-@shared.database
-@shared.output
-def insight_command(
-    since: float, kind: str | None, queue: str | None, database: str | None, output: str | None
-) -> None:
-    """What the jobs of the last days came to: what retries are worth, what failures cost, what that advises.
-
-    At most 100,000 jobs are looked at, the newest; it says so when there are more.
-    """
-    pass
-
-    show_insight(since, kind, queue, database, output)
-
-
-# `mulligan metrics`: the numbers as Prometheus reads them, and the files that make use of them.
+# --- mulligan metrics ---
 
 FILES = {"rules": "alerts.yml", "dashboard": "dashboard.json"}
 RUNBOOK = "runbook_url: docs/"
 
 
-@click.command()
+@click.command("metrics")
 @click.argument("what", type=click.Choice(["now", *FILES]), default="now")
-@click.option(
-    "--docs", help="Address of the documentation, put before the runbook links of the rules."
-)
+@click.option("--docs", help="Base URL of the documentation, for the runbook links of the rules.")
 @shared.database
 def metrics(what: str, docs: str | None, database: str | None) -> None:
-    """Print the metrics of this database, the alert rules for Prometheus, or the dashboard for Grafana.
+    """Print Prometheus metrics (now), Prometheus alert rules, or a Grafana dashboard.
 
     WHAT is now (the default), rules or dashboard.
     """
     if what in FILES:
-        click.echo(_file(FILES[what], docs), nl=False)
+        click.echo(_read_file(FILES[what], docs), nl=False)
         return
-    from mulligan.cli.database import existing, settings_with
-    from mulligan.observability.exporter import fresh
+    from mulligan.observability.exporter import render
 
-    with existing(settings_with(database)) as store:
-        click.echo(fresh(store), nl=False)
+    with open_existing(load_settings(database)) as store:
+        click.echo(render(store), nl=False)
 
 
-def _file(name: str, docs: str | None) -> str:
+def _read_file(name: str, docs: str | None) -> str:
     text = files("mulligan.observability").joinpath("rules", name).read_text(encoding="utf-8")
-    return text if docs is None else text.replace(RUNBOOK, f"runbook_url: {docs.rstrip('/')}/")
+    if docs is None:
+        return text
+    return text.replace(RUNBOOK, f"runbook_url: {docs.rstrip('/')}/")

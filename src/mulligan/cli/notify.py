@@ -1,4 +1,4 @@
-"""`mulligan notify …`: who is told of what, to where, and what became of each message."""
+"""`mulligan notify …`: subscriptions to events, and the deliveries of their messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Any
 
 import click
 
-from mulligan.cli import Family
+from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
-from mulligan.cli import gates as setting
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, existing, say, settings_with
-from mulligan.cli.output import chosen, show_rows
+from mulligan.cli.database import (
+    cli_actor,
+    command_line,
+    load_settings,
+    open_existing,
+    print_hint,
+    print_notice,
+)
+from mulligan.cli.output import is_json, json_value, print_record, print_rows, time_since
 from mulligan.core.job import State
 from mulligan.notifications.apprise import Apprise
 from mulligan.notifications.channels import Channel
@@ -25,230 +31,249 @@ from mulligan.notifications.subscriptions import Subscription, Subscriptions
 from mulligan.notifications.webhook import Webhook
 
 COLUMNS = ("id", "on", "form", "channel", "to", "for", "status")
-DELIVERED = ("id", "subscription", "state", "attempts", "type", "age", "summary")
+DELIVERY_COLUMNS = ("id", "subscription", "state", "attempts", "type", "age", "summary")
+NO_SUBSCRIPTIONS = (
+    "No subscriptions yet. Add one with: mulligan notify add job.died --webhook https://…"
+)
 
-owner = click.option("--owner", help="Only of this owner.")
-name = click.argument("subscription", shell_complete=complete.subscriptions)
 
-
-@click.group(cls=Family)
+@click.group(cls=CommandGroup)
 def notify() -> None:
-    """Who is told of what: list, add, switch off and on, test; and what became of each message."""
+    """Manage subscriptions and list deliveries."""
 
 
 @contextmanager
-def _subscriptions(database: str | None) -> Iterator[Subscriptions]:
-    settings = settings_with(database)
-    with existing(settings) as store:
-        yield Subscriptions(lambda: store, lambda: settings, actor=actor())
+def _open_subscriptions(database: str | None) -> Iterator[Subscriptions]:
+    settings = load_settings(database)
+    with open_existing(settings) as store:
+        yield Subscriptions(lambda: store, lambda: settings, actor=cli_actor())
+
+
+_owner_option = click.option("--owner", help="Only of this owner.")
+_subscription_argument = click.argument(
+    "subscription", shell_complete=complete.complete_subscriptions
+)
+
+
+# --- Subscriptions ---
 
 
 @notify.command("list")
-@owner
+@_owner_option
 @shared.database
 @shared.output
-def list_(owner: str | None, database: str | None, output: str | None) -> None:
-    """Every subscription, also those that the code of an app declares."""
-    with _subscriptions(database) as api:
-        found = api.list(owner=owner)
-    empty = "nobody is told of anything; mulligan notify add job.died --webhook https://…"
-    show_rows([_record(one, output) for one in found], COLUMNS, output, empty=empty, short="to")
+def list_subscriptions(owner: str | None, database: str | None, output: str | None) -> None:
+    """List all subscriptions, including those declared in code."""
+    with _open_subscriptions(database) as service:
+        found = service.list(owner=owner)
+    records = [_subscription_record(subscription, output) for subscription in found]
+    print_rows(records, COLUMNS, output, empty=NO_SUBSCRIPTIONS, truncate="to")
 
 
-@notify.command()
+@notify.command("add")
 @click.argument("events", nargs=-1, required=True, metavar="EVENT…")
-@click.option("--webhook", metavar="URL", help="POST to this address, signed.")
+@click.option("--webhook", metavar="URL", help="Send a signed POST request to this URL.")
 @click.option(
-    "--email", multiple=True, metavar="ADDRESS", help="Mail to this address. May be repeated."
+    "--email", multiple=True, metavar="ADDRESS", help="Send mail to this address. May be repeated."
 )
 @click.option(
     "--apprise",
     multiple=True,
     metavar="URL",
-    help="Slack, Teams, ntfy …: an address as apprise writes it.",
+    help="Send to Slack, Teams, ntfy …: an Apprise URL. May be repeated.",
 )
-@click.option("--owner", help="Only of this owner's jobs and batches.")
-@click.option("--batch", metavar="ID", help="Only of this batch.")
+@click.option("--owner", help="Only jobs and batches of this owner.")
+@click.option("--batch", metavar="ID", help="Only this batch.")
 @click.option(
-    "--filter", "words", default="", metavar="FILTER", help="kind:render code:GW_5XX class: queue:"
+    "--filter",
+    "filter_",
+    default="",
+    metavar="FILTER",
+    help="kind:render code:GW_5XX class:timeout queue:pdf",
 )
 @click.option(
     "--form",
     type=click.Choice(FORMS),
-    help="Each event a message, or failures of one cause as an incident.",
+    help="One message per event, or one incident per cause of failure.",
 )
-@click.option("--name", default="", help="For people.")
-@setting.reason
+@click.option("--name", default="", help="A name for people.")
+@shared.reason_option
 @shared.database
 @shared.output
 def add(
-    events: tuple[str, ...], database: str | None, output: str | None, words: str, **said: Any
+    events: tuple[str, ...],
+    webhook: str | None,
+    email: tuple[str, ...],
+    apprise: tuple[str, ...],
+    filter_: str,
+    database: str | None,
+    output: str | None,
+    **options: Any,
 ) -> None:
-    """Tell somebody of EVENT…: job.died, batch.*, dependency.opened …"""
-    channel = _channel(said.pop("webhook"), said.pop("email"), said.pop("apprise"))
-    with _subscriptions(database) as api:
-        made = api.add(events, channel, filter=words, **said)
-    _report(made, output)
-    if made.secret and chosen(output) not in {"json", "jsonl"}:
-        say(f"messages are signed with {made.secret}; it is not shown again")
-    say(f"mulligan notify test {made.id}  sends a first message")
+    """Send a message on EVENT…: job.died, batch.*, dependency.opened …"""
+    channel = _build_channel(webhook, email, apprise)
+    with _open_subscriptions(database) as service:
+        added = service.add(events, channel, filter=filter_, **options)
+    _print_subscription(added, output)
+    if added.secret and not is_json(output):
+        print_notice(f"Messages are signed with {added.secret}. It is not shown again.")
+    print_hint(command_line("notify", "test", added.id), "send a test message")
 
 
-def _channel(webhook: str | None, email: tuple[str, ...], apprise: tuple[str, ...]) -> Channel:
-    given = [one for one in (webhook, email, apprise) if one]
-    if len(given) != 1:
-        message = "say to where: one of --webhook, --email and --apprise"
+def _build_channel(
+    webhook: str | None, email: tuple[str, ...], apprise: tuple[str, ...]
+) -> Channel:
+    chosen = [channel for channel in (webhook, email, apprise) if channel]
+    if len(chosen) != 1:
+        message = "choose exactly one of --webhook, --email and --apprise"
         raise click.UsageError(message)
     if webhook:
         return Webhook(webhook)
     return Email(email) if email else Apprise(apprise)
 
 
-@notify.command()
-@name
-@setting.reason
+@notify.command("remove")
+@_subscription_argument
+@shared.reason_option
 @shared.database
 def remove(subscription: str, reason: str, database: str | None) -> None:
-    """Forget a stored subscription; messages that wait are not sent."""
-    with _subscriptions(database) as api:
-        named = api.resolve(subscription)
-        api.remove(named, reason=reason)
-    say(f"subscription {named} is removed")
+    """Delete a stored subscription. Its waiting messages are not sent."""
+    with _open_subscriptions(database) as service:
+        full_id = service.resolve(subscription)
+        service.remove(full_id, reason=reason)
+    print_notice(f"Removed subscription {full_id}.")
 
 
-@notify.command()
-@name
-@setting.reason
+@notify.command("enable")
+@_subscription_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def enable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
-    """Send again, from now on."""
-    with _subscriptions(database) as api:
-        _report(api.enable(api.resolve(subscription), reason=reason), output)
+    """Enable a subscription. Events from now on are sent."""
+    with _open_subscriptions(database) as service:
+        _print_subscription(service.enable(service.resolve(subscription), reason=reason), output)
 
 
-@notify.command()
-@name
-@setting.reason
+@notify.command("disable")
+@_subscription_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def disable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
-    """Send nothing any more, also nothing of what waits."""
-    with _subscriptions(database) as api:
-        made = api.disable(api.resolve(subscription), reason=reason)
-    _report(made, output)
-    say(f"mulligan notify enable {made.id}  sends again")
+    """Disable a subscription. Its waiting messages are not sent."""
+    with _open_subscriptions(database) as service:
+        disabled = service.disable(service.resolve(subscription), reason=reason)
+    _print_subscription(disabled, output)
+    print_hint(command_line("notify", "enable", disabled.id), "enable it again")
 
 
-@notify.command()
-@name
-@setting.reason
+@notify.command("rotate")
+@_subscription_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def rotate(subscription: str, reason: str, database: str | None, output: str | None) -> None:
-    """Give a webhook a new secret; the last one holds beside it until the next time."""
-    with _subscriptions(database) as api:
-        made = api.rotate(api.resolve(subscription), reason=reason)
-    _report(made, output)
-    if chosen(output) not in {"json", "jsonl"}:
-        say(
-            f"messages are signed with {made.secret} and with the last secret; it is not shown again"
+    """Give a webhook a new secret. The previous one stays valid until the next rotation."""
+    with _open_subscriptions(database) as service:
+        rotated = service.rotate(service.resolve(subscription), reason=reason)
+    _print_subscription(rotated, output)
+    if not is_json(output):
+        print_notice(
+            f"Messages are signed with {rotated.secret} and with the previous secret. "
+            "It is not shown again."
         )
 
 
-@notify.command()
-@name
+@notify.command("test")
+@_subscription_argument
 @shared.database
 @shared.output
 def test(subscription: str, database: str | None, output: str | None) -> None:
-    """Send a message that says that it is a test. A worker delivers it."""
-    with _subscriptions(database) as api:
-        made = api.test(api.resolve(subscription))
-    setting.print_record(_delivery(made, output), DELIVERED, output)
-    say(f"mulligan jobs watch {made.id}  waits until it has arrived")
+    """Send a test message. A worker delivers it."""
+    with _open_subscriptions(database) as service:
+        delivery = service.test(service.resolve(subscription))
+    print_record(_delivery_record(delivery, output), DELIVERY_COLUMNS, output)
+    print_hint(command_line("jobs", "watch", delivery.id), "wait until it is delivered")
 
 
-@notify.command()
-@click.option("--subscription", help="Only to this one.")
-@owner
-@click.option(
-    "--state", type=click.Choice([state.value for state in State]), help="Only those that are so."
-)
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
-@click.option("--before", metavar="ID", help="Those that are older than this one.")
-@shared.database
-@shared.output
-def deliveries(
-    subscription: str | None,
-    database: str | None,
-    output: str | None,
-    limit: int,
-    before: str | None,
-    **said: Any,
-) -> None:
-    """Messages, newest first. A delivery is a job: mulligan jobs explain ID tells its story, jobs retry ID sends it."""
-    settings = settings_with(database)
-    with existing(settings) as store:
-        named = (
-            Subscriptions(lambda: store, lambda: settings).resolve(subscription)
-            if subscription
-            else None
-        )
-        api = Deliveries(lambda: store, lambda: settings)
-        found = api.list(subscription=named, limit=limit, before=before, **said)
-    show_rows(
-        [_delivery(one, output) for one in found],
-        DELIVERED,
-        output,
-        empty="no messages yet",
-        short="summary",
-    )
-    if found.cursor is not None:
-        say(f"older ones: --before {found.cursor}")
+def _print_subscription(subscription: Subscription, output: str | None) -> None:
+    print_record(_subscription_record(subscription, output), COLUMNS, output)
 
 
-# -- how it is shown ----------------------------------------------------------------------------------
-def _report(subscription: Subscription, output: str | None) -> None:
-    setting.print_record(_record(subscription, output), COLUMNS, output)
-
-
-def _record(one: Subscription, output: str | None) -> dict[str, Any]:
-    if chosen(output) in {"json", "jsonl"}:
-        return {name: setting.to_plain(value) for name, value in asdict(one).items()}
-    whose = [one.owner or "", f"batch:{one.batch}" if one.batch else "", one.filter]
+def _subscription_record(subscription: Subscription, output: str | None) -> dict[str, Any]:
+    if is_json(output):
+        return {name: json_value(value) for name, value in asdict(subscription).items()}
+    batch = f"batch:{subscription.batch}" if subscription.batch else ""
+    scope = [part for part in (subscription.owner, batch, subscription.filter) if part]
     return {
-        "id": one.id,
-        "on": ", ".join(one.on),
-        "form": one.form,
-        "channel": one.channel,
-        "to": one.to or "in the app's code",
-        "for": " ".join(word for word in whose if word) or "all",
-        "status": _status(one),
+        "id": subscription.id,
+        "on": ", ".join(subscription.on),
+        "form": subscription.form,
+        "channel": subscription.channel,
+        "to": subscription.to or "declared in code",
+        "for": " ".join(scope) or "all",
+        "status": _subscription_status(subscription),
     }
 
 
-def _status(one: Subscription) -> str:
-    if not one.enabled:
-        return f"off: {one.reason}"
-    if one.failing_since is not None:
-        return f"failing for {setting.time_since(one.failing_since)}"
+def _subscription_status(subscription: Subscription) -> str:
+    if not subscription.enabled:
+        return f"off: {subscription.reason}"
+    if subscription.failing_since is not None:
+        return f"failing for {time_since(subscription.failing_since)}"
     return "on"
 
 
-def _delivery(one: Delivery, output: str | None) -> dict[str, Any]:
-    if chosen(output) in {"json", "jsonl"}:
-        return {name: setting.to_plain(value) for name, value in asdict(one).items()}
-    told = (
-        f"{one.summary} ({one.error})"
-        if one.error and one.state != State.SUCCEEDED
-        else one.summary
-    )
+# --- Deliveries ---
+
+
+@notify.command("deliveries")
+@click.option("--subscription", help="Only of this subscription.")
+@_owner_option
+@click.option(
+    "--state", type=click.Choice([state.value for state in State]), help="Only in this state."
+)
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@click.option("--before", metavar="ID", help="Next page: the ID of the last delivery above.")
+@shared.database
+@shared.output
+def list_deliveries(
+    subscription: str | None,
+    database: str | None,
+    output: str | None,
+    **options: Any,
+) -> None:
+    """List messages, newest first.
+
+    A delivery is a job: `jobs explain ID` explains it, `jobs retry ID` sends it again.
+    """
+    settings = load_settings(database)
+    with open_existing(settings) as store:
+        subscription_id = None
+        if subscription:
+            subscriptions = Subscriptions(lambda: store, lambda: settings)
+            subscription_id = subscriptions.resolve(subscription)
+        service = Deliveries(lambda: store, lambda: settings)
+        found = service.list(subscription=subscription_id, **options)
+    records = [_delivery_record(delivery, output) for delivery in found]
+    print_rows(records, DELIVERY_COLUMNS, output, empty="No messages yet.", truncate="summary")
+    if found.cursor is not None:
+        print_notice(f"Next page: --before {found.cursor}")
+
+
+def _delivery_record(delivery: Delivery, output: str | None) -> dict[str, Any]:
+    if is_json(output):
+        return {name: json_value(value) for name, value in asdict(delivery).items()}
+    summary = delivery.summary
+    if delivery.error and delivery.state != State.SUCCEEDED:
+        summary = f"{summary} ({delivery.error})"
     return {
-        "id": one.id,
-        "subscription": one.subscription,
-        "state": one.state.value,
-        "attempts": str(one.attempts),
-        "type": one.type,
-        "age": setting.time_since(one.created_at),
-        "summary": told,
+        "id": delivery.id,
+        "subscription": delivery.subscription,
+        "state": delivery.state.value,
+        "attempts": str(delivery.attempts),
+        "type": delivery.type,
+        "age": time_since(delivery.created_at),
+        "summary": summary,
     }

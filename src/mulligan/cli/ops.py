@@ -1,47 +1,85 @@
-"""One action on many jobs, from the keyboard: what would happen, a question where it is many, then a bar to watch."""
+"""`mulligan ops …`: operations, that is, one action on many jobs.
+
+Starting one shows what would happen, asks for confirmation if there are many jobs, then follows
+the operation until it ends.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
 
-from mulligan.cli import FAILED, Family
+from mulligan.cli import EXIT_NOT_SUCCEEDED, CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, existing, patiently, say, settings_with, typed
-from mulligan.cli.gates import to_plain
-from mulligan.cli.job_views import Draw, drawing, one_filter
-from mulligan.cli.output import as_json, cell, chosen, show_rows
+from mulligan.cli.database import (
+    cli_actor,
+    command_line,
+    load_settings,
+    open_existing,
+    print_hint,
+    print_notice,
+    wait_for_database,
+)
+from mulligan.cli.job_views import Frame, ShowFrame, join_filter, live_display
+from mulligan.cli.output import (
+    format_cell,
+    is_json,
+    json_value,
+    output_format,
+    print_facts,
+    print_json,
+    print_rows,
+)
 from mulligan.core.errors import WaitTimeout
-from mulligan.core.format import per
+from mulligan.core.format import format_rate
 from mulligan.operations.request import OperationPreview
-from mulligan.operations.rules import Action, ItemOutcome, percent
-from mulligan.operations.service import KINDS_OF_ITEM, Item, Operation, Operations
+from mulligan.operations.rules import Action, ItemCounts, ItemOutcome, format_percent
+from mulligan.operations.service import ITEM_FILTERS, Item, Operation, Operations
 from mulligan.storage import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ASKED_FROM = 100  # jobs that need a second thought
-EVERY = 0.3  # seconds
-ALONE_AFTER = 5.0  # seconds until somebody wants to know why nothing happens
-NOTHING = "no job matches; nothing was started"
-NOBODY = "no worker is live: operations are carried out by workers. Start one: mulligan worker APP"
+CONFIRM_ABOVE = 100  # jobs
+WATCH_INTERVAL = 0.3  # seconds
+NO_WORKER_AFTER = 5.0  # seconds without progress before a missing worker is reported
+MAX_LISTED = 10  # codes, kinds or owners in a preview
+NO_MATCHING_JOBS = "No job matches. Nothing was started."
+NO_LIVE_WORKER = "no live worker, and operations are run by workers. Start one: mulligan worker APP"
+NO_OPERATIONS = (
+    "No operations yet. Preview one with: mulligan ops start retry state:dead … --dry-run"
+)
+
+
+@click.group(cls=CommandGroup)
+def ops() -> None:
+    """Start, list, show, pause, resume and abort operations: one action on many jobs."""
 
 
 @contextmanager
-def operations(database: str | None) -> Iterator[tuple[Operations, Store]]:
-    with existing(settings_with(database)) as store:
-        yield Operations(lambda: store, actor=actor()), store
+def _open_operations(database: str | None) -> Iterator[tuple[Operations, Store]]:
+    with open_existing(load_settings(database)) as store:
+        yield Operations(lambda: store, actor=cli_actor()), store
 
 
-# -- options ----------------------------------------------------------------------------------------
+_id_argument = click.argument(
+    "operation", metavar="ID", shell_complete=complete.complete_operations
+)
+_owner_option = click.option("--owner", help="Only what this owner may see.")
+
+
+# --- Options of commands that start an operation ---
+
+
 class StepsParam(click.ParamType[list[int | str]]):
+    """Step sizes: 1,10,100,rest."""
+
     name = "steps"
 
     def convert(
@@ -53,7 +91,7 @@ class StepsParam(click.ParamType[list[int | str]]):
 
 
 class ShareParam(click.ParamType[float]):
-    """0.1 or 10%."""
+    """A share: 0.1 or 10%."""
 
     name = "share"
 
@@ -62,347 +100,165 @@ class ShareParam(click.ParamType[float]):
     ) -> float:
         text = str(value).strip()
         try:
-            return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+            if text.endswith("%"):
+                return float(text.removesuffix("%")) / 100
+            return float(text)
         except ValueError:
-            self.fail(f"{value!r} is no share; write 10% or 0.1", param, ctx)
+            self.fail(f"invalid share {value!r}. Use 10% or 0.1.", param, ctx)
 
 
 def bulk_options(command: F) -> F:
-    """What every command that begins an operation may say about it."""
-    for option in (
+    """Add the options of every command that starts an operation."""
+    return shared.add_options(
+        command,
         shared.output,
         shared.database,
         click.option(
             "--timeout",
-            type=shared.Length(),
-            help="Stop watching after: 30, 5m, 2h; the operation goes on.",
+            type=shared.DurationParam(),
+            help="Stop watching after this time: 30, 5m, 2h. The operation continues.",
         ),
-        click.option("--no-wait", is_flag=True, help="Begin it, and do not watch."),
+        click.option("--no-wait", is_flag=True, help="Start it and return without watching."),
         click.option(
             "--yes",
             is_flag=True,
-            help=f"Do not ask, however many jobs there are (more than {ASKED_FROM}).",
+            help=f"Do not ask for confirmation above {CONFIRM_ABOVE} jobs.",
         ),
         shared.dry_run,
-        click.option("--key", help="The same key again returns the operation that has it."),
-        click.option("--owner", help="Only jobs of this owner; the operation is theirs."),
+        click.option("--key", help="Idempotency key: a second start returns the same operation."),
+        click.option("--owner", help="Only jobs of this owner, who then owns the operation."),
         click.option(
             "--stop-if",
             type=ShareParam(),
             default="10%",
             show_default=True,
-            help="Stop when more than this share of a step fails of the same cause again.",
+            help="Stop if more than this share of a step fails again with the same cause.",
         ),
         click.option(
             "--rate",
             metavar="N/s|N/m|N/h",
-            help="Items a second; default 20 for retry and release.",
+            help="Jobs per second, minute or hour. Default: 20/s for retry and release.",
         ),
         click.option(
             "--steps",
             type=StepsParam(),
-            help="How many before it is judged; default for retry: 1,10,100,rest.",
+            help="Sizes of the steps, each judged before the next. Default for retry: "
+            "1,10,100,rest.",
         ),
-    ):
-        command = option(command)
-    return command
+    )
 
 
-# -- begin ------------------------------------------------------------------------------------------
-def run_bulk(  # noqa: PLR0913 - what, with what, where, how
+# --- mulligan ops start ---
+
+
+@ops.command("start")
+@click.argument("action", type=click.Choice([str(action) for action in Action]))
+@click.argument("terms", metavar="FILTER...", nargs=-1, shell_complete=complete.complete_filters)
+@click.option("--queue", help="For move: the new queue.", shell_complete=complete.complete_queues)
+@click.option("--choice", help="For release: the decision.")
+@click.option("--max-retries", type=int, help="For retry: new retry limit for these jobs.")
+@shared.reason_option
+@bulk_options
+def start(
+    action: str,
+    terms: tuple[str, ...],
+    database: str | None,
+    output: str | None,
+    max_retries: int | None,
+    **options: Any,
+) -> int:
+    """Retry, cancel, discard, release or move all jobs that match FILTER, and follow the progress.
+
+    Ctrl-C stops watching; the operation continues. FILTER as for `jobs list`:
+    state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h "moov atom".
+    """
+    filter_ = join_filter(terms)
+    overrides = retry_overrides(max_retries)
+    return start_operation(action, filter_, options, database, output, overrides=overrides)
+
+
+def retry_overrides(max_retries: int | None) -> dict[str, Any]:
+    """Return the fields that a retry changes on every job."""
+    return {} if max_retries is None else {"max_retries": max_retries}
+
+
+def start_operation(
     action: str,
     filter_: str,
-    said: Mapping[str, Any],
+    options: Mapping[str, Any],
     database: str | None,
     output: str | None,
     *,
-    dry_run: bool = False,
-    yes: bool = False,
-    no_wait: bool = False,
-    timeout: float | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> int:
-    with operations(database) as (api, store):
-        before = api.start(action, filter_, dry_run=True, **said)
+    """Start an operation with the options of a command, and follow it. Return the exit code."""
+    start_options = dict(options)
+    dry_run = start_options.pop("dry_run", False)
+    yes = start_options.pop("yes", False)
+    no_wait = start_options.pop("no_wait", False)
+    timeout = start_options.pop("timeout", None)
+    if overrides:
+        start_options["overrides"] = overrides
+    with _open_operations(database) as (service, store):
+        preview = service.start(action, filter_, dry_run=True, **start_options)
         if dry_run:
-            print_preview(before, output)
-            say(f"would {action}: {_number(before)}; nothing was changed")
+            print_preview(preview, output)
+            print_notice(f"would {action} {_format_count(preview)}; nothing was changed")
             return 0
-        if not before.count:
-            say(NOTHING)
+        if not preview.count:
+            print_notice(NO_MATCHING_JOBS)
             return 0
-        _ask(before, yes=yes)
-        begun = api.start(action, filter_, dry_run=False, **said)
-        say(f"operation {begun.id}: {action} of {begun.total:,} jobs, {per(begun.rate)} at most")
+        _confirm(preview, yes=yes)
+        operation = service.start(action, filter_, dry_run=False, **start_options)
+        rate = format_rate(operation.rate)
+        print_notice(f"operation {operation.id}: {action} {operation.total:,} jobs, at most {rate}")
         if no_wait:
-            print_operation(begun, output)
-            say(f"{_again(begun, database)}  shows how far it is")
+            print_operation(operation, output)
+            print_hint(_watch_command(operation.id, database), "follow its progress")
             return 0
-        return follow(api, store, begun.id, timeout, database, output)
+        return _follow(service, store, operation.id, timeout, database, output)
 
 
-def _ask(before: OperationPreview, *, yes: bool) -> None:
-    """Whoever types the number has read it."""
-    if yes or before.count <= ASKED_FROM or not (sys.stdin.isatty() and sys.stderr.isatty()):
+def _confirm(preview: OperationPreview, *, yes: bool) -> None:
+    """Ask for the number of jobs: a person who types it has read it."""
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if yes or preview.count <= CONFIRM_ABOVE or not is_terminal:
         return
-    for name, value in facts(before):
-        say(f"{name:<10}  {value}")
-    typed_in = click.prompt(
-        f"{before.action} {_number(before)} jobs? Type {before.count} to go on",
-        err=True,
-        default="",
-    )
-    if typed_in.replace(",", "").strip() != str(before.count):
-        say("nothing was changed")
+    for name, value in preview_facts(preview):
+        print_notice(f"{name:<10}  {value}")
+    question = f"{preview.action} {_format_count(preview)} jobs? Type {preview.count} to confirm"
+    answer = click.prompt(question, err=True, default="")
+    if answer.replace(",", "").strip() != str(preview.count):
+        print_notice("nothing was changed")
         raise click.Abort
 
 
-# -- watch ------------------------------------------------------------------------------------------
-def follow(
-    api: Operations,
-    store: Store,
-    operation: str,
-    timeout: float | None,
-    database: str | None,
-    output: str | None,
-) -> int:
-    """Until it has ended. Ctrl-C leaves it running."""
-    try:
-        with drawing() as draw:
-            ended = _watch(api, store, operation, timeout, draw)
-    except (KeyboardInterrupt, WaitTimeout):
-        say(f"the operation goes on; {_again(api.get(operation), database)}  shows how far it is")
-        raise
-    print_operation(ended, output)
-    say(cell(ended.note))
-    if ended.joined:
-        say(f"{ended.joined:,} more came to match meanwhile; they were not touched")
-    if ended.state == "stopped":
-        say(
-            f"{typed('ops', 'items', ended.id, '--outcome', 'same', database=database)}  lists those that failed again"
-        )
-    return 0 if ended.state == "finished" else FAILED
-
-
-def _watch(
-    api: Operations, store: Store, operation: str, timeout: float | None, draw: Draw
-) -> Operation:
-    began = time.monotonic()
-    while True:
-        now = patiently(lambda: api.get(operation))
-        if not now.under_way:
-            return now
-        words = _words(
-            now, _lonely(store) if time.monotonic() - began > ALONE_AFTER and not now.note else ""
-        )
-        draw(lambda now=now, words=words: _picture(now, words), words, words)
-        if timeout is not None and time.monotonic() - began > timeout:
-            raise WaitTimeout(f"operation {operation} is still {now.state} after {timeout:g} s")
-        time.sleep(EVERY)
-
-
-def _lonely(store: Store) -> str:
-    with store.read() as unit:
-        return "" if unit.workers(closed=False) else NOBODY
-
-
-def _words(now: Operation, more: str = "") -> str:
-    counted = [
-        f"{getattr(now.counts, fate):,} {fate}" for fate in ItemOutcome if getattr(now.counts, fate)
-    ]
-    state = "" if now.state == "running" else f"{now.state}, "
-    step = f"{state}step {now.step} of {max(1, len(now.steps))}"
-    waiting = [f"{now.counts.sent:,} under way"] if now.counts.sent else []
-    said = f"{now.counts.ended:,} of {now.total:,}, {step}: {', '.join([*counted, *waiting]) or 'begins'}"
-    note = more or cell(now.note)
-    return f"{said}; {note}" if note else said
-
-
-def _picture(now: Operation, words: str) -> Any:
-    from rich.columns import Columns
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
-    bar = ProgressBar(total=max(1, now.total), completed=now.counts.ended, width=24)
-    return Columns([bar, Text(words)])
-
-
-def _again(operation: Operation, database: str | None) -> str:
-    return typed("ops", "show", operation.id, "--watch", database=database)
-
-
-# -- print ------------------------------------------------------------------------------------------
-COLUMNS = ("id", "action", "state", "done", "recovered", "same", "step", "actor", "filter", "note")
-FOR_PEOPLE = ("id", "action", "status", "done", "same", "filter")
-
-
-def print_operations(found: list[Operation], output: str | None, *, empty: str = "") -> None:
-    if chosen(output) in {"json", "jsonl"}:
-        show_rows([record(one) for one in found], (), output)
-        return
-    columns = FOR_PEOPLE if chosen(output) == "table" else COLUMNS
-    show_rows([_row(one) for one in found], columns, output, empty=empty, short="filter")
-
-
-def _row(one: Operation) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "action": one.action,
-        "state": one.state,
-        "status": one.state,
-        "done": f"{one.counts.ended}/{one.total}",
-        "recovered": one.counts.recovered,
-        "same": one.counts.same,
-        "step": f"{one.step}/{max(1, len(one.steps))}",
-        "actor": one.actor,
-        "filter": one.filter,
-        "note": one.note or one.reason,
-    }
-
-
-def print_operation(one: Operation, output: str | None) -> None:
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        click.echo(as_json(record(one), 2 if form == "json" else None))
-        return
-    _print_facts(_operation_facts(one), form)
-
-
-def record(one: Operation) -> dict[str, Any]:
-    said = {name: to_plain(value) for name, value in asdict(one).items()}
-    steps = [tally._asdict() for tally in one.steps]
-    return {**said, "steps": steps, "counts": one.counts._asdict(), "untouched": one.untouched}
-
-
-def _operation_facts(one: Operation) -> list[tuple[str, str]]:
-    counts = [
-        f"{getattr(one.counts, fate):,} {fate}" for fate in ItemOutcome if getattr(one.counts, fate)
-    ]
-    sizes = [f"{tally.ended:,} of {tally.size:,}" for tally in one.steps]
-    params = ", ".join(f"{name} {value}" for name, value in one.params.items())
-    return [
-        ("operation", one.id),
-        ("action", f"{one.action} ({params})" if params else one.action),
-        ("state", one.state),
-        ("filter", one.filter),
-        ("means", one.fixed),
-        ("owner", one.owner or ""),
-        ("by", one.actor),
-        ("reason", one.reason),
-        ("total", f"{one.total:,}"),
-        ("ended", ", ".join(counts)),
-        ("under way", f"{one.counts.sent:,}" if one.counts.sent else ""),
-        ("untouched", f"{one.untouched:,}"),
-        ("step", f"{one.step} of {max(1, len(one.steps))}"),
-        ("steps", ", ".join(sizes)),
-        ("rate", per(one.rate)),
-        ("stop if", f"more than {percent(one.stop_if)} of a step fail of the same cause again"),
-        ("joined", f"{one.joined:,} came to match since; not touched" if one.joined else ""),
-        ("began", to_plain(one.created_at)),
-        ("ended at", to_plain(one.finished_at) or ""),
-        ("note", one.note),
-    ]
-
-
-def print_preview(before: OperationPreview, output: str | None) -> None:
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        said = {**asdict(before), "chances": [chance._asdict() for chance in before.chances]}
-        said |= {
-            "held": [one._asdict() for one in before.held],
-            "refused": [one._asdict() for one in before.refused],
-        }
-        click.echo(as_json({**said, "chance": before.chance}, 2 if form == "json" else None))
-        return
-    _print_facts(facts(before), form)
-
-
-def _print_facts(said: list[tuple[str, str]], form: str) -> None:
-    shown = [(name, value) for name, value in said if value]
-    width = max(len(name) for name, _ in shown)
-    for name, value in shown:
-        click.echo(
-            f"{name:<{width}}  {cell(value)}" if form == "table" else f"{name}\t{cell(value)}"
-        )
-
-
-def facts(before: OperationPreview) -> list[tuple[str, str]]:
-    said = [
-        ("action", before.action),
-        ("means", before.fixed),
-        ("jobs", _number(before)),
-        ("codes", _counted(before.codes)),
-        ("kinds", _counted(before.kinds)),
-        ("owners", _counted({name or "(none)": jobs for name, jobs in before.owners.items()})),
-        ("steps", ", ".join(f"{size:,}" for size in before.steps) if before.count else ""),
-        (
-            "cost",
-            f"{before.cost:g} so far, about {before.estimated_cost:g} more" if before.cost else "",
-        ),
-        ("chance", _chance(before)),
-    ]
-    said += [("held", f"{one.jobs:,} would wait: {one.why}") for one in before.held]
-    said += [("refused", f"{one.jobs:,} would be: {one.why}") for one in before.refused]
-    return [(name, value) for name, value in said if value]
-
-
-def _chance(before: OperationPreview) -> str:
-    if not before.chances:
-        return ""
-    if before.chance is None:
-        return "nobody has tried yet"
-    unknown = sum(one.jobs for one in before.chances if not one.retried)
-    more = f"; of {unknown:,} jobs nobody has tried the like yet" if unknown else ""
-    tried = f"{before.recovered:,} of {before.retried:,} that were retried before recovered"
-    return f"{percent(round(before.chance, 3))}: {tried}{more}"
-
-
-def _counted(counts: Mapping[str, int], most: int = 10) -> str:
-    named = [f"{name} {jobs:,}" for name, jobs in list(counts.items())[:most]]
-    return ", ".join([*named, f"{len(counts) - most} more"] if len(counts) > most else named)
-
-
-def _number(before: OperationPreview) -> str:
-    return f"{before.count:,}+" if before.capped else f"{before.count:,}"
-
-
-# `mulligan ops …`: one careful action on many jobs. An id may be given by its first characters.
-
-
-@click.group(cls=Family)
-def ops() -> None:
-    """One careful action on many jobs: start, show, items, pause, resume, abort."""
-
-
-_id = click.argument("operation", metavar="ID", shell_complete=complete.operations)
-_reason = click.option("--reason", default="", help="For the history.")
-_owner = click.option("--owner", help="As this owner sees it.")
-ITEM_COLUMNS = ("place", "job", "step", "state", "outcome", "code", "why")
-NONE_YET = (
-    "no operations yet; mulligan ops start retry state:dead … --dry-run  shows what one would do"
-)
+# --- mulligan ops list, show, items ---
 
 
 @ops.command("list")
-@_owner
+@_owner_option
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500))
 @shared.database
 @shared.output
-def list_(owner: str | None, limit: int, database: str | None, output: str | None) -> None:
-    """Newest first."""
-    with operations(database) as (api, _):
-        print_operations(api.list(owner=owner, limit=limit), output, empty=NONE_YET)
+def list_operations(
+    owner: str | None, limit: int, database: str | None, output: str | None
+) -> None:
+    """List operations, newest first."""
+    with _open_operations(database) as (service, _):
+        print_operations(service.list(owner=owner, limit=limit), output, empty=NO_OPERATIONS)
 
 
-@ops.command()
-@_id
-@_owner
+@ops.command("show")
+@_id_argument
+@_owner_option
 @click.option(
-    "-w", "--watch", is_flag=True, help="Until it has ended. Exit code 6: it did not finish."
+    "-w", "--watch", is_flag=True, help="Follow it until it ends. Exit code 6: it did not finish."
 )
 @click.option(
     "--timeout",
-    type=shared.Length(),
-    help="Stop watching after: 30, 5m, 2h; the operation goes on.",
+    type=shared.DurationParam(),
+    help="With --watch: stop watching after 30, 5m, 2h. The operation continues.",
 )
 @shared.database
 @shared.output
@@ -415,21 +271,24 @@ def show(
     *,
     watch: bool,
 ) -> int:
-    """How far it is, what became of its jobs, and on what it waits."""
-    with operations(database) as (api, store):
-        found = api.get(api.resolve(operation, owner=owner), owner=owner)
+    """Show an operation: progress, outcomes of its jobs, and what it waits for."""
+    with _open_operations(database) as (service, store):
+        found = service.get(service.resolve(operation, owner=owner), owner=owner)
         if watch:
-            return follow(api, store, found.id, timeout, database, output)
+            return _follow(service, store, found.id, timeout, database, output)
         print_operation(found, output)
     return 0
 
 
-@ops.command()
-@_id
-@click.option("--outcome", type=click.Choice(KINDS_OF_ITEM), help="Only these.")
+ITEM_COLUMNS = ("place", "job", "step", "state", "outcome", "code", "why")
+
+
+@ops.command("items")
+@_id_argument
+@click.option("--outcome", type=click.Choice(ITEM_FILTERS), help="Only jobs with this outcome.")
 @click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 10_000))
-@click.option("--after", default=0, help="The next page: the place of the last one above.")
-@_owner
+@click.option("--after", default=0, help="Next page: the place of the last job above.")
+@_owner_option
 @shared.database
 @shared.output
 def items(
@@ -441,97 +300,308 @@ def items(
     database: str | None,
     output: str | None,
 ) -> None:
-    """Its jobs in the order in which they are sent, each with what became of it, and why."""
-    with operations(database) as (api, _):
-        found = api.items(
-            api.resolve(operation, owner=owner), outcome, owner=owner, limit=limit, after=after
-        )
-    show_rows([_item(one) for one in found], ITEM_COLUMNS, output, empty="none", short="why")
+    """List the jobs of an operation in order, with outcome and reason."""
+    with _open_operations(database) as (service, _):
+        full_id = service.resolve(operation, owner=owner)
+        found = service.items(full_id, outcome, owner=owner, limit=limit, after=after)
+    records = [_item_record(item) for item in found]
+    print_rows(records, ITEM_COLUMNS, output, empty="No jobs.", truncate="why")
     if len(found) == limit:
-        say(
-            f"more: {typed('ops', 'items', operation, '--after', str(found[-1].place), database=database)}"
-        )
+        after_option = ("--after", str(found[-1].place))
+        command = command_line("ops", "items", operation, *after_option, database=database)
+        print_notice(f"Next page: {command}")
 
 
-def _item(one: Item) -> dict[str, Any]:
-    return {name: to_plain(getattr(one, name)) for name in one.__dataclass_fields__}
+def _item_record(item: Item) -> dict[str, Any]:
+    return {name: json_value(getattr(item, name)) for name in item.__dataclass_fields__}
 
 
-@ops.command()
-@click.argument("action", type=click.Choice([str(action) for action in Action]))
-@click.argument("words", metavar="FILTER...", nargs=-1, shell_complete=complete.filters)
-@click.option("--queue", help="Where `move` moves to.", shell_complete=complete.queues)
-@click.option("--choice", help="Of `release`: what was decided.")
-@click.option("--max-retries", type=int, help="Of `retry`: instead of what holds for these jobs.")
-@_reason
-@bulk_options
-def start(
-    action: str,
-    words: tuple[str, ...],
-    database: str | None,
-    output: str | None,
-    max_retries: int | None,
-    **said: Any,
-) -> int:
-    """Retry, cancel, discard, release or move all jobs that FILTER finds; watch it, Ctrl-C leaves it running.
-
-    FILTER is as for `jobs list`: state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h "moov atom".
-    """
-    overrides = {} if max_retries is None else {"max_retries": max_retries}
-    return begin(
-        action, one_filter(words) if words else "", said, database, output, overrides=overrides
-    )
+# --- mulligan ops pause, resume, abort ---
 
 
-def begin(
-    action: str,
-    filter_: str,
-    said: dict[str, Any],
-    database: str | None,
-    output: str | None,
-    *,
-    overrides: dict[str, Any] | None = None,
-) -> int:
-    how = {
-        name: said.pop(name) for name in ("dry_run", "yes", "no_wait", "timeout") if name in said
-    }
-    if overrides:
-        said["overrides"] = overrides
-    return run_bulk(action, filter_, said, database, output, **how)
-
-
-@ops.command()
-@_id
-@_reason
+@ops.command("pause")
+@_id_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def pause(operation: str, reason: str, database: str | None, output: str | None) -> None:
-    """Send nothing more for now; what was sent goes on."""
-    with operations(database) as (api, _):
-        found = api.pause(api.resolve(operation), reason=reason)
-    print_operation(found, output)
-    say(f"{typed('ops', 'resume', found.id, database=database)}  lets it go on")
+    """Pause an operation. Jobs that it has already moved continue."""
+    with _open_operations(database) as (service, _):
+        paused = service.pause(service.resolve(operation), reason=reason)
+    print_operation(paused, output)
+    print_hint(command_line("ops", "resume", paused.id, database=database), "resume it")
 
 
-@ops.command()
-@_id
-@_reason
+@ops.command("resume")
+@_id_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def resume(operation: str, reason: str, database: str | None, output: str | None) -> None:
-    """Let a paused operation go on."""
-    with operations(database) as (api, _):
-        print_operation(api.resume(api.resolve(operation), reason=reason), output)
+    """Resume a paused operation."""
+    with _open_operations(database) as (service, _):
+        print_operation(service.resume(service.resolve(operation), reason=reason), output)
 
 
-@ops.command()
-@_id
-@_reason
+@ops.command("abort")
+@_id_argument
+@shared.reason_option
 @shared.database
 @shared.output
 def abort(operation: str, reason: str, database: str | None, output: str | None) -> None:
-    """End an operation for good: what was not sent stays untouched."""
-    with operations(database) as (api, _):
-        found = api.abort(api.resolve(operation), reason=reason)
-    print_operation(found, output)
-    say(f"{found.untouched:,} of {found.total:,} are untouched")
+    """End an operation for good. Jobs that it has not moved yet stay untouched."""
+    with _open_operations(database) as (service, _):
+        aborted = service.abort(service.resolve(operation), reason=reason)
+    print_operation(aborted, output)
+    print_notice(f"{aborted.untouched:,} of {aborted.total:,} jobs are untouched")
+
+
+# --- Follow an operation ---
+
+
+def _follow(
+    service: Operations,
+    store: Store,
+    operation_id: str,
+    timeout: float | None,
+    database: str | None,
+    output: str | None,
+) -> int:
+    """Follow an operation until it ends. Ctrl-C and a timeout leave it running."""
+    try:
+        with live_display() as show_frame:
+            ended = _watch(service, store, operation_id, timeout, show_frame)
+    except (KeyboardInterrupt, WaitTimeout):
+        command = _watch_command(operation_id, database)
+        print_notice(f"The operation continues. Follow it with: {command}")
+        raise
+    print_operation(ended, output)
+    print_notice(format_cell(ended.note))
+    if ended.joined:
+        print_notice(f"{ended.joined:,} more jobs match the filter now; they were not touched")
+    if ended.state == "stopped":
+        outcome_option = ("--outcome", "same")
+        command = command_line("ops", "items", ended.id, *outcome_option, database=database)
+        print_hint(command, "list the jobs that failed again")
+    return 0 if ended.state == "finished" else EXIT_NOT_SUCCEEDED
+
+
+def _watch(
+    service: Operations,
+    store: Store,
+    operation_id: str,
+    timeout: float | None,
+    show_frame: ShowFrame,
+) -> Operation:
+    started = time.monotonic()
+    while True:
+        operation = wait_for_database(lambda: service.get(operation_id))
+        if not operation.under_way:
+            return operation
+        elapsed = time.monotonic() - started
+        note = operation.note
+        if not note and elapsed > NO_WORKER_AFTER and not _has_workers(store):
+            note = NO_LIVE_WORKER
+        show_frame(_operation_frame(operation, note))
+        if timeout is not None and elapsed > timeout:
+            message = f"operation {operation_id} is still {operation.state} after {timeout:g} s"
+            raise WaitTimeout(message)
+        time.sleep(WATCH_INTERVAL)
+
+
+def _has_workers(store: Store) -> bool:
+    with store.read() as tx:
+        return bool(tx.list_workers(closed=False))
+
+
+def _operation_frame(operation: Operation, note: str) -> Frame:
+    text = _describe_progress(operation)
+    if note:
+        text = f"{text}; {format_cell(note)}"
+    return Frame(text, lambda: _draw_operation(operation, text), text)
+
+
+def _describe_progress(operation: Operation) -> str:
+    """Return a line such as: 3 of 10, step 2 of 3: 2 recovered, 1 same, 1 in progress."""
+    counts = operation.counts
+    parts = _outcome_counts(counts)
+    if counts.sent:
+        parts.append(f"{counts.sent:,} in progress")
+    state = "" if operation.state == "running" else f"{operation.state}, "
+    progress = f"{counts.ended:,} of {operation.total:,}, {state}step {_format_step(operation)}"
+    return f"{progress}: {', '.join(parts) or 'starting'}"
+
+
+def _outcome_counts(counts: ItemCounts) -> list[str]:
+    by_outcome = {outcome: getattr(counts, outcome) for outcome in ItemOutcome}
+    return [f"{count:,} {outcome}" for outcome, count in by_outcome.items() if count]
+
+
+def _format_step(operation: Operation) -> str:
+    return f"{operation.step} of {max(1, len(operation.steps))}"
+
+
+def _draw_operation(operation: Operation, text: str) -> Any:
+    from rich.columns import Columns
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    total = max(1, operation.total)
+    bar = ProgressBar(total=total, completed=operation.counts.ended, width=24)
+    return Columns([bar, Text(text)])
+
+
+def _watch_command(operation_id: str, database: str | None) -> str:
+    return command_line("ops", "show", operation_id, "--watch", database=database)
+
+
+# --- Output of operations ---
+
+COLUMNS = ("id", "action", "state", "done", "recovered", "same", "step", "actor", "filter", "note")
+TABLE_COLUMNS = ("id", "action", "status", "done", "same", "filter")
+
+
+def print_operations(
+    operations: Sequence[Operation], output: str | None, *, empty: str = ""
+) -> None:
+    """Print operations as rows."""
+    if is_json(output):
+        print_rows([operation_record(operation) for operation in operations], (), output)
+        return
+    columns = TABLE_COLUMNS if output_format(output) == "table" else COLUMNS
+    rows = [_row(operation) for operation in operations]
+    print_rows(rows, columns, output, empty=empty, truncate="filter")
+
+
+def _row(operation: Operation) -> dict[str, Any]:
+    counts = operation.counts
+    return {
+        "id": operation.id,
+        "action": operation.action,
+        "state": operation.state,
+        "status": operation.state,
+        "done": f"{counts.ended}/{operation.total}",
+        "recovered": counts.recovered,
+        "same": counts.same,
+        "step": f"{operation.step}/{max(1, len(operation.steps))}",
+        "actor": operation.actor,
+        "filter": operation.filter,
+        "note": operation.note or operation.reason,
+    }
+
+
+def print_operation(operation: Operation, output: str | None) -> None:
+    """Print one operation in full."""
+    if is_json(output):
+        print_json(operation_record(operation), output)
+    else:
+        print_facts(_operation_facts(operation), output)
+
+
+def operation_record(operation: Operation) -> dict[str, Any]:
+    """Return every field of an operation, with its counts per step."""
+    return {
+        **{name: json_value(value) for name, value in asdict(operation).items()},
+        "steps": [counts._asdict() for counts in operation.steps],
+        "counts": operation.counts._asdict(),
+        "untouched": operation.untouched,
+    }
+
+
+def _operation_facts(operation: Operation) -> list[tuple[str, str]]:
+    counts = operation.counts
+    step_sizes = [f"{step.ended:,} of {step.size:,}" for step in operation.steps]
+    limit = format_percent(operation.stop_if)
+    joined = f"{operation.joined:,} more match now; not touched" if operation.joined else ""
+    return [
+        ("operation", operation.id),
+        ("action", _format_action(operation)),
+        ("state", operation.state),
+        ("filter", operation.filter),
+        ("means", operation.fixed),
+        ("owner", operation.owner or ""),
+        ("by", operation.actor),
+        ("reason", operation.reason),
+        ("total", f"{operation.total:,}"),
+        ("ended", ", ".join(_outcome_counts(counts))),
+        ("under way", f"{counts.sent:,}" if counts.sent else ""),
+        ("untouched", f"{operation.untouched:,}"),
+        ("step", _format_step(operation)),
+        ("steps", ", ".join(step_sizes)),
+        ("rate", format_rate(operation.rate)),
+        ("stop if", f"more than {limit} of a step fail again with the same cause"),
+        ("joined", joined),
+        ("began", json_value(operation.created_at)),
+        ("ended at", json_value(operation.finished_at) or ""),
+        ("note", operation.note),
+    ]
+
+
+def _format_action(operation: Operation) -> str:
+    params = ", ".join(f"{name} {value}" for name, value in operation.params.items())
+    return f"{operation.action} ({params})" if params else operation.action
+
+
+# --- Output of previews ---
+
+
+def print_preview(preview: OperationPreview, output: str | None) -> None:
+    """Print what an operation would do."""
+    if not is_json(output):
+        print_facts(preview_facts(preview), output)
+        return
+    record = {
+        **asdict(preview),
+        "chances": [chance._asdict() for chance in preview.chances],
+        "held": [obstacle._asdict() for obstacle in preview.held],
+        "refused": [obstacle._asdict() for obstacle in preview.refused],
+        "chance": preview.chance,
+    }
+    print_json(record, output)
+
+
+def preview_facts(preview: OperationPreview) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs of a preview that are not empty."""
+    owners = {owner or "(none)": jobs for owner, jobs in preview.owners.items()}
+    cost = f"{preview.cost:g} so far, about {preview.estimated_cost:g} more"
+    facts = [
+        ("action", preview.action),
+        ("means", preview.fixed),
+        ("jobs", _format_count(preview)),
+        ("codes", _list_counts(preview.codes)),
+        ("kinds", _list_counts(preview.kinds)),
+        ("owners", _list_counts(owners)),
+        ("steps", ", ".join(f"{size:,}" for size in preview.steps) if preview.count else ""),
+        ("cost", cost if preview.cost else ""),
+        ("chance", _describe_chance(preview)),
+    ]
+    facts += [("held", f"{held.jobs:,} would wait: {held.why}") for held in preview.held]
+    facts += [
+        ("refused", f"{refused.jobs:,} would be refused: {refused.why}")
+        for refused in preview.refused
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _describe_chance(preview: OperationPreview) -> str:
+    if not preview.chances:
+        return ""
+    if preview.chance is None:
+        return "unknown: no job with these causes was retried before"
+    share = format_percent(round(preview.chance, 3))
+    text = f"{share}: {preview.recovered:,} of {preview.retried:,} retried before recovered"
+    unknown = sum(chance.jobs for chance in preview.chances if not chance.retried)
+    if unknown:
+        text += f"; unknown for {unknown:,} jobs, whose cause was never retried"
+    return text
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    parts = [f"{name} {jobs:,}" for name, jobs in list(counts.items())[:MAX_LISTED]]
+    if len(counts) > MAX_LISTED:
+        parts.append(f"{len(counts) - MAX_LISTED} more")
+    return ", ".join(parts)
+
+
+def _format_count(preview: OperationPreview) -> str:
+    return f"{preview.count:,}+" if preview.capped else f"{preview.count:,}"

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options and parameter types that several commands share."""
 
 from __future__ import annotations
 
@@ -8,105 +8,136 @@ from typing import Any, TypeVar
 
 import click
 
-from mulligan.cli.completion import queues
+from mulligan.cli.completion import complete_queues
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-database = click.option("--database", metavar="URL", help="Instead of the one the settings name.")
-dry_run = click.option("--dry-run", is_flag=True, help="Only say what would change.")
-output = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "tsv", "json", "jsonl"]),
-    help="Default: a table, TSV when piped.",
-)
-log_level = click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    help="Nothing below it is logged; default: INFO.",
-)
-log_format = click.option(
-    "--log-format", type=click.Choice(["text", "json"]), help="json: one object a line."
-)
 
+class TimeParam(click.ParamType[Any]):
+    """A duration (5m), which counts from now, or a time with its zone."""
 
-def queue_list(_: click.Context, __: click.Parameter, value: str | None) -> frozenset[str] | None:
-    if value is None:
-        return None
-    names = frozenset(name.strip() for name in value.split(",") if name.strip())
-    if not names:
-        message = "name at least one queue: --queues render,mail"
-        raise click.BadParameter(message)
-    return names
-
-
-def worker_options(command: F) -> F:
-    """What `worker` and `up` say about their worker."""
-    for option in (
-        click.option(
-            "--leave-with-stdin", is_flag=True, help="End when stdin ends: with whoever started it."
-        ),
-        log_format,
-        log_level,
-        click.option("--runners", type=int, help="How many processes hold the app."),
-        click.option("--concurrency", type=int, help="How many jobs at once."),
-        click.option(
-            "--queues",
-            metavar="A,B",
-            callback=queue_list,
-            help="Only these queues; default: all.",
-            shell_complete=queues,
-        ),
-        database,
-    ):
-        command = option(command)
-    return command
-
-
-def page_options(command: F) -> F:
-    for option in (
-        click.option("--port", type=int, help="Default 8321, or the next free one."),
-        click.option("--host", help="Another than loopback needs a key."),
-    ):
-        command = option(command)
-    return command
-
-
-class When(click.ParamType[Any]):
-    """A length from now (5m), or a moment with its zone."""
-
-    name = "when"
+    name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from mulligan.jobs.filter import seconds
+        from mulligan.jobs.filter import parse_seconds
 
-        found = seconds(str(value))
-        if found is not None:
-            return found
+        duration = parse_seconds(str(value))
+        if duration is not None:
+            return duration
         try:
             at = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(
-                f"{value!r} is neither a length (30, 5m, 2h, 1d) nor a moment (2026-03-01T06:00+01:00)",
-                param,
-                ctx,
+            message = (
+                f"invalid time {value!r}. "
+                "Use a duration (30, 5m, 2h, 1d) or a time (2026-03-01T06:00+01:00)."
             )
+            self.fail(message, param, ctx)
         if at.tzinfo is None:
-            self.fail(f"{value!r} has no time zone; add one: {value}Z, {value}+01:00", param, ctx)
+            message = f"{value!r} has no time zone. Add one: {value}Z or {value}+01:00."
+            self.fail(message, param, ctx)
         return at
 
 
-class Length(click.ParamType[float]):
-    """30, 30s, 5m, 2h, 1d: seconds."""
+class DurationParam(click.ParamType[float]):
+    """A duration in seconds: 30, 30s, 5m, 2h, 1d."""
 
-    name = "length"
+    name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        from mulligan.jobs.filter import seconds
+        from mulligan.jobs.filter import parse_seconds
 
-        found = seconds(str(value))
-        if found is None:
-            self.fail(f"{value!r} is no length of time; write 30, 30s, 5m, 2h or 1d", param, ctx)
-        return found
+        duration = parse_seconds(str(value))
+        if duration is None:
+            message = f"invalid duration {value!r}. Use 30, 30s, 5m, 2h or 1d."
+            self.fail(message, param, ctx)
+        return duration
+
+
+# --- Options of most commands ---
+
+database = click.option(
+    "--database", metavar="URL", help="Database to use instead of the configured one."
+)
+dry_run = click.option(
+    "--dry-run", is_flag=True, help="Show what would change, and change nothing."
+)
+output = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "tsv", "json", "jsonl"]),
+    help="Output format. Default: a table on a terminal, TSV in a pipe.",
+)
+reason_option = click.option("--reason", default="", help="Recorded in the history.")
+duration_option = click.option(
+    "--for", "until", type=DurationParam(), help="Ends by itself after this time: 30, 5m, 2h, 1d."
+)
+log_level = click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    help="Lowest level to log. Default: INFO.",
+)
+log_format = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), help="json logs one object per line."
+)
+
+
+# --- Options of worker, up and web ---
+
+
+def parse_queue_names(
+    _: click.Context, __: click.Parameter, value: str | None
+) -> frozenset[str] | None:
+    """Parse --queues a,b. None means all queues."""
+    if value is None:
+        return None
+    names = frozenset(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        message = "name at least one queue, for example --queues render,mail"
+        raise click.BadParameter(message)
+    return names
+
+
+def add_options(command: F, *decorators: Callable[[Any], Any]) -> F:
+    """Apply option decorators. Help shows the last one first."""
+    for decorate in decorators:
+        command = decorate(command)
+    return command
+
+
+def worker_options(command: F) -> F:
+    """Add the options of `worker` and `up` that describe the worker."""
+    return add_options(
+        command,
+        click.option(
+            "--leave-with-stdin",
+            is_flag=True,
+            help="Stop when stdin closes, that is, when the starting process ends.",
+        ),
+        log_format,
+        log_level,
+        click.option("--runners", type=int, help="Number of processes that load the app."),
+        click.option("--concurrency", type=int, help="Number of jobs to run at the same time."),
+        click.option(
+            "--queues",
+            metavar="A,B",
+            callback=parse_queue_names,
+            help="Only these queues. Default: all.",
+            shell_complete=complete_queues,
+        ),
+        database,
+    )
+
+
+def web_options(command: F) -> F:
+    """Add the options that say where the dashboard listens."""
+    return add_options(
+        command,
+        click.option(
+            "--port", type=int, help="Port to listen on. Default: 8321, or the next free one."
+        ),
+        click.option(
+            "--host", help="Address to listen on. Any address except loopback requires an API key."
+        ),
+    )

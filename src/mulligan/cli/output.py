@@ -1,7 +1,7 @@
-"""Rows for people (a table), for pipes (TSV) and for programs (JSON).
+"""Print records: a table for people, TSV for pipes, JSON for programs.
 
-What jobs carry may be hostile: control characters are taken out before a terminal sees them, and rich gets plain
-text, never markup.
+Job data may be hostile: control characters are removed before a terminal sees them, and rich gets
+`Text` objects, never markup.
 """
 
 from __future__ import annotations
@@ -9,49 +9,24 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import click
 
+from mulligan.core.durations import to_datetime
 from mulligan.core.event import Event
-from mulligan.core.format import safe
-from mulligan.core.job import AttemptRow, Job, to_datetime
-
-# Small charts of text: a bar for a share, a line of bars for a row of them.
-
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LEVELS = "▁▂▃▄▅▆▇█"
-
-
-def bar(share: float | None, width: int = 20) -> str:
-    """A share of `width` characters, to an eighth of one; what is more than nothing is seen."""
-    if share is None:
-        return "·" * width
-    eighths = min(
-        width * 8, max(1 if share > 0 else 0, round(min(max(share, 0.0), 1.0) * width * 8))
-    )
-    whole, part = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[part] if part else "")).ljust(width)
-
-
-def spark(values: Sequence[float | None], most: float | None = None) -> str:
-    """One sign each; None is a dot."""
-    top = most or max((value for value in values if value is not None), default=0.0) or 1.0
-    return "".join(
-        "·" if value is None else _LEVELS[min(7, int(value / top * 7.999))] for value in values
-    )
-
-
-# Rows for people (a table), for pipes (TSV) and for programs (JSON).
+from mulligan.core.format import format_duration, safe_text
+from mulligan.core.job import AttemptRow, Job
 
 Record = Mapping[str, Any]
-LONGEST = 200_000
-_UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-LEAST = 8  # characters of a column that is cut
-UNBROKEN = frozenset(
+T = TypeVar("T")
+
+MAX_TEXT = 200_000  # characters of one value
+MIN_TRUNCATED_WIDTH = 8  # characters
+NO_WRAP_COLUMNS = frozenset(
     {
         "id",
         "phase",
@@ -73,73 +48,127 @@ UNBROKEN = frozenset(
         "24 h",
     }
 )
-NUMBERS = frozenset({"attempt", "pid", "running", "age", "renewed", "count", "last"})
+RIGHT_ALIGNED_COLUMNS = frozenset({"attempt", "pid", "running", "age", "renewed", "count", "last"})
+
+_ESCAPED_IN_JSON = re.compile(
+    "[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+# --- Output formats ---
 
 
-def chosen(output: str | None) -> str:
-    return output or ("table" if sys.stdout.isatty() else "tsv")
+def output_format(output: str | None) -> str:
+    """Return the requested format. Default: a table on a terminal, else TSV."""
+    if output is not None:
+        return output
+    return "table" if sys.stdout.isatty() else "tsv"
 
 
-def show_rows(
+def is_json(output: str | None) -> bool:
+    """Return True for json and jsonl, which carry every field of a record."""
+    return output in {"json", "jsonl"}
+
+
+def print_rows(
     records: Sequence[Record],
     columns: Sequence[str],
     output: str | None,
     *,
     empty: str = "",
-    short: str = "",
+    truncate: str = "",
 ) -> None:
-    """All of them. JSON carries every field, tables and TSV the columns; in a table `short` is cut to one line."""
-    form = chosen(output)
+    """Print records in the requested format.
+
+    JSON carries every field, tables and TSV only `columns`. In a table the column `truncate` is cut
+    to one line, and `empty` is printed to stderr if there are no records.
+    """
+    form = output_format(output)
     if form == "json":
-        click.echo(as_json(list(records), indent=2))
+        click.echo(to_json(list(records), indent=2))
     elif form == "jsonl":
         for record in records:
-            click.echo(as_json(record))
+            click.echo(to_json(record))
     elif form == "tsv":
         for record in records:
-            click.echo("\t".join(cell(record.get(column)) for column in columns))
+            print_tsv(record.get(column) for column in columns)
     elif records:
-        _table(records, columns, short)
-    if not records and empty and form == "table":
+        _print_table(records, columns, truncate)
+    elif empty:
         click.echo(empty, err=True)
 
 
-def show_record(record: Record, output: str | None) -> None:
-    click.echo(as_json(record, 2 if output == "json" else None))
+def print_record(record: Record, columns: Sequence[str], output: str | None) -> None:
+    """Print one record: a JSON object rather than a list of one, else a row."""
+    if is_json(output):
+        print_json(record, output)
+    else:
+        print_rows([record], columns, output)
 
 
-def _table(records: Sequence[Record], columns: Sequence[str], short: str) -> None:
+def print_json(value: Any, output: str | None) -> None:
+    """Print a value as JSON: indented for json, on one line for jsonl."""
+    click.echo(to_json(value, 2 if output == "json" else None))
+
+
+def print_tsv(values: Iterable[Any]) -> None:
+    """Print values as one line of tab-separated cells."""
+    click.echo("\t".join(format_cell(value) for value in values))
+
+
+def print_facts(facts: Sequence[tuple[str, str]], output: str | None) -> None:
+    """Print (name, value) pairs, one per line. Skip empty values."""
+    shown = [(name, value) for name, value in facts if value]
+    if output_format(output) != "table":
+        for fact in shown:
+            print_tsv(fact)
+        return
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        click.echo(f"{name:<{width}}  {format_cell(value)}")
+
+
+# --- Tables ---
+
+
+def _print_table(records: Sequence[Record], columns: Sequence[str], truncate: str) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(table_of(records, columns, console.width, short))
+    console.print(build_table(records, columns, console.width, truncate))
 
 
-def table_of(records: Sequence[Record], columns: Sequence[str], width: int, short: str = "") -> Any:
-    from rich.cells import cell_len
+def build_table(
+    records: Sequence[Record], columns: Sequence[str], width: int, truncate: str = ""
+) -> Any:
+    """Build a rich table that is at most `width` wide if the column `truncate` can be cut."""
     from rich.table import Table
     from rich.text import Text
 
-    rows = [{column: cell(record.get(column)) for column in columns} for record in records]
+    rows = [{column: format_cell(record.get(column)) for column in columns} for record in records]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        justify: Any = "right" if column in NUMBERS else "left"
-        unbroken = column in UNBROKEN or column == short
-        table.add_column(heading(column), no_wrap=unbroken, justify=justify, overflow="fold")
-    widths = [
-        max(cell_len(row[column]) for row in [*rows, {column: heading(column)}])
-        for column in columns
-    ]
-    taken = sum(wide + 2 for column, wide in zip(columns, widths, strict=True) if column != short)
+        justify: Any = "right" if column in RIGHT_ALIGNED_COLUMNS else "left"
+        no_wrap = column in NO_WRAP_COLUMNS or column == truncate
+        table.add_column(column_heading(column), no_wrap=no_wrap, justify=justify, overflow="fold")
+    other_columns = [column for column in columns if column != truncate]
+    space_left = width - sum(_column_width(rows, column) + 2 for column in other_columns)
     for row in rows:
-        texts = {column: Text(value, style=style(value)) for column, value in row.items()}
-        if short:
-            texts[short].truncate(max(LEAST, width - taken), overflow="ellipsis")
+        texts = {column: Text(value, style=style_of(value)) for column, value in row.items()}
+        if truncate:
+            texts[truncate].truncate(max(MIN_TRUNCATED_WIDTH, space_left), overflow="ellipsis")
         table.add_row(*texts.values())
     return table
 
 
-def heading(column: str) -> str:
+def _column_width(rows: Sequence[Mapping[str, str]], column: str) -> int:
+    from rich.cells import cell_len
+
+    values = [row[column] for row in rows]
+    return max(cell_len(value) for value in [*values, column_heading(column)])
+
+
+def column_heading(column: str) -> str:
+    """Return the heading of a column in a table."""
     return "TRY" if column == "attempt" else column.upper().replace("_", " ")
 
 
@@ -171,46 +200,109 @@ _STYLES: dict[str, str] = {
 }
 
 
-def style(value: str) -> str:
+def style_of(value: str) -> str:
+    """Return the rich style of a state, or an empty string."""
     return _STYLES.get(value, "")
 
 
-def cell(value: Any) -> str:
-    """One value on one line."""
+# --- Text charts ---
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def draw_bar(share: float | None, width: int = 20) -> str:
+    """Draw a share between 0 and 1 as a bar. A share above 0 is always visible; None is dotted."""
+    if share is None:
+        return "·" * width
+    bounded = min(max(share, 0.0), 1.0)
+    eighths = round(bounded * width * 8)
+    if share > 0:
+        eighths = max(1, eighths)
+    whole, rest = divmod(eighths, 8)
+    partial = _EIGHTHS[rest] if rest else ""
+    return ("█" * whole + partial).ljust(width)
+
+
+def draw_sparkline(values: Sequence[float | None]) -> str:
+    """Draw one character per value, scaled to the largest. None is a dot."""
+    known = [value for value in values if value is not None]
+    largest = max(known, default=0.0) or 1.0
+    return "".join(_spark(value, largest) for value in values)
+
+
+def _spark(value: float | None, largest: float) -> str:
+    if value is None:
+        return "·"
+    return _LEVELS[min(7, int(value / largest * 7.999))]
+
+
+# --- Values ---
+
+
+def format_cell(value: Any) -> str:
+    """Format a value on one line, safe for a terminal. None is empty."""
     if value is None:
         return ""
-    text = value if isinstance(value, str) else as_json(value)
-    return " ".join(safe(text, LONGEST).split())
+    text = value if isinstance(value, str) else to_json(value)
+    return " ".join(format_text(text).split())
 
 
-def lines(text: str) -> str:
-    """A text of several lines, fit for a terminal."""
-    return safe(text, LONGEST)
+def format_text(text: str) -> str:
+    """Make a text of several lines safe for a terminal."""
+    return safe_text(text, MAX_TEXT)
 
 
-def as_json(value: Any, indent: int | None = None) -> str:
-    """What a terminal would obey, or cannot write, is escaped: to a program it is the same."""
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Serialise to JSON. Escape characters that a terminal would obey or cannot encode."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def json_value(value: Any) -> Any:
+    """Return the value as JSON carries it: times in ISO format, everything else unchanged."""
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def format_optional(format_value: Callable[[T], str], value: T | None) -> str | None:
+    """Format a value. Return None, an empty cell, for None."""
+    return None if value is None else format_value(value)
+
+
+def time_since(at: datetime) -> str:
+    """Format how long ago a time was: 5 min."""
+    return _format_span(datetime.now(UTC) - at)
+
+
+def time_left(at: datetime) -> str:
+    """Format how long it is until a time: 5 min."""
+    return _format_span(at - datetime.now(UTC))
+
+
+def _format_span(span: timedelta) -> str:
+    return format_duration(max(0, round(span.total_seconds())))
+
+
+# --- Records ---
 
 
 def job_record(job: Job) -> dict[str, Any]:
+    """Return the public fields of a job."""
     names = (field.name for field in fields(job) if not field.name.startswith("_"))
-    return {name: _plain(getattr(job, name)) for name in names}
+    return {name: json_value(getattr(job, name)) for name in names}
 
 
 def attempt_record(attempt: AttemptRow) -> dict[str, Any]:
+    """Return an attempt with its times in ISO format and its JSON columns parsed."""
     record = attempt._asdict()
     for name in ("started_at", "ended_at", "next_run_at"):
-        record[name] = None if record[name] is None else to_datetime(record[name]).isoformat()
+        if record[name] is not None:
+            record[name] = to_datetime(record[name]).isoformat()
     for name in ("evidence", "private", "judged"):
         record[name] = json.loads(record[name] or "{}")
     return record
 
 
 def event_record(event: Event) -> dict[str, Any]:
+    """Return an event with its time in ISO format."""
     return {**event._asdict(), "at": to_datetime(event.at).isoformat()}
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,276 +1,366 @@
-"""How `mulligan policy show` prints a policy: what holds, what follows for each class, and when attempts would come."""
+"""`mulligan policy show, test, backtest`: how failures are classified and retried.
+
+Works from the stored manifests, without loading the app.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from mulligan.cli import Family
+from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
-from mulligan.cli.database import existing, say, settings_with
-from mulligan.cli.output import as_json, cell, chosen, show_record, show_rows
+from mulligan.cli.database import load_settings, open_existing, print_notice
+from mulligan.cli.output import (
+    format_cell,
+    is_json,
+    output_format,
+    print_json,
+    print_rows,
+    print_tsv,
+    to_json,
+)
 from mulligan.core.attempt import RETRYABLE, Failure
 from mulligan.core.errors import ConfigError
-from mulligan.core.format import duration, size
-from mulligan.failures.capture import classify, made_of
-from mulligan.failures.rule_sources import configured_rules, pack
+from mulligan.core.format import format_duration, format_size
+from mulligan.failures.capture import classify, explain_group
+from mulligan.failures.rule_sources import load_configured_rules, pack
 from mulligan.failures.rules import Rule
-from mulligan.manifest.declared import stored_rules
-from mulligan.retries.backoff import Exponential, Fixed, Table
-from mulligan.retries.policy import Then, as_ladder
-from mulligan.retries.preview import ClassOutlook, Try, described, harmless
+from mulligan.manifest.declared import load_rules
+from mulligan.retries.backoff import Exponential, Fixed, Table, describe_backoff
+from mulligan.retries.policy import Then, to_steps
+from mulligan.retries.preview import ClassPreview, PlannedAttempt, redact_settings
 from mulligan.retries.service import (
-    ATTEMPTS,
+    MAX_BACKTEST_ATTEMPTS,
     Backtest,
     Policies,
     PolicyExplanation,
-    Setting,
-    backtested,
+    PolicyField,
+    run_backtest,
 )
 
-LINE = ("kind", "queue", "retries", "from", "backoff", "not_retried", "last_try")
-FIELD = ("name", "value", "scope", "origin")
-CLASS = ("class", "retried", "limit", "limit_origin", "backoff", "backoff_origin", "counts", "then")
-RETRIED = ("class", "limit", "limit_origin", "backoff", "backoff_origin", "then")
-RULE = ("rule", "code", "class", "limit", "backoff", "then", "more")
-TRY = ("classes", "attempt", "wait", "earliest", "latest", "at_earliest", "at", "at_latest")
-BAR = 32  # characters
+
+@click.group(cls=CommandGroup)
+def policy() -> None:
+    """Show retry policies, test how errors are classified, and backtest rules."""
 
 
-# -- all kinds ----------------------------------------------------------------------------------------
-def show_all(found: Sequence[PolicyExplanation], output: str | None) -> None:
-    if chosen(output) in {"json", "jsonl"}:
-        show_rows([one.to_plain() for one in found], (), output)
+# --- mulligan policy show ---
+
+KIND_COLUMNS = ("kind", "queue", "retries", "from", "backoff", "not_retried", "last_try")
+FIELD_COLUMNS = ("name", "value", "scope", "origin")
+CLASS_COLUMNS = (
+    "class",
+    "retried",
+    "limit",
+    "limit_origin",
+    "backoff",
+    "backoff_origin",
+    "counts",
+    "then",
+)
+RETRIED_CLASS_COLUMNS = ("class", "limit", "limit_origin", "backoff", "backoff_origin", "then")
+RULE_COLUMNS = ("rule", "code", "class", "limit", "backoff", "then", "more")
+TRY_COLUMNS = (
+    "classes",
+    "attempt",
+    "wait",
+    "earliest",
+    "latest",
+    "at_earliest",
+    "at",
+    "at_latest",
+)
+CALENDAR_COLUMNS = ("attempt", "wait", "starts_after", "when")
+WINDOW_WIDTH = 32  # characters
+
+
+@policy.command("show")
+@click.argument("kind", required=False, shell_complete=complete.complete_kinds)
+@shared.database
+@shared.output
+def show(kind: str | None, database: str | None, output: str | None) -> None:
+    """Show the effective policy of KIND and when its attempts start. Without KIND: list all."""
+    settings = load_settings(database)
+    with open_existing(settings) as store:
+        policies = Policies(lambda: store, lambda: settings)
+        if kind is None:
+            kinds = [policies.explain(name) for name in policies.kinds()]
+            _show_all([policies.system(), *kinds], output)
+        else:
+            _show_kind(policies.explain(kind), output)
+    print_notice(
+        "System defaults are those of the settings here. A worker with other settings differs."
+    )
+
+
+def _show_all(explanations: Sequence[PolicyExplanation], output: str | None) -> None:
+    if is_json(output):
+        print_rows([explanation.to_dict() for explanation in explanations], (), output)
         return
-    show_rows([_line(one) for one in found], LINE, output, short="backoff")
+    rows = [_kind_row(explanation) for explanation in explanations]
+    print_rows(rows, KIND_COLUMNS, output, truncate="backoff")
 
 
-def _line(one: PolicyExplanation) -> dict[str, Any]:
-    retries, backoff = one.field("max_retries"), one.field("backoff")
-    last = max((kept.calendar[-1].at_latest for kept in one.classes), default=0.0)
+def _kind_row(explanation: PolicyExplanation) -> dict[str, Any]:
+    retries = explanation.field("max_retries")
+    backoff = explanation.field("backoff")
+    last_start = max((cls.calendar[-1].at_latest for cls in explanation.classes), default=0.0)
+    not_retried = [
+        cls.cls for cls in explanation.classes if not cls.retried and cls.cls in RETRYABLE
+    ]
     return {
-        "kind": one.kind or "(system)",
-        "queue": one.queue,
+        "kind": explanation.kind or "(system)",
+        "queue": explanation.queue,
         "retries": retries.value,
         "from": retries.origin,
-        "backoff": described(backoff.value),
-        "not_retried": _join_names(
-            [kept.cls for kept in one.classes if not kept.retried and kept.cls in RETRYABLE]
-        ),
-        "last_try": f"within {duration(last)}" if last else "at once",
+        "backoff": describe_backoff(backoff.value),
+        "not_retried": _join(not_retried),
+        "last_try": f"within {format_duration(last_start)}" if last_start else "at once",
     }
 
 
-def _join_names(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return ", ".join(str(name) for name in names)
 
 
-# -- one kind -----------------------------------------------------------------------------------------
-def show_one(one: PolicyExplanation, output: str | None) -> None:
-    form = chosen(output)
-    if form in {"json", "jsonl"}:
-        click.echo(as_json(one.to_plain(), 2 if form == "json" else None))
-    elif form == "tsv":
-        _tsv("field", [_field(field) for field in one.fields], FIELD)
-        _tsv("class", [_class(kept) for kept in one.classes], CLASS)
-        _tsv("rule", [_rule(rule) for rule in one.rules], RULE)
-        _tsv(
-            "try",
-            [record for names, tries, _ in _calendars(one) for record in _tries(names, tries)],
-            TRY,
-        )
+def _show_kind(explanation: PolicyExplanation, output: str | None) -> None:
+    if is_json(output):
+        print_json(explanation.to_dict(), output)
+    elif output_format(output) == "tsv":
+        _print_kind_tsv(explanation)
     else:
-        _tables(one)
+        _print_kind_tables(explanation)
 
 
-def _tsv(first: str, records: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    for record in records:
-        click.echo("\t".join((first, *(cell(record[column]) for column in columns))))
+def _print_kind_tsv(explanation: PolicyExplanation) -> None:
+    for field in explanation.fields:
+        _print_section_row("field", _field_row(field), FIELD_COLUMNS)
+    for cls in explanation.classes:
+        _print_section_row("class", _class_row(cls), CLASS_COLUMNS)
+    for rule in explanation.rules:
+        _print_section_row("rule", _rule_row(rule), RULE_COLUMNS)
+    for calendar in _calendars(explanation):
+        for attempt in calendar.attempts:
+            row = {"classes": calendar.classes, **attempt._asdict()}
+            _print_section_row("try", row, TRY_COLUMNS)
 
 
-def _tables(one: PolicyExplanation) -> None:
-    click.echo(f"{cell(one.kind)}, in queue {cell(one.queue)}")
+def _print_section_row(section: str, row: Mapping[str, Any], columns: Sequence[str]) -> None:
+    print_tsv((section, *(row[column] for column in columns)))
+
+
+def _print_kind_tables(explanation: PolicyExplanation) -> None:
+    click.echo(f"{format_cell(explanation.kind)}, in queue {format_cell(explanation.queue)}")
     click.echo()
-    show_rows([_field(field) for field in one.fields], FIELD, "table")
+    print_rows([_field_row(field) for field in explanation.fields], FIELD_COLUMNS, "table")
     click.echo()
-    retried = [kept for kept in one.classes if kept.retried]
-    show_rows([_class(kept) for kept in retried], RETRIED, "table", empty="nothing is retried")
-    for why in dict.fromkeys(kept.why for kept in one.classes if not kept.retried):
-        click.echo(
-            f"not retried: {_join_names([kept.cls for kept in one.classes if kept.why == why])} ({why})"
-        )
-    if one.rules:
+    _print_class_table(explanation.classes)
+    if explanation.rules:
         click.echo()
-        click.echo("Rules with terms of their own, for what they judge:")
-        show_rows([_rule(rule) for rule in one.rules], RULE, "table")
-    for names, tries, more in _calendars(one):
+        click.echo("Rules with their own retry settings:")
+        print_rows([_rule_row(rule) for rule in explanation.rules], RULE_COLUMNS, "table")
+    for calendar in _calendars(explanation):
         click.echo()
-        click.echo(f"If every attempt fails with {names}:")
-        records = [_for_people(found, tries[-1].at_latest) for found in tries]
-        show_rows(records, ("attempt", "wait", "starts_after", "when"), "table")
-        if more:
+        click.echo(f"If every attempt fails with {calendar.classes}:")
+        end = calendar.attempts[-1].at_latest
+        rows = [_calendar_row(attempt, end) for attempt in calendar.attempts]
+        print_rows(rows, CALENDAR_COLUMNS, "table")
+        if calendar.is_cut:
             click.echo("… and so on")
 
 
-def _field(field: Setting) -> dict[str, Any]:
+def _print_class_table(classes: Sequence[ClassPreview]) -> None:
+    retried = [_class_row(cls) for cls in classes if cls.retried]
+    print_rows(retried, RETRIED_CLASS_COLUMNS, "table", empty="Nothing is retried.")
+    by_reason: dict[str, list[str]] = {}
+    for cls in classes:
+        if not cls.retried:
+            by_reason.setdefault(cls.why, []).append(cls.cls)
+    for reason, names in by_reason.items():
+        click.echo(f"not retried: {_join(names)} ({reason})")
+
+
+# --- mulligan policy show: rows ---
+
+UNSET_VALUES = {"only": "every retryable class", "retry_unknown": "unset"}
+
+
+def _field_row(field: PolicyField) -> dict[str, Any]:
     return {
         "name": field.name,
-        "value": _value(field),
+        "value": _format_field(field),
         "scope": field.scope,
         "origin": field.origin,
     }
 
 
-def _value(field: Setting) -> str:
-    if isinstance(field.value, bool):
-        return "yes" if field.value else "no"
-    if isinstance(field.value, Exponential | Table | Fixed):
-        return described(field.value)
+def _format_field(field: PolicyField) -> str:
+    value = field.value
+    if value is None:
+        return UNSET_VALUES.get(field.name, "no limit")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Exponential | Table | Fixed):
+        return describe_backoff(value)
     if field.name == "then":
-        return _ladder(field.value)
-    if field.name == "max_age" and field.value is not None:
-        return duration(field.value)
-    if field.value is None:
-        return {"only": "every class that can be", "retry_unknown": "unset"}.get(
-            field.name, "no limit"
-        )
-    return _join_names(field.value) if isinstance(field.value, tuple) else str(field.value)
+        return _format_steps(value)
+    if field.name == "max_age":
+        return format_duration(value)
+    return _join(value) if isinstance(value, tuple) else str(value)
 
 
-def _class(kept: ClassOutlook) -> dict[str, Any]:
-    if not kept.retried:
-        return {**dict.fromkeys(CLASS, ""), "class": kept.cls, "retried": f"no: {kept.why}"}
+def _class_row(cls: ClassPreview) -> dict[str, Any]:
+    if not cls.retried:
+        empty = dict.fromkeys(CLASS_COLUMNS, "")
+        return {**empty, "class": cls.cls, "retried": f"no: {cls.why}"}
     return {
-        "class": kept.cls,
+        "class": cls.cls,
         "retried": "yes",
-        "limit": kept.limit,
-        "limit_origin": kept.limit_origin,
-        "backoff": described(kept.backoff),
-        "backoff_origin": kept.backoff_origin,
-        "counts": kept.counts,
-        "then": _ladder(kept.then),
+        "limit": cls.limit,
+        "limit_origin": cls.limit_origin,
+        "backoff": describe_backoff(cls.backoff),
+        "backoff_origin": cls.backoff_origin,
+        "counts": cls.counts,
+        "then": _format_steps(cls.then),
     }
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
-    more = [
-        "" if rule.wait_for_hint else "does not wait for hints",
-        rule.alarm and f"alarm {rule.alarm}",
-        rule.runbook and f"see {rule.runbook}",
-        "in shadow" if rule.shadow else "",
-    ]
+def _rule_row(rule: Rule) -> dict[str, Any]:
     return {
         "rule": rule.id,
         "code": rule.code,
         "class": rule.cls,
         "limit": "" if rule.max_retries is None else rule.max_retries,
-        "backoff": described(rule.backoff) if rule.backoff else "",
-        "then": _ladder(as_ladder(rule.then)) if rule.then else "",
-        "more": _join_names([part for part in more if part]),
+        "backoff": describe_backoff(rule.backoff) if rule.backoff else "",
+        "then": _format_steps(to_steps(rule.then)) if rule.then else "",
+        "more": _join(_rule_notes(rule)),
     }
 
 
-def _ladder(steps: Sequence[Then]) -> str:
-    return " → ".join(_step(step) for step in steps)
+def _rule_notes(rule: Rule) -> list[str]:
+    notes = []
+    if not rule.wait_for_hint:
+        notes.append("ignores Retry-After")
+    if rule.alarm:
+        notes.append(f"alarm {rule.alarm}")
+    if rule.runbook:
+        notes.append(f"see {rule.runbook}")
+    if rule.shadow:
+        notes.append("in shadow")
+    return notes
 
 
-def _step(step: Then) -> str:
-    parts = [
-        f"queue {step.queue}" if step.queue else "",
-        size(step.memory_limit) if step.memory_limit else "",
-        duration(step.timeout) if step.timeout else "",
-        _join_names([f"{name}={value}" for name, value in harmless(step.settings).items()]),
-    ]
-    return _join_names([part for part in parts if part]) or "the same again"
+def _format_steps(steps: Sequence[Then]) -> str:
+    return " → ".join(_format_step(step) for step in steps)
 
 
-# -- when ---------------------------------------------------------------------------------------------
-def _calendars(one: PolicyExplanation) -> list[tuple[str, tuple[Try, ...], bool]]:
-    """Classes that share a calendar share a table."""
-    found: dict[tuple[Try, ...], list[ClassOutlook]] = {}
-    for kept in one.classes:
-        if kept.retried:
-            found.setdefault(kept.calendar, []).append(kept)
+def _format_step(step: Then) -> str:
+    parts = []
+    if step.queue:
+        parts.append(f"queue {step.queue}")
+    if step.memory_limit:
+        parts.append(format_size(step.memory_limit))
+    if step.timeout:
+        parts.append(format_duration(step.timeout))
+    parts += [f"{name}={value}" for name, value in redact_settings(step.settings).items()]
+    return _join(parts) or "unchanged"
+
+
+# --- mulligan policy show: calendar of attempts ---
+
+
+class AttemptCalendar(NamedTuple):
+    """When attempts would start, for classes that share these times."""
+
+    classes: str  # names
+    attempts: tuple[PlannedAttempt, ...]
+    is_cut: bool
+
+
+def _calendars(explanation: PolicyExplanation) -> list[AttemptCalendar]:
+    by_calendar: dict[tuple[PlannedAttempt, ...], list[ClassPreview]] = {}
+    for cls in explanation.classes:
+        if cls.retried:
+            by_calendar.setdefault(cls.calendar, []).append(cls)
     return [
-        (_join_names([kept.cls for kept in shared]), tries, shared[0].more)
-        for tries, shared in found.items()
+        AttemptCalendar(_join([cls.cls for cls in classes]), attempts, classes[0].more)
+        for attempts, classes in by_calendar.items()
     ]
 
 
-def _tries(names: str, tries: Sequence[Try]) -> list[dict[str, Any]]:
-    return [{"classes": names, **found._asdict()} for found in tries]
-
-
-def _for_people(found: Try, end: float) -> dict[str, Any]:
+def _calendar_row(attempt: PlannedAttempt, end: float) -> dict[str, Any]:
+    wait = ""
+    starts_after = "at once"
+    if attempt.attempt > 1:
+        wait = _format_range(attempt.earliest, attempt.wait, attempt.latest)
+        starts_after = _format_range(attempt.at_earliest, attempt.at, attempt.at_latest)
     return {
-        "attempt": found.attempt,
-        "wait": _between(found.earliest, found.wait, found.latest) if found.attempt > 1 else "",
-        "starts_after": _between(found.at_earliest, found.at, found.at_latest)
-        if found.attempt > 1
-        else "at once",
-        "when": bar(found, end),
+        "attempt": attempt.attempt,
+        "wait": wait,
+        "starts_after": starts_after,
+        "when": draw_attempt_window(attempt, end),
     }
 
 
-def _between(low: float, middle: float, high: float) -> str:
+def _format_range(low: float, nominal: float, high: float) -> str:
     if low == high:
-        return duration(middle)
-    return f"{duration(low)} … {duration(high)}"
+        return format_duration(nominal)
+    return f"{format_duration(low)} … {format_duration(high)}"
 
 
-def bar(found: Try, end: float) -> str:
-    """From the earliest to the latest moment, on a line as long as all of it; the dot is the nominal one."""
+def draw_attempt_window(attempt: PlannedAttempt, end: float) -> str:
+    """Draw when an attempt may start, on a line from 0 to `end`. The dot is the nominal time."""
     if end <= 0:
         return "●"
-    low, middle, high = (
-        round(at / end * (BAR - 1)) for at in (found.at_earliest, found.at, found.at_latest)
-    )
-    drawn = ["·"] * low + ["─"] * (high - low + 1)
-    drawn[middle] = "●"
-    return "".join(drawn)
+
+    def position(seconds: float) -> int:
+        return round(seconds / end * (WINDOW_WIDTH - 1))
+
+    earliest = position(attempt.at_earliest)
+    latest = position(attempt.at_latest)
+    line = ["·"] * earliest + ["─"] * (latest - earliest + 1)
+    line[position(attempt.at)] = "●"
+    return "".join(line)
 
 
-# `mulligan policy test`: what would be said of an error. One by hand, or a file of them.
+# --- mulligan policy test ---
 
-GIVEN = (
-    "exception_type",
-    "http_status",
-    "exit_code",
-    "signal",
-    "errno",
-    "provider_code",
-    "program",
-)
+TEXT_FACTS = ("exception_type", "provider_code", "program")
+NUMBER_FACTS = ("http_status", "exit_code", "signal", "errno")
 
 
-@click.command("test")
+@policy.command("test")
 @click.argument("text", required=False, default="")
 @click.option(
     "--exception",
     "exception_type",
     metavar="TYPE",
-    help="The exception's type: openai.RateLimitError.",
+    help="Exception type: openai.RateLimitError.",
 )
-@click.option("--http-status", type=int, help="The status of an HTTP answer.")
-@click.option("--exit-code", type=int, help="Of a program; -9 and 137 are signal 9.")
-@click.option("--signal", type=int, help="That ended a program.")
-@click.option("--errno", type=int, help="Of the operating system.")
-@click.option("--provider-code", help="The provider's own code: SlowDown, insufficient_quota.")
-@click.option("--program", help="The program that failed: ffmpeg.")
+@click.option("--http-status", type=int, help="HTTP status code.")
+@click.option("--exit-code", type=int, help="Exit code of a program; -9 and 137 mean signal 9.")
+@click.option("--signal", type=int, help="Signal that ended a program.")
+@click.option("--errno", type=int, help="Error number of the operating system.")
+@click.option("--provider-code", help="Error code of a provider: SlowDown, insufficient_quota.")
+@click.option("--program", help="Program that failed: ffmpeg.")
 @click.option(
-    "--kind", help="With the rules of this kind and its app.", shell_complete=complete.kinds
+    "--kind",
+    help="Use the rules of this kind and its app.",
+    shell_complete=complete.complete_kinds,
 )
 @click.option(
     "--jsonl",
     "file",
     type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
-    help="One error a line, as JSON; - reads stdin.",
+    help="Classify a file: one error per line, as JSON. - reads stdin.",
 )
 @shared.database
 @shared.output
@@ -280,35 +370,30 @@ def test_command(
     file: Path | None,
     database: str | None,
     output: str | None,
-    **given: Any,
+    **facts: Any,
 ) -> None:
-    """Say what would be made of an error: code, class, whether it would be retried, and the rule that decides."""
-    rules = _rules(kind, database)
+    """Show how an error is classified: code, class, deciding rule, and whether it is retried."""
+    rules = _load_rules(kind, database)
     if file is not None:
-        _many(file, rules)
+        _classify_file(file, rules)
         return
-    if not text and all(value is None for value in given.values()):
-        message = (
-            "give a TEXT, or what is known of the error: --exception, --http-status, --exit-code …"
-        )
+    if not text and all(value is None for value in facts.values()):
+        message = "give a TEXT, or facts about the error: --exception, --http-status, --exit-code …"
         raise click.UsageError(message)
-    said = _read(text)
-    _show(classify(said, **given, rules=rules), made_of(said, given, rules), output)
+    message = sys.stdin.read() if text == "-" else text
+    failure = classify(message, **facts, rules=rules)
+    _print_failure(failure, explain_group(message, facts, rules), output)
 
 
-def _rules(kind: str | None, database: str | None) -> Sequence[Rule]:
-    settings = settings_with(database)
+def _load_rules(kind: str | None, database: str | None) -> Sequence[Rule]:
+    settings = load_settings(database)
     if kind is None:
-        return configured_rules(settings)
-    with existing(settings) as store, store.read() as unit:
-        return stored_rules(unit, kind)
+        return load_configured_rules(settings)
+    with open_existing(settings) as store, store.read() as tx:
+        return load_rules(tx, kind)
 
 
-def _read(text: str) -> str:
-    return sys.stdin.read() if text == "-" else text
-
-
-def record_of(failure: Failure) -> dict[str, Any]:
+def _failure_record(failure: Failure) -> dict[str, Any]:
     return {
         "code": failure.code,
         "class": str(failure.cls),
@@ -322,52 +407,58 @@ def record_of(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _show(failure: Failure, parts: Mapping[str, Any], output: str | None) -> None:
-    record = record_of(failure) | {"group_of": dict(parts)}
-    if chosen(output) in {"json", "jsonl"}:
-        show_record(record, output)
+def _print_failure(failure: Failure, group_parts: Mapping[str, Any], output: str | None) -> None:
+    if is_json(output):
+        print_json({**_failure_record(failure), "group_of": dict(group_parts)}, output)
         return
-    verdict = "would be tried again" if failure.retryable else "would not be tried again"
-    lines = [("code", failure.code), ("class", f"{failure.cls}: {verdict}"), ("rule", failure.rule)]
+    is_tsv = output_format(output) == "tsv"
+    for name, value in _failure_facts(failure, group_parts):
+        click.echo(f"{name}\t{value}" if is_tsv else f"{name:<15} {value}")
+
+
+def _failure_facts(failure: Failure, group_parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    verdict = "would be retried" if failure.retryable else "would not be retried"
+    yield "code", failure.code
+    yield "class", f"{failure.cls}: {verdict}"
+    yield "rule", failure.rule
     if failure.retry_after is not None:
-        lines.append(("asked to wait", duration(failure.retry_after)))
-    if also := failure.judged.get("also"):
-        lines.append(("said otherwise", ", ".join(also)))
-    lines += [
-        ("public", failure.public),
-        ("group", failure.fingerprint),
-        ("made of", _join_parts(parts)),
-    ]
-    lines += [(name, str(value)) for name, value in failure.evidence.items()]
-    for name, value in lines:
-        click.echo(f"{name}\t{value}" if chosen(output) == "tsv" else f"{name:<15} {value}")
+        yield "asked to wait", format_duration(failure.retry_after)
+    other_rules = failure.judged.get("also")
+    if other_rules:
+        yield "said otherwise", ", ".join(other_rules)
+    yield "public", failure.public
+    yield "group", failure.fingerprint
+    yield "made of", _format_group_parts(group_parts)
+    for name, value in failure.evidence.items():
+        yield name, str(value)
 
 
-def _join_parts(parts: Mapping[str, Any]) -> str:
-    said = {
-        name: ", ".join(value) if isinstance(value, list) else value
-        for name, value in parts.items()
-    }
-    return "; ".join(f"{name} {value}" for name, value in said.items() if name != "version")
+def _format_group_parts(parts: Mapping[str, Any]) -> str:
+    texts = []
+    for name, value in parts.items():
+        if name != "version":
+            text = ", ".join(value) if isinstance(value, list) else value
+            texts.append(f"{name} {text}")
+    return "; ".join(texts)
 
 
-def _many(file: Path, rules: Sequence[Rule]) -> None:
-    """A verdict a line; rows that carry a label are counted too."""
-    labelled = right = 0
-    for number, row in _rows(file):
-        failure = classify(str(row.get("text", "")), **_given(row, file, number), rules=rules)
-        named = {"id": row["id"]} if "id" in row else {}
-        click.echo(as_json({**named, **record_of(failure)}))
+def _classify_file(file: Path, rules: Sequence[Rule]) -> None:
+    """Print one verdict per line. Count how many agree with the label `retryable` of their line."""
+    labelled = 0
+    correct = 0
+    for number, row in _read_rows(file):
+        facts = _read_facts(row, file, number)
+        failure = classify(str(row.get("text", "")), **facts, rules=rules)
+        identity = {"id": row["id"]} if "id" in row else {}
+        click.echo(to_json({**identity, **_failure_record(failure)}))
         if isinstance(row.get("retryable"), bool):
             labelled += 1
-            right += failure.retryable == row["retryable"]
+            correct += failure.retryable == row["retryable"]
     if labelled:
-        say(
-            f"{right} of {labelled} labelled rows have the same answer to: would another try have a chance?"
-        )
+        print_notice(f"{correct} of {labelled} labelled lines are classified as labelled")
 
 
-def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with click.open_file(str(file), encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -377,26 +468,28 @@ def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             except ValueError as error:
                 raise ConfigError(f"{file}, line {number}: not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise ConfigError(
-                    f"{file}, line {number}: not an object with text, exception_type, http_status …"
-                )
+                message = f"{file}, line {number}: not an object with text, exception_type …"
+                raise ConfigError(message)
             yield number, row
 
 
-def _given(row: Mapping[str, Any], file: Path, number: int) -> dict[str, Any]:
-    given = {name: row[name] for name in GIVEN if row.get(name) is not None}
-    for name, value in given.items():
-        wanted = str if name in {"exception_type", "provider_code", "program"} else int
-        if type(value) is not wanted:
-            raise ConfigError(
-                f"{file}, line {number}: {name} must be {wanted.__name__}, not {value!r:.80}"
-            )
-    return given
+def _read_facts(row: Mapping[str, Any], file: Path, number: int) -> dict[str, Any]:
+    facts = {}
+    for name in (*TEXT_FACTS, *NUMBER_FACTS):
+        value = row.get(name)
+        if value is None:
+            continue
+        expected = str if name in TEXT_FACTS else int
+        if type(value) is not expected:  # a bool is no number
+            problem = f"{name} must be {expected.__name__}, not {value!r:.80}"
+            raise ConfigError(f"{file}, line {number}: {problem}")
+        facts[name] = value
+    return facts
 
 
-# `mulligan policy backtest`: what another table would have done with what has failed.
+# --- mulligan policy backtest ---
 
-COUNTS = (
+COUNT_FIELDS = (
     "jobs",
     "failures",
     "changed",
@@ -408,108 +501,74 @@ COUNTS = (
     "lost",
     "tried",
 )
-COLUMNS = ("times", "effect", "before", "after", "sample")
+CHANGE_COLUMNS = ("times", "effect", "before", "after", "sample")
 
 
-@click.command("backtest")
+@policy.command("backtest")
 @click.option(
     "--rules",
     "names",
     multiple=True,
     metavar="PACK|FILE.toml",
-    help="Rules to try; may be given again.",
+    help="Rules to try. May be repeated.",
 )
 @click.option(
     "--since",
-    type=shared.Length(),
+    type=shared.DurationParam(),
     default="7d",
     show_default=True,
-    help="Jobs enqueued within: 2h, 7d.",
+    help="Jobs enqueued within this time: 2h, 7d.",
 )
-@click.option("--kind", help="Only this kind.", shell_complete=complete.kinds)
+@click.option("--kind", help="Only this kind.", shell_complete=complete.complete_kinds)
 @shared.database
 @shared.output
 def backtest(
     names: tuple[str, ...], since: float, kind: str | None, database: str | None, output: str | None
 ) -> None:
-    """Judge stored failures again: changed decisions, attempts saved, successes lost, and what cannot be known.
+    """Classify stored failures again and show what other rules would have changed.
 
-    Without --rules by the rules of mulligan.toml and the tables of this version.
+    Without --rules: with the rules of mulligan.toml and the built-in rules of this version.
     """
-    settings = settings_with(database)
-    rules = (
-        [rule for name in names for rule in pack(name).rules]
-        if names
-        else configured_rules(settings)
-    )
-    with existing(settings) as store, _bar(output) as step:
-        found = backtested(store, rules, since, kind, step)
-    show_backtest(found, output)
+    settings = load_settings(database)
+    if names:
+        rules = [rule for name in names for rule in pack(name).rules]
+    else:
+        rules = list(load_configured_rules(settings))
+    with open_existing(settings) as store, _backtest_progress(output) as on_progress:
+        result = run_backtest(store, rules, since, kind, on_progress)
+    _print_backtest(result, output)
 
 
-def _bar(output: str | None) -> Any:
-    """A progress bar for people; nobody else waits for it."""
-    from contextlib import nullcontext
+@contextmanager
+def _backtest_progress(output: str | None) -> Iterator[Callable[[int], None] | None]:
+    """Show a progress bar if the output is a table."""
+    if output_format(output) != "table":
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
 
-    if chosen(output) != "table":
-        return nullcontext(None)
-    return _progress()
-
-
-class _progress:  # noqa: N801 - used like a function
-    def __enter__(self) -> Any:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._progress = Progress(console=Console(stderr=True), transient=True)
-        self._progress.start()
-        task = self._progress.add_task("attempts read", total=ATTEMPTS)
-        return lambda read: self._progress.update(task, completed=read)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("attempts read", total=MAX_BACKTEST_ATTEMPTS)
+        yield lambda read: progress.update(task, completed=read)
 
 
-def show_backtest(found: Backtest, output: str | None) -> None:
-    report = found.report
+def _print_backtest(result: Backtest, output: str | None) -> None:
+    report = result.report
     rows = [
         {**change._asdict(), "times": times, "sample": report.samples.get(change, "")}
         for change, times in report.changes.most_common()
     ]
-    if chosen(output) in {"json", "jsonl"}:
-        record = {name: getattr(report, name) for name in COUNTS}
-        click.echo(
-            as_json({**record, "partial": found.partial, "text": list(found.text), "changes": rows})
-        )
+    if is_json(output):
+        counts = {name: getattr(report, name) for name in COUNT_FIELDS}
+        record = {
+            **counts,
+            "partial": result.partial,
+            "text": list(result.text),
+            "changes": rows,
+        }
+        click.echo(to_json(record))
         return
-    show_rows(rows, COLUMNS, output, short="sample")
-    for sentence in found.text:
-        say(sentence)
-
-
-# `mulligan policy …`: what holds when a job fails. From the stored manifests, without the app.
-
-
-@click.group(cls=Family)
-def policy() -> None:
-    """What holds when a job fails, who says so, and when it is tried again."""
-
-
-@policy.command()
-@click.argument("kind", required=False, shell_complete=complete.kinds)
-@shared.database
-@shared.output
-def show(kind: str | None, database: str | None, output: str | None) -> None:
-    """The effective policy of a kind with its calendar of attempts; without KIND a line for each."""
-    settings = settings_with(database)
-    with existing(settings) as store:
-        book = Policies(lambda: store, lambda: settings)
-        if kind is None:
-            show_all([book.system(), *(book.explain(name) for name in book.kinds())], output)
-        else:
-            show_one(book.explain(kind), output)
-    say("the system layer is as the settings say here; a worker with other settings has another")
-
-
-policy.add_command(test_command)
-policy.add_command(backtest)
+    print_rows(rows, CHANGE_COLUMNS, output, truncate="sample")
+    for sentence in result.text:
+        print_notice(sentence)

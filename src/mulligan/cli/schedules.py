@@ -1,4 +1,4 @@
-"""`mulligan schedules …`: from the stored manifests, without the app."""
+"""`mulligan schedules …`: list, preview, run, pause and resume, without loading the app."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 
 import click
 
-from mulligan.cli import Family
+from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
-from mulligan.cli.database import actor, open_services, say
-from mulligan.cli.gates import reason as why
-from mulligan.cli.gates import until as for_how_long
-from mulligan.cli.output import as_json, chosen, job_record, show_rows
-from mulligan.core.format import duration, who
+from mulligan.cli.database import cli_actor, open_services, print_notice
+from mulligan.cli.output import (
+    is_json,
+    job_record,
+    output_format,
+    print_json,
+    print_rows,
+)
+from mulligan.core.format import format_actor, format_duration
 from mulligan.schedules.service import Schedule, Schedules
 
 COLUMNS = (
@@ -31,125 +35,130 @@ COLUMNS = (
     "paused",
     "paused_until",
 )
-FOR_PEOPLE = ("name", "cron", "timezone", "kind", "missed", "next", "last", "paused")
-NEXT = ("at", "utc")
-NEXT_FOR_PEOPLE = ("at", "utc", "in")
+TABLE_COLUMNS = ("name", "cron", "timezone", "kind", "missed", "next", "last", "paused")
+NEXT_COLUMNS = ("at", "utc")
+NEXT_TABLE_COLUMNS = ("at", "utc", "in")
+NO_SCHEDULES = "No schedules yet. Declare one with app.schedule(...) and start a worker."
 
 
-@click.group(cls=Family)
+@click.group(cls=CommandGroup)
 def schedules() -> None:
-    """List schedules, see when they run, pause one, run one now."""
+    """List, preview, pause, resume and run schedules."""
 
 
 @contextmanager
-def _book(database: str | None) -> Iterator[Schedules]:
-    with open_services(database) as at:
-        yield Schedules(lambda: at.store, at.jobs, {}, actor())
+def _open_schedules(database: str | None) -> Iterator[Schedules]:
+    with open_services(database) as services:
+        yield Schedules(lambda: services.store, services.jobs, {}, cli_actor())
 
 
 @schedules.command("list")
 @shared.database
 @shared.output
-def list_(database: str | None, output: str | None) -> None:
-    """Every schedule, by name."""
-    with _book(database) as book:
-        found = book.list()
-    for_people = chosen(output) == "table"
-    show_rows(
-        [_record(schedule, for_people=for_people) for schedule in found],
-        FOR_PEOPLE if for_people else COLUMNS,
-        output,
-        empty="no schedules; declare one with app.schedule(...) and start a worker",
-    )
+def list_schedules(database: str | None, output: str | None) -> None:
+    """List schedules by name."""
+    with _open_schedules(database) as service:
+        found = service.list()
+    if output_format(output) == "table":
+        rows = [_table_row(schedule) for schedule in found]
+        print_rows(rows, TABLE_COLUMNS, output, empty=NO_SCHEDULES)
+    else:
+        print_rows([_record(schedule) for schedule in found], COLUMNS, output)
     for schedule in found:
         if schedule.problem:
-            say(f"warning: {schedule.name}: {schedule.problem}")
+            print_notice(f"warning: {schedule.name}: {schedule.problem}")
 
 
-def _record(schedule: Schedule, *, for_people: bool) -> dict[str, Any]:
+def _record(schedule: Schedule) -> dict[str, Any]:
     record = asdict(schedule)
     for name in ("next_at", "last_at", "paused_until"):
-        record[name] = record[name] and record[name].isoformat()
-    if for_people:
-        record |= {
-            "next": _local(schedule.next_at),
-            "last": _local(schedule.last_at),
-            "paused": _paused(schedule),
-        }
+        if record[name] is not None:
+            record[name] = record[name].isoformat()
     return record
 
 
-def _paused(schedule: Schedule) -> str:
+def _table_row(schedule: Schedule) -> dict[str, Any]:
+    return _record(schedule) | {
+        "next": _format_local(schedule.next_at),
+        "last": _format_local(schedule.last_at),
+        "paused": _describe_pause(schedule),
+    }
+
+
+def _describe_pause(schedule: Schedule) -> str:
+    """Return until when, by whom and why a schedule is paused."""
     if not schedule.paused:
         return ""
-    until = (
-        ""
-        if schedule.paused_until is None
-        else f"until {schedule.paused_until:%Y-%m-%d %H:%M:%S UTC} "
-    )
-    return f"{until}by {who(schedule.actor)}{': ' + schedule.reason if schedule.reason else ''}"
+    text = f"by {format_actor(schedule.actor)}"
+    if schedule.paused_until is not None:
+        text = f"until {schedule.paused_until:%Y-%m-%d %H:%M:%S UTC} {text}"
+    return f"{text}: {schedule.reason}" if schedule.reason else text
 
 
-def _local(at: datetime | None) -> str:
+def _format_local(at: datetime | None) -> str:
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S %z}"
 
 
 @schedules.command("next")
 @click.argument("name")
-@click.option("-n", "count", type=int, default=5, show_default=True, help="How many.")
+@click.option("-n", "count", type=int, default=5, show_default=True, help="Number of runs.")
 @shared.database
 @shared.output
-def next_(name: str, count: int, database: str | None, output: str | None) -> None:
-    """The next slots of a schedule, in its own zone and in UTC."""
-    with _book(database) as book:
-        times = book.next(name, count)
+def show_next(name: str, count: int, database: str | None, output: str | None) -> None:
+    """Show the next runs of a schedule, in its time zone and in UTC."""
+    with _open_schedules(database) as service:
+        times = service.next(name, count)
     now = datetime.now(UTC)
-    records = [
-        {
-            "at": at.isoformat(),
-            "utc": at.astimezone(UTC).isoformat(),
-            "in": duration(max(0, int((at - now).total_seconds()))),
-        }
-        for at in times
-    ]
-    show_rows(records, NEXT_FOR_PEOPLE if chosen(output) == "table" else NEXT, output)
+    is_table = output_format(output) == "table"
+    records = [_next_record(at, now) for at in times]
+    print_rows(records, NEXT_TABLE_COLUMNS if is_table else NEXT_COLUMNS, output)
 
 
-@schedules.command()
+def _next_record(at: datetime, now: datetime) -> dict[str, str]:
+    seconds_left = max(0, int((at - now).total_seconds()))
+    return {
+        "at": at.isoformat(),
+        "utc": at.astimezone(UTC).isoformat(),
+        "in": format_duration(seconds_left),
+    }
+
+
+@schedules.command("run")
 @click.argument("name")
-@click.option("--reason", default="", help="For the history.")
+@shared.reason_option
 @shared.database
 @shared.output
 def run(name: str, reason: str, database: str | None, output: str | None) -> None:
-    """Enqueue a job of this schedule now, besides its slots, and print its id."""
-    with _book(database) as book:
-        job = book.run(name, reason=reason)
-    click.echo(
-        as_json(job_record(job), 2 if output == "json" else None)
-        if output in {"json", "jsonl"}
-        else job.id
-    )
-    say(f"queued. Follow it: mulligan jobs watch {job.id}")
+    """Enqueue a job of a schedule now, in addition to its regular runs, and print its id."""
+    with _open_schedules(database) as service:
+        job = service.run(name, reason=reason)
+    if is_json(output):
+        print_json(job_record(job), output)
+    else:
+        click.echo(job.id)
+    print_notice(f"Queued. Follow it with: mulligan jobs watch {job.id}")
 
 
-@schedules.command()
+@schedules.command("pause")
 @click.argument("name")
-@for_how_long
-@why
+@shared.duration_option
+@shared.reason_option
 @shared.database
 def pause(name: str, until: float | None, reason: str, database: str | None) -> None:
-    """Its slots get no job until somebody resumes it, or until the time is over."""
-    with _book(database) as book:
-        found = book.pause(name, until=until, reason=reason)
-    say(f"paused {_paused(found)}. Slots of the next seconds may have their job already")
+    """Pause a schedule. Runs that fall into the pause are skipped."""
+    with _open_schedules(database) as service:
+        paused = service.pause(name, until=until, reason=reason)
+    print_notice(
+        f"Paused {_describe_pause(paused)}. Runs of the next few seconds may already be enqueued."
+    )
 
 
-@schedules.command()
+@schedules.command("resume")
 @click.argument("name")
-@why
+@shared.reason_option
 @shared.database
 def resume(name: str, reason: str, database: str | None) -> None:
-    """It goes on from now; slots that came meanwhile get no job."""
-    with _book(database) as book:
-        found = book.resume(name, reason=reason)
-    say(f"goes on: next {_local(found.next_at)}")
+    """Resume a schedule. Runs that were skipped meanwhile are not made up for."""
+    with _open_schedules(database) as service:
+        resumed = service.resume(name, reason=reason)
+    print_notice(f"Resumed. Next run: {_format_local(resumed.next_at)}")

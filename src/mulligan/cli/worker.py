@@ -1,4 +1,4 @@
-"""A supervisor, alone or with companions (the page, the demo's feeder), until it is told to stop."""
+"""`mulligan worker`, `mulligan up`, `mulligan web`: run a supervisor, the dashboard, or both."""
 
 from __future__ import annotations
 
@@ -16,76 +16,24 @@ from typing import IO, Any
 import click
 
 from mulligan.alerts.chore import AlertChecker
-from mulligan.app.background import leave_with_stdin as leave
+from mulligan.app.background import stop_at_end_of_stdin
 from mulligan.cli import options as shared
-from mulligan.cli.database import Talk, say
-from mulligan.config import Settings
-from mulligan.notifications.dispatcher import Dispatch
-from mulligan.observability.event_counts import Fold
-from mulligan.observability.logs import log_to
+from mulligan.cli.app_facts import load_app_settings
+from mulligan.cli.database import Notices, open_or_create, print_notice
+from mulligan.config import Settings, read_settings
+from mulligan.notifications.dispatcher import Dispatcher
+from mulligan.observability import logs
+from mulligan.observability.event_counts import EventCounter
 from mulligan.storage import Store
 from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
 from mulligan.worker.supervisor.periodic import PeriodicTask
 from mulligan.worker.supervisor.stderr import StderrHandler
 
-# What a worker does beside running jobs: the doors compose it, the engine knows none of it.
+WEB_MODULE = "mulligan.http"
+CLOSE_TIMEOUT = 5.0  # seconds until a companion process is killed
 
-
-def worker_outlets(settings: Settings) -> tuple[PeriodicTask, ...]:
-    """Of every worker; each of them finds out by itself whether another worker is at it."""
-    return (Dispatch(settings), Fold(), AlertChecker(settings.alerts))
-
-
-# A supervisor, alone or with companions (the page, the demo's feeder), until it is told to stop.
-
-STOP_WITHIN = 5.0  # seconds a companion gets to leave
-
-
-class Companion:
-    """A process that lives as long as we do: its stdin ends when we end, however we end."""
-
-    def __init__(self, module: str, *arguments: str, talk: bool = False) -> None:
-        self.closing = False
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if talk else subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the supervisor; it takes its companions along at the end
-        )
-
-    def first_line(self) -> str:
-        stdout: IO[bytes] | None = self.process.stdout
-        return "" if stdout is None else stdout.readline().decode().strip()
-
-    def close(self) -> None:
-        self.closing = True
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_WITHIN)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-
-def begin(*, leave_with_stdin: bool = False) -> None:
-    """A SIGTERM that comes before the supervisor listens must find the way out tidied too."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    if leave_with_stdin:
-        leave()
-
-
-def listen(settings: Settings) -> None:
-    """From here on whatever is said goes to stderr in the form that was asked for."""
-    log_to(settings.log, StderrHandler())
-    if settings.log.format == "json":
-        Talk.lines = logging.getLogger("mulligan.cli").info
-
-
-SETTINGS = {
+# Settings that options of the command line stand for
+SETTING_NAMES = {
     "database": "database_url",
     "concurrency": "worker.concurrency",
     "runners": "worker.runners",
@@ -95,151 +43,202 @@ SETTINGS = {
     "port": "web.port",
 }
 
+# --- mulligan worker ---
 
-def worker_flags(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that options of the command line stand for."""
-    return {SETTINGS[name]: value for name, value in said.items()}
+
+@click.command("worker")
+@click.argument("app")
+@shared.worker_options
+def worker(
+    app: str, queues: frozenset[str] | None, *, leave_with_stdin: bool, **options: Any
+) -> int:
+    """Run the jobs of APP (module:attribute) until SIGTERM or Ctrl-C."""
+    prepare_process(leave_with_stdin=leave_with_stdin)
+    settings = load_app_settings(app, settings_from_options(options))
+    configure_logging(settings)
+    with open_or_create(settings) as store:
+        return run_worker(store, settings, WorkerOptions(app, queues))
+
+
+# --- mulligan up ---
+
+
+@click.command("up")
+@click.argument("app")
+@shared.worker_options
+@shared.web_options
+def up(app: str, queues: frozenset[str] | None, *, leave_with_stdin: bool, **options: Any) -> int:
+    """Run the jobs of APP (module:attribute) and serve the dashboard. Prints its address."""
+    prepare_process(leave_with_stdin=leave_with_stdin)
+    settings = load_app_settings(app, settings_from_options(options))
+    configure_logging(settings)
+    may_move = options["port"] is None
+    with open_or_create(settings) as store:
+        return run_with_web(store, settings, WorkerOptions(app, queues), may_move=may_move)
+
+
+# --- mulligan web ---
+
+
+@click.command("web")
+@click.argument("app", required=False)
+@shared.database
+@shared.web_options
+def web(app: str | None, **options: Any) -> None:
+    """Serve the dashboard and the HTTP API. Prints the address.
+
+    With APP: on the database of that app.
+    """
+    flags = settings_from_options(options)
+    settings = read_settings(flags) if app is None else load_app_settings(app, flags)
+    export_web_settings(settings)
+    sys.stdout.flush()
+    arguments = [sys.executable, "-m", WEB_MODULE]
+    if options["port"] is None:
+        arguments.append("--may-move")
+    os.execv(sys.executable, arguments)  # noqa: S606 - no shell is wanted
+
+
+# --- Preparation ---
+
+
+def prepare_process(*, leave_with_stdin: bool = False) -> None:
+    """Exit cleanly on a SIGTERM that arrives before the supervisor handles signals."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if leave_with_stdin:
+        stop_at_end_of_stdin()
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send logs, and in format json also notices, to stderr in the configured format."""
+    logs.configure_logging(settings.log, StderrHandler())
+    if settings.log.format == "json":
+        Notices.log = logging.getLogger("mulligan.cli").info
+
+
+def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return command-line options as settings by dotted name."""
+    return {SETTING_NAMES[name]: value for name, value in options.items()}
+
+
+# --- Supervisor ---
+
+
+def periodic_tasks(settings: Settings) -> tuple[PeriodicTask, ...]:
+    """Return the tasks of every worker besides jobs. Each takes a lease, so one worker runs it."""
+    return (Dispatcher(settings), EventCounter(), AlertChecker(settings.alerts))
+
+
+def build_supervisor(store: Store, settings: Settings, options: WorkerOptions) -> Supervisor:
+    """Build a supervisor with notifications, event counts, alerts and metrics."""
+    with_tasks = replace(
+        options,
+        periodic_tasks=periodic_tasks(settings),
+        runner_module="mulligan.observability.runner",
+    )
+    return Supervisor(store, settings, with_tasks)
 
 
 def run_worker(store: Store, settings: Settings, options: WorkerOptions) -> int:
-    return asyncio.run(supervisor(store, settings, options).run())
+    """Run a supervisor until it is stopped. Return the exit code."""
+    return asyncio.run(build_supervisor(store, settings, options).run())
 
 
-def supervisor(store: Store, settings: Settings, options: WorkerOptions) -> Supervisor:
-    ours = replace(
-        options, outlets=worker_outlets(settings), runner="mulligan.observability.runner"
-    )
-    return Supervisor(store, settings, ours)
+# --- Supervisor with companion processes ---
 
 
-def run_with_page(
+class CompanionProcess:
+    """A child process that ends with this one: its stdin closes when this process ends."""
+
+    def __init__(self, module: str, *arguments: str, read_stdout: bool = False) -> None:
+        self.closing = False
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if read_stdout else subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C goes to the supervisor only, which closes companions
+        )
+
+    def first_line(self) -> str:
+        """Wait for the first line of its stdout."""
+        stdout: IO[bytes] | None = self.process.stdout
+        return "" if stdout is None else stdout.readline().decode().strip()
+
+    def close(self) -> None:
+        """Terminate the process; kill it if it does not exit in time."""
+        self.closing = True
+        self.process.terminate()
+        try:
+            self.process.wait(CLOSE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def run_with_web(
     store: Store,
     settings: Settings,
     options: WorkerOptions,
     *,
     may_move: bool,
-    others: Sequence[Companion] = (),
+    others: Sequence[CompanionProcess] = (),
 ) -> int:
-    """The page's process beside the supervisor's; they end together."""
-    page = start_page(settings, may_move=may_move)
+    """Run a supervisor and the web process until one of them ends. Return the exit code."""
+    web_process = start_web(settings, may_move=may_move)
     try:
-        return asyncio.run(_together(supervisor(store, settings, options), page))
+        return asyncio.run(_run_together(build_supervisor(store, settings, options), web_process))
     finally:
-        for companion in (page, *others):
+        for companion in (web_process, *others):
             companion.close()
 
 
-async def _together(worker: Supervisor, page: Companion) -> int:
-    watch = asyncio.create_task(_watch(page))
+async def _run_together(supervisor: Supervisor, web_process: CompanionProcess) -> int:
+    watch = asyncio.create_task(_watch_web(web_process))
     try:
-        code = await worker.run()
+        code = await supervisor.run()
     finally:
-        page.close()
-    return 1 if await watch else code
+        web_process.close()
+    web_failed = await watch
+    return 1 if web_failed else code
 
 
-async def _watch(page: Companion) -> bool:
-    """Tell its address once it answers; if it falls (True), let the supervisor drain and end too."""
-    address = await asyncio.to_thread(page.first_line)
+async def _watch_web(web_process: CompanionProcess) -> bool:
+    """Print the address of the web process. If it ends by itself, stop and return True."""
+    address = await asyncio.to_thread(web_process.first_line)
     if address:
         print(address, flush=True)
-        say("Ctrl-C ends it: running jobs get time to finish; once more ends it now.")
-    await asyncio.to_thread(page.process.wait)
-    if page.closing:
+        print_notice("Press Ctrl-C to stop after running jobs, twice to stop at once.")
+    await asyncio.to_thread(web_process.process.wait)
+    if web_process.closing:
         return False
-    say("the page ended; ending the worker with it")
+    print_notice("The web process ended; stopping the worker.")
     os.kill(os.getpid(), signal.SIGTERM)
     return True
 
 
-def start_page(settings: Settings, *, may_move: bool) -> Companion:
-    given = dict(os.environ)
-    page_environment(settings)
-    page = Companion(
-        "mulligan.http", "--leave-with-stdin", *(["--may-move"] if may_move else []), talk=True
-    )
+def start_web(settings: Settings, *, may_move: bool) -> CompanionProcess:
+    """Start the web process. `may_move`: it may use another port if its port is taken."""
+    environment = dict(os.environ)
+    export_web_settings(settings)
+    arguments = ["--leave-with-stdin"]
+    if may_move:
+        arguments.append("--may-move")
+    web_process = CompanionProcess(WEB_MODULE, *arguments, read_stdout=True)
+    # Restore the environment for the runners: their app may open the same file by another library.
     os.environ.clear()
-    os.environ.update(
-        given
-    )  # for the runners: their app may name the same file with another library
-    return page
+    os.environ.update(environment)
+    return web_process
 
 
-def page_environment(settings: Settings) -> None:
-    """Through the environment, not the command line: a URL may hold a password, and every user can read `ps`."""
+def export_web_settings(settings: Settings) -> None:
+    """Pass settings by environment: a URL may hold a password, and `ps` shows command lines."""
     os.environ["MULLIGAN_DATABASE_URL"] = settings.database_url
     os.environ["MULLIGAN_SCHEMA_NAME"] = settings.schema_name
     os.environ["MULLIGAN_WEB__HOST"] = settings.web.host
     os.environ["MULLIGAN_WEB__PORT"] = str(settings.web.port)
     os.environ["MULLIGAN_LOG__FORMAT"] = settings.log.format
     os.environ["MULLIGAN_LOG__LEVEL"] = settings.log.level
-
-
-# `mulligan worker APP`.
-
-
-@click.command()
-@click.argument("app")
-@shared.worker_options
-def worker(app: str, queues: frozenset[str] | None, **said: Any) -> int:
-    """Run the jobs of APP (module:attribute) until SIGTERM or Ctrl-C."""
-    pass
-    from mulligan.cli.app_facts import settings_for
-    from mulligan.cli.database import prepared
-    from mulligan.worker.supervisor.main import WorkerOptions
-
-    begin(leave_with_stdin=said.pop("leave_with_stdin"))
-    settings = settings_for(app, worker_flags(said))
-    listen(settings)
-    with prepared(settings) as store:
-        return run_worker(store, settings, WorkerOptions(app, queues))
-
-
-# `mulligan up APP`.
-
-
-@click.command()
-@click.argument("app")
-@shared.worker_options
-@shared.page_options
-def up(app: str, queues: frozenset[str] | None, **said: Any) -> int:
-    """Run the jobs of APP (module:attribute) and serve the page; prints its address."""
-    pass
-    from mulligan.cli.app_facts import settings_for
-    from mulligan.cli.database import prepared
-    from mulligan.worker.supervisor.main import WorkerOptions
-
-    begin(leave_with_stdin=said.pop("leave_with_stdin"))
-    settings = settings_for(app, worker_flags(said))
-    listen(settings)
-    with prepared(settings) as store:
-        return run_with_page(
-            store, settings, WorkerOptions(app, queues), may_move=said["port"] is None
-        )
-
-
-# `mulligan web`: the page alone. It is a program of its own (`python -m mulligan.http`); this becomes it.
-
-
-@click.command()
-@click.argument("app", required=False)
-@shared.database
-@shared.page_options
-def web(app: str | None, database: str | None, host: str | None, port: int | None) -> None:
-    """Serve the page; prints its address. With APP: on the database that app names."""
-    pass
-    from mulligan.config import read_settings
-
-    flags = {"database_url": database, "web.host": host, "web.port": port}
-    if app is None:
-        settings = read_settings(flags)
-    else:
-        from mulligan.cli.app_facts import settings_for
-
-        settings = settings_for(app, flags)
-    page_environment(settings)
-    sys.stdout.flush()
-    os.execv(
-        sys.executable,
-        [sys.executable, "-m", "mulligan.http", *(["--may-move"] if port is None else [])],
-    )  # noqa: S606 - no shell is wanted

@@ -1,33 +1,57 @@
-"""What `mulligan workers` does: list, drain, check."""
+"""`mulligan workers list, drain, check`."""
 
 from __future__ import annotations
 
 import json
 import socket
 import time
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import click
 
-from mulligan.cli import Family
+from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
-from mulligan.cli.completion import worker_ids
-from mulligan.cli.database import actor, existing, say, settings_with, typed
-from mulligan.cli.output import chosen, show_rows
+from mulligan.cli.completion import complete_worker_ids
+from mulligan.cli.database import (
+    cli_actor,
+    command_line,
+    deadline_after,
+    is_past,
+    load_settings,
+    open_existing,
+    print_notice,
+)
+from mulligan.cli.output import output_format, print_rows
 from mulligan.config import Settings
+from mulligan.core.durations import SECOND, to_datetime
 from mulligan.core.errors import AccessDenied, NotFound, Refused, StoreUnavailable, WaitTimeout
-from mulligan.core.format import duration
-from mulligan.core.job import SECOND, to_datetime
-from mulligan.jobs.service import ambiguous
+from mulligan.core.format import format_duration
+from mulligan.jobs.service import describe_ambiguous_id
 from mulligan.storage import Store, open_store
-from mulligan.storage.url import sqlite_file
+from mulligan.storage.url import sqlite_path
 from mulligan.worker.liveness import (
     WorkerStatus,
-    held_files,
+    live_worker_ids,
     request_drain,
     state_folder,
-    workers_seen,
+    worker_statuses,
 )
+
+
+@click.group(cls=CommandGroup)
+def workers() -> None:
+    """List and drain workers; check that one is alive."""
+
+
+def _check_id(worker_id: str) -> None:
+    """Refuse an empty id: an unset shell variable must not match any worker."""
+    if not worker_id:
+        message = "the worker id is empty. Give at least its first characters."
+        raise Refused(message)
+
+
+# --- mulligan workers list ---
 
 COLUMNS = (
     "id",
@@ -41,21 +65,39 @@ COLUMNS = (
     "renewed_at",
     "draining",
 )
-FOR_PEOPLE = ("id", "life", "host", "pid", "release", "queues", "running", "renewed")
-LOOK_EVERY = 0.2  # seconds
+TABLE_COLUMNS = ("id", "life", "host", "pid", "release", "queues", "running", "renewed")
 
 
-def _record(seen: WorkerStatus) -> dict[str, Any]:
-    row = seen.row
+@workers.command("list")
+@click.option("--all", "include_stopped", is_flag=True, help="Include stopped workers.")
+@shared.database
+@shared.output
+def list_workers(database: str | None, output: str | None, *, include_stopped: bool) -> None:
+    """List workers: running jobs, concurrency, and last heartbeat."""
+    with open_existing(load_settings(database)) as store, store.read() as tx:
+        found = worker_statuses(tx, closed=include_stopped)
+    if output_format(output) == "table":
+        rows = [_table_row(worker) for worker in found]
+        empty = "No workers. Start one with: mulligan worker APP"
+        print_rows(rows, TABLE_COLUMNS, output, empty=empty)
+    else:
+        print_rows([_record(worker) for worker in found], COLUMNS, output)
+    lost = [worker for worker in found if worker.life in {"silent", "dead"}]
+    if lost:
+        print_notice(f"{len(lost)} of them no longer answer; a live worker takes over their jobs")
+
+
+def _record(worker: WorkerStatus) -> dict[str, Any]:
+    row = worker.row
     return {
         "id": row.id,
-        "life": seen.life,
+        "life": worker.life,
         "host": row.host,
         "pid": row.pid,
         "release": row.release,
         "queues": json.loads(row.queues),
         "kinds": json.loads(row.kinds),
-        "running": seen.running,
+        "running": worker.running,
         "concurrency": row.concurrency,
         "lease": row.lease / SECOND,
         "started_at": to_datetime(row.started_at).isoformat(),
@@ -67,169 +109,32 @@ def _record(seen: WorkerStatus) -> dict[str, Any]:
     }
 
 
-def _for_people(seen: WorkerStatus) -> dict[str, Any]:
-    return _record(seen) | {
-        "queues": ", ".join(json.loads(seen.row.queues)) or "all",
-        "running": f"{seen.running}/{seen.row.concurrency}",
-        "renewed": f"{duration(round(seen.silent_for, 1))} ago",
+def _table_row(worker: WorkerStatus) -> dict[str, Any]:
+    return _record(worker) | {
+        "queues": ", ".join(json.loads(worker.row.queues)) or "all",
+        "running": f"{worker.running}/{worker.row.concurrency}",
+        "renewed": f"{_format_silence(worker)} ago",
     }
 
 
-def show_workers(database: str | None, output: str | None, *, everybody: bool) -> None:
-    with existing(settings_with(database)) as store, store.read() as unit:
-        found = workers_seen(unit, closed=everybody)
-    people = chosen(output) == "table"
-    records = [_for_people(seen) if people else _record(seen) for seen in found]
-    show_rows(
-        records,
-        FOR_PEOPLE if people else COLUMNS,
-        output,
-        empty="no worker: mulligan worker APP starts one",
-    )
-    gone = [seen for seen in found if seen.life in {"silent", "dead"}]
-    if gone:
-        say(f"{len(gone)} of them will not come back by itself; a live worker takes over its jobs")
+def _format_silence(worker: WorkerStatus) -> str:
+    return format_duration(round(worker.silent_for, 1))
 
 
-# -- drain ------------------------------------------------------------------------------------------
-def run_drain(
-    ids: tuple[str, ...],
-    reason: str,
-    database: str | None,
-    output: str | None,
-    *,
-    dry_run: bool,
-    wait: float | None,
-) -> None:
-    """`wait`: seconds, None: for ever."""
-    with existing(settings_with(database)) as store:
-        chosen_ones = [_resolve(store, given) for given in dict.fromkeys(ids)]
-        if not dry_run:
-            with store.begin() as unit:
-                request_drain(unit, [seen.row for seen in chosen_ones], actor(), reason)
-        records = [
-            {"id": seen.row.id, "running": seen.running, "host": seen.row.host}
-            for seen in chosen_ones
-        ]
-        show_rows(records, ("id", "running", "host"), output)
-        if dry_run:
-            say(f"would drain {len(records)}; nothing was changed")
-        elif wait == 0.0:
-            say(
-                f"asked; they leave when their jobs have ended: {typed('workers', 'list', database=database)}"
-            )
-        else:
-            _until_left(store, {seen.row.id for seen in chosen_ones}, wait)
+# --- mulligan workers drain ---
+
+DRAIN_COLUMNS = ("id", "running", "host")
+POLL_INTERVAL = 0.2  # seconds
 
 
-def _given(worker: str) -> str:
-    """An unset variable in a shell must not mean the only worker there is, or any."""
-    if not worker:
-        message = "the worker's id is empty; give at least its first characters"
-        raise Refused(message)
-    return worker
-
-
-def _resolve(store: Store, given: str) -> WorkerStatus:
-    _given(given)
-    with store.read() as unit:
-        found = [seen for seen in workers_seen(unit) if seen.row.id.startswith(given)]
-    if len(found) == 1:
-        return found[0]
-    ids = [seen.row.id for seen in found]
-    raise NotFound(
-        ambiguous("worker", given, ids) if found else f"no worker {given!r} that has not left"
-    )
-
-
-def _until_left(store: Store, ids: set[str], wait: float | None) -> None:
-    deadline = None if wait is None else time.monotonic() + wait
-    while True:
-        with store.read() as unit:
-            left = {row.id for row in unit.workers(closed=False)} & ids
-        if not left:
-            say("they have left")
-            return
-        if deadline is not None and time.monotonic() >= deadline:
-            raise WaitTimeout(
-                f"after {wait:g} s not yet left: {', '.join(sorted(left))}; they drain on"
-            )
-        time.sleep(LOOK_EVERY)
-
-
-# -- check ------------------------------------------------------------------------------------------
-def run_check(worker: str | None, host: str | None, database: str | None) -> int:
-    settings = settings_with(database)
-    if worker is not None:
-        _given(worker)
-    try:
-        with existing(settings) as store, store.read() as unit:
-            found = workers_seen(unit)
-    except AccessDenied:
-        raise
-    except StoreUnavailable as away:
-        return _without_database(settings, worker, away)
-    if worker is not None:
-        return _verdict(
-            [seen for seen in found if seen.row.id.startswith(worker)], f"worker {worker}"
-        )
-    here = host or socket.gethostname()
-    return _verdict([seen for seen in found if seen.row.host == here], f"a worker on {here}")
-
-
-def _verdict(found: list[WorkerStatus], what: str) -> int:
-    living = [seen for seen in found if seen.living]
-    for seen in living:
-        say(f"{seen.row.id}: {seen.life}, renewed {duration(round(seen.silent_for, 1))} ago")
-    if living:
-        return 0
-    told = "; ".join(f"{seen.row.id} is {seen.life}" for seen in found) or "there is none"
-    say(f"not alive: {what} ({told})")
-    return 1
-
-
-def _without_database(settings: Settings, worker: str | None, away: StoreUnavailable) -> int:
-    """Whoever holds its life file is alive, whether it can renew or not."""
-    file = sqlite_file(settings.database_url)
-    if file is not None and not file.exists():
-        raise away  # opening it would make it
-    store = open_store(settings.database_url, schema=settings.schema_name)
-    try:
-        folder = state_folder(settings.worker.state_dir, store.place, store.identity)
-    finally:
-        store.close()
-    held = [name for name in held_files(folder) if name.startswith(worker or "")]
-    if not held:
-        raise away
-    say(f"the database does not answer; alive by its life file: {', '.join(held)}")
-    return 0
-
-
-# `mulligan workers …`. An id may be given by as many of its first characters as make it unique.
-
-
-@click.group(cls=Family)
-def workers() -> None:
-    """List workers, let one drain, check that one lives."""
-
-
-@workers.command("list")
-@click.option("--all", "everybody", is_flag=True, help="Also those that have left.")
-@shared.database
-@shared.output
-def list_(database: str | None, output: str | None, *, everybody: bool) -> None:
-    """Who runs jobs, how many of how many, and when each was last heard of."""
-    pass
-
-    show_workers(database, output, everybody=everybody)
-
-
-@workers.command()
-@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=worker_ids)
-@click.option("--reason", default="", help="For its log.")
-@click.option("--wait", is_flag=True, help="Return once they have left.")
+@workers.command("drain")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_worker_ids)
+@click.option("--reason", default="", help="Written to the worker's log.")
+@click.option("--wait", is_flag=True, help="Return when the workers have stopped.")
 @click.option(
-    "--timeout", type=shared.Length(), help="With --wait: give up after 30, 5m, 2h; they drain on."
+    "--timeout",
+    type=shared.DurationParam(),
+    help="With --wait: stop waiting after 30, 5m, 2h. The workers continue to drain.",
 )
 @shared.dry_run
 @shared.database
@@ -244,30 +149,119 @@ def drain(
     wait: bool,
     dry_run: bool,
 ) -> None:
-    """Ask workers to claim nothing more, to finish what they run however long it takes, and to leave.
+    """Drain workers: claim nothing more, finish running jobs however long they take, then stop.
 
-    They hear of it at their next heartbeat. SIGTERM, afterwards, gives what still runs its shutdown grace.
+    Workers notice it at their next heartbeat. A SIGTERM sent later gives running jobs only the
+    shutdown grace.
     """
-    pass
-
     if timeout is not None and not wait:
-        message = (
-            "--timeout is how long --wait waits; without --wait nobody waits. Say both, or neither"
-        )
-        raise click.UsageError(message)
-    run_drain(ids, reason, database, output, dry_run=dry_run, wait=timeout if wait else 0.0)
+        raise click.UsageError("--timeout needs --wait")
+    with open_existing(load_settings(database)) as store:
+        chosen = [_resolve(store, prefix) for prefix in dict.fromkeys(ids)]
+        if not dry_run:
+            with store.begin() as tx:
+                request_drain(tx, [worker.row for worker in chosen], cli_actor(), reason)
+        records = [
+            {"id": worker.row.id, "running": worker.running, "host": worker.row.host}
+            for worker in chosen
+        ]
+        print_rows(records, DRAIN_COLUMNS, output)
+        if dry_run:
+            print_notice(f"would drain {len(records)}; nothing was changed")
+        elif wait:
+            _wait_until_stopped(store, {worker.row.id for worker in chosen}, timeout)
+        else:
+            command = command_line("workers", "list", database=database)
+            print_notice(f"Draining. They stop when their jobs have ended. Check with: {command}")
 
 
-@workers.command()
-@click.option("--id", "worker", metavar="ID", help="This worker.", shell_complete=worker_ids)
-@click.option("--host", help="Any worker of this host. Default: the host we are on.")
+def _resolve(store: Store, prefix: str) -> WorkerStatus:
+    _check_id(prefix)
+    with store.read() as tx:
+        found = [worker for worker in worker_statuses(tx) if worker.row.id.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = [worker.row.id for worker in found]
+        raise NotFound(describe_ambiguous_id("worker", prefix, ids))
+    raise NotFound(
+        f'unknown or stopped worker {prefix!r}. Run "mulligan workers list" to see live workers.'
+    )
+
+
+def _wait_until_stopped(store: Store, ids: Collection[str], timeout: float | None) -> None:
+    deadline = deadline_after(timeout)
+    while True:
+        with store.read() as tx:
+            remaining = {row.id for row in tx.list_workers(closed=False)}.intersection(ids)
+        if not remaining:
+            print_notice("All have stopped.")
+            return
+        if is_past(deadline):
+            names = ", ".join(sorted(remaining))
+            raise WaitTimeout(f"still draining after {timeout:g} s: {names}; they continue")
+        time.sleep(POLL_INTERVAL)
+
+
+# --- mulligan workers check ---
+
+
+@workers.command("check")
+@click.option(
+    "--id", "worker_id", metavar="ID", help="Check this worker.", shell_complete=complete_worker_ids
+)
+@click.option("--host", help="Check for any worker on this host. Default: this host.")
 @shared.database
-def check(worker: str | None, host: str | None, database: str | None) -> int:
-    """Is a worker alive? For health checks of containers: exit code 0 if so, else 1.
+def check(worker_id: str | None, host: str | None, database: str | None) -> int:
+    """Check that a worker is alive, for health checks of containers. Exit code 0 if so, else 1.
 
-    Alive: its row was renewed within its lease; one that drains is alive. While the database is away nobody can
-    renew, and it would be wrong to end workers for that: then a life file of this host that is held counts.
+    A worker is alive if it renewed its row within its lease, also while it drains. While the
+    database is unreachable no worker can renew; then a locked liveness file on this host counts.
     """
-    pass
+    settings = load_settings(database)
+    if worker_id is not None:
+        _check_id(worker_id)
+    try:
+        with open_existing(settings) as store, store.read() as tx:
+            found = worker_statuses(tx)
+    except AccessDenied:
+        raise
+    except StoreUnavailable as error:
+        return _check_liveness_files(settings, worker_id, error)
+    if worker_id is not None:
+        matching = [worker for worker in found if worker.row.id.startswith(worker_id)]
+        return _report_alive(matching, f"worker {worker_id}")
+    host_name = host or socket.gethostname()
+    on_host = [worker for worker in found if worker.row.host == host_name]
+    return _report_alive(on_host, f"worker on {host_name}")
 
-    return run_check(worker, host, database)
+
+def _report_alive(found: Sequence[WorkerStatus], subject: str) -> int:
+    alive = [worker for worker in found if worker.is_live]
+    for worker in alive:
+        silence = _format_silence(worker)
+        print_notice(f"{worker.row.id}: {worker.life}, renewed {silence} ago")
+    if alive:
+        return 0
+    states = "; ".join(f"{worker.row.id} is {worker.life}" for worker in found)
+    print_notice(f"no live {subject} ({states or 'none found'})")
+    return 1
+
+
+def _check_liveness_files(
+    settings: Settings, worker_id: str | None, unavailable: StoreUnavailable
+) -> int:
+    """Report workers of this host that hold the lock of their liveness file."""
+    file = sqlite_path(settings.database_url)
+    if file is not None and not file.exists():
+        raise unavailable  # opening it would create it
+    store = open_store(settings.database_url, schema=settings.schema_name)
+    try:
+        folder = state_folder(settings.worker.state_dir, store.lock_directory, store.identity)
+    finally:
+        store.close()
+    alive = [name for name in live_worker_ids(folder) if name.startswith(worker_id or "")]
+    if not alive:
+        raise unavailable
+    print_notice(f"the database does not answer; alive by liveness file: {', '.join(alive)}")
+    return 0

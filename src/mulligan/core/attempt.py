@@ -1,6 +1,6 @@
 """Value types of one attempt: its lease, how it ended, what went wrong and what was decided.
 
-All are immutable and know nothing of a database. Times are `Micros`.
+All are immutable. Times are `Micros`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from mulligan.core.job import Micros, State
+from mulligan.core.durations import Micros
+from mulligan.core.job import State
 
 
 class Cls(StrEnum):
@@ -47,7 +48,7 @@ class Ended(StrEnum):
 
 
 class Verb(StrEnum):
-    """Transition of a job. `policy.lifecycle` lists the states from which each one is legal."""
+    """Transition of a job. `core/lifecycle.py` lists the states from which each one is legal."""
 
     CLAIM = "claim"
     SUCCEED = "succeed"
@@ -185,10 +186,11 @@ class Lease(NamedTuple):
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: what an escalation step changed; None: nothing
     trace: str | None = None  # W3C trace context of the enqueue
-    lies_at: str | None = None  # row location at the claim; a hint, stale once the row is updated
+    row_location: str | None = None  # row location at the claim; a hint, stale once the row is updated
 
     @property
     def fence(self) -> tuple[str, int]:
+        """Identity of this attempt: (job id, token)."""
         return (self.id, self.token)
 
 
@@ -223,7 +225,8 @@ class Ending(NamedTuple):
     lease: Lease
     outcome: Outcome
     duration_ms: int | None = None
-    words: str | None = None  # its message, if the rest of its failure is shared; see wording.py
+    # Exception message, if the rest of the failure is shared (`failures/facts.py` PrivateTemplate).
+    message: str | None = None
 
 
 class Verdict(NamedTuple):
@@ -231,4 +234,4 @@ class Verdict(NamedTuple):
 
     lease: Lease
     decision: Decision | None
-    words: str | None = None  # as in its ending
+    message: str | None = None  # as in the ending

@@ -1,69 +1,102 @@
-"""Times as people give them: seconds, timedelta or datetime; checked here, once."""
+"""Times and durations as integer microseconds, and checks of the forms that callers may pass.
+
+Inside Mulligan times are `Micros` since the epoch in UTC, and durations are `Micros` too. Callers
+pass seconds, timedelta or datetime; the functions below check and convert them.
+"""
 
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mulligan.core.errors import Moment, Refused
-from mulligan.core.job import SECOND, Micros, span, to_datetime, to_micros
+from mulligan.core.errors import DurationOrTime, Refused
 
-LONGEST: Micros = 100 * 366 * 86_400 * SECOND
+Micros = int
+SECOND: Micros = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_DURATION: Micros = 100 * 366 * 86_400 * SECOND
+MIN_LOOKBACK: Micros = 60 * SECOND
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
-def length(name: str, value: Any) -> Micros:
-    """A length of time, not negative."""
+# --- Conversions ---
+
+
+def to_datetime(at: Micros) -> datetime:
+    """Convert to a datetime in UTC. Exact for every value, unlike `datetime.fromtimestamp`."""
+    return EPOCH + timedelta(0, 0, at)
+
+
+def optional_datetime(at: Micros | None) -> datetime | None:
+    """Convert to a datetime in UTC. Return None for None."""
+    return None if at is None else to_datetime(at)
+
+
+def to_micros(at: datetime) -> Micros:
+    """Convert a datetime. Refuse one without a time zone, because its hour would be a guess."""
+    if at.tzinfo is None:
+        message = (
+            f"datetime {at.isoformat()} has no time zone; use datetime.now(UTC) or .astimezone()"
+        )
+        raise ValueError(message)
+    return (at - EPOCH) // _MICROSECOND
+
+
+def to_duration_micros(value: float | timedelta) -> Micros:
+    """Convert seconds or a timedelta to microseconds."""
+    if isinstance(value, timedelta):
+        return value // _MICROSECOND
+    return round(value * SECOND)
+
+
+# --- Checks of caller input ---
+
+
+def check_duration(name: str, value: Any) -> Micros:
+    """Return a duration in microseconds. Refuse other types, negative and absurdly long values."""
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         message = f"{name} must be seconds or a timedelta, not {value!r}"
         raise Refused(message)
     if isinstance(value, float) and not math.isfinite(value * SECOND):
         message = f"{name} must be a finite number of seconds, not {value!r}"
         raise Refused(message)
-    micros = span(value)
-    if not 0 <= micros <= LONGEST:
+    micros = to_duration_micros(value)
+    if not 0 <= micros <= MAX_DURATION:
         message = f"{name} must be between 0 s and 100 years, not {value!r}"
         raise Refused(message)
     return micros
 
 
-def length_or_moment(name: str, value: Any) -> tuple[Micros | None, Micros | None]:
-    """(length, None) or (None, moment)."""
-    if isinstance(value, datetime):
-        try:
-            return None, to_micros(value)
-        except ValueError as error:
-            message = f"{name}: {error}"
-            raise Refused(message) from None
-    return length(name, value), None
+def check_duration_or_time(name: str, value: Any) -> tuple[Micros | None, Micros | None]:
+    """Return (duration, None), or (None, time) if the value is a datetime."""
+    if not isinstance(value, datetime):
+        return check_duration(name, value), None
+    try:
+        return None, to_micros(value)
+    except ValueError as error:
+        message = f"{name}: {error}"
+        raise Refused(message) from None
 
 
-# Ends and moments of what an operator says.
-
-
-def ended_at(name: str, value: Moment | None, now: Micros) -> Micros | None:
-    """When it ends: a length from now, or a moment that lies ahead."""
+def resolve_end(name: str, value: DurationOrTime | None, now: Micros) -> Micros | None:
+    """Return the time at which something ends: a duration from now, or a time in the future."""
     if value is None:
         return None
-    span, at = length_or_moment(name, value)
-    end = at if span is None else now + span
+    duration, at = check_duration_or_time(name, value)
+    end = at if duration is None else now + duration
     if end is None or end <= now:
         message = f"{name} is not in the future: {value!r}"
         raise Refused(message)
     return end
 
 
-def moment_of(at: Micros | None) -> datetime | None:
-    return None if at is None else to_datetime(at)
-
-
-LEAST: Micros = 60 * SECOND
-
-
-def span_of(since: Moment, now: Micros) -> Micros:
-    length, at = length_or_moment("since", since)
-    span = length if length is not None else now - (at or 0)
-    if span < LEAST:
+def resolve_lookback(since: DurationOrTime, now: Micros) -> Micros:
+    """Return how far back `since` reaches, in microseconds. Refuse less than a minute."""
+    duration, at = check_duration_or_time("since", since)
+    lookback = now - (at or 0) if duration is None else duration
+    if lookback < MIN_LOOKBACK:
         message = f"since must be at least a minute ago, not {since!r}"
         raise Refused(message)
-    return span
+    return lookback

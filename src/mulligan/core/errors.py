@@ -1,35 +1,35 @@
-"""The exception tree, and the outcomes a handler may return or raise.
+"""Exceptions of Mulligan, and the outcomes that a handler may return or raise.
 
 MulliganError
 ├── ConfigError            a setting is missing, unknown or out of range
-├── Refused                bad input: nothing was written
-│   ├── PayloadRefused         not JSON, too large, or not what the handler takes
-│   ├── UnknownKind            no handler and no manifest knows this kind
-│   ├── UniqueMismatch         an explicit unique key with another payload
-│   ├── UniqueTaken            another job holds the key this move needs
-│   ├── OverrideRefused        a retry by hand would change what must not be changed, or to what it cannot be
-│   ├── RetryRefused           the app says that this job must not run again, and why
-│   ├── RetryLimited           this owner has retried enough by hand for now
-│   ├── DependencyOpen         what the job uses is down, and it would end at once
-│   ├── DeadlineFirst          its deadline would pass before the time that was named
+├── Refused                invalid input; nothing was written
+│   ├── PayloadRefused         not JSON, too large, or not what the handler accepts
+│   ├── UnknownKind            neither a handler nor a manifest declares this kind
+│   ├── UniqueMismatch         an explicit unique key is reserved by a job with another payload
+│   ├── UniqueTaken            another job holds the unique key that this job needs
+│   ├── OverrideRefused        a manual retry would change a field that cannot be changed
+│   ├── RetryRefused           the app's can_retry= does not allow a manual retry of this job
+│   ├── RetryLimited           this owner has used up its manual retries for now
+│   ├── DependencyOpen         a dependency of the job is down, so the job would fail at once
+│   ├── DeadlineFirst          the job's deadline is earlier than the requested time
 │   ├── ChoiceRefused          a parked job does not offer this choice
-│   ├── ReasonMissing          this cannot be done without saying why
-│   ├── KeyMismatch            an operation's key with another content
-│   ├── IllegalMove            the state of a job, a batch, an operation or a dependency forbids it
-│   │   ├── BatchSealed            no more members
-│   │   ├── BatchCancelled         somebody has cancelled it
-│   │   ├── BatchExpired           its time is over, for good
-│   │   └── NothingFailed          no member is dead
-│   ├── BatchOwner             a member of another owner than its batch
-│   ├── ConnectionRefused      a caller's connection we must not write through
-│   └── TwoLibraries           one SQLite file, two SQLite libraries, one process
+│   ├── ReasonMissing          this action requires a reason
+│   ├── KeyMismatch            an operation's key was used before with another request
+│   ├── IllegalMove            the current state does not allow this action
+│   │   ├── BatchSealed            the batch accepts no more members
+│   │   ├── BatchCancelled         the batch was cancelled
+│   │   ├── BatchExpired           the batch has expired
+│   │   └── NothingFailed          the batch has no dead member to retry
+│   ├── BatchOwner             the job and its batch have different owners
+│   ├── ConnectionRefused      the caller's connection cannot be used safely
+│   └── TwoLibraries           the process uses two SQLite libraries on one file
 ├── NotFound               no such job, batch, operation, queue or dependency
-├── UniqueRace             the caller's snapshot cannot see the winner
-├── StoreUnavailable       the database does not answer; try again
-│   └── AccessDenied           it answers, and does not let us in
-├── SchemaError            the schema is missing, newer, or was changed by hand
-├── WaitTimeout            `jobs.wait` gave up; the job goes on
-└── ProcessFailed          `ctx.run`: the program did not end well
+├── UniqueRace             the caller's snapshot cannot see the job that holds the unique key
+├── StoreUnavailable       the database does not respond; try again
+│   └── AccessDenied           the database refuses the credentials
+├── SchemaError            the schema is missing, newer, or was changed manually
+├── WaitTimeout            `jobs.wait` timed out; the job continues
+└── ProcessFailed          a program started by `ctx.run` failed
 """
 
 from __future__ import annotations
@@ -37,61 +37,80 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-Seconds = float | int | timedelta
-Moment = Seconds | datetime
+# Defined here and not in durations.py, which imports this module.
+Duration = float | int | timedelta  # numbers are seconds
+DurationOrTime = Duration | datetime
 
 
 class MulliganError(Exception):
-    """The root of everything Mulligan raises; `code` is stable, the text is for people."""
+    """Base class of all errors of Mulligan. `code` is stable, the message is for people."""
 
     code: ClassVar[str] = "ERROR"
     retryable: ClassVar[bool] = False
 
 
 class ConfigError(MulliganError):
+    """A setting is missing, unknown or out of range."""
+
     code = "CONFIG"
 
 
 class Refused(MulliganError):
-    """Bad input. Nothing was written."""
+    """Invalid input. Nothing was written."""
 
     code = "REFUSED"
 
 
 class PayloadRefused(Refused):
+    """Not JSON, too large, or not what the handler accepts."""
+
     code = "PAYLOAD_REFUSED"
 
 
 class UnknownKind(Refused):
+    """Neither a handler nor a manifest declares this kind."""
+
     code = "UNKNOWN_KIND"
 
 
 class UniqueMismatch(Refused):
+    """An explicit unique key is reserved by a job with another payload."""
+
     code = "UNIQUE_MISMATCH"
 
 
 class UniqueTaken(Refused):
+    """Another job holds the unique key that this job needs."""
+
     code = "UNIQUE_TAKEN"
 
 
 class KeyMismatch(Refused):
+    """An operation's key was used before with another request."""
+
     code = "KEY_MISMATCH"
 
 
 class IllegalMove(Refused):
+    """The current state does not allow this action."""
+
     code = "ILLEGAL_MOVE"
 
 
 class OverrideRefused(Refused):
+    """A manual retry would change a field that cannot be changed."""
+
     code = "OVERRIDE_REFUSED"
 
 
 class RetryRefused(Refused):
+    """The app's can_retry= does not allow a manual retry of this job."""
+
     code = "RETRY_REFUSED"
 
 
 class RetryLimited(Refused):
-    """`at`: when the next one is possible."""
+    """This owner has used up its manual retries. The next one is possible at `at`."""
 
     code = "RETRY_LIMITED"
     retryable = True
@@ -102,80 +121,114 @@ class RetryLimited(Refused):
 
 
 class DependencyOpen(Refused):
+    """A dependency of the job is down, so the job would fail at once."""
+
     code = "DEPENDENCY_OPEN"
     retryable = True
 
 
 class DeadlineFirst(Refused):
+    """The job's deadline is earlier than the requested time."""
+
     code = "DEADLINE_FIRST"
 
 
 class ChoiceRefused(Refused):
+    """A parked job does not offer this choice."""
+
     code = "CHOICE_REFUSED"
 
 
 class ReasonMissing(Refused):
+    """This action requires a reason."""
+
     code = "REASON_MISSING"
 
 
 class BatchSealed(IllegalMove):
+    """The batch accepts no more members."""
+
     code = "BATCH_SEALED"
 
 
 class BatchCancelled(IllegalMove):
+    """The batch was cancelled."""
+
     code = "BATCH_CANCELLED"
 
 
 class BatchExpired(IllegalMove):
+    """The batch has expired."""
+
     code = "BATCH_EXPIRED"
 
 
 class NothingFailed(IllegalMove):
+    """The batch has no dead member to retry."""
+
     code = "NOTHING_FAILED"
 
 
 class BatchOwner(Refused):
+    """The job and its batch have different owners."""
+
     code = "BATCH_OWNER"
 
 
 class ConnectionRefused(Refused):
+    """The caller's connection cannot be used safely."""
+
     code = "CONNECTION_REFUSED"
 
 
 class TwoLibraries(Refused):
+    """The process uses two SQLite libraries on one file."""
+
     code = "SQLITE_TWO_LIBRARIES"
 
 
 class NotFound(MulliganError):
+    """No such job, batch, operation, queue or dependency."""
+
     code = "NOT_FOUND"
 
 
 class UniqueRace(MulliganError):
+    """The caller's snapshot cannot see the job that holds the unique key."""
+
     code = "UNIQUE_RACE"
     retryable = True
 
 
 class StoreUnavailable(MulliganError):
+    """The database does not respond; try again."""
+
     code = "STORE_UNAVAILABLE"
     retryable = True
 
 
 class AccessDenied(StoreUnavailable):
+    """The database refuses the credentials."""
+
     code = "ACCESS_DENIED"
     retryable = False
 
 
 class SchemaError(MulliganError):
+    """The schema is missing, newer, or was changed manually."""
+
     code = "SCHEMA"
 
 
 class WaitTimeout(MulliganError):
+    """`jobs.wait` timed out; the job continues."""
+
     code = "WAIT_TIMEOUT"
     retryable = True
 
 
 class ProcessFailed(MulliganError):
-    """A program started by `ctx.run` exited non-zero, died of a signal or ran out of time."""
+    """A program started by `ctx.run` exited non-zero, was killed by a signal or timed out."""
 
     code = "PROCESS_FAILED"
 
@@ -197,43 +250,45 @@ class ProcessFailed(MulliganError):
 
     def __str__(self) -> str:
         if self.timed_out:
-            how = "ran out of time"
+            how = "timed out"
         elif self.signal is not None:
             how = f"was killed by signal {self.signal}"
         else:
             how = f"exited with {self.exit_code}"
-        last = self.stderr.strip().rsplit("\n", 1)[-1]
-        return f"{self.program} {how}" + (f": {last}" if last else "")
+        last_line = self.stderr.strip().rsplit("\n", 1)[-1]
+        if not last_line:
+            return f"{self.program} {how}"
+        return f"{self.program} {how}: {last_line}"
 
 
 class OutcomeRequest(Exception):
-    """What a handler wants to happen next. Return it (preferred) or raise it."""
+    """Request of a handler for what happens next. Return it (preferred) or raise it."""
 
 
 class Stopped(OutcomeRequest):
-    """This attempt was asked to stop (`ctx.run` raises it after ending its program). Let it pass."""
+    """The attempt must stop. `ctx.run` raises it after ending its program; do not catch it."""
 
 
 class Retry(OutcomeRequest):
-    """Try again, counted as a failure; `after` overrides the backoff."""
+    """Retry the job, counted as a failure. `after` overrides the backoff."""
 
-    def __init__(self, after: Moment | None = None, reason: str = "") -> None:
+    def __init__(self, after: DurationOrTime | None = None, reason: str = "") -> None:
         self.after = after
         self.reason = reason
         super().__init__(after, reason)
 
 
 class Snooze(OutcomeRequest):
-    """Not yet: come back later, in a second at least; not counted as a failure."""
+    """Run the job later (at least a second), not counted as a failure."""
 
-    def __init__(self, seconds: Moment, reason: str = "") -> None:
+    def __init__(self, seconds: DurationOrTime, reason: str = "") -> None:
         self.seconds = seconds
         self.reason = reason
         super().__init__(seconds, reason)
 
 
 class Cancel(OutcomeRequest):
-    """The work is no longer wanted."""
+    """Cancel the job: its work is no longer needed."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -241,7 +296,7 @@ class Cancel(OutcomeRequest):
 
 
 class Fail(OutcomeRequest):
-    """It failed, and here are the facts; the failure table decides unless `final`."""
+    """Fail the attempt with these facts. The failure rules decide on a retry unless `final`."""
 
     def __init__(
         self,
@@ -249,10 +304,10 @@ class Fail(OutcomeRequest):
         message: str | None = None,
         detail: str | None = None,
         public: str | None = None,
-        retry_after: Moment | None = None,
-        final: bool = False,  # noqa: FBT001, FBT002 - a fact among facts
+        retry_after: DurationOrTime | None = None,
+        final: bool = False,  # noqa: FBT001, FBT002 - part of the public API
     ) -> None:
-        self.code_given = code
+        self.failure_code = code
         self.message = message
         self.detail = detail
         self.public = public
@@ -262,7 +317,7 @@ class Fail(OutcomeRequest):
 
 
 class Park(OutcomeRequest):
-    """A person must decide, perhaps between `choices`."""
+    """Park the job until a person decides, optionally between `choices`."""
 
     def __init__(self, reason: str, choices: tuple[str, ...] | list[str] = ()) -> None:
         self.reason = reason
@@ -271,9 +326,11 @@ class Park(OutcomeRequest):
 
 
 class Hold(OutcomeRequest):
-    """A dependency this job uses is down: wait for it, uncharged, with everybody else who uses it."""
+    """Hold all jobs that use a dependency, because it is down. Not counted as a failure."""
 
-    def __init__(self, dependency: str, until: Moment | None = None, reason: str = "") -> None:
+    def __init__(
+        self, dependency: str, until: DurationOrTime | None = None, reason: str = ""
+    ) -> None:
         self.dependency = dependency
         self.until = until
         self.reason = reason

@@ -1,16 +1,18 @@
-"""Everything that can happen, by name. An event row is written in the transaction of the change it tells of."""
+"""Event types and event records. An event is written in the transaction of its change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from mulligan.core.job import Micros
+from mulligan.core.durations import Micros
 
 
 class EventType(StrEnum):
+    """Names of all events, as stored and as sent to subscribers."""
+
     JOB_QUEUED = "job.queued"
     JOB_STARTED = "job.started"
     JOB_RETRY_SCHEDULED = "job.retry_scheduled"
@@ -74,7 +76,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event about to be written; `at` is stamped by the store."""
+    """An event about to be written. The database assigns its id and time."""
 
     type: EventType
     job_id: str | None = None
@@ -87,7 +89,7 @@ class NewEvent:
 
 
 class Event(NamedTuple):
-    """An event as read back, in the order of `id`."""
+    """An event as stored."""
 
     id: int
     at: Micros
@@ -101,18 +103,17 @@ class Event(NamedTuple):
     data: Mapping[str, Any]
 
 
-# Actors that are no people.
-OURSELVES = frozenset({"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"})
+# Actors that are parts of Mulligan, not people or programs.
+SYSTEM_ACTORS = frozenset(
+    {"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"}
+)
 
-
-# What is in the data of an event and not for the owner of a job: who runs it where, and what people changed.
-NOT_FOR_OWNERS = frozenset(
+# Data fields that the owner of a job must not see: workers, hosts, and changes by staff.
+STAFF_ONLY_FIELDS = frozenset(
     {"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"}
 )
 
 
-def for_owners(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name not in NOT_FOR_OWNERS}
-
-
-Listener = Callable[[NewEvent], None]
+def owner_visible_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return event data without the fields that are for staff only."""
+    return {name: value for name, value in data.items() if name not in STAFF_ONLY_FIELDS}

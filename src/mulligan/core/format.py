@@ -1,16 +1,21 @@
-"""Lengths and moments as people say them."""
+"""Durations, times, sizes, rates and foreign text, formatted for people."""
 
 from __future__ import annotations
 
 import re
 
-from mulligan.core.job import SECOND, Micros, to_datetime
+from mulligan.core.durations import SECOND, Micros, to_datetime
+
+TEXT_LIMIT = 8192
 
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
-def duration(seconds: float) -> str:
-    """`4 ms`, `0.4 s`, `41 s`, `5 min`, `1.5 h`, `2 d`."""
+# --- Numbers and times ---
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration: `4 ms`, `0.4 s`, `41 s`, `5 min`, `1.5 h`, `2 d`."""
     if 0 < seconds < 0.095:
         return f"{max(1, round(seconds * 1000))} ms"
     for size, unit in _UNITS:
@@ -20,27 +25,22 @@ def duration(seconds: float) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+    """Format a number with one decimal, or none if it is at least 10 or whole."""
+    if value >= 10 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.1f}"
 
 
-def per(rate: float) -> str:
-    """A rate in the unit in which it is at least one: `5 a second`, `1.7 a minute`, `2 an hour`."""
+def format_rate(rate: float) -> str:
+    """Format a rate in a unit in which it is at least 1: `5 a second`, `1.7 a minute`."""
     for seconds, unit in ((1, "a second"), (60, "a minute"), (3600, "an hour")):
         if rate * seconds >= 0.9995:
             return f"{_short(round(rate * seconds, 3))} {unit}"
     return f"{_short(round(rate * 86_400, 3))} a day"
 
 
-def moment(at: Micros) -> str:
-    """`2026-01-02 03:04:05 UTC`."""
-    try:
-        return f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"
-    except OverflowError:
-        return "the end of time"
-
-
-def size(count: int) -> str:
-    """`512 B`, `1.9 GB`."""
+def format_size(count: int) -> str:
+    """Format a number of bytes: `512 B`, `1.9 GB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -49,89 +49,109 @@ def size(count: int) -> str:
     return f"{_short(value)} TB"
 
 
+def format_ordinal(n: int) -> str:
+    """Format an ordinal number: `1st`, `2nd`, `3rd`, `4th`, `11th`."""
+    if n % 100 in {11, 12, 13}:
+        return f"{n}th"
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{suffix}"
+
+
+def format_time(at: Micros) -> str:
+    """Format a time: `2026-01-02 03:04:05 UTC`."""
+    try:
+        return f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"
+    except OverflowError:
+        return "the end of time"
+
+
+def format_time_after(at: Micros, previous: Micros) -> str:
+    """Format a time that follows another one in a sentence: without its date on the same day."""
+    text = format_time(at)
+    date_length = 10
+    same_day = text[:date_length] == format_time(previous)[:date_length]
+    if same_day and text.endswith("UTC"):
+        return text[date_length + 1 :]
+    return text
+
+
+def format_elapsed(start: Micros, end: Micros) -> str:
+    """Format the duration between two times. If the clock was set back, it is 0 s."""
+    seconds = max(0, end - start) / SECOND
+    return format_duration(round(seconds) if seconds >= 10 else seconds)
+
+
+# --- Actors ---
+
 _ACTORS = {
-    "": "somebody",
-    "python": "a program (through Python)",
-    "handler": "a job's own code",
-    "upkeep": "Mulligan's upkeep",
+    "": "an unknown user",
+    "python": "a Python program",
+    "handler": "a job's handler",
+    "upkeep": "Mulligan",
     "schedule": "a schedule",
     "breaker": "its breaker",
     "guard": "its guard",
-    "hint": "its own answer",
+    "hint": "its own retry hint",
 }
 
 
-def who(actor: str) -> str:
-    """An actor as one names them in a sentence: `kim (on the command line)`, `a program (through Python)`."""
+def format_actor(actor: str) -> str:
+    """Name an actor in a sentence: `kim (on the command line)`, `a Python program`."""
     if actor.startswith("cli:"):
         return f"{one_line(actor.removeprefix('cli:'))} (on the command line)"
     return _ACTORS.get(actor) or one_line(actor)
 
 
-def span(start: Micros, end: Micros) -> str:
-    """How long from one moment to another; clocks that went back make it nothing."""
-    seconds = max(0, end - start) / SECOND
-    return duration(round(seconds) if seconds >= 10 else seconds)
+# --- Foreign text ---
+
+_CUT_NOTE = 48  # characters reserved for the note that says how much was cut
+
+# C0 and C1 controls except \t and \n, lone surrogates, and marks that change the text direction.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def safe_text(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return at most `limit` characters that every database and terminal accepts."""
+    if len(text) <= limit and text.isprintable():
+        return text
+    return replace_unsafe(cut_middle(text, limit, 0))
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """A text from outside, fit for the middle of a sentence."""
-    return " ".join(safe(text, limit).split())
+    """Return a safe text without line breaks, to be used within a sentence."""
+    return " ".join(safe_text(text, limit).split())
 
 
-def stopped(text: str) -> str:
-    """One line with a full stop at its end, where it has none."""
-    said = one_line(text, 2000)
-    return said if not said or said[-1] in ".!?…" else f"{said}."
+def as_sentence(text: str) -> str:
+    """Return one safe line that ends with a punctuation mark."""
+    line = one_line(text, 2000)
+    if not line or line[-1] in ".!?…":
+        return line
+    return f"{line}."
 
 
-def clock(at: Micros, beside: Micros) -> str:
-    """A moment that is told beside another: without its date where that is the same."""
-    said, other = moment(at), moment(beside)
-    return said[11:] if said[:10] == other[:10] and said.endswith("UTC") else said
-
-
-def ordinal(n: int) -> str:
-    """`1st`, `2nd`, `3rd`, `4th`, `11th`."""
-    ending = "th" if n % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n}{ending}"
-
-
-LIMIT = 8192
-
-
-_MARK = 48  # room for the words that say how much was cut
-
-
-# C0 and C1 controls but \t and \n, lone surrogates, and the marks that turn the direction of text around.
-_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-
-
-def safe(text: str, limit: int = LIMIT) -> str:
-    """At most `limit` characters that any store and any screen can take; what is cut is counted."""
-    if len(text) <= limit and text.isprintable():
-        return text
-    return _clean(_cut(text, limit, 0))
-
-
-def _clean(text: str) -> str:
+def replace_unsafe(text: str) -> str:
+    """Replace characters that a database or terminal may refuse by U+FFFD."""
     if text.isprintable():
         return text
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if (
-        text.replace("\n", "").replace("\t", "").isprintable()
-    ):  # several times faster than the search
+    # Several times faster than the regular expression, and usually sufficient.
+    if text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    return _UNFIT.sub("\ufffd", text)
+    return _UNSAFE.sub("\ufffd", text)
 
 
-def _cut(text: str, limit: int, already: int) -> str:
-    """Two thirds head, one third tail: the end of an error text often says most, the beginning what it was."""
-    if len(text) <= limit and not already:
+def cut_middle(text: str, limit: int, already_cut: int) -> str:
+    """Shorten a text to `limit` characters: two thirds from its head, one third from its tail.
+
+    The end of an error text often says most. `already_cut` characters were cut before this call.
+    """
+    if len(text) <= limit and not already_cut:
         return text
-    kept = min(limit - _MARK, len(text))
-    if kept < _MARK:
+    remaining = min(limit - _CUT_NOTE, len(text))
+    if remaining < _CUT_NOTE:
         return text[:limit]
-    tail = kept // 3
-    return f"{text[: kept - tail]}\n[{len(text) + already - kept} characters cut]\n{text[-tail:]}"
+    tail = remaining // 3
+    cut = len(text) + already_cut - remaining
+    return f"{text[: remaining - tail]}\n[{cut} characters cut]\n{text[-tail:]}"

@@ -1,8 +1,8 @@
 """Job ids: text, sortable by time, unguessable.
 
-48 bits of milliseconds, 12 bits of sequence within the process, 80 fresh random bits, in Crockford's
-base 32: 28 characters. The sequence keeps a bulk enqueue in its order; the random part is never
-derived from a neighbour's, so knowing one id tells nothing about the next.
+48 bits of milliseconds, 12 bits of a sequence within the process and 80 random bits, in Crockford's
+base 32: 28 characters. The sequence keeps a bulk enqueue in its order. Every id has its own random
+bits, so one id does not help to guess the next.
 """
 
 from __future__ import annotations
@@ -18,39 +18,41 @@ _SHIFTS = tuple(range(130, -1, -10))
 _SEQUENCE_BITS = 12
 _RANDOM = 16  # characters, five bits each
 _RANDOM_BITS = 5 * _RANDOM
-_CHARACTERS = bytes(map(ord, _ALPHABET)) * 8  # of a random byte its low five bits
+_CHARACTERS = bytes(map(ord, _ALPHABET)) * 8  # maps a random byte by its low five bits
 
 _lock = threading.Lock()
 _last = 0
 
 
 def new_id() -> str:
-    """One new id, greater than every id this process made before."""
-    first = _tick(1)
-    return (
-        _head(first >> 10)
-        + _PAIRS[first & 1023]
-        + os.urandom(_RANDOM).translate(_CHARACTERS).decode("ascii")
-    )
+    """Return a new id, greater than every id this process made before."""
+    number = _reserve(1)
+    random = os.urandom(_RANDOM).translate(_CHARACTERS).decode("ascii")
+    return _head(number >> 10) + _PAIRS[number & 1023] + random
 
 
 def new_ids(count: int) -> list[str]:
-    """So many, each greater than the one before."""
-    first = _tick(count)
+    """Return `count` new ids in ascending order."""
+    first = _reserve(count)
     random = os.urandom(_RANDOM * count).translate(_CHARACTERS).decode("ascii")
-    made: list[str] = []
-    while (at := len(made)) < count:
-        head, low = _head((first + at) >> 10), (first + at) & 1023
-        pairs = _PAIRS[low : low + count - at]  # neighbours share what stands before
-        ends = range((at + 1) * _RANDOM, (at + len(pairs) + 1) * _RANDOM, _RANDOM)
-        made += [
-            head + pair + random[end - _RANDOM : end] for pair, end in zip(pairs, ends, strict=True)
+    ids: list[str] = []
+    while len(ids) < count:
+        done = len(ids)
+        number = first + done
+        # Up to 1024 consecutive ids share their head.
+        head = _head(number >> 10)
+        low = number & 1023
+        pairs = _PAIRS[low : low + count - done]
+        starts = range(done * _RANDOM, (done + len(pairs)) * _RANDOM, _RANDOM)
+        ids += [
+            head + pair + random[start : start + _RANDOM]
+            for pair, start in zip(pairs, starts, strict=True)
         ]
-    return made
+    return ids
 
 
 def _head(part: int) -> str:
-    """Milliseconds and sequence as text, but for the last two characters."""
+    """Encode milliseconds and sequence without their last two characters."""
     pairs = _PAIRS
     return (
         pairs[part >> 40]
@@ -61,13 +63,15 @@ def _head(part: int) -> str:
     )
 
 
-def _text(value: int) -> str:
+def _encode(value: int) -> str:
+    """Encode 140 bits as 28 characters."""
     return "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])
 
 
-def _tick(count: int) -> int:
-    """Milliseconds and sequence as one number that only grows, also when the wall clock steps back: the first of so
-    many.
+def _reserve(count: int) -> int:
+    """Reserve `count` consecutive numbers (milliseconds and sequence) and return the first.
+
+    The numbers only grow, even if the wall clock steps back.
     """
     global _last  # noqa: PLW0603 - the one piece of state of this module
     now = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
@@ -78,7 +82,7 @@ def _tick(count: int) -> int:
 
 
 def created_ms(job_id: str) -> int:
-    """The millisecond written into an id."""
+    """Return the millisecond in which an id was made."""
     value = 0
     for char in job_id:
         value = value * 32 + _ALPHABET.index(char)
@@ -86,8 +90,9 @@ def created_ms(job_id: str) -> int:
 
 
 def first_id(ms: int) -> str:
-    """Below every id that is made from this millisecond on."""
-    return _text(max(0, ms) << (_RANDOM_BITS + _SEQUENCE_BITS))
+    """Return an id below every id made in this millisecond or later."""
+    return _encode(max(0, ms) << (_RANDOM_BITS + _SEQUENCE_BITS))
 
 
-SKEW = 86_400 * 1_000_000  # by so much the clock of whoever made an id may differ from the store's
+# Largest assumed difference between the clock that made an id and the database's clock.
+MAX_CLOCK_SKEW = 86_400 * 1_000_000

@@ -1,6 +1,6 @@
-"""Value types of a job and of its stored rows. All are immutable and know nothing of a database.
+"""Value types of a job and of the rows stored about it. All are immutable.
 
-Times are integer microseconds since the epoch (`Micros`); only the public `Job` has datetimes.
+Times are integer microseconds (`Micros`). Only the public `Job` has datetimes.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, overload
 
-Micros = int
-SECOND: Micros = 1_000_000
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from mulligan.core.durations import Micros
 
 
 class State(StrEnum):
-    """The six states that are stored. What people want to see beyond them is derived (`phase`)."""
+    """The six stored states. Finer distinctions, such as `backing_off`, are derived on read."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -29,7 +27,7 @@ class State(StrEnum):
 
 
 class PreviousAttempts(NamedTuple):
-    """What a later attempt may know of earlier ones."""
+    """State that earlier attempts left for the next one."""
 
     checkpoints: Mapping[str, str]  # name → JSON text
     previous: Mapping[str, Any] | None  # code, class, attempt of the last failure
@@ -46,48 +44,46 @@ class NewJob(NamedTuple):
     priority: int = 0
     uses: str = ""
     delay: Micros = 0
-    run_at: Micros | None = None  # absolute, instead of delay
+    run_at: Micros | None = None  # absolute, instead of `delay`
     max_retries: int | None = None
     policy: str | None = None
     timeout: Micros | None = None
-    deadline: Micros | None = None  # length, from now
+    deadline: Micros | None = None  # duration, from now
     deadline_at: Micros | None = None  # absolute, instead of `deadline`
     unique_key: str | None = None
     unique_hash: str | None = None
     unique_cover: str | None = None
     unique_for: Micros | None = None
-    share: str = ""  # of the owner, in a fair queue
-    unique_exact: bool = False  # explicit key: another payload is refused
+    share: str = ""  # share of its owner in a fair queue
+    unique_exact: bool = False  # the key was passed explicitly: refuse another payload
     batch_id: str | None = None
-    must_have: bool = False  # without it the batch has failed
-    added_by: tuple[str, str, int] | None = (
-        None  # the running member that adds it: job, worker, token
-    )
-    args: tuple[
-        tuple[str, str], ...
-    ] = ()  # what filters find it by: path and value of each indexed argument
-    trace: str | None = None  # W3C: traceparent, and tracestate behind a space
+    must_have: bool = False  # the batch fails if this member dies
+    # Job id, worker and token of the running batch member that adds this job.
+    added_by: tuple[str, str, int] | None = None
+    args: tuple[tuple[str, str], ...] = ()  # (path, value) of each indexed payload field
+    trace: str | None = None  # W3C: traceparent, a space, tracestate
 
 
 class NewJobColumns(Sequence[NewJob]):
-    """Several jobs about to be inserted that differ in id and payload alone: what is said of all, and two columns. A
-    row is made of each when somebody asks for it.
+    """Jobs about to be inserted that differ only in id and payload: a template and two columns.
+
+    A bulk enqueue of one kind needs no NewJob per job; items are built when they are read.
     """
 
-    __slots__ = ("ids", "like", "payloads", "values")
+    __slots__ = ("decoded", "ids", "payloads", "template")
 
     def __init__(
         self,
-        like: NewJob,
+        template: NewJob,
         ids: Sequence[str],
         payloads: Sequence[str],
-        values: Sequence[Any] | None = None,
+        decoded: Sequence[Any] | None = None,
     ) -> None:
-        """`values`: what the payloads say, where nobody else has it."""
-        self.like = like
+        """Create columns. `decoded` holds the payloads before encoding, if the caller has them."""
+        self.template = template
         self.ids = ids
         self.payloads = payloads
-        self.values = values
+        self.decoded = decoded
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -98,46 +94,50 @@ class NewJobColumns(Sequence[NewJob]):
     def __getitem__(self, at: slice) -> NewJobColumns: ...
     def __getitem__(self, at: int | slice) -> NewJob | NewJobColumns:
         if isinstance(at, slice):
-            return NewJobColumns(self.like, self.ids[at], self.payloads[at])
-        return self.like._replace(id=self.ids[at], payload=self.payloads[at])
+            return NewJobColumns(self.template, self.ids[at], self.payloads[at])
+        return self.template._replace(id=self.ids[at], payload=self.payloads[at])
 
     def __iter__(self) -> Iterator[NewJob]:
-        _, kind, queue, _, *rest = self.like
+        _, kind, queue, _, *rest = self.template
         return (
             NewJob._make((id_, kind, queue, text, *rest))
             for id_, text in zip(self.ids, self.payloads, strict=True)
         )
 
 
-def in_columns(jobs: Sequence[NewJob]) -> NewJobColumns | None:
-    """The same jobs, if they differ in id and payload alone."""
+def as_columns(jobs: Sequence[NewJob]) -> NewJobColumns | None:
+    """Return the jobs as columns. Return None if they differ in more than id and payload."""
     if isinstance(jobs, NewJobColumns):
         return jobs
-    _, kind, queue, _, *_ = first = jobs[0]
-    rest = first[BEHIND_PAYLOAD:]
-    # Row by row: columns of all of them at once would call the collector.
-    if not all(job[1] == kind and job[2] == queue and job[BEHIND_PAYLOAD:] == rest for job in jobs):
-        return None
+    first = jobs[0]
+    _, kind, queue, *_ = first
+    options = first[AFTER_PAYLOAD:]
+    # Compare row by row: transposing all rows first would trigger garbage collections.
+    for job in jobs:
+        if job[1] != kind or job[2] != queue or job[AFTER_PAYLOAD:] != options:
+            return None
     return NewJobColumns(first, [job.id for job in jobs], [job.payload for job in jobs])
 
 
-def is_plain(job: NewJob) -> bool:
-    """Nothing can stand in its way: it has no unique key, and joins no batch."""
+def is_unconstrained(job: NewJob) -> bool:
+    """True if the insert cannot be refused: the job has no unique key and joins no batch."""
     return job.unique_hash is None and job.batch_id is None
 
 
-def all_plain(jobs: Sequence[NewJob]) -> bool:
-    return is_plain(jobs.like) if isinstance(jobs, NewJobColumns) else all(map(is_plain, jobs))
+def all_unconstrained(jobs: Sequence[NewJob]) -> bool:
+    """True if no insert of these jobs can be refused."""
+    if isinstance(jobs, NewJobColumns):
+        return is_unconstrained(jobs.template)
+    return all(map(is_unconstrained, jobs))
 
 
-BEHIND_PAYLOAD = NewJob._fields.index("payload") + 1
-SAID = slice(
-    BEHIND_PAYLOAD, NewJob._fields.index("added_by")
-)  # what its row holds beside what stands before and a trace
+AFTER_PAYLOAD = NewJob._fields.index("payload") + 1
+# Fields after the payload that are stored in the job's row, except `trace`.
+OPTION_FIELDS = slice(AFTER_PAYLOAD, NewJob._fields.index("added_by"))
 
 
 class JobRow(NamedTuple):
-    """A job as stored, for readers."""
+    """A job as stored."""
 
     id: str
     kind: str
@@ -171,25 +171,25 @@ class JobRow(NamedTuple):
     cancel_reason: str | None
     choice: str | None
     choices: str | None  # JSON list, only when parked
-    reason: str  # of the last move
+    reason: str  # of the last transition
     progress: float | None
     progress_message: str
     cost: float
-    policy: str | None = None  # JSON of a Policy given with the job
+    policy: str | None = None  # JSON of a Policy passed with the job
     timeout: Micros | None = None
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
-    settings: str | None = None  # JSON: what an escalation gave the next attempts
+    settings: str | None = None  # JSON: settings for the next attempts, from an escalation step
 
 
 class AttemptRow(NamedTuple):
-    """One finished attempt, kept for ever beside its job."""
+    """A finished attempt, stored as long as its job."""
 
     job_id: str
     token: int
     generation: int
     attempt: int
     worker: str
-    settled_by: str  # the worker itself, or who found it lost
+    settled_by: str  # its worker, or the worker that found it lost
     started_at: Micros
     ended_at: Micros
     ended: str
@@ -208,7 +208,7 @@ class AttemptRow(NamedTuple):
 
 
 class WorkerRow(NamedTuple):
-    """A worker as stored: its lease is one row for all its jobs."""
+    """A worker as stored. This row is the lease of all jobs it runs."""
 
     id: str
     host: str
@@ -228,38 +228,38 @@ class WorkerRow(NamedTuple):
     concurrency: int
     release: str
     draining: bool
-    drain_reason: str | None = None  # somebody wants it to finish what it runs, and leave
+    drain_reason: str | None = None  # None: no drain was requested
 
 
 class Gate(NamedTuple):
-    """A closed door: a queue by a person, a kind or a dependency by a guard or a person."""
+    """A closed queue, kind or dependency: claims skip its jobs."""
 
     scope: str  # queue, kind, dependency
     key: str
     since: Micros
-    until: Micros | None  # None: until opened by hand
+    until: Micros | None  # None: until it is opened manually
     reason: str
     actor: str
-    probe_at: Micros | None = None  # when a guard looks whether it can open it again
+    probe_at: Micros | None = None  # when a guard checks whether it can be opened
 
 
 class GuardRow(NamedTuple):
-    """What a guard remembers, as stored: whoever changes it names the version that was seen."""
+    """Stored state of a guard. Updates are compare-and-set on `version`."""
 
     scope: str  # dependency, kind
     key: str
     version: int
-    active: bool  # claims must ask it
-    body: str  # JSON; empty: nothing yet
+    active: bool  # claims must consult it
+    body: str  # JSON; "" before the first update
 
 
-class MarkRow(NamedTuple):
-    """What somebody has said about a failure group."""
+class FailureGroupRow(NamedTuple):
+    """Status of a failure group as set by a person: muted, resolved or open again."""
 
     fingerprint: str
-    scope: str  # "*": all owners together, else one of them
+    scope: str  # an owner, or "*" for all owners
     state: str  # open, muted, resolved
-    until: Micros | None  # of muted; None: until somebody says otherwise
+    until: Micros | None  # end of the mute; None: no end
     note: str
     actor: str
     at: Micros
@@ -271,12 +271,15 @@ NAME_RULE = "a name is 1 to 200 characters without spaces, '|' or ','"
 
 
 def is_name(value: object) -> bool:
-    """Fit for a lane's key, which has "|" and "," between names."""
+    """True if the value can be part of a lane key, which separates names by "|" and ","."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 class Lane(NamedTuple):
-    """The unit a claim takes from: queue, kind, sorted dependencies (in a fair queue a share), fresh or retry."""
+    """The unit that a claim takes from: queue, kind, dependencies, fresh or retry.
+
+    `uses` is sorted. In a fair queue a lane also has a share of the queue.
+    """
 
     queue: str
     kind: str
@@ -286,37 +289,36 @@ class Lane(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The last sign alone says fresh or retry: a job that fails changes nothing else of it."""
+        """Key as stored. Its last character is 0 (fresh) or 1 (retry), so SQL can switch it."""
         share = f"{self.share}|" if self.share else ""
         return f"{self.queue}|{self.kind}|{self.uses}|{share}{int(self.retry)}"
 
     @classmethod
     def parse(cls, key: str) -> Lane:
+        """Split a stored key."""
         queue, kind, uses, *share, retry = key.split("|")
         return cls(queue, kind, uses, retry == "1", *share)
 
     @property
-    def guards(self) -> list[Guarded]:
-        """What may be limited on its way."""
-        return [
-            ("queue", self.queue),
-            *(("dependency", key) for key in self.uses.split(",") if key),
-        ]
+    def limit_keys(self) -> list[LimitKey]:
+        """Keys of the limits that apply to its jobs: its queue and its dependencies."""
+        dependencies = [("dependency", key) for key in self.uses.split(",") if key]
+        return [("queue", self.queue), *dependencies]
 
 
-Guarded = tuple[str, str]  # scope (queue, dependency), key
+LimitKey = tuple[str, str]  # scope ("queue" or "dependency"), name
 
 
 class Limit(NamedTuple):
-    """How much of something may go on at once, and how many may start in a second; None: nothing was said."""
+    """Concurrency and start rate of a queue or dependency. None: not limited."""
 
     concurrency: int | None = None
-    rate: float | None = None
-    burst: float | None = None  # how many of a rate may start at once; None: a second's worth
+    rate: float | None = None  # starts per second
+    burst: float | None = None  # starts at once; None: as many as `rate` allows in a second
 
 
 class LimitRow(NamedTuple):
-    """A limit as an operator has set it: wins over what code declares until it ends or is cleared."""
+    """A limit set by an operator. It overrides the declared one until it ends or is cleared."""
 
     scope: str  # queue, dependency
     key: str
@@ -328,18 +330,17 @@ class LimitRow(NamedTuple):
     actor: str
 
 
-class Meter(NamedTuple):
-    """How many starts a rate still allowed, and when that was."""
+class TokenBucket(NamedTuple):
+    """State of a rate limit: the starts that were left at a time."""
 
     tokens: float
     at: Micros
 
 
-@dataclass(
-    frozen=True
-)  # without slots: a bulk enqueue answers with thousands, and copies what they share
+# Without slots: a bulk enqueue returns thousands of jobs and copies a shared `__dict__`.
+@dataclass(frozen=True)
 class Job:
-    """A job as people see it: read-only, a picture of one moment; `refresh()` takes a new one."""
+    """Snapshot of a job. `refresh()` reads the job again."""
 
     id: str
     kind: str
@@ -371,33 +372,11 @@ class Job:
     next_retry_at: datetime | None
     deduplicated: bool
     cost: float
-    _again: Callable[[str], Job] | None = field(default=None, repr=False, compare=False)
+    _reload: Callable[[str], Job] | None = field(default=None, repr=False, compare=False)
 
     def refresh(self) -> Job:
-        """The same job as it is now."""
-        if self._again is None:
-            message = "this Job was not read from a store; use app.jobs.get(id)"
+        """Return a new snapshot of this job."""
+        if self._reload is None:
+            message = "this Job was not read from a database; use app.jobs.get(id)"
             raise RuntimeError(message)
-        return self._again(self.id)
-
-
-def to_datetime(at: Micros) -> datetime:
-    """Exact, unlike `fromtimestamp`, and legal far outside the platform's range of seconds."""
-    return EPOCH + timedelta(0, 0, at)
-
-
-def to_micros(at: datetime) -> Micros:
-    """A datetime without a zone is refused: nobody can know which hour was meant."""
-    if at.tzinfo is None:
-        message = (
-            f"datetime {at.isoformat()} has no time zone; use datetime.now(UTC) or .astimezone()"
-        )
-        raise ValueError(message)
-    return (at - EPOCH) // timedelta(microseconds=1)
-
-
-def span(value: float | timedelta) -> Micros:
-    """Seconds or timedelta as microseconds."""
-    if isinstance(value, timedelta):
-        return value // timedelta(microseconds=1)
-    return round(value * SECOND)
+        return self._reload(self.id)

@@ -1,4 +1,4 @@
-"""What a filter compares of a payload: the text of a JSON scalar, found by a path (`customer`, `address.city`)."""
+"""Fast JSON encoding and decoding, and the payload values that filters compare."""
 
 from __future__ import annotations
 
@@ -8,59 +8,66 @@ import json.encoder
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# JSON text of plain values, quickly.
+MAX_INDEXED_LENGTH = 200  # characters; a longer value is indexed by its hash
+HASH_PREFIX = "sha256:"
 
 
-def quick_dump(between: str, after_key: str, *, nan: bool = False) -> Callable[[Any], str]:
-    """What `json.dumps` says of plain values, in ASCII; without `nan` only what other readers of JSON know.
+# --- Encoding and decoding ---
 
-    The library makes its encoder anew for each text, which is most of the time of a short one. This one keeps no list
-    of what it is inside of, so of a circle it only says that it is too deep.
+
+def make_encoder(
+    item_separator: str, key_separator: str, *, nan: bool = False
+) -> Callable[[Any], str]:
+    """Return a function that encodes JSON values as `json.dumps` does, in ASCII, but faster.
+
+    `json.dumps` builds a new encoder for each call, which is most of its time for a short text.
+    This one does not track its path, so a cyclic value ends in a RecursionError.
     """
-    make: Any = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # an interpreter without it
-        return json.JSONEncoder(separators=(between, after_key), allow_nan=nan).encode
-    pieces = make(
-        None,
+    c_make_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
+    if c_make_encoder is None:  # an interpreter without the C accelerator
+        separators = (item_separator, key_separator)
+        return json.JSONEncoder(separators=separators, allow_nan=nan).encode
+    encode_chunks = c_make_encoder(
+        None,  # markers: no check for cycles
         _refuse,
         json.encoder.encode_basestring_ascii,
-        None,
-        after_key,
-        between,
-        False,
-        False,
+        None,  # indent
+        key_separator,
+        item_separator,
+        False,  # sort_keys
+        False,  # skipkeys
         nan,
     )
-    return lambda value: "".join(pieces(value, 0))
+    return lambda value: "".join(encode_chunks(value, 0))
 
 
 def _refuse(value: Any) -> Any:
-    message = f"{type(value).__name__} is no plain value"
+    message = f"a {type(value).__name__} cannot be encoded as JSON"
     raise TypeError(message)
 
 
-encode = quick_dump(",", ":", nan=True)
+encode = make_encoder(",", ":", nan=True)
 
-_first_of = json.JSONDecoder().raw_decode
+_raw_decode = json.JSONDecoder().raw_decode
 
 
 def decode(text: str) -> Any:
-    """What `json.loads` reads; where the text is a value from end to end, nothing is looked for around it."""
+    """Decode as `json.loads` does. Faster for texts without surrounding white space."""
     try:
-        value, end = _first_of(text)
+        value, end = _raw_decode(text)
     except json.JSONDecodeError:
         end = -1
     return value if end == len(text) else json.loads(text)
 
 
-# What a filter compares of a payload: the text of a JSON scalar, found by a path (`customer`, `address.city`).
-
-LONGEST = 200  # characters; of a longer text its hash is kept
-HASHED = "sha256:"
+# --- Payload values that filters compare ---
 
 
-def text_at(payload: Any, path: str) -> str | None:
-    """Texts as they are, everything else as JSON writes it: 42, 1.5, true, null. None: nothing there, or no scalar."""
+def scalar_text(payload: Any, path: str) -> str | None:
+    """Return the text of the scalar at a path such as `address.city`, or None if there is none.
+
+    Strings are returned unchanged, other scalars as JSON: 42, 1.5, true, null.
+    """
     value = payload
     for part in path.split("."):
         if not isinstance(value, dict) or part not in value:
@@ -71,34 +78,34 @@ def text_at(payload: Any, path: str) -> str | None:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def kept(text: str) -> str:
-    """As an index keeps it: itself, or its hash if it is long or no database could hold it."""
-    if (
-        len(text) <= LONGEST
-        and "\x00" not in text
-        and not text.startswith(HASHED)
-        and _encodes(text)
-    ):
+def index_value(text: str) -> str:
+    """Return the value to index: the text, or its hash if it is long or cannot be stored."""
+    storable = "\x00" not in text and not text.startswith(HASH_PREFIX) and _is_utf8(text)
+    if len(text) <= MAX_INDEXED_LENGTH and storable:
         return text
-    return HASHED + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return HASH_PREFIX + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def indexed(payload: Any, paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """(path, value) of each that is there."""
-    found = ((path, text_at(payload, path)) for path in paths)
-    return tuple((path, kept(text)) for path, text in found if text is not None)
+def index_entries(payload: Any, paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return (path, index value) for each path at which the payload has a scalar."""
+    texts = ((path, scalar_text(payload, path)) for path in paths)
+    return tuple((path, index_value(text)) for path, text in texts if text is not None)
 
 
-def needles(path: str, text: str) -> tuple[str, ...]:
-    """One of these is in the JSON of every payload that has this text there; who has one must still be read."""
+def payload_substrings(path: str, text: str) -> tuple[str, ...]:
+    """Return substrings of which every payload with this text at this path contains one.
+
+    A payload that contains one may still differ, so each hit must be decoded and compared.
+    """
     name = json.dumps(path.rpartition(".")[2])
-    said = [f"{name}:{json.dumps(text)}"]
+    substrings = [f"{name}:{json.dumps(text)}"]
     if _is_literal(text):
-        said += [f"{name}:{text},", f"{name}:{text}}}"]
-    return tuple(said)
+        substrings += [f"{name}:{text},", f"{name}:{text}}}"]
+    return tuple(substrings)
 
 
 def _is_literal(text: str) -> bool:
+    """True if the text is the JSON of a number, true, false or null."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -106,7 +113,7 @@ def _is_literal(text: str) -> bool:
     return not isinstance(value, str | dict | list) and json.dumps(value) == text
 
 
-def _encodes(text: str) -> bool:
+def _is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Every legal move of a job, once. The docs print the diagram from this table."""
+"""Legal transitions of a job, as one table. The diagram in the docs is generated from it."""
 
 from __future__ import annotations
 
@@ -60,32 +60,33 @@ _EVENTS: Mapping[Verb, EventType] = MappingProxyType(
 )
 
 
-def move(verb: Verb, state: State) -> State:
-    """Where `verb` leads from `state`; refused with the moves that would be legal."""
+def next_state(verb: Verb, state: State) -> State:
+    """Return the state that `verb` leads to. Raise IllegalMove with the legal verbs otherwise."""
     target = MOVES.get((verb, state))
     if target is None:
         raise IllegalMove(_refusal(verb, state))
     return target
 
 
-def legal_from(state: State) -> tuple[Verb, ...]:
+def legal_verbs(state: State) -> tuple[Verb, ...]:
+    """Return the verbs that are legal from a state."""
     return tuple(verb for verb, start in MOVES if start == state)
 
 
 def event_for(verb: Verb) -> EventType:
-    """What the history calls this move."""
+    """Return the event type that records a transition."""
     return _EVENTS[verb]
 
 
 def _refusal(verb: Verb, state: State) -> str:
-    legal = legal_from(state)
+    legal = legal_verbs(state)
     if not legal:
         return f"cannot {verb}: the job is {state}, which is final"
-    return f"cannot {verb}: the job is {state}; from there one can {', '.join(legal)}"
+    return f"cannot {verb}: the job is {state}. Possible now: {', '.join(legal)}."
 
 
 def diagram() -> str:
-    """The table as a mermaid state diagram, verbs between the same two states on one arrow."""
+    """Render the table as a mermaid state diagram, one arrow per pair of states."""
     arrows: dict[tuple[State, State], list[str]] = {}
     for (verb, start), end in MOVES.items():
         arrows.setdefault((start, end), []).append(verb)

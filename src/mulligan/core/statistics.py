@@ -1,4 +1,7 @@
-"""Shares and chances from counts, each with how sure one may be of it."""
+"""Counts about many jobs, and shares, chances and quantiles estimated from them.
+
+Times are microseconds unless the name says ms.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,32 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mulligan.core.job import Micros
+from mulligan.core.durations import Micros
 
-# What is counted about many jobs, as plain numbers: the rows of insight. Times are microseconds unless they say ms.
+FAILED_OUTCOMES = frozenset({"retry", "dead", "lost"})
+
+
+# --- Counts that the insight queries return ---
 
 
 class JobCount(NamedTuple):
-    """Jobs that were enqueued on a day (days since 1970, UTC) and are in this state now; `cls` of the dead ones."""
+    """Jobs by the day of their enqueue (days since 1970, UTC) and their current state."""
 
     day: int
     state: str
-    cls: str
+    cls: str  # class of the final failure of dead jobs
     jobs: int
 
 
 class EndCount(NamedTuple):
-    """All attempts, by how they ended."""
+    """Attempts by how they ended."""
 
     ended: str
     attempts: int
 
 
 class CodeCount(NamedTuple):
-    """How many jobs were tried again after this failure, and in how many different hours that was."""
+    """Jobs that were retried after a failure, and the number of different hours in which."""
 
     cls: str
     code: str
@@ -37,7 +43,7 @@ class CodeCount(NamedTuple):
 
 
 class FailureCount(NamedTuple):
-    """Counted failures; `k` is the number of the attempt in its life."""
+    """Counted failures; `k` is the number of the attempt within its generation."""
 
     cls: str
     code: str
@@ -50,32 +56,32 @@ class FailureCount(NamedTuple):
 
 
 class TrialCount(NamedTuple):
-    """Automatic retries after a failure of this class and code: `k`-th attempts, and how many of them succeeded."""
+    """Automatic retries after a failure of this class and code, and how many of them succeeded."""
 
     cls: str
     code: str
     uses: str
-    k: int
-    age: int  # in steps of `Tally.width`
+    k: int  # number of the attempt
+    age: int  # in steps of `InsightCounts.age_step`
     trials: int
     successes: int
     cost: float
     busy: Micros
 
 
-class LifeCount(NamedTuple):
-    """First lives. `cls` of the first verdict that meant a retry; `ms` from the first failure to the end, or to now."""
+class GenerationCount(NamedTuple):
+    """First generations of jobs, by outcome."""
 
-    cls: str
+    cls: str  # of the first failure that led to a retry
     outcome: str  # succeeded, dead, cancelled, pending
     retried: bool
-    hopeless: bool  # the last verdict was that trying again would not help
-    ms: int | None
+    hopeless: bool  # the last failure was judged not retryable
+    ms: int | None  # from the first failure to the end, or to now
     jobs: int
 
 
-class HandCount(NamedTuple):
-    """Dead lives that a person began again, and how many of the new ones succeeded within a day."""
+class ManualRetryCount(NamedTuple):
+    """Manual retries of dead jobs, and how many of them succeeded within a day."""
 
     cls: str
     code: str
@@ -85,23 +91,23 @@ class HandCount(NamedTuple):
 
 
 class InsightCounts(NamedTuple):
-    """Everything that was counted, and within which bounds."""
+    """Everything that insight counts, and the bounds of the count."""
 
     now: Micros
     since: Micros
-    width: Micros
-    cut: bool  # more was there than is counted; only the newest is
+    age_step: Micros
+    truncated: bool  # only the newest jobs were counted
     jobs: list[JobCount]
     ended: list[EndCount]
     codes: list[CodeCount]
     failures: list[FailureCount]
     trials: list[TrialCount]
-    lives: list[LifeCount]
-    by_hand: list[HandCount]
+    generations: list[GenerationCount]
+    manual_retries: list[ManualRetryCount]
 
 
 class DeathCount(NamedTuple):
-    """Dead jobs of one group."""
+    """Dead jobs of a failure group, by kind and code."""
 
     kind: str
     code: str
@@ -110,23 +116,23 @@ class DeathCount(NamedTuple):
 
 
 class Deaths(NamedTuple):
-    """Of one group. Both lists are of the same jobs; `hours`: how many hours ago (beyond a day, whole days), jobs."""
+    """Dead jobs of a failure group. Both lists count the same jobs."""
 
     counts: list[DeathCount]
-    hours: list[tuple[int, int]]
+    hours: list[tuple[int, int]]  # (hours ago, jobs); whole days after the first day
     first: Micros | None
     last: Micros | None
 
 
-# Shares and chances from counts, each with how sure one may be of it.
+# --- Shares and chances ---
 
-Z = 1.959964  # 95 %
-_HALVINGS = 30
-_MOST_STEPS = 3000
+Z_95 = 1.959964  # quantile of the normal distribution for a 95 % interval
+_BISECTIONS = 30
+_MAX_FRACTION_STEPS = 3000
 
 
 class Share(NamedTuple):
-    """`part` of `whole`, and where the true share lies (Wilson's interval, 95 %). Of nothing there is no share."""
+    """The share `part` / `whole` with its 95 % interval (Wilson)."""
 
     part: int
     whole: int
@@ -135,11 +141,12 @@ class Share(NamedTuple):
 
     @property
     def value(self) -> float | None:
+        """The share, or None if `whole` is 0."""
         return self.part / self.whole if self.whole else None
 
 
 class Chance(NamedTuple):
-    """A belief about the next attempt (Beta), with its interval (95 %) and what it rests on."""
+    """Estimated chance that the next attempt succeeds, with its 95 % interval and its evidence."""
 
     mean: float
     low: float
@@ -148,32 +155,41 @@ class Chance(NamedTuple):
     successes: int
 
 
-def share(part: int, whole: int) -> Share:
+def estimate_share(part: int, whole: int) -> Share:
+    """Compute a share and its Wilson interval."""
     if whole <= 0:
         return Share(0, 0, 0.0, 1.0)
-    p, z2 = part / whole, Z * Z
+    p = part / whole
+    z2 = Z_95 * Z_95
     centre = (p + z2 / (2 * whole)) / (1 + z2 / whole)
-    half = Z / (1 + z2 / whole) * math.sqrt(p * (1 - p) / whole + z2 / (4 * whole * whole))
+    half = Z_95 / (1 + z2 / whole) * math.sqrt(p * (1 - p) / whole + z2 / (4 * whole * whole))
     return Share(part, whole, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)))
 
 
-def chance(mean: float, weight: float, seen: Iterable[tuple[float, int, int]]) -> Chance:
-    """A prior of that mean, worth `weight` trials; then of each age how much it still counts, trials and successes."""
-    a, b = mean * weight, (1 - mean) * weight
-    trials = successes = 0
-    for worth, tried, good in seen:
-        a, b = a + worth * good, b + worth * (tried - good)
-        trials, successes = trials + tried, successes + good
-    low, high = beta_quantile(0.025, a, b), beta_quantile(0.975, a, b)
+def estimate_chance(
+    prior_mean: float, prior_weight: float, observations: Iterable[tuple[float, int, int]]
+) -> Chance:
+    """Update a Beta prior, worth `prior_weight` trials, by (weight, trials, successes) tuples."""
+    a = prior_mean * prior_weight
+    b = (1 - prior_mean) * prior_weight
+    trials = 0
+    successes = 0
+    for weight, tried, succeeded in observations:
+        a += weight * succeeded
+        b += weight * (tried - succeeded)
+        trials += tried
+        successes += succeeded
+    low = beta_quantile(0.025, a, b)
+    high = beta_quantile(0.975, a, b)
     return Chance(a / (a + b), low, high, trials, successes)
 
 
 def beta_quantile(q: float, a: float, b: float) -> float:
-    """Where Beta(a, b) has the share `q` below it."""
+    """Return x such that Beta(a, b) has the share `q` below x."""
     low, high = _bracket(a, b)
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        if beta_below(middle, a, b) < q:
+        if beta_cdf(middle, a, b) < q:
             low = middle
         else:
             high = middle
@@ -181,61 +197,65 @@ def beta_quantile(q: float, a: float, b: float) -> float:
 
 
 def _bracket(a: float, b: float) -> tuple[float, float]:
-    """Ten standard deviations around the mean: narrow where much is known."""
-    mean, spread = a / (a + b), 10 * math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
+    """Return an interval of ten standard deviations on each side of the mean, within 0 to 1."""
+    mean = a / (a + b)
+    spread = 10 * math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
     return max(0.0, mean - spread), min(1.0, mean + spread)
 
 
-def beta_below(x: float, a: float, b: float) -> float:
-    """The share of Beta(a, b) below x: the regularised incomplete beta function, by its continued fraction."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):  # there the fraction converges quickly only for the other side
-        return 1 - _below(1 - x, b, a)
-    return _below(x, a, b)
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """Return the share of Beta(a, b) below x: the regularised incomplete beta function."""
+    if x <= 0:
+        return 0.0
+    if x >= 1:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):  # the fraction converges quickly only on the other side
+        return 1 - _incomplete_beta(1 - x, b, a)
+    return _incomplete_beta(x, a, b)
 
 
-def _below(x: float, a: float, b: float) -> float:
+def _incomplete_beta(x: float, a: float, b: float) -> float:
     front = (
         a * math.log(x) + b * math.log1p(-x) - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
     )
-    return min(1.0, math.exp(front) / a / _fraction(x, a, b))
+    return min(1.0, math.exp(front) / a / _continued_fraction(x, a, b))
 
 
-def _fraction(x: float, a: float, b: float) -> float:
-    """1 + d1/(1 + d2/(1 + …)), from the inside out; it needs more steps the more is known."""
+def _continued_fraction(x: float, a: float, b: float) -> float:
+    """Compute 1 + d1/(1 + d2/(1 + …)) from the inside out. Large a + b need more steps."""
     value = 1.0
-    for m in range(min(_MOST_STEPS, 30 + int(3 * math.sqrt(a + b))), 0, -1):
+    steps = min(_MAX_FRACTION_STEPS, 30 + int(3 * math.sqrt(a + b)))
+    for m in range(steps, 0, -1):
         odd = -(a + m - 1) * (a + b + m - 1) * x / ((a + 2 * m - 2) * (a + 2 * m - 1))
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         value = 1 + odd / (1 + even / value)
     return value
 
 
+# --- Time until an event ---
+
+
 class Observation(NamedTuple):
-    """`jobs` jobs at this time: the event came, or they were not watched any longer."""
+    """Number of jobs for which the event occurred at `at`, or that were observed until `at`."""
 
     at: float
-    came: bool
+    occurred: bool
     jobs: int
 
 
-def quantile(q: float, endings: Iterable[Observation]) -> float | None:
-    """When the event had come for the share `q` (Kaplan and Meier); None: it has not, as far as one could see.
+def event_time_quantile(q: float, observations: Iterable[Observation]) -> float | None:
+    """Return when the event had occurred for the share `q` of the jobs (Kaplan-Meier).
 
-    What ends without the event counts until then as one for which it might have come; one for which it can never
-    come is given with an infinite time.
+    Return None if it has not within the observed time. Jobs that were observed only for a while
+    count until then. Pass an infinite time for jobs for which the event can never occur.
     """
-    ordered = sorted(endings, key=lambda ending: (ending.at, not ending.came))
-    at_risk, still = sum(ending.jobs for ending in ordered), 1.0
-    for ending in ordered:
-        if ending.came and at_risk:
-            still *= 1 - ending.jobs / at_risk
-            if 1 - still >= q - 1e-12:
-                return ending.at
-        at_risk -= ending.jobs
+    ordered = sorted(observations, key=lambda one: (one.at, not one.occurred))
+    at_risk = sum(one.jobs for one in ordered)
+    surviving = 1.0
+    for one in ordered:
+        if one.occurred and at_risk:
+            surviving *= 1 - one.jobs / at_risk
+            if 1 - surviving >= q - 1e-12:
+                return one.at
+        at_risk -= one.jobs
     return None
-
-
-# -- the last minutes -------------------------------------------------------------------------------
-FAILED = frozenset({"retry", "dead", "lost"})

@@ -1,7 +1,7 @@
-"""The seam for traces: what travels with a job, and what a tracer may do around its steps. This one traces nothing.
+"""Trace context of jobs, the interface of a tracer, and the attempt that runs in this context.
 
-A job carries the W3C trace context of whoever enqueued it, as one text: `traceparent`, then, after a space,
-`tracestate` if there is one. What is not well-formed is left aside: a trace is never worth a job.
+A job carries the W3C trace context of its enqueue as one text: `traceparent`, and after a space
+`tracestate` if there is one. A malformed context is dropped: it must never make a job fail.
 """
 
 from __future__ import annotations
@@ -15,71 +15,76 @@ from typing import Any
 from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.job import NewJob
 
-_PARENT = re.compile(
+_TRACEPARENT = re.compile(
     r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?"
 )
-_STATE = re.compile(r"[ -~]{1,512}")
-_LONGEST = 1024  # characters of anything from outside
+_TRACESTATE = re.compile(r"[ -~]{1,512}")
+_MAX_TRACEPARENT = 1024  # characters
 
-Ended = Callable[[Outcome | None], None]
+OnAttemptEnd = Callable[[Outcome | None], None]
 
 
 def trace_text(traceparent: Any, tracestate: Any = None) -> str | None:
-    """As a job carries it; None: there is none, or it is nothing one could follow."""
-    if not isinstance(traceparent, str) or len(traceparent) > _LONGEST:
+    """Build the text that a job carries. Return None if there is no valid traceparent."""
+    if not isinstance(traceparent, str) or len(traceparent) > _MAX_TRACEPARENT:
         return None
-    found = _PARENT.fullmatch(traceparent.strip())
-    if found is None or (found[1] == "00" and found[5]):  # only later versions may add something
+    match = _TRACEPARENT.fullmatch(traceparent.strip())
+    if match is None:
         return None
-    parent = f"00-{found[2]}-{found[3]}-{found[4]}"
+    version, trace, span, flags, extension = match.groups()
+    if version == "00" and extension:  # only later versions may append fields
+        return None
+    parent = f"00-{trace}-{span}-{flags}"
     state = tracestate.strip() if isinstance(tracestate, str) else ""
-    return f"{parent} {state}" if _STATE.fullmatch(state) else parent
+    return f"{parent} {state}" if _TRACESTATE.fullmatch(state) else parent
 
 
 def trace_id(trace: str | None) -> str:
+    """Return the trace id of a job's trace context, or "" if it has none."""
     return trace[3:35] if trace else ""
 
 
 class Tracer:
-    """Nothing is traced; what a job carries is handed on."""
+    """Interface of a tracer. This base class records nothing and passes the context on."""
 
-    def idle(self) -> bool:
-        """Is there nothing to do around an insert?"""
+    def skips_inserts(self) -> bool:
+        """True if `trace_insert` need not be called."""
         return True
 
-    def sending(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
-        """Around an insert: the jobs as they should be inserted."""
+    def trace_insert(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
+        """Trace an insert. The context manager returns the jobs to insert."""
         return nullcontext(new)
 
-    def attempt(self, lease: Lease) -> AbstractContextManager[Ended]:
-        """Around the handler; tell it what came of it."""
+    def trace_attempt(self, lease: Lease) -> AbstractContextManager[OnAttemptEnd]:
+        """Trace the handler's call. The context manager returns a callback for the outcome."""
         del lease
-        return UNTRACED
+        return NO_SPAN
 
     def environment(self, lease: Lease) -> dict[str, str]:
-        """For programs that the handler starts."""
-        return environment_of(lease.trace)
+        """Return the trace variables for programs that the handler starts."""
+        return trace_environment(lease.trace)
 
 
-UNTRACED: AbstractContextManager[Ended] = nullcontext(lambda _: None)
-
-
-def environment_of(trace: str | None) -> dict[str, str]:
-    if not trace:
-        return {}
-    parent, _, state = trace.partition(" ")
-    return {"TRACEPARENT": parent, **({"TRACESTATE": state} if state else {})}
-
-
+NO_SPAN: AbstractContextManager[OnAttemptEnd] = nullcontext(lambda _: None)
 NO_TRACER = Tracer()
 
 
-# Which attempt runs here: what handlers log, start and trace belongs to it, on the loop and on threads alike.
+def trace_environment(trace: str | None) -> dict[str, str]:
+    """Return a job's trace context as environment variables."""
+    if not trace:
+        return {}
+    parent, _, state = trace.partition(" ")
+    variables = {"TRACEPARENT": parent}
+    if state:
+        variables["TRACESTATE"] = state
+    return variables
+
+
+# --- The attempt that runs in this context: log records, programs and spans belong to it ---
 
 _CURRENT: ContextVar[Lease | None] = ContextVar("mulligan_attempt", default=None)
 
-attempt_now = _CURRENT.get
-begin_attempt = (
-    _CURRENT.set
-)  # returns what `end_attempt` is given; a context manager would cost each job a call more
+current_attempt = _CURRENT.get
+# `begin_attempt` returns the token for `end_attempt`. A context manager would cost each job more.
+begin_attempt = _CURRENT.set
 end_attempt = _CURRENT.reset

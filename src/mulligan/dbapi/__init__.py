@@ -90,8 +90,8 @@ def _bind(path: Path) -> Release:
     except OSError as error:
         message = f"unable to open database file {path}: {error.strerror}"
         raise OperationalError(message) from error
-    key = onelibrary.bind(path, "apsw")
-    return lambda: onelibrary.unbind(key)
+    key = onelibrary.bind_file(path, "apsw")
+    return lambda: onelibrary.unbind_file(key)
 
 
 def _nothing() -> None: ...

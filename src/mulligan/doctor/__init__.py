@@ -1,4 +1,4 @@
-"""What `mulligan doctor` looks at. Each check finds one thing and says what to type next."""
+"""Checks of `mulligan doctor`. Each examines one thing and says what to type next."""
 
 from __future__ import annotations
 
@@ -10,76 +10,83 @@ from mulligan.doctor.environment import (
     OK,
     WARN,
     Check,
-    database_checks,
-    durability,
+    database_version,
+    durability_checks,
     host_checks,
-    schema,
-    versions,
+    listen_checks,
+    schema_checks,
 )
-from mulligan.doctor.runtime import inside_checks
-from mulligan.doctor.settings import message_checks, secret_checks, settings_checks
-from mulligan.failures.redact import without_secrets
+from mulligan.doctor.runtime import runtime_checks
+from mulligan.doctor.settings import notification_checks, secret_checks, settings_checks
+from mulligan.failures.redact import remove_secrets
 from mulligan.storage import Store, open_store
-from mulligan.storage.url import shown_url, sqlite_file
+from mulligan.storage.url import mask_password, sqlite_path
 
-__all__ = ["FAIL", "OK", "WARN", "Check", "examine", "in_force"]
+__all__ = ["FAIL", "OK", "WARN", "Check", "effective_settings", "run_checks"]
 
 
-def examine(settings: Settings) -> tuple[dict[str, str], list[Check]]:
-    """(what the store says of itself, the checks); a database that is away is a finding, not an error."""
-    here = [
+def run_checks(settings: Settings) -> tuple[dict[str, str], list[Check]]:
+    """Return facts about the store and all checks. An unreachable database is a failed check."""
+    local_checks = [
         *settings_checks(settings),
         *secret_checks(settings),
-        *message_checks(settings),
+        *notification_checks(settings),
         *host_checks(settings),
     ]
-    file = sqlite_file(settings.database_url)
+    file = sqlite_path(settings.database_url)
     if file is not None and not file.exists():
-        return {}, [Check(FAIL, "database", f"there is no {file}", "mulligan migrate"), *here]
+        return {}, [
+            Check(FAIL, "database", f"{file} does not exist", "mulligan migrate"),
+            *local_checks,
+        ]
     try:
         store = open_store(
             settings.database_url, schema=settings.schema_name, listen_url=settings.listen_url
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
-        return {}, [_unreachable(error), *here]
+    except Exception as error:  # noqa: BLE001 - any error is a failed check
+        return {}, [_unreachable(error), *local_checks]
     try:
-        store.reach()
+        store.check_connection()
         facts = store.facts()
-        return facts, [*_reached(store, facts), *here, *inside_checks(store, settings)]
-    except Exception as error:  # noqa: BLE001 - the same
-        return {}, [_unreachable(error), *here]
+        return facts, [
+            *_database_checks(store, facts),
+            *local_checks,
+            *runtime_checks(store, settings),
+        ]
+    except Exception as error:  # noqa: BLE001 - any error is a failed check
+        return {}, [_unreachable(error), *local_checks]
     finally:
         store.close()
 
 
-def in_force(settings: Settings) -> list[dict[str, Any]]:
-    """Every setting with its origin, secrets masked; of what can be said about single classes, only what was said."""
+def effective_settings(settings: Settings) -> list[dict[str, Any]]:
+    """Return every setting with its origin, secrets masked. Unset class overrides are left out."""
     return [
-        {"name": name, "value": _masked(name, value), "origin": settings.origin_of(name)}
+        {"name": name, "value": _mask(name, value), "origin": settings.origin_of(name)}
         for name, value in settings.values()
         if value is not None or not name.startswith("retry.classes.")
     ]
 
 
-def _masked(name: str, value: Any) -> Any:
+def _mask(name: str, value: Any) -> Any:
     if name in SECRET:
         return "[set, not shown]" if value else value
     if not isinstance(value, str):
         return value
-    return without_secrets(shown_url(value) if name.endswith("_url") else value)
+    return remove_secrets(mask_password(value) if name.endswith("_url") else value)
 
 
 def _unreachable(error: Exception) -> Check:
-    advice = "is the server up, and database_url right?"
-    return Check(FAIL, "database", without_secrets(" ".join(str(error).split())), advice)
+    advice = "check that the server is up and database_url is right"
+    return Check(FAIL, "database", remove_secrets(" ".join(str(error).split())), advice)
 
 
-def _reached(store: Store, facts: dict[str, str]) -> list[Check]:
-    reached = Check(OK, "database", facts.get("file") or without_secrets(facts.get("url", "")))
+def _database_checks(store: Store, facts: dict[str, str]) -> list[Check]:
+    reached = Check(OK, "database", facts.get("file") or remove_secrets(facts.get("url", "")))
     return [
         reached,
-        *versions(facts),
-        *schema(store),
-        *durability(facts),
-        *database_checks(store, facts),
+        *database_version(facts),
+        *schema_checks(store),
+        *durability_checks(facts),
+        *listen_checks(store, facts),
     ]

@@ -1,4 +1,4 @@
-"""This host: room, rights, file systems, versions."""
+"""Checks of the database and the host: versions, schema, durability, disk, permissions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import NamedTuple
 
 from mulligan.config import Settings
 from mulligan.core.errors import MulliganError
-from mulligan.core.format import size
+from mulligan.core.format import format_size
 from mulligan.storage import Store
-from mulligan.storage.url import sqlite_file
+from mulligan.storage.url import sqlite_path
 from mulligan.worker.liveness import state_folder
 
-# What a check finds: ok, warn or fail, one sentence, and what to type next.
-
-OK, WARN, FAIL = "ok", "warn", "fail"
+OK = "ok"
+WARN = "warn"
+FAIL = "fail"
 
 
 class Check(NamedTuple):
+    """Result of a check: status, subject, one sentence, and what to type next."""
+
     status: str
     check: str
     found: str
@@ -33,22 +35,22 @@ class Check(NamedTuple):
 Checks = Iterable[Check]
 
 
-# The database itself: versions, schema, durability, and what stands between us and it.
+# --- Database ---
 
-SQLITE = (3, 51, 3)  # the first without the race at the reset of a WAL
-POSTGRES = (14,)
+MIN_SQLITE = (3, 51, 3)  # the first without the race at the reset of a WAL
+MIN_POSTGRES = (14,)
 
 
-def versions(facts: dict[str, str]) -> Checks:
+def database_version(facts: dict[str, str]) -> Checks:
     if "library" in facts:
         yield _version(
             "SQLite",
             facts["library"].rpartition(" ")[2],
-            SQLITE,
+            MIN_SQLITE,
             "sqlite:/// instead of sqlite+stdlib:///",
         )
     if "server" in facts:
-        yield _version("PostgreSQL", facts["server"], POSTGRES, "upgrade the server")
+        yield _version("PostgreSQL", facts["server"], MIN_POSTGRES, "upgrade the server")
 
 
 def _version(name: str, found: str, least: tuple[int, ...], advice: str) -> Check:
@@ -60,87 +62,95 @@ def _version(name: str, found: str, least: tuple[int, ...], advice: str) -> Chec
         return Check(
             WARN,
             "database version",
-            f"{name} {found}: before {wanted} a WAL could lose a commit",
+            f"{name} {found}: before {wanted} the WAL can lose a commit",
             advice,
         )
     return Check(FAIL, "database version", f"{name} {found} is older than {wanted}", advice)
 
 
-def schema(store: Store) -> Checks:
+def schema_checks(store: Store) -> Checks:
     try:
         pending = store.migrate(dry_run=True)
     except MulliganError as error:
         yield Check(
             FAIL,
-            "schema",
+            "schema_checks",
             str(error),
-            "use the version of Mulligan that made it, or upgrade this one",
+            "upgrade this installation, or use the version that created the schema",
         )
         return
     if not pending:
-        yield Check(OK, "schema", "up to date")
-    elif store.empty():
-        yield Check(FAIL, "schema", "none yet", "mulligan migrate")
+        yield Check(OK, "schema_checks", "up to date")
+    elif store.is_empty():
+        yield Check(FAIL, "schema_checks", "not created yet", "mulligan migrate")
     else:
         yield Check(
-            FAIL, "schema", f"{len(pending)} steps behind: {', '.join(pending)}", "mulligan migrate"
+            FAIL,
+            "schema_checks",
+            f"{len(pending)} migrations are pending: {', '.join(pending)}",
+            "mulligan migrate",
         )
 
 
-def durability(facts: dict[str, str]) -> Checks:
+def durability_checks(facts: dict[str, str]) -> Checks:
     if facts.get("fsync", "on") != "on":
         yield Check(
             WARN,
-            "durability",
+            "durability_checks",
             "fsync = off: a power cut may destroy the whole database",
             "set fsync = on",
         )
     if facts.get("journal_mode", "wal") != "wal":
-        found = (
-            f"journal_mode = {facts['journal_mode']}: readers and the writer wait for each other"
+        found = f"journal_mode = {facts['journal_mode']}: readers and the writer block each other"
+        yield Check(
+            WARN,
+            "durability_checks",
+            found,
+            "move the file to a file system with shared memory; WAL needs it",
         )
-        yield Check(WARN, "durability", found, "can this file system share memory? WAL needs it")
     for name in ("synchronous", "synchronous_commit"):
         value = facts.get(name)
         if value is not None and "weaker" in value:
-            advice = f"set {name} back: a power cut may lose jobs that enqueue has promised"
-            yield Check(WARN, "durability", f"{name} = {value}", advice)
+            advice = f"set {name} back: a power cut may lose jobs whose enqueue has returned"
+            yield Check(WARN, "durability_checks", f"{name} = {value}", advice)
         elif value is not None:
-            beside = f", journal_mode = {facts['journal_mode']}" if "journal_mode" in facts else ""
-            yield Check(OK, "durability", f"{name} = {value}{beside}")
+            journal = f", journal_mode = {facts['journal_mode']}" if "journal_mode" in facts else ""
+            yield Check(OK, "durability_checks", f"{name} = {value}{journal}")
 
 
-def database_checks(store: Store, facts: dict[str, str]) -> Checks:
-    """Only a server can have something in between."""
+def listen_checks(store: Store, facts: dict[str, str]) -> Checks:
+    """Check whether LISTEN works, directly or through a pooler."""
     if "server" not in facts:
         return
     pooled = facts.get("pooler", "no") != "no"
     try:
-        hears = store.hears()
+        receives = store.receives_notifications()
     except Exception as error:  # noqa: BLE001 - listen_url may lead anywhere
         yield Check(
             FAIL,
             "wake-ups",
             f"LISTEN cannot connect: {' '.join(str(error).split())}",
-            "is listen_url right?",
+            "check listen_url",
         )
         return
-    between = "through a pooler" if pooled else "no pooler in between"
-    if hears:
-        yield Check(OK, "wake-ups", f"LISTEN reaches us, {between}")
+    route = "through a pooler" if pooled else "no pooler"
+    if receives:
+        yield Check(OK, "wake-ups", f"LISTEN works, {route}")
     else:
-        found = f"LISTEN does not reach us ({between}): workers poll, jobs start up to worker.poll later"
+        found = (
+            f"LISTEN does not work ({route}): workers poll, so jobs start up to worker.poll later"
+        )
         yield Check(
-            WARN, "wake-ups", found, "MULLIGAN_LISTEN_URL=postgresql://… of a direct connection"
+            WARN, "wake-ups", found, "set MULLIGAN_LISTEN_URL to a direct postgresql:// URL"
         )
 
 
-# This host: room, rights, file systems, versions.
+# --- Host ---
 
-LITTLE_ROOM, NO_ROOM = 1_000_000_000, 100_000_000  # bytes
-LONG_WAL = 256_000_000
+LOW_DISK, FULL_DISK = 1_000_000_000, 100_000_000  # bytes
+LARGE_WAL = 256_000_000
 LIBRARIES = ("apsw", "psycopg", "pydantic", "click", "rich", "fastapi", "uvicorn")
-# SQLite needs locks and shared memory that all processes see alike.
+# SQLite needs file locks and shared memory that work across processes.
 REMOTE = frozenset(
     {
         "nfs",
@@ -157,7 +167,7 @@ REMOTE = frozenset(
         "gfs2",
     }
 )
-DOUBTFUL = frozenset(
+UNRELIABLE = frozenset(
     {
         "9p",
         "virtiofs",
@@ -173,20 +183,21 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def host_checks(settings: Settings) -> Checks:
-    yield python()
-    file = sqlite_file(settings.database_url)
+    yield python_versions()
+    file = sqlite_path(settings.database_url)
     for folder in _folders(settings, file):
-        yield room(folder)
+        yield disk_space(folder)
     if file is not None and file.exists():
-        yield rights(file)
+        yield file_permissions(file)
         yield file_system(file, MOUNTS.read_text(encoding="utf-8") if MOUNTS.exists() else "")
         yield from _wal(file)
-    yield from _state_rights(settings, file)
+    yield from _state_permissions(settings, file)
 
 
-def python() -> Check:
+def python_versions() -> Check:
+    """Report the versions of Python and the libraries."""
     version = ".".join(str(part) for part in sys.version_info[:3])
-    return Check(OK, "versions", ", ".join([f"Python {version}", *_libraries()]))
+    return Check(OK, "database_version", ", ".join([f"Python {version}", *_libraries()]))
 
 
 def _libraries() -> Iterator[str]:
@@ -197,40 +208,42 @@ def _libraries() -> Iterator[str]:
             continue
 
 
-# -- room -------------------------------------------------------------------------------------------
+# --- Disk ---
 def _folders(settings: Settings, file: Path | None) -> list[Path]:
-    """Where we write: the database's folder, and that of life files and work directories if it is elsewhere."""
-    folders = [] if file is None else [_standing(file.parent)]
+    """Return the folders we write to: of the database, and of liveness files if elsewhere."""
+    folders = [] if file is None else [_existing_folder(file.parent)]
     state = settings.worker.state_dir
     if state or file is None:
-        folders.append(_standing(Path(state) if state else state_folder("", "", "")))
+        folders.append(_existing_folder(Path(state) if state else state_folder("", "", "")))
     return list(dict.fromkeys(folders))
 
 
-def _standing(folder: Path) -> Path:
-    """It, or the nearest one above it that is there."""
+def _existing_folder(folder: Path) -> Path:
+    """Return the folder or its nearest existing parent."""
     folder = folder.absolute()
     return next(place for place in (folder, *folder.parents) if place.is_dir())
 
 
-def room(folder: Path) -> Check:
+def disk_space(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
-    status = FAIL if free < NO_ROOM else WARN if free < LITTLE_ROOM else OK
-    return Check(
-        status, "disk", f"{size(free)} free at {folder}", "" if status == OK else "make room there"
-    )
+    found = f"{format_size(free)} free at {folder}"
+    if free >= LOW_DISK:
+        return Check(OK, "disk", found)
+    status = FAIL if free < FULL_DISK else WARN
+    return Check(status, "disk", found, "free disk space there")
 
 
 def _wal(file: Path) -> Checks:
     wal = Path(f"{file}-wal")
-    if wal.exists() and wal.stat().st_size > LONG_WAL:
-        found = f"{wal.name} has {size(wal.stat().st_size)}: a reader has been open for long"
-        yield Check(WARN, "wal", found, f"find who holds it: lsof {file}")
+    if wal.exists() and wal.stat().st_size > LARGE_WAL:
+        size = format_size(wal.stat().st_size)
+        found = f"{wal.name} has {size}: a reader has been open for a long time"
+        yield Check(WARN, "wal", found, f"find the process: lsof {file}")
 
 
-# -- rights -----------------------------------------------------------------------------------------
-def rights(file: Path) -> Check:
-    beside = [path for path in (Path(f"{file}-wal"), Path(f"{file}-shm")) if path.exists()]
+# --- Permissions ---
+def file_permissions(file: Path) -> Check:
+    companions = [path for path in (Path(f"{file}-wal"), Path(f"{file}-shm")) if path.exists()]
     if not os.access(file.parent, os.W_OK | os.X_OK):
         return Check(
             FAIL,
@@ -238,24 +251,24 @@ def rights(file: Path) -> Check:
             f"this user cannot write into {file.parent}",
             f"chown or chmod {file.parent}",
         )
-    for path in (file, *beside):
+    for path in (file, *companions):
         if not os.access(path, os.R_OK | os.W_OK):
-            advice = f"chown or chmod {path} (was it made by another user, or by root?)"
+            advice = f"chown or chmod {path} (it may belong to another user or root)"
             return Check(FAIL, "permissions", f"this user cannot write {path}", advice)
-    open_to_others = [path for path in (file, *beside) if path.stat().st_mode & 0o077]
+    open_to_others = [path for path in (file, *companions) if path.stat().st_mode & 0o077]
     if open_to_others:
         names = " ".join(str(path) for path in open_to_others)
         mode = open_to_others[0].stat().st_mode & 0o777
         return Check(
             WARN,
             "permissions",
-            f"others may read it (mode {mode:o}): it holds payloads",
+            f"other users can read it (mode {mode:o}); it contains payloads",
             f"chmod 600 {names}",
         )
     return Check(OK, "permissions", f"mode {file.stat().st_mode & 0o777:o}")
 
 
-def _state_rights(settings: Settings, file: Path | None) -> Checks:
+def _state_permissions(settings: Settings, file: Path | None) -> Checks:
     folder = Path(f"{file}-life") if file is not None and not settings.worker.state_dir else None
     if folder is None and settings.worker.state_dir:
         folder = Path(settings.worker.state_dir)
@@ -269,31 +282,33 @@ def _state_rights(settings: Settings, file: Path | None) -> Checks:
         )
 
 
-# -- file systems -----------------------------------------------------------------------------------
+# --- File system ---
 def file_system(file: Path, mounts: str) -> Check:
-    kind = kind_of_mount(file, mounts)
+    kind = mount_type(file, mounts)
     advice = "move the file to a local disk, or use PostgreSQL"
     if kind in REMOTE:
         return Check(
             FAIL,
             "file system",
-            f"{file} is on {kind}: SQLite's locks do not hold over a network",
+            f"{file} is on {kind}: SQLite locks do not work over a network",
             advice,
         )
-    if kind in DOUBTFUL or kind.startswith("fuse."):
+    if kind in UNRELIABLE or kind.startswith("fuse."):
         return Check(
-            WARN, "file system", f"{file} is on {kind}, which may not keep SQLite's locks", advice
+            WARN, "file system", f"{file} is on {kind}, which may not support SQLite locks", advice
         )
-    return Check(OK, "file system", kind or "not known on this system")
+    return Check(OK, "file system", kind or "unknown")
 
 
-def kind_of_mount(file: Path, mounts: str) -> str:
-    """By /proc/self/mountinfo: the longest mount point above the file, the last of them if there are several."""
-    best, kind = "", ""
+def mount_type(file: Path, mounts: str) -> str:
+    """Return the file system type from /proc/self/mountinfo: the longest mount point wins."""
+    best = ""
+    kind = ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         point = before.split()[4].replace("\\040", " ")
         inside = file.resolve().is_relative_to(point)
         if inside and len(point) >= len(best):
-            best, kind = point, after.split()[0]
+            best = point
+            kind = after.split()[0]
     return kind

@@ -1,4 +1,4 @@
-"""Settings that are legal one by one and fight each other."""
+"""Checks of settings: secrets, contradictions, mail and webhooks, subscriptions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from shlex import quote
 
-from mulligan.alerts.chore import checked_rules
+from mulligan.alerts.chore import load_rules
 from mulligan.config import SECRET, MailSection, Settings
 from mulligan.core.errors import ConfigError, Fail
-from mulligan.core.format import duration, span
+from mulligan.core.format import format_duration, format_elapsed
 from mulligan.doctor.environment import FAIL, OK, WARN, Check, Checks
-from mulligan.manifest.declared import declared_subscriptions
-from mulligan.notifications.dispatcher import READER, STRETCH
-from mulligan.notifications.email import password_of, read_address
+from mulligan.manifest.declared import load_declared_subscriptions
+from mulligan.notifications.dispatcher import MAX_SCAN, READER
+from mulligan.notifications.email import parse_address, read_password
 from mulligan.storage.base import Transaction
 from mulligan.storage.notification_queries import SubscriptionRow
-from mulligan.storage.url import shown_url
+from mulligan.storage.url import mask_password
 
-# Where secrets of the settings lie about: in files that others may read, in the list of processes.
+# --- Secrets ---
 
 URLS = ("database_url", "listen_url")
 
@@ -26,71 +26,81 @@ URLS = ("database_url", "listen_url")
 def secret_checks(settings: Settings) -> Checks:
     values = dict(settings.values())
     held = [name for name in SECRET if values[name]]
-    held += [name for name in URLS if shown_url(values[name]) != values[name]]
-    found = [*_typed(settings, held), *_files(settings, held)]
+    held += [name for name in URLS if mask_password(values[name]) != values[name]]
+    found = [*_flag_checks(settings, held), *_file_checks(settings, held)]
     yield from found or [
-        Check(OK, "secrets", "none is in a file that others may read, or on the command line")
+        Check(OK, "secrets", "no secret is in a readable file or on the command line")
     ]
 
 
-def _typed(settings: Settings, held: list[str]) -> Checks:
+def _flag_checks(settings: Settings, held: list[str]) -> Checks:
     for name in held:
         if settings.origin_of(name) == "flag":
-            told = f"the password in {name} is on the command line, where every user of this host can read it"
+            found = (
+                f"the password in {name} is on the command line, where every user of this host can "
+                "read it"
+            )
             yield Check(
-                WARN, "secrets", told, f"set MULLIGAN_{name.upper()} instead, or use ~/.pgpass"
+                WARN, "secrets", found, f"set MULLIGAN_{name.upper()} instead, or use ~/.pgpass"
             )
 
 
-def _files(settings: Settings, held: list[str]) -> Checks:
-    """The file of the settings, if a secret is in it, and the one that holds the password."""
+def _file_checks(settings: Settings, held: list[str]) -> Checks:
+    """Check the settings file, if it contains a secret, and the mail password file."""
     places = {settings.origin_of(name): name for name in held}
     if settings.mail.password_file:
         places[settings.mail.password_file] = "mail.password_file"
     for place, name in places.items():
         file = Path(place)
         if file.is_file() and file.stat().st_mode & 0o077:
-            told = f"others may read {file} (mode {file.stat().st_mode & 0o777:o}), and {name} is there"
-            yield Check(WARN, "secrets", told, f"chmod 600 {file}")
+            mode = file.stat().st_mode & 0o777
+            found = f"other users can read {file} (mode {mode:o}), which contains {name}"
+            yield Check(WARN, "secrets", found, f"chmod 600 {file}")
 
 
-# Settings that are legal one by one and fight each other.
+# --- Contradictions ---
 
-BEATS = 3  # renewals a lease should outlive
-SYSTEMD = 90.0  # seconds after which systemd kills what it has asked to stop, unless told otherwise
+MIN_RENEWALS = 3  # renewals per lease
+SYSTEMD_STOP_SECONDS = 90.0  # default TimeoutStopSec of systemd
 
 
 def settings_checks(settings: Settings) -> Checks:
-    yield lease(settings)
-    looks = (_sweep, _grace, _kill, _runners, _alerts)
-    fights = [check for look in looks if (check := look(settings))]
-    yield from fights
-    if not fights:
-        yield Check(OK, "settings", "none is in another's way")
+    yield lease_check(settings)
+    rules = (_sweep, _grace, _kill, _runners, _alerts)
+    problems = [check for rule in rules if (check := rule(settings))]
+    yield from problems
+    if not problems:
+        yield Check(OK, "settings", "no contradictions")
 
 
-def lease(settings: Settings) -> Check:
+def lease_check(settings: Settings) -> Check:
     worker = settings.worker
-    told = f"lease {duration(worker.lease)}, heartbeat {duration(worker.heartbeat)}"
-    if worker.lease / worker.heartbeat < BEATS:
-        advice = f"MULLIGAN_WORKER__HEARTBEAT={worker.lease / BEATS:g}"
-        return Check(WARN, "lease", f"{told}: one slow renewal loses every running job", advice)
-    return Check(OK, "lease", told)
+    found = f"lease {format_duration(worker.lease)}, heartbeat {format_duration(worker.heartbeat)}"
+    if worker.lease / worker.heartbeat < MIN_RENEWALS:
+        advice = f"MULLIGAN_WORKER__HEARTBEAT={worker.lease / MIN_RENEWALS:g}"
+        return Check(WARN, "lease", f"{found}: one slow renewal loses every running job", advice)
+    return Check(OK, "lease", found)
 
 
 def _sweep(settings: Settings) -> Check | None:
     worker = settings.worker
     if worker.sweep <= worker.lease:
         return None
-    found = f"sweep {duration(worker.sweep)} is longer than lease {duration(worker.lease)}: lost jobs wait for the sweep"
+    found = (
+        f"sweep {format_duration(worker.sweep)} is longer than lease "
+        f"{format_duration(worker.lease)}: lost jobs wait for the sweep"
+    )
     return Check(WARN, "settings", found, f"MULLIGAN_WORKER__SWEEP={min(5.0, worker.lease):g}")
 
 
 def _grace(settings: Settings) -> Check | None:
     grace = settings.worker.shutdown_grace
-    if grace < SYSTEMD:
+    if grace < SYSTEMD_STOP_SECONDS:
         return None
-    found = f"shutdown_grace {duration(grace)}: systemd kills after {duration(SYSTEMD)}, Kubernetes after 30 s, unless told"
+    found = (
+        f"shutdown_grace {format_duration(grace)}: by default systemd kills after "
+        f"{format_duration(SYSTEMD_STOP_SECONDS)}, Kubernetes after 30 s"
+    )
     return Check(
         WARN,
         "settings",
@@ -103,7 +113,10 @@ def _kill(settings: Settings) -> Check | None:
     worker = settings.worker
     if not 0 < worker.shutdown_grace < worker.kill_grace:
         return None
-    found = f"kill_grace {duration(worker.kill_grace)} is longer than shutdown_grace {duration(worker.shutdown_grace)}"
+    found = (
+        f"kill_grace {format_duration(worker.kill_grace)} is longer than shutdown_grace "
+        f"{format_duration(worker.shutdown_grace)}"
+    )
     return Check(
         WARN,
         "settings",
@@ -114,11 +127,9 @@ def _kill(settings: Settings) -> Check | None:
 
 def _alerts(settings: Settings) -> Check | None:
     try:
-        checked_rules(settings.alerts)
+        load_rules(settings.alerts)
     except ConfigError as error:
-        return Check(
-            FAIL, "alerts", f"{error}; no worker starts with that", "mulligan alerts rules"
-        )
+        return Check(FAIL, "alerts", f"{error}; no worker can start", "mulligan alerts rules")
     return None
 
 
@@ -126,22 +137,24 @@ def _runners(settings: Settings) -> Check | None:
     worker = settings.worker
     if worker.runners <= worker.concurrency:
         return None
-    found = f"{worker.runners} runners share {worker.concurrency} jobs at once: some never work"
+    found = f"{worker.runners} runners for {worker.concurrency} concurrent jobs: some stay idle"
     return Check(WARN, "settings", found, f"MULLIGAN_WORKER__RUNNERS={worker.concurrency}")
 
 
-# Messages: whether mail is sent and what is set for it can work, and what webhooks may reach. Nobody is called.
+# --- Mail and webhooks (no server is contacted) ---
 
 METADATA = ip_address("169.254.169.254")
-HERE = ("localhost", "127.0.0.1", "::1")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
-def message_checks(settings: Settings) -> Checks:
+def notification_checks(settings: Settings) -> Checks:
     yield from mail_checks(settings)
     wide = [name for name in settings.notify.allow_private if METADATA in ip_network(name)]
     if wide:
-        found = f"webhooks may reach {', '.join(wide)}, and so whatever a cloud tells this host about itself"
-        yield Check(WARN, "webhooks", found, "name the networks you mean in notify.allow_private")
+        found = f"webhooks may reach {', '.join(wide)}, including the cloud's metadata service"
+        yield Check(
+            WARN, "webhooks", found, "list only the networks you need in notify.allow_private"
+        )
 
 
 def mail_checks(settings: Settings) -> Checks:
@@ -150,10 +163,10 @@ def mail_checks(settings: Settings) -> Checks:
         yield Check(
             OK,
             "mail",
-            "mail.host is not set: deliveries by e-mail are skipped, nothing else changes",
+            "mail.host is not set: e-mail deliveries are skipped",
         )
         return
-    found = [check for check in (_sender(mail), _password(mail), _clear(mail)) if check]
+    found = [check for check in (_sender(mail), _password(mail), _encryption(mail)) if check]
     yield from found or [Check(OK, "mail", f"{mail.host}:{mail.port}, {mail.tls}")]
 
 
@@ -163,16 +176,16 @@ def _sender(mail: MailSection) -> Check | None:
         return Check(
             WARN,
             "mail",
-            "mail.sender is not set: many servers refuse a sender that names this host",
+            "mail.sender is not set: many servers refuse this host's default sender",
             advice,
         )
     try:
-        read_address(mail.sender)
+        parse_address(mail.sender)
     except ConfigError:
         return Check(
             FAIL,
             "mail",
-            "mail.sender is no address",
+            "mail.sender is not a valid address",
             "MULLIGAN_MAIL__SENDER='Jobs <jobs@example.com>'",
         )
     return None
@@ -180,54 +193,55 @@ def _sender(mail: MailSection) -> Check | None:
 
 def _password(mail: MailSection) -> Check | None:
     try:
-        known = bool(password_of(mail))
+        has_password = bool(read_password(mail))
     except Fail as failed:
         return Check(
             FAIL, "mail", str(failed.message), "MULLIGAN_MAIL__PASSWORD_FILE=/run/secrets/mail"
         )
-    if known == bool(mail.username):
+    if has_password == bool(mail.username):
         return None
-    what = "a username and no password" if mail.username else "a password and no username"
+    found = "a username but no password" if mail.username else "a password but no username"
     return Check(
         WARN,
         "mail",
-        f"there is {what}: nobody signs in",
+        f"{found} is set: the worker does not log in",
         "MULLIGAN_MAIL__USERNAME, MULLIGAN_MAIL__PASSWORD",
     )
 
 
-def _clear(mail: MailSection) -> Check | None:
-    if mail.tls != "none" or mail.host in HERE:
+def _encryption(mail: MailSection) -> Check | None:
+    if mail.tls != "none" or mail.host in LOCAL_HOSTS:
         return None
     return Check(
         WARN,
         "mail",
-        f"mails go to {mail.host} unencrypted, and so does the password",
+        f"mail and password are sent to {mail.host} unencrypted",
         "MULLIGAN_MAIL__TLS=starttls",
     )
 
 
-# Who is told of what: which subscriptions are switched off or fail, and whether the log is read.
+# --- Subscriptions ---
 
 NAME = "subscriptions"
 
 
-def subscription_checks(unit: Transaction, _: Settings) -> Checks:
-    declared = declared_subscriptions(unit, unit.now())
-    rows = [row for row in unit.subscriptions() if not row.declared or row.id in declared]
-    troubled = [check for row in rows for check in _of(unit, row)]
+def subscription_checks(tx: Transaction, _: Settings) -> Checks:
+    declared = load_declared_subscriptions(tx, tx.now())
+    rows = [row for row in tx.list_subscriptions() if not row.declared or row.id in declared]
+    problems = [check for row in rows for check in _subscription_checks(tx, row)]
     if rows:
-        yield from troubled or [Check(OK, NAME, f"{len(rows)} known, all on, none fails")]
-        yield from _behind(unit, min(row.after for row in rows))
+        yield from problems or [Check(OK, NAME, f"{len(rows)} known, all on, none failing")]
+        yield from _behind(tx, min(row.after for row in rows))
 
 
-def _of(unit: Transaction, row: SubscriptionRow) -> Checks:
+def _subscription_checks(tx: Transaction, row: SubscriptionRow) -> Checks:
     if row.state != "on":
         yield Check(
             WARN, NAME, f"{row.id} is off: {row.reason}", f"mulligan notify enable {quote(row.id)}"
         )
     elif row.failing_since is not None:
-        since = f"{row.failures} failures in a row since {span(row.failing_since, unit.now())}"
+        elapsed = format_elapsed(row.failing_since, tx.now())
+        since = f"{row.failures} failures in a row for {elapsed}"
         yield Check(
             WARN,
             NAME,
@@ -236,14 +250,14 @@ def _of(unit: Transaction, row: SubscriptionRow) -> Checks:
         )
 
 
-def _behind(unit: Transaction, since: int) -> Checks:
-    """`since`: the event before the first that any of them hears of."""
-    reader = unit.reader_at(READER)
-    behind = unit.newest_event() - max(since, 0 if reader is None else reader.cursor)
-    if behind > STRETCH:
+def _behind(tx: Transaction, since: int) -> Checks:
+    """Warn if the dispatcher is far behind. `since`: the id before the first relevant event."""
+    reader = tx.get_reader(READER)
+    behind = tx.newest_event() - max(since, 0 if reader is None else reader.cursor)
+    if behind > MAX_SCAN:
         yield Check(
             WARN,
             NAME,
-            f"{behind} events are not read yet",
-            "mulligan worker APP: any worker reads them",
+            f"{behind:,} events are not processed yet",
+            "start a worker: mulligan worker APP",
         )

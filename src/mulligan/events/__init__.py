@@ -1,1 +1,1 @@
-"""Events: the log of everything that happened."""
+"""Events: the audit log and event filters."""

@@ -1,4 +1,4 @@
-"""Who did what: `app.events`, and what an event tells of before and after."""
+"""`app.events`: the audit log; event filters; and the before/after data of gates and limits."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import asyncio
 import difflib
 import fnmatch
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mulligan.core.durations import length_or_moment
-from mulligan.core.errors import Moment, Refused
+from mulligan.core.durations import Micros, check_duration_or_time
+from mulligan.core.errors import DurationOrTime, Refused
 from mulligan.core.event import Event, EventType
-from mulligan.core.job import Guarded, LimitRow, Micros
+from mulligan.core.job import LimitKey, LimitRow
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.limits import NO_LIMIT, lasts
-from mulligan.manifest.specs import OURS
+from mulligan.guards.limits import NO_LIMIT, is_limit_active
+from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage.access_queries import AuditFilter
 from mulligan.storage.base import Store, Transaction
 
-LIST_MOST = 1000
-_CLOSED = {"queue": "paused", "kind": "held", "dependency": "open"}
+# --- app.events ---
+
+MAX_LIST = 1000
 
 EventList = list[Event]  # the classes below have a method called list
-Facts = dict[str, Any]
 
 
 class Events:
+    """Lists manual actions."""
+
     def __init__(self, store: Callable[[], Store]) -> None:
         self._open = store
 
@@ -35,98 +37,126 @@ class Events:
         self,
         *,
         actor: str | None = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: DurationOrTime | None = None,
+        until: DurationOrTime | None = None,
         type: str | Sequence[str] = (),  # noqa: A002 - the field's name
         job: str | None = None,
         owner: str | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> EventList:
-        """What people did, newest first: each with actor, time, reason, before and after.
+        """List manual actions, newest first, each with actor, time, reason, before and after.
 
-        `since`, `until`: seconds or a timedelta back from now, or a datetime. `type`: one or several, "queue.*" for
-        all of a kind. `before`: the id of the last event of the page above.
+        `since`, `until`: seconds or a timedelta before now, or a datetime. `type`: one or several
+        event types, "queue.*" for all that start so. `before`: id of the last event of the
+        previous page.
         """
-        if not 1 <= limit <= LIST_MOST:
-            message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
+        if not 1 <= limit <= MAX_LIST:
+            message = f"invalid limit {limit}. Use 1 to {MAX_LIST:,}."
             raise Refused(message)
-        types = types_of([type] if isinstance(type, str) else type)
-        with self._open().read() as unit:
-            now = unit.now()
-            asked = AuditFilter(
-                actor, owner, job, _back("since", since, now), _back("until", until, now), before
+        types = expand_types([type] if isinstance(type, str) else type)
+        with self._open().read() as tx:
+            now = tx.now()
+            filters = AuditFilter(
+                actor=actor,
+                owner=owner,
+                job_id=job,
+                since=_resolve_time("since", since, now),
+                until=_resolve_time("until", until, now),
+                before=before,
             )
-            return unit.deeds(asked, types, limit)
+            return tx.list_audit_events(filters, types, limit)
 
 
 class AsyncEvents:
-    """The same, awaitable: each call on a thread."""
+    """Async version of `Events`: each call runs on a thread."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
 
-    async def list(self, **said: Any) -> EventList:
-        return await asyncio.to_thread(self._events.list, **said)
+    async def list(self, **options: Any) -> EventList:
+        """List manual actions, newest first."""
+        return await asyncio.to_thread(self._events.list, **options)
 
 
-def types_of(patterns: Sequence[str]) -> tuple[str, ...]:
-    """The names these stand for; one that stands for none is refused with the nearest that exists."""
-    known = [str(kind) for kind in EventType]
+def expand_types(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the event types that patterns such as `queue.*` stand for.
+
+    Raises `Refused` for a pattern that matches no event type.
+    """
+    known = [str(type_) for type_ in EventType]
     found: dict[str, None] = {}
     for pattern in patterns:
-        named = fnmatch.filter(known, pattern)
-        if not named:
-            near = difflib.get_close_matches(pattern, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            message = f"no event {pattern!r}; {hint}"
+        matching = fnmatch.filter(known, pattern)
+        if not matching:
+            message = f"unknown event {pattern!r:.80}. {_suggest(pattern, known, 'Events')}"
             raise Refused(message)
-        found |= dict.fromkeys(named)
+        found |= dict.fromkeys(matching)
     return tuple(found)
 
 
-def _back(name: str, value: Moment | None, now: Micros) -> Micros | None:
+def _suggest(name: str, known: Iterable[str], label: str) -> str:
+    known = list(known)
+    similar = difflib.get_close_matches(name, known, n=1)
+    if similar:
+        return f"Did you mean {similar[0]}?"
+    return f"{label}: {', '.join(known)}."
+
+
+def _resolve_time(name: str, value: DurationOrTime | None, now: Micros) -> Micros | None:
     if value is None:
         return None
-    span, at = length_or_moment(name, value)
-    return at if span is None else now - span
+    duration, time = check_duration_or_time(name, value)
+    if duration is not None:
+        return now - duration
+    return time
 
 
-# -- before and after ---------------------------------------------------------------------------------
-def gate_facts(unit: Transaction, scope: str, key: str, now: Micros) -> Facts:
-    """Is it paused, held, open; by whom, why and until when?"""
-    word = _CLOSED[scope]
-    for gate in unit.gates():
-        if gate[:2] == (scope, key) and is_closed(gate, now):
-            return {word: True, "until": gate.until, "reason": gate.reason, "actor": gate.actor}
-    return {word: False}
+# --- Before/after data of gates and limits ---
+
+_CLOSED_FIELD = {"queue": "paused", "kind": "held", "dependency": "open"}
+
+EventData = dict[str, Any]
 
 
-def limit_facts(unit: Transaction, key: Guarded, now: Micros) -> Facts:
-    """As an operator has set it; empty: nobody has."""
-    for row in unit.limits():
-        if row[:2] == key and lasts(row, now):
-            return shown_limit(row)
+def load_gate_state(tx: Transaction, scope: str, key: str, now: Micros) -> EventData:
+    """Return whether a queue is paused, a kind held or a breaker open: by whom, why, how long."""
+    field = _CLOSED_FIELD[scope]
+    for gate in tx.list_gates():
+        if (gate.scope, gate.key) == (scope, key) and is_closed(gate, now):
+            return {field: True, "until": gate.until, "reason": gate.reason, "actor": gate.actor}
+    return {field: False}
+
+
+def load_limit_state(tx: Transaction, key: LimitKey, now: Micros) -> EventData:
+    """Return the limits that an operator has set; empty if there are none."""
+    for row in tx.list_limits():
+        if row[:2] == key and is_limit_active(row, now):
+            return limit_state(row)
     return {}
 
 
-def shown_limit(row: LimitRow) -> Facts:
+def limit_state(row: LimitRow) -> EventData:
+    """Return the limits of a row."""
     return {
-        "concurrency": said_limit(row.concurrency),
-        "rate": said_limit(row.rate),
+        "concurrency": _limit_or_none_text(row.concurrency),
+        "rate": _limit_or_none_text(row.rate),
         "until": row.until,
     }
 
 
-def said_limit(value: float | None) -> float | str | None:
-    return "none" if value is not None and value >= NO_LIMIT else value
+def _limit_or_none_text(value: float | None) -> float | str | None:
+    """Return `"none"` for a lifted limit. None means that the limit is not changed."""
+    if value is not None and value >= NO_LIMIT:
+        return "none"
+    return value
 
 
-# Who hears which events: `type:job.died,batch.* owner:acme batch:… job:… kind:… code:GW_5XX class:transient`.
+# --- Event filters: `type:job.died,batch.* owner:acme batch:… job:… kind:… class:transient` ---
 
-Wanted = Callable[[Event], bool]
+EventPredicate = Callable[[Event], bool]
 
-FIELDS: Mapping[str, Callable[[Event], Any]] = {
+FILTER_FIELDS: Mapping[str, Callable[[Event], Any]] = {
     "type": lambda event: event.type,
     "job": lambda event: event.job_id,
     "owner": lambda event: event.owner,
@@ -137,79 +167,90 @@ FIELDS: Mapping[str, Callable[[Event], Any]] = {
     "code": lambda event: event.data.get("code"),
     "class": lambda event: event.data.get("class"),
 }
-MOST_VALUES = 50
-REMEMBERED = 1000
+MAX_VALUES = 50
+CACHE_SIZE = 1000
 
 
-def wants(words: str, types: Sequence[str] = (), job: str | None = None) -> Wanted:
-    """A function that tells whether an event is wanted; words nobody knows are refused."""
-    said = parsed(words)
-    named = frozenset(types_of(types)) | frozenset(said.pop("type", ()))
+def build_event_filter(
+    text: str, types: Sequence[str] = (), job: str | None = None
+) -> EventPredicate:
+    """Return a function that tells whether an event matches a filter.
+
+    Raises `Refused` for an invalid filter.
+    """
+    values_by_field = parse_event_filter(text)
+    wanted_types = frozenset(expand_types(types)) | frozenset(values_by_field.pop("type", ()))
     if job is not None:
-        said["job"] = (job,)
+        values_by_field["job"] = (job,)
 
-    def wanted(event: Event) -> bool:
-        return (not named or event.type in named) and all(
-            FIELDS[name](event) in values for name, values in said.items()
-        )
+    def matches(event: Event) -> bool:
+        if wanted_types and event.type not in wanted_types:
+            return False
+        return all(FILTER_FIELDS[name](event) in values for name, values in values_by_field.items())
 
-    return wanted
+    return matches
 
 
-def parsed(words: str) -> dict[str, tuple[str, ...]]:
-    """By field, any of which values; `job.*` stands for all of these types."""
-    if not words.isprintable():
-        raise Refused(f"filter {words!r} holds characters that cannot be printed")
+def parse_event_filter(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the wanted values by field. `type:job.*` is expanded to all these types."""
+    if not text.isprintable():
+        raise Refused(f"invalid filter {text!r}: it has non-printable characters")
     try:
-        parts = [word.partition(":") for word in shlex.split(words)]
+        terms = shlex.split(text)
     except ValueError as error:
-        raise Refused(f"filter {words!r}: {error}") from None
-    said: dict[str, tuple[str, ...]] = {}
-    for name, colon, value in parts:
-        if not colon or name not in FIELDS:
-            raise Refused(f"filter {words!r}: {_no_such(name)}")
-        if name in said:
-            raise Refused(f"filter {name}: is given twice; several values are one part: {name}:a,b")
-        said[name] = _values(name, value)
-    return said
+        raise Refused(f"invalid filter {text!r}: {error}") from None
+    found: dict[str, tuple[str, ...]] = {}
+    for term in terms:
+        name, colon, value = term.partition(":")
+        if not colon or name not in FILTER_FIELDS:
+            hint = _suggest(name, FILTER_FIELDS, "Fields")
+            raise Refused(f"invalid filter {text!r}: unknown field {name!r}. {hint}")
+        if name in found:
+            raise Refused(f"filter {name}: appears twice. Separate values by commas: {name}:a,b")
+        found[name] = _parse_values(name, value)
+    return found
 
 
-def _values(name: str, text: str) -> tuple[str, ...]:
+def _parse_values(name: str, text: str) -> tuple[str, ...]:
     values = tuple(dict.fromkeys(text.split(",")))
-    if len(values) > MOST_VALUES:
-        raise Refused(f"filter {name}: has {len(values)} values; {MOST_VALUES} at most")
-    return types_of(values) if name == "type" else values
+    if len(values) > MAX_VALUES:
+        raise Refused(f"filter {name}: has {len(values)} values (limit {MAX_VALUES})")
+    if name == "type":
+        return expand_types(values)
+    return values
 
 
-def _no_such(name: str) -> str:
-    near = difflib.get_close_matches(name, FIELDS, n=1)
-    return f"no field {name!r}; " + (
-        f"did you mean {near[0]}?" if near else f"there are {', '.join(FIELDS)}"
-    )
+# --- Events that an owner may see ---
 
 
-# -- whose ------------------------------------------------------------------------------------------
-@lru_cache(maxsize=REMEMBERED)
-def hears(owner: str | None, words: str) -> Wanted:
-    """Both. Whoever asks the same gets the same function, so that who hands events on to many asks it once."""
-    mine, wanted = concerns(owner), wants(words)
+@lru_cache(maxsize=CACHE_SIZE)
+def build_owner_event_filter(owner: str | None, text: str) -> EventPredicate:
+    """Return a function that tells whether an owner may see an event and wants it.
 
-    def heard(event: Event) -> bool:
-        return mine(event) and wanted(event)
+    Equal arguments return the same function, so that a stream to many readers calls it once.
+    """
+    is_visible = build_owner_filter(owner)
+    is_wanted = build_event_filter(text)
 
-    return heard
+    def matches(event: Event) -> bool:
+        return is_visible(event) and is_wanted(event)
 
-
-@lru_cache(maxsize=REMEMBERED)
-def concerns(owner: str | None) -> Wanted:
-    """What this owner may hear of; None: of everybody. What Mulligan does for itself is for nobody."""
-
-    def wanted(event: Event) -> bool:
-        return owner in (None, event.owner) and not is_ours(event)
-
-    return wanted
+    return matches
 
 
-def is_ours(event: Event) -> bool:
-    """Of a job of Mulligan's own: a delivery, a probe."""
-    return str(event.data.get("kind", "")).startswith(OURS)
+@lru_cache(maxsize=CACHE_SIZE)
+def build_owner_filter(owner: str | None) -> EventPredicate:
+    """Return a function that tells whether an owner may see an event; None: all owners.
+
+    Events of Mulligan's internal jobs are visible to nobody.
+    """
+
+    def matches(event: Event) -> bool:
+        return owner in (None, event.owner) and not is_internal(event)
+
+    return matches
+
+
+def is_internal(event: Event) -> bool:
+    """Return whether an event is about an internal job: a delivery, a probe."""
+    return str(event.data.get("kind", "")).startswith(SYSTEM_PREFIX)

@@ -1,7 +1,8 @@
-"""The structure of one exception, read by the shapes that libraries give their errors. Imports none of them.
+"""Read the structure of an exception by the shapes that libraries give their errors.
 
-Attributes are fetched first, each on its own, because a property is foreign code; from then on readers work on plain
-values. A reader that meets nonsense gives up, what it had found stays, and the next one goes on.
+No library is imported. Attributes are fetched first, each on its own, because a property is foreign
+code; the readers then work on simple values. A reader that raises is skipped: what it had found
+stays, and the next reader runs.
 """
 
 from __future__ import annotations
@@ -15,27 +16,29 @@ from subprocess import CalledProcessError, TimeoutExpired
 from typing import Any, NamedTuple
 
 from mulligan.core.errors import MulliganError, OutcomeRequest, ProcessFailed
-from mulligan.core.format import safe
+from mulligan.core.format import safe_text
 from mulligan.failures import hints
+from mulligan.failures.facts import FATAL_SIGNALS, GRPC_STATUSES
 from mulligan.failures.redact import scrub
 from mulligan.failures.responses import (
-    CANONICAL,
-    DRIVERS,
+    DRIVER_FAMILIES,
     ResponseFacts,
-    as_code,
-    from_trailer,
-    number_of,
+    parse_code,
+    parse_int,
     read_body,
     read_details,
     read_driver,
+    read_trailer,
 )
 
-_NAME = 200
-_CODES = 8
-_HEADERS = 200  # of a response that are looked at
-_STDERR = 65_536
+_MAX_NAME = 200
+_MAX_CODES = 8
+_MAX_TRAILERS = 200
+_MAX_STDERR = 65_536
+_MAX_COMMAND = 1000
+_MAX_SERVICE_MESSAGE = 500
 
-# Libraries whose numbers mean something of their own: the first word of a class's module, and whose numbers they are.
+# Top-level package of a library → the family whose numbers its errors use.
 FAMILIES = {
     **dict.fromkeys(("pymysql", "MySQLdb", "mysql", "aiomysql", "asyncmy", "mariadb"), "mysql"),
     **dict.fromkeys(("redis", "valkey", "aioredis"), "redis"),
@@ -65,14 +68,12 @@ FAMILIES = {
     "confluent_kafka": "kafka",
     "tenacity": "tenacity",
 }
-_OWN_NUMBERS = frozenset(FAMILIES.values()) - {
-    "aws",
-    "grpc",
-    "tenacity",
-}  # their `code` is no HTTP status
-_SILENT = frozenset({"sqlalchemy", "mulligan"})  # their `code` names a page of a manual
+# In these families `code` is not an HTTP status.
+_NUMBERED_FAMILIES = frozenset(FAMILIES.values()) - {"aws", "grpc", "tenacity"}
+# In these families `code` names a page of the manual.
+_FAMILIES_WITHOUT_CODES = frozenset({"sqlalchemy", "mulligan"})
 
-WANTED = frozenset(
+KNOWN_ATTRIBUTES = frozenset(
     {
         "status_code",
         "status",
@@ -139,26 +140,26 @@ _NESTED = (
 )
 
 
-_STATUSES = ("status_code", "http_status", "status", "http_code", "errcode")
-_CODES_IN = ("error_code", "code", "reply_code", "type", "reason")
-_BODIES = ("body", "json_body", "content", "data", "response_body", "http_body")
+_STATUS_ATTRIBUTES = ("status_code", "http_status", "status", "http_code", "errcode")
+_CODE_ATTRIBUTES = ("error_code", "code", "reply_code", "type", "reason")
+_BODY_ATTRIBUTES = ("body", "json_body", "content", "data", "response_body", "http_body")
 
 
 class ExceptionShape(NamedTuple):
-    """What can be known from the class alone."""
+    """Facts about an exception class."""
 
-    names: tuple[str, ...]  # dotted, most special first
+    names: tuple[str, ...]  # dotted, the class before its bases
     family: str
-    wanted: frozenset[str]  # names that the class itself has
-    request: bool  # one of ours, whose attributes are no facts
+    attributes: frozenset[str]  # known attributes that the class defines
+    is_internal: bool  # an exception of Mulligan whose attributes are no facts
 
 
-class Found:
-    """What the readers put together about one exception."""
+class ExceptionDetails:
+    """Facts that the readers found in one exception."""
 
-    # Most exceptions tell none of these.
-    status: int | None = None
-    grpc = ""
+    # Class attributes as defaults: most exceptions have none of these.
+    http_status: int | None = None
+    grpc_status = ""
     sqlstate = ""
     errno: int | None = None
     exit_code: int | None = None
@@ -166,7 +167,7 @@ class Found:
     timed_out = False
     program = ""
     hint: hints.Hint | None = None
-    said = ""
+    service_message = ""
     stderr = ""
 
     def __init__(self) -> None:
@@ -177,137 +178,160 @@ class Found:
     def provider_codes(self) -> tuple[str, ...]:
         if not self.codes:
             return ()
-        return tuple([_fit(code) for code in dict.fromkeys(self.codes) if code][:_CODES])
+        return tuple([_scrub_code(code) for code in dict.fromkeys(self.codes) if code][:_MAX_CODES])
 
 
-def _fit(code: str) -> str:
-    """A code is short; what is longer may be something else in its place."""
+def _scrub_code(code: str) -> str:
+    """Scrub a code that is too long to be one: it could be a secret in its place."""
     return code if len(code) <= 20 and code.isprintable() else scrub(code, 100)
 
 
-args_of = BaseException.__dict__["args"].__get__  # whatever the class makes of the name
-Values = dict[str, Any]
-Reader = Callable[[BaseException, ExceptionShape, Values, Found], None]
+# Read the interpreter's field even if the class defines a property of this name.
+get_args = BaseException.__dict__["args"].__get__
+Attributes = dict[str, Any]
+Reader = Callable[[BaseException, ExceptionShape, Attributes, ExceptionDetails], None]
 
 
-def kind_of(cls: type) -> ExceptionShape:
-    """Metaclasses run foreign code even for a hash."""
+def exception_shape(cls: type) -> ExceptionShape:
+    """Return the shape of an exception class, cached if its metaclass allows hashing."""
     try:
-        return _kind(cls)
-    except BaseException:  # noqa: BLE001 - see above
-        return _describe(cls)
+        return _cached_shape(cls)
+    except BaseException:  # noqa: BLE001 - a metaclass runs foreign code, even for a hash
+        return _describe_class(cls)
 
 
 @lru_cache(maxsize=1024)
-def _kind(cls: type) -> ExceptionShape:
-    return _describe(cls)
+def _cached_shape(cls: type) -> ExceptionShape:
+    return _describe_class(cls)
 
 
-_BARE = (object, BaseException, Exception, OSError)  # what these have is read in a way of its own
-_PLAIN = frozenset({"builtins.object", "builtins.BaseException", "builtins.Exception"})
-_bases = type.__dict__["__mro__"].__get__
-_members = type.__dict__["__dict__"].__get__
+_BASE_CLASSES = (object, BaseException, Exception, OSError)  # `_read_system_error` reads these
+_OMITTED_NAMES = frozenset({"builtins.object", "builtins.BaseException", "builtins.Exception"})
+_get_bases = type.__dict__["__mro__"].__get__
+_get_members = type.__dict__["__dict__"].__get__
 
 
-def _describe(cls: Any) -> ExceptionShape:
-    """By identity only: a metaclass may have opinions about equality."""
-    bases = _bases(cls)
-    names = [type_name(base) for base in bases]
-    roots = (name.partition(".")[0] for name in names)
-    members = {
-        name for base in bases if not any(base is bare for bare in _BARE) for name in _members(base)
-    }
-    ours = any(base is root for base in bases for root in (OutcomeRequest, MulliganError))
+def _describe_class(cls: Any) -> ExceptionShape:
+    bases = _get_bases(cls)
+    names = [qualified_name(base) for base in bases]
+    packages = [name.partition(".")[0] for name in names]
+    members: set[str] = set()
+    for base in bases:
+        # Compare by identity: a metaclass may override equality.
+        if not _is_one_of(base, _BASE_CLASSES):
+            members.update(_get_members(base))
+    is_ours = any(_is_one_of(base, (OutcomeRequest, MulliganError)) for base in bases)
+    is_process_error = any(base is ProcessFailed for base in bases)
     return ExceptionShape(
-        names=tuple(name for name in names if name not in _PLAIN) or (names[0],),
-        family=next((FAMILIES[root] for root in roots if root in FAMILIES), ""),
-        wanted=WANTED if "__getattr__" in members else WANTED & members,
-        request=ours and not any(base is ProcessFailed for base in bases),
+        names=tuple(name for name in names if name not in _OMITTED_NAMES) or (names[0],),
+        family=next((FAMILIES[package] for package in packages if package in FAMILIES), ""),
+        attributes=KNOWN_ATTRIBUTES if "__getattr__" in members else KNOWN_ATTRIBUTES & members,
+        is_internal=is_ours and not is_process_error,
     )
 
 
-def type_name(cls: Any) -> str:
-    """Dotted, as far as it can be known."""
+def _is_one_of(cls: Any, others: tuple[type, ...]) -> bool:
+    return any(cls is other for other in others)
+
+
+def qualified_name(cls: Any) -> str:
+    """Return the dotted name of a class; `?` for parts that cannot be read."""
     try:
         module = cls.__module__
     except BaseException:  # noqa: BLE001 - a metaclass may make it a property
         module = "?"
     try:
-        return safe(f"{module}.{cls.__qualname__}", _NAME)
-    except BaseException:  # noqa: BLE001 - the same
+        return safe_text(f"{module}.{cls.__qualname__}", _MAX_NAME)
+    except BaseException:  # noqa: BLE001 - a metaclass may make it a property
         return "?.?"
 
 
-def read(exc: BaseException, kind: ExceptionShape, now: float) -> Found:
-    """Everything its shape tells. Never raises."""
-    found = Found()
-    values = _attributes(exc, kind)
-    for reader in (
-        _readers(kind.family, kind.request, frozenset(values)) if values or kind.family else _ALWAYS
-    ):
+def read_exception(exc: BaseException, shape: ExceptionShape, now: float) -> ExceptionDetails:
+    """Return everything that the readers find in `exc`. Never raises."""
+    details = ExceptionDetails()
+    attributes = _read_attributes(exc, shape)
+    readers = _DEFAULT_READERS
+    if attributes or shape.family:
+        readers = _select_readers(shape.family, shape.is_internal, frozenset(attributes))
+    for reader in readers:
         try:
-            reader(exc, kind, values, found)
-        except BaseException:  # noqa: BLE001, S112 - foreign code may raise anything; what was found stays
+            reader(exc, shape, attributes, details)
+        except BaseException:  # noqa: BLE001, S112 - foreign code may raise; findings stay
             continue
     try:
-        if values:
-            _hints(values, found, now)
-    except BaseException:  # noqa: BLE001 - the same
-        return found
-    return found
+        if attributes:
+            _read_hints(attributes, details, now)
+    except BaseException:  # noqa: BLE001 - foreign code may raise; findings stay
+        return details
+    return details
 
 
 @lru_cache(maxsize=1024)
-def _readers(family: str, request: bool, names: frozenset[str]) -> tuple[Reader, ...]:  # noqa: FBT001 - a key of a cache
-    """Those that could find something in these attributes."""
-    if request or family == "mulligan":
-        return (_inside,) if request else (_inside, _process)
+def _select_readers(
+    family: str,
+    is_internal: bool,  # noqa: FBT001 - part of the cache key
+    attributes: frozenset[str],
+) -> tuple[Reader, ...]:
+    """Return the readers that can find something in these attributes."""
+    if is_internal:
+        return (_read_nested,)
+    if family == "mulligan":
+        return (_read_nested, _read_process)
     return tuple(
         reader
-        for reader, wanted, families in _READERS
-        if not wanted or wanted & names or family in families
+        for reader, needed, families in _READERS
+        if not needed or needed & attributes or family in families
     )
 
 
-def _attributes(exc: BaseException, kind: ExceptionShape) -> dict[str, Any]:
-    """What of interest it has. A property that raises is one fact less."""
-    if kind.request:
+def _read_attributes(exc: BaseException, shape: ExceptionShape) -> Attributes:
+    """Return the known attributes of an exception, without those that are None or raise."""
+    if shape.is_internal:
         return {}
     try:
-        own = object.__getattribute__(exc, "__dict__")
-    except BaseException:  # noqa: BLE001 - it has its class at least
-        own = {}
-    values: dict[str, Any] = {}
-    for name in (own.keys() & WANTED) | kind.wanted if own else kind.wanted:
+        instance_attributes = object.__getattribute__(exc, "__dict__")
+    except BaseException:  # noqa: BLE001 - the class is still readable
+        instance_attributes = {}
+    names = shape.attributes
+    if instance_attributes:
+        names = (instance_attributes.keys() & KNOWN_ATTRIBUTES) | names
+    attributes: Attributes = {}
+    for name in names:
         try:
             value = getattr(exc, name)
-        except BaseException:  # noqa: BLE001, S112 - see above
+        except BaseException:  # noqa: BLE001, S112 - a property is foreign code
             continue
         if value is not None:
-            values[name] = value
-    return values
+            attributes[name] = value
+    return attributes
 
 
-# Numbers of the system
+# --- Errors of the operating system ---
 
 
-def _system(exc: BaseException, kind: ExceptionShape, values: Values, found: Found) -> None:
-    """`errno`, unless the number is one of a resolver's or of a TLS library's, who use the same field."""
+def _read_system_error(
+    exc: BaseException, shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    """Read `errno`. Resolvers and TLS libraries use the same field for their numbers."""
     if not isinstance(exc, OSError):
         return
-    if isinstance(exc, _RESOLVERS):
-        number = number_of(exc.errno)
-        found.codes.append("" if number is None else f"gai:{_GAI.get(number, number)}")
+    if isinstance(exc, _RESOLVER_ERRORS):
+        number = parse_int(exc.errno)
+        if number is not None:
+            details.codes.append(f"gai:{_LINUX_GAI.get(number, number)}")
     elif isinstance(exc, SSLError):
-        found.codes.append(f"ssl:{reason}" if (reason := as_code(exc.reason)) else "")
-    elif "os_error" not in values and kind.family != "smtp":
-        number = number_of(exc.errno)
-        found.errno = number if number is not None and 0 < number < 4096 else None
+        reason = parse_code(exc.reason)
+        if reason:
+            details.codes.append(f"ssl:{reason}")
+    elif "os_error" not in attributes and shape.family != "smtp":
+        number = parse_int(exc.errno)
+        details.errno = number if number is not None and 0 < number < 4096 else None
 
 
-_RESOLVERS = (socket.gaierror, socket.herror)  # a tuple: `|` would make a new union at each call
-# Resolvers number their errors differently from system to system; what we store is Linux's.
-_GAI = {
+# A tuple: the union `a | b` would be built anew at each call.
+_RESOLVER_ERRORS = (socket.gaierror, socket.herror)
+# Systems number the errors of their resolvers differently. Linux's numbers are stored.
+_LINUX_GAI = {
     getattr(socket, name): number
     for name, number in (
         ("EAI_BADFLAGS", -1),
@@ -325,278 +349,326 @@ _GAI = {
 }
 
 
-# Exceptions inside
+# --- Exceptions inside an exception ---
 
 
-def _inside(exc: BaseException, kind: ExceptionShape, values: Values, found: Found) -> None:
-    """`requests` and others put what happened into their arguments, drivers' wrappers into an attribute."""
-    held = [values[name] for name in _NESTED if name in values] if values else []
-    for value in (*held, *args_of(exc)[:3]):
+def _read_nested(
+    exc: BaseException, shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    """Read exceptions in arguments (as in `requests`) and attributes (as in database wrappers)."""
+    values: list[Any] = []
+    if attributes:
+        values = [attributes[name] for name in _NESTED if name in attributes]
+    for value in (*values, *get_args(exc)[:3]):
         if issubclass(type(value), BaseException):
-            found.nested.append(value)
-    if kind.family == "tenacity" and "last_attempt" in values:
-        found.nested.append(values["last_attempt"].exception(timeout=0))
+            details.nested.append(value)
+    if shape.family == "tenacity" and "last_attempt" in attributes:
+        details.nested.append(attributes["last_attempt"].exception(timeout=0))
 
 
-# Programs
+# --- Programs ---
 
 
-def _process(exc: BaseException, _kind: ExceptionShape, values: Values, found: Found) -> None:
+def _read_process(
+    exc: BaseException, _shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
     cls = type(exc)
     if issubclass(cls, ProcessFailed):
-        _program_ended(found, exc.program, number_of(exc.exit_code), number_of(exc.signal))  # type: ignore[attr-defined]
-        found.timed_out = bool(exc.timed_out)  # type: ignore[attr-defined]
-    elif issubclass(cls, _ENDED) or _like_a_program(values):
-        code = next((number_of(values[name]) for name in _EXITS if name in values), None)
-        command = next((values[name] for name in _COMMANDS if name in values), "")
-        _program_ended(found, command, code, None)
-        found.timed_out = issubclass(cls, TimeoutExpired)
+        process: Any = exc  # `isinstance` would ask `__class__`, which may be a property
+        _set_exit(details, process.program, parse_int(process.exit_code), parse_int(process.signal))
+        details.timed_out = bool(process.timed_out)
+    elif issubclass(cls, _SUBPROCESS_ERRORS) or _looks_like_process_error(attributes):
+        exit_code = parse_int(_first_value(attributes, _EXIT_CODE_ATTRIBUTES))
+        command = _first_value(attributes, _COMMAND_ATTRIBUTES)
+        _set_exit(details, "" if command is None else command, exit_code, None)
+        details.timed_out = issubclass(cls, TimeoutExpired)
     else:
         return
-    said = values.get("stderr") or values.get("output") or ""
-    if isinstance(said, _BYTES):
-        said = bytes(said[-_STDERR:]).decode("utf-8", "replace")
-    if isinstance(said, str):
-        text = str.__str__(said)
-        banner = _BANNER.match(text)
-        found.stderr = f"{banner[1]}{text[banner.end() :]}" if banner else text
+    details.stderr = _read_output(attributes.get("stderr") or attributes.get("output"))
 
 
-# What ffmpeg says of itself before it says anything else; its version is enough.
+def _first_value(attributes: Attributes, names: tuple[str, ...]) -> Any:
+    for name in names:
+        if name in attributes:
+            return attributes[name]
+    return None
+
+
+def _read_output(output: Any) -> str:
+    if isinstance(output, _BYTES):
+        output = bytes(output[-_MAX_STDERR:]).decode("utf-8", "replace")
+    if not isinstance(output, str):
+        return ""
+    text = str.__str__(output)
+    banner = _BANNER.match(text)
+    return f"{banner[1]}{text[banner.end() :]}" if banner else text
+
+
+# Start-up banner of ffmpeg; only its first line, the version, is stored.
 _BANNER = re.compile(r"(ff\w{2,5} version [^\n]{0,200}\n)(?:  [^\n]*+\n)*+")
-_ENDED = (CalledProcessError, TimeoutExpired)
+_SUBPROCESS_ERRORS = (CalledProcessError, TimeoutExpired)
 _BYTES = (bytes, bytearray)
-_EXITS = ("returncode", "exit_code", "exit_status", "retcode")
-_COMMANDS = ("cmd", "command", "full_cmd")
+_EXIT_CODE_ATTRIBUTES = ("returncode", "exit_code", "exit_status", "retcode")
+_COMMAND_ATTRIBUTES = ("cmd", "command", "full_cmd")
 
 
-def _like_a_program(values: Values) -> bool:
-    """It has an exit code, and a command or its output; a command line parser's error has the first alone."""
-    if not any(type(values.get(name)) is int for name in _EXITS):
+def _looks_like_process_error(attributes: Attributes) -> bool:
+    """True if there is an exit code, and a command or its output.
+
+    The error of a command line parser has an exit code alone.
+    """
+    if not any(type(attributes.get(name)) is int for name in _EXIT_CODE_ATTRIBUTES):
         return False
-    commands = (values.get(name) for name in _COMMANDS)
-    return "stderr" in values or any(
-        isinstance(command, str | list | tuple) for command in commands
-    )
+    if "stderr" in attributes:
+        return True
+    commands = [attributes.get(name) for name in _COMMAND_ATTRIBUTES]
+    return any(isinstance(command, str | list | tuple) for command in commands)
 
 
-# Shells, containers and wrappers report the death of a child as 128 and the signal's number.
-_DEATHS = frozenset({1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15})
-_OWN_BYTES = frozenset({"ffmpeg", "ffprobe"})  # their exit code is a byte of an error number
+_HIGH_EXIT_CODES = frozenset({"ffmpeg", "ffprobe"})  # their exit code is a byte of an error number
 
 
-def _program_ended(found: Found, command: Any, code: int | None, signal: int | None) -> None:
-    found.program = program_name(command)
-    died = None if code is None else -code if code < 0 else code - 128
-    if (
-        died is not None
-        and (code or 0) >= 0
-        and (died not in _DEATHS or found.program in _OWN_BYTES)
-    ):
-        died = None
-    found.exit_code, found.signal = (code, signal) if died is None else (None, died)
+def _set_exit(
+    details: ExceptionDetails, command: Any, exit_code: int | None, signal: int | None
+) -> None:
+    """Store how a program ended. Shells report a death by signal n as 128 + n, Python as -n."""
+    details.program = program_name(command)
+    details.exit_code = exit_code
+    details.signal = signal
+    if exit_code is None:
+        return
+    is_shell_code = exit_code - 128 in FATAL_SIGNALS and details.program not in _HIGH_EXIT_CODES
+    if exit_code < 0:
+        details.exit_code = None
+        details.signal = -exit_code
+    elif is_shell_code:
+        details.exit_code = None
+        details.signal = exit_code - 128
 
 
 def program_name(command: Any) -> str:
-    """Its name alone: arguments, folders and settings before it are nobody's business."""
+    """Return the name of a program, without folder, arguments and environment settings."""
     if isinstance(command, str):
-        words = str.__str__(command)[:_LINE].split()
+        parts = str.__str__(command)[:_MAX_COMMAND].split()
     else:
-        words = [str(word)[:_LINE] for word in list(command)[:_CODES]]
-    return next((_base_name(word) for word in words if "=" not in word), "")
+        parts = [str(part)[:_MAX_COMMAND] for part in list(command)[:_MAX_CODES]]
+    return next((_base_name(part) for part in parts if "=" not in part), "")
 
 
 @lru_cache(maxsize=256)
-def _base_name(word: str) -> str:
-    name = word.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe")
+def _base_name(path: str) -> str:
+    name = path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe")
     return name if _PROGRAM.fullmatch(name) else ""
 
 
-_LINE = 1000
 _PROGRAM = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
 
 
-# Answers of services
+# --- Responses of services ---
 
 
-def _status(_exc: BaseException, kind: ExceptionShape, values: Values, found: Found) -> None:
-    """The HTTP status, and the status of a call."""
-    for name in _STATUSES:
-        if name in values:
-            _take_status(values[name], found)
-    code = values.get("code")
-    if (
-        code is not None
-        and kind.family not in _OWN_NUMBERS
-        and "builtins.SystemExit" not in kind.names
-    ):
-        _take_status(code, found)
-    call = values.get("grpc_status_code", values.get("status"))
-    if callable(code) and (kind.family == "grpc" or "trailing_metadata" in values):
-        call = code()
-    word = getattr(call, "name", call)
-    if isinstance(word, str) and word in CANONICAL:
-        found.grpc = str.__str__(word)
+def _read_status(
+    _exc: BaseException, shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    """Read the HTTP status and the gRPC status."""
+    for name in _STATUS_ATTRIBUTES:
+        if name in attributes:
+            _set_http_status(attributes[name], details)
+    code = attributes.get("code")
+    is_system_exit = "builtins.SystemExit" in shape.names
+    if code is not None and shape.family not in _NUMBERED_FAMILIES and not is_system_exit:
+        _set_http_status(code, details)
+    status = attributes.get("grpc_status_code", attributes.get("status"))
+    if callable(code) and (shape.family == "grpc" or "trailing_metadata" in attributes):
+        status = code()
+    status_name = getattr(status, "name", status)
+    if isinstance(status_name, str) and status_name in GRPC_STATUSES:
+        details.grpc_status = str.__str__(status_name)
 
 
-def _take_status(value: Any, found: Found) -> None:
-    number = number_of(value)
-    if found.status is None and number is not None and 100 <= number <= 599:
-        found.status = number
+def _set_http_status(value: Any, details: ExceptionDetails) -> None:
+    number = parse_int(value)
+    if details.http_status is None and number is not None and 100 <= number <= 599:
+        details.http_status = number
 
 
-def _response(_exc: BaseException, _kind: ExceptionShape, values: Values, found: Found) -> None:
-    response = values.get("response", values.get("resp"))
+def _read_response(
+    _exc: BaseException, _shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    response = attributes.get("response", attributes.get("resp"))
     if response is None:
         return
     if isinstance(response, dict) and ("Error" in response or "ResponseMetadata" in response):
-        error, about = response.get("Error") or {}, response.get("ResponseMetadata") or {}
-        found.codes.append(as_code(error.get("Code")))
-        _take_status(about.get("HTTPStatusCode"), found)
+        error = response.get("Error") or {}
+        metadata = response.get("ResponseMetadata") or {}
+        details.codes.append(parse_code(error.get("Code")))
+        _set_http_status(metadata.get("HTTPStatusCode"), details)
         return
     for name in ("status_code", "status"):
-        _take_status(getattr(response, name, None), found)
+        _set_http_status(getattr(response, name, None), details)
 
 
-def _words(_exc: BaseException, kind: ExceptionShape, values: Values, found: Found) -> None:
-    """Codes that the library has read already."""
-    if kind.family in _SILENT:
+def _read_codes(
+    _exc: BaseException, shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    """Read codes that the library has already extracted from a response."""
+    if shape.family in _FAMILIES_WITHOUT_CODES:
         return
-    for name in _CODES_IN:
-        value = values.get(name)
-        if value is None or callable(value) or (name == "reason" and "ssl.SSLError" in kind.names):
+    for name in _CODE_ATTRIBUTES:
+        value = attributes.get(name)
+        if value is None or callable(value):
             continue
-        number = number_of(value)
-        if number is not None and kind.family in _OWN_NUMBERS:
-            found.codes.append(f"{kind.family}:{number}")
-        elif (
-            (code := as_code(value))
-            and code not in CANONICAL
-            and (name != "reason" or _SPECIAL.search(code))
-        ):
-            found.codes.append(code)
-    error = values.get("error")
-    found.codes.append(as_code(getattr(error, "code", None)) if error is not None else "")
+        if name == "reason" and "ssl.SSLError" in shape.names:
+            continue
+        number = parse_int(value)
+        if number is not None and shape.family in _NUMBERED_FAMILIES:
+            details.codes.append(f"{shape.family}:{number}")
+            continue
+        code = parse_code(value)
+        is_phrase = name == "reason" and not _CODE_LIKE.search(code)
+        if code and code not in GRPC_STATUSES and not is_phrase:
+            details.codes.append(code)
+    error = attributes.get("error")
+    if error is not None:
+        details.codes.append(parse_code(getattr(error, "code", None)))
 
 
-_SPECIAL = re.compile(
-    r"[A-Z]{2}|[a-z][A-Z]|_"
-)  # a reason that is a code, not the phrase of a status
+_CODE_LIKE = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_")  # a code, not the phrase of an HTTP status
 
 
-def _bodies(_exc: BaseException, _kind: ExceptionShape, values: Values, found: Found) -> None:
-    ok = found.status is not None and found.status < 400
-    for name in _BODIES:
-        if name in values:
-            _add(read_body(values[name], ok=ok), found)
+def _read_bodies(
+    _exc: BaseException, _shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    """Read the body of a response: from an attribute, from `details` or `errors`, or cached."""
+    ok = details.http_status is not None and details.http_status < 400
+    for name in _BODY_ATTRIBUTES:
+        if name in attributes:
+            _add_facts(read_body(attributes[name], ok=ok), details)
             return
-    if isinstance(details := values.get("details"), dict):
-        _add(read_body(details), found)
+    rpc_details = attributes.get("details")
+    if isinstance(rpc_details, dict):
+        _add_facts(read_body(rpc_details), details)
         return
-    if isinstance(details, _LISTS) and details:
-        _add(read_details(details), found)
-    if isinstance(errors := values.get("errors"), _LISTS) and errors:
-        _add(read_body({"errors": errors}), found)
-    body = _in_memory(values.get("response"))
+    if isinstance(rpc_details, _LISTS) and rpc_details:
+        _add_facts(read_details(rpc_details), details)
+    errors = attributes.get("errors")
+    if isinstance(errors, _LISTS) and errors:
+        _add_facts(read_body({"errors": errors}), details)
+    body = _cached_body(attributes.get("response"))
     if body:
-        _add(read_body(body, ok=ok), found)
+        _add_facts(read_body(body, ok=ok), details)
 
 
-def _in_memory(response: Any) -> Any:
-    """The body of a response that somebody has read. Properties are left alone: they might read it now."""
-    held = getattr(response, "__dict__", None)
-    if type(held) is dict:
+def _cached_body(response: Any) -> Any:
+    """Return the body of a response that was already read, or None.
+
+    Properties are not called: they could read from the connection now.
+    """
+    fields = getattr(response, "__dict__", None)
+    if type(fields) is dict:
         for name in ("_content", "_body", "data", "body", "content"):
-            value = held.get(name)
-            if isinstance(value, _IN_MEMORY) and value:
+            value = fields.get(name)
+            if isinstance(value, _BODY_TYPES) and value:
                 return value
     return None
 
 
 _LISTS = (list, tuple)
-_IN_MEMORY = (bytes, bytearray, str, dict, list)
+_BODY_TYPES = (bytes, bytearray, str, dict, list)
 
 
-def _add(told: ResponseFacts, found: Found) -> None:
-    found.codes += told.codes
-    found.said = found.said or told.said
-    found.grpc = found.grpc or told.grpc
-    found.hint = found.hint or told.hint
-    if found.status is None:
-        found.status = told.status
+def _add_facts(facts: ResponseFacts, details: ExceptionDetails) -> None:
+    details.codes += facts.codes
+    details.service_message = details.service_message or facts.message
+    details.grpc_status = details.grpc_status or facts.grpc_status
+    details.hint = details.hint or facts.hint
+    if details.http_status is None:
+        details.http_status = facts.http_status
 
 
-def _trailers(_exc: BaseException, kind: ExceptionShape, values: Values, found: Found) -> None:
-    trailing = values.get("trailing_metadata")
-    if kind.family != "grpc" and trailing is None:
+def _read_trailers(
+    _exc: BaseException, shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    """Read the trailing metadata and the details of a gRPC call."""
+    trailers = attributes.get("trailing_metadata")
+    if shape.family != "grpc" and trailers is None:
         return
-    for key, value in list((trailing() if callable(trailing) else trailing) or ())[:_HEADERS]:
+    if callable(trailers):
+        trailers = trailers()
+    for key, value in list(trailers or ())[:_MAX_TRAILERS]:
         if key == "grpc-retry-pushback-ms":
-            found.hint = hints.within(float(value) / 1000, "grpc-retry-pushback-ms") or found.hint
+            details.hint = hints.make_hint(float(value) / 1000, key) or details.hint
         elif key == "grpc-status-details-bin" and isinstance(value, bytes):
-            _add(from_trailer(value), found)
-    details = values.get("details")
-    said = details() if callable(details) else details
-    found.said = found.said or (said[:500] if isinstance(said, str) else "")
+            _add_facts(read_trailer(value), details)
+    text = attributes.get("details")
+    if callable(text):
+        text = text()
+    if isinstance(text, str):
+        details.service_message = details.service_message or text[:_MAX_SERVICE_MESSAGE]
 
 
-def _driver(exc: BaseException, kind: ExceptionShape, values: Values, found: Found) -> None:
-    state, codes = read_driver(kind.family, kind.names[0], values, args_of(exc))
-    found.sqlstate = state
-    found.codes[:0] = codes
+def _read_database_driver(
+    exc: BaseException, shape: ExceptionShape, attributes: Attributes, details: ExceptionDetails
+) -> None:
+    sqlstate, codes = read_driver(shape.family, shape.names[0], attributes, get_args(exc))
+    details.sqlstate = sqlstate
+    details.codes[:0] = codes
 
 
-# How long to wait
+# --- Hints and headers ---
 
 
-def _hints(values: Values, found: Found, now: float) -> None:
-    told = values.get("retry_after")
-    if told is not None and found.hint is None:
-        found.hint = hints.within(hints.duration(told), "retry_after")
-    headers = _headers(values)
+def _read_hints(attributes: Attributes, details: ExceptionDetails, now: float) -> None:
+    """Read how long to wait, and the codes that services put into headers."""
+    retry_after = attributes.get("retry_after")
+    if retry_after is not None and details.hint is None:
+        details.hint = hints.make_hint(hints.parse_delay(retry_after), "retry_after")
+    headers = _read_headers(attributes)
     if not headers:
         return
-    for name in ("x-amzn-errortype", "x-ms-error-code"):
+    for name in _CODE_HEADERS:
         if name in headers:
-            found.codes.append(as_code(headers[name].partition(":")[0]))
-    found.hint = found.hint or hints.from_headers(headers, found.status, now)
+            details.codes.append(parse_code(headers[name].partition(":")[0]))
+    details.hint = details.hint or hints.hint_from_headers(headers, details.http_status, now)
 
 
-_HEADERS_WANTED: dict[Any, str] = {
-    key: name
-    for name in (*hints.HEADERS, "x-amzn-errortype", "x-ms-error-code")
-    for key in (name, name.encode())
-}
+_CODE_HEADERS = ("x-amzn-errortype", "x-ms-error-code")
+_KNOWN_HEADERS: dict[Any, str] = {}
+for _header in (*hints.HINT_HEADERS, *_CODE_HEADERS):
+    _KNOWN_HEADERS[_header] = _header
+    _KNOWN_HEADERS[_header.encode()] = _header
 
 
-def _headers(values: Values) -> dict[str, str]:
-    """Those that tell something, by their names in small letters."""
-    response = values.get("response", values.get("resp"))
+def _read_headers(attributes: Attributes) -> dict[str, str]:
+    """Return the known headers of a response by their names in lower case."""
+    response = attributes.get("response", attributes.get("resp"))
+    headers: Any = None
     if isinstance(response, dict):
-        held = (response.get("ResponseMetadata") or {}).get("HTTPHeaders") or response
-    else:
-        held = getattr(response, "headers", None) if response is not None else None
-    held = held or values.get("headers")
-    if held is None:
+        headers = (response.get("ResponseMetadata") or {}).get("HTTPHeaders") or response
+    elif response is not None:
+        headers = getattr(response, "headers", None)
+    headers = headers or attributes.get("headers")
+    if headers is None:
         return {}
-    raw = getattr(held, "raw", None)  # of httpx: a list, where `items` would make a dict first
-    found: dict[str, str] = {}
-    for key, value in raw if isinstance(raw, list) else held.items():
-        name = _HEADERS_WANTED.get(key.lower())
+    raw = getattr(headers, "raw", None)  # of httpx: a list, where `items` would build a dict first
+    known: dict[str, str] = {}
+    for key, value in raw if isinstance(raw, list) else headers.items():
+        name = _KNOWN_HEADERS.get(key.lower())
         if name is not None:
-            found[name] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
-    return found
+            known[name] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    return known
 
 
-_ALWAYS: tuple[Reader, ...] = (_system, _inside)
+_DEFAULT_READERS: tuple[Reader, ...] = (_read_system_error, _read_nested)
+# Each reader with the attributes and the families it needs one of; none: it always runs.
 _READERS: tuple[tuple[Reader, frozenset[str], frozenset[str]], ...] = (
-    (_system, frozenset(), frozenset()),
-    (_inside, frozenset(), frozenset()),
-    (_process, frozenset({*_EXITS, *_COMMANDS}), frozenset()),
-    (_response, frozenset({"response", "resp"}), frozenset()),
-    (_status, frozenset({*_STATUSES, "code", "grpc_status_code"}), frozenset()),
-    (_bodies, frozenset({*_BODIES, "details", "errors", "response"}), frozenset()),
-    (_words, frozenset({*_CODES_IN, "error"}), frozenset()),
-    (_trailers, frozenset({"trailing_metadata"}), frozenset({"grpc"})),
-    (_driver, frozenset({"sqlstate", "pgcode"}), frozenset(DRIVERS)),
+    (_read_system_error, frozenset(), frozenset()),
+    (_read_nested, frozenset(), frozenset()),
+    (_read_process, frozenset({*_EXIT_CODE_ATTRIBUTES, *_COMMAND_ATTRIBUTES}), frozenset()),
+    (_read_response, frozenset({"response", "resp"}), frozenset()),
+    (_read_status, frozenset({*_STATUS_ATTRIBUTES, "code", "grpc_status_code"}), frozenset()),
+    (_read_bodies, frozenset({*_BODY_ATTRIBUTES, "details", "errors", "response"}), frozenset()),
+    (_read_codes, frozenset({*_CODE_ATTRIBUTES, "error"}), frozenset()),
+    (_read_trailers, frozenset({"trailing_metadata"}), frozenset({"grpc"})),
+    (_read_database_driver, frozenset({"sqlstate", "pgcode"}), frozenset(DRIVER_FAMILIES)),
 )

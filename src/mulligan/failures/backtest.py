@@ -1,8 +1,7 @@
-"""What another table would have done with failures that are past, and what of it can be known.
+"""Back-test a rule table: what would it have decided about past failures?
 
-An attempt that would not have been made is known to have been made: what it cost and what came of it are facts. An
-attempt that would have been made but never was is not: its outcome is unknown, and counted once as a failure and once
-as a success.
+An attempt that would not have been made is known: its cost and outcome are on record. An attempt
+that was never made is not known, so its outcome is reported as a range.
 """
 
 from __future__ import annotations
@@ -10,17 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from mulligan.core.attempt import RETRYABLE, Cls, Failure, Ground, Verb, is_system_rule
-from mulligan.core.statistics import Share, share
+from mulligan.core.statistics import Share, estimate_share
 from mulligan.failures.facts import Facts
 
-SAMPLE = 120  # characters of a text that a change is shown with
-_COUNTED = frozenset({"failed", "retry"})
+MAX_SAMPLE = 120  # characters of the sample text of a change
+_FAILURES = frozenset({"failed", "retry"})
 
 
 class PastAttempt(NamedTuple):
+    """A stored attempt."""
+
     generation: int
     ended: str
     verb: str
@@ -32,14 +34,17 @@ class PastAttempt(NamedTuple):
     cost: float = 0.0
 
     @property
-    def ours(self) -> Failure | None:
-        """An end that we made ourselves, such as a time limit: no text is judged there, only the verdict."""
+    def system_failure(self) -> Failure | None:
+        """The failure of an attempt that Mulligan ended, such as TIMEOUT; else None.
+
+        It has no exception, so only rules about verdicts can match it.
+        """
         if not is_system_rule(self.rule) or self.cls not in list(Cls):
             return None
         return Failure(self.code, Cls(self.cls), "", self.rule, self.cls in RETRYABLE)
 
 
-class Past(NamedTuple):
+class PastJob(NamedTuple):
     """The attempts of one job, oldest first."""
 
     job_id: str
@@ -47,110 +52,122 @@ class Past(NamedTuple):
     attempts: tuple[PastAttempt, ...]
 
 
+class VerdictEffect(StrEnum):
+    """Consequence of a changed verdict for a job."""
+
+    DIES = "given up"
+    RETRIED = "tried again"
+    RENAMED = "named differently"
+
+
 class VerdictChange(NamedTuple):
-    """One way in which verdicts differ: what was said, what would be said, and what that does."""
+    """A verdict that would have been different."""
 
     before: str  # rule code/class
     after: str
-    effect: str  # given up, tried again, named differently
+    effect: VerdictEffect
 
 
 @dataclass
 class BacktestReport:
-    """Counts of one back-test; the sentences are made from them."""
+    """Counts of one back-test."""
 
     jobs: int = 0
     failures: int = 0
-    unreadable: int = 0  # without the facts a verdict needs
+    unreadable: int = 0  # failures whose facts were not stored
     changes: Counter[VerdictChange] = field(default_factory=Counter)
     samples: dict[VerdictChange, str] = field(default_factory=dict)
     attempts: int = 0  # retries that were made
-    saved: int = 0
+    saved: int = 0  # retries that would not have been made
     saved_cost: float = 0.0
-    rescued: int = 0  # jobs that succeeded after a counted failure
-    lost: int = 0  # of these: jobs that would have been given up first
-    tried: int = 0  # jobs that died and would have been tried again
+    rescued: int = 0  # jobs that succeeded after a failure
+    lost: int = 0  # rescued jobs that would have died instead
+    tried: int = 0  # dead jobs that would have been retried
 
     @property
     def saved_share(self) -> Share:
-        return share(self.saved, self.attempts)
+        return estimate_share(self.saved, self.attempts)
 
     @property
     def lost_share(self) -> Share:
-        return share(self.lost, self.rescued)
+        return estimate_share(self.lost, self.rescued)
 
     @property
     def changed(self) -> int:
         return sum(self.changes.values())
 
 
-Judge = Callable[[str, Facts | Failure], Failure]
+KindClassifier = Callable[[str, Facts | Failure], Failure]
 
 
-def backtest(jobs: Iterable[Past], judge: Judge) -> BacktestReport:
+def backtest(jobs: Iterable[PastJob], classify: KindClassifier) -> BacktestReport:
+    """Classify the failures of past jobs again and count what would have changed."""
     report = BacktestReport()
-    for past in jobs:
+    for job in jobs:
         report.jobs += 1
-        for life in _lives(past):
-            _replay(past.kind, life, judge, report)
+        for attempts in _generations(job):
+            _replay(job.kind, attempts, classify, report)
     return report
 
 
-def _lives(past: Past) -> Iterator[list[PastAttempt]]:
-    """A generation is a life of its own: between two of them somebody has done something."""
-    for generation in dict.fromkeys(attempt.generation for attempt in past.attempts):
-        yield [attempt for attempt in past.attempts if attempt.generation == generation]
+def _generations(job: PastJob) -> Iterator[list[PastAttempt]]:
+    """Yield the attempts of each generation: a manual retry starts from the beginning."""
+    for generation in dict.fromkeys(attempt.generation for attempt in job.attempts):
+        yield [attempt for attempt in job.attempts if attempt.generation == generation]
 
 
-def _replay(kind: str, life: list[PastAttempt], judge: Judge, report: BacktestReport) -> None:
-    failed = [place for place, attempt in enumerate(life) if attempt.ended in _COUNTED]
-    succeeded = life[-1].ended == "returned"
+def _replay(
+    kind: str, attempts: list[PastAttempt], classify: KindClassifier, report: BacktestReport
+) -> None:
+    failed = [number for number, attempt in enumerate(attempts) if attempt.ended in _FAILURES]
+    succeeded = attempts[-1].ended == "returned"
     report.failures += len(failed)
-    report.attempts += len(life) - 1
+    report.attempts += len(attempts) - 1
     report.rescued += bool(failed) and succeeded
     counts: Counter[str] = Counter()
-    for place in failed:
-        attempt = life[place]
-        if attempt.ended == "retry":  # asked for by the handler: no table has a say
+    for number in failed:
+        attempt = attempts[number]
+        if attempt.ended == "retry":  # requested by the handler, so no table decides
             continue
-        known = attempt.ours or attempt.facts
+        known = attempt.system_failure or attempt.facts
         if known is None:
             report.unreadable += 1
             continue
-        failure = judge(kind, known)
+        failure = classify(kind, known)
         counts[failure.code] += 1
-        would = _would_retry(failure, counts[failure.code])
-        _note(attempt, failure, report, would=would)
-        if attempt.verb == Verb.RETRY and not would:
-            later = life[place + 1 :]
+        effect = _effect(attempt, failure, would_retry=_would_retry(failure, counts[failure.code]))
+        if effect is not None:
+            _record_change(attempt, failure, effect, report)
+        if effect is VerdictEffect.DIES:
+            later = attempts[number + 1 :]
             report.saved += len(later)
             report.saved_cost += sum(attempt.cost for attempt in later)
             report.lost += succeeded
             return
-        if attempt.verb == Verb.DIE and would and _by_verdict(attempt):
+        if effect is VerdictEffect.RETRIED:
             report.tried += 1
 
 
 def _would_retry(failure: Failure, nth: int) -> bool:
-    most = failure.terms.get("max_retries")
-    return failure.retryable and (most is None or nth <= most)
+    max_retries = failure.terms.get("max_retries")
+    return failure.retryable and (max_retries is None or nth <= max_retries)
 
 
-def _by_verdict(attempt: PastAttempt) -> bool:
-    """True if the job died because of the failure's class, not because a limit was reached."""
-    return attempt.ground is Ground.CLASS_NOT_RETRYABLE
+def _effect(attempt: PastAttempt, failure: Failure, *, would_retry: bool) -> VerdictEffect | None:
+    if attempt.verb == Verb.RETRY and not would_retry:
+        return VerdictEffect.DIES
+    # A job that died because it reached a limit would have died with any class.
+    died_of_class = attempt.verb == Verb.DIE and attempt.ground is Ground.CLASS_NOT_RETRYABLE
+    if died_of_class and would_retry:
+        return VerdictEffect.RETRIED
+    if (attempt.code, attempt.cls) != (failure.code, failure.cls):
+        return VerdictEffect.RENAMED
+    return None
 
 
-def _note(attempt: PastAttempt, failure: Failure, report: BacktestReport, *, would: bool) -> None:
-    retried = attempt.verb == Verb.RETRY
-    if retried and not would:
-        effect = "given up"
-    elif attempt.verb == Verb.DIE and would and _by_verdict(attempt):
-        effect = "tried again"
-    elif (attempt.code, attempt.cls) != (failure.code, failure.cls):
-        effect = "named differently"
-    else:
-        return
+def _record_change(
+    attempt: PastAttempt, failure: Failure, effect: VerdictEffect, report: BacktestReport
+) -> None:
     change = VerdictChange(
         f"{attempt.rule} {attempt.code}/{attempt.cls}",
         f"{failure.rule} {failure.code}/{failure.cls}",
@@ -159,36 +176,36 @@ def _note(attempt: PastAttempt, failure: Failure, report: BacktestReport, *, wou
     report.changes[change] += 1
     if attempt.facts is not None:
         text = attempt.facts.message or attempt.facts.stderr
-        report.samples.setdefault(change, " ".join(text[-SAMPLE:].split()))
+        report.samples.setdefault(change, " ".join(text[-MAX_SAMPLE:].split()))
 
 
-def sentences(report: BacktestReport) -> Iterator[str]:
-    """The report in words, with what cannot be known said as such."""
+def describe_report(report: BacktestReport) -> Iterator[str]:
+    """Yield the report as sentences."""
     yield (
-        f"{report.failures:,} failures of {report.jobs:,} jobs that did not succeed at once were judged again; "
-        f"{report.changed:,} verdicts differ."
+        f"Classified {report.failures:,} failures of {report.jobs:,} jobs again:"
+        f" {report.changed:,} verdicts differ."
     )
     if report.saved:
         yield (
-            f"{report.saved:,} of {report.attempts:,} retries would not have been made "
-            f"({_percent(report.saved_share)}): a saving of {report.saved_cost:,.2f} in cost."
+            f"{report.saved:,} of {report.attempts:,} retries would not have been made"
+            f" ({_format_share(report.saved_share)}), which saves {report.saved_cost:,.2f} in cost."
         )
         yield (
-            f"{report.lost:,} of {report.rescued:,} jobs that succeeded after a failure would have been given up first "
-            f"({_percent(report.lost_share)})."
+            f"{report.lost:,} of {report.rescued:,} jobs that succeeded after a failure would"
+            f" have died instead ({_format_share(report.lost_share)})."
         )
     if report.tried:
         yield (
-            f"{report.tried:,} jobs that died would have been tried again. What would have come of it was never tried: "
-            f"between 0 and {report.tried:,} of them would have succeeded."
+            f"{report.tried:,} dead jobs would have been retried. The outcome is unknown:"
+            f" between 0 and {report.tried:,} of them would have succeeded."
         )
     if report.unreadable:
-        yield f"{report.unreadable:,} failures were left out: what was known of them was not kept."
+        yield f"{report.unreadable:,} failures were skipped: their facts were not stored."
     if not report.changed:
-        yield "Nothing would have been done differently."
+        yield "No decision would have been different."
 
 
-def _percent(found: Share) -> str:
-    if found.value is None:
+def _format_share(share: Share) -> str:
+    if share.value is None:
         return "no data"
-    return f"{found.value:.1%}, between {found.low:.1%} and {found.high:.1%}"
+    return f"{share.value:.1%}, between {share.low:.1%} and {share.high:.1%}"

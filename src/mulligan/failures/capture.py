@@ -1,7 +1,7 @@
-"""From a live exception to safe facts. Never raises.
+"""Capture a live exception as safe facts. Never raises.
 
-Anything may be in there: an exception whose `str` raises, a text of 20 MB, a cause that is its own cause. It is made
-safe and redacted here, once, before anybody judges or stores it.
+Exceptions may contain anything: a `str` that raises, a text of 20 MB, a cause that is its own
+cause. Everything is bounded and redacted here, once, before it is classified or stored.
 """
 
 from __future__ import annotations
@@ -13,147 +13,170 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Failure
-from mulligan.core.format import LIMIT, safe
-from mulligan.failures.adapters import kind_of, read, type_name
+from mulligan.core.format import TEXT_LIMIT, safe_text
+from mulligan.failures.adapters import exception_shape, read_exception
 from mulligan.failures.classify import classify_facts
-from mulligan.failures.facts import TOLD, Facts
+from mulligan.failures.facts import TRACE_MESSAGE_LIMIT, Facts
 from mulligan.failures.fingerprint import explain_fingerprint
-from mulligan.failures.hints import Hint, from_words
+from mulligan.failures.hints import Hint, hint_from_text
 from mulligan.failures.matcher import Rulebook
-from mulligan.failures.ranking import judge
+from mulligan.failures.ranking import find_rule
 from mulligan.failures.redact import scrub
 from mulligan.failures.rules import Rule
 
-# Tracebacks as plain text and names: where it happened, without source lines and without values.
+# --- Tracebacks: file, line and function, without source lines and values ---
 
-FRAMES = 30  # of a traceback
-OWN = 8  # of them, those of the job's own code
+MAX_FRAMES = 30
+MAX_JOB_FRAMES = 8
 
-_PYTHON = tuple(
+_STDLIB = tuple(
     f"{path}/"
     for name in ("stdlib", "platstdlib")
     if (path := sysconfig.get_path(name)) and not path.endswith("-packages")
 )
-_OURS = f"{Path(__file__).parents[1]}/"
+_MULLIGAN = f"{Path(__file__).parents[1]}/"
 
 
-# (its code, the file as told, the function as told, module:function, top package, whether it is Python's or ours and
-# so never part of a story, whether it is installed: somebody's library, or the app itself)
-Place = tuple[CodeType, str, str, str, str, bool, bool]
+class _CodeLocation(NamedTuple):
+    """Description of a code object, as traces show it."""
 
-# By identity: equality of code compares its constants. The code is kept with its place, so no other gets its number.
-_known: dict[int, Place] = {}
-_MOST = 4096
-
-
-def _learn(code: CodeType, module: object) -> Place:
-    if len(_known) >= _MOST:
-        _known.clear()
-    _known[id(code)] = place = _describe(code, module)
-    return place
+    code: CodeType
+    file: str
+    function: str
+    name: str  # module:function
+    package: str  # top-level package
+    is_internal: bool  # of Python or Mulligan, so never a frame of the job
+    is_installed: bool  # in site-packages: a library, or the app itself
 
 
-def _describe(code: CodeType, module: object) -> Place:
-    file = code.co_filename
-    installed = "/site-packages/" in file or "/dist-packages/" in file
-    ours = file.startswith((_OURS, "<frozen ")) or (not installed and file.startswith(_PYTHON))
-    package = module if type(module) is str else "?"
-    told = (
-        f"  {safe(file, 500)}:",
-        f" in {safe(code.co_name, 300)}",
-        safe(f"{package}:{code.co_qualname}", 300),
+# Keyed by the id of the code object, because comparing code objects compares their constants. The
+# entry holds a reference to the object, so that its id cannot be reused.
+_locations: dict[int, _CodeLocation] = {}
+_MAX_LOCATIONS = 4096
+
+
+def _add_location(code: CodeType, module: object) -> _CodeLocation:
+    if len(_locations) >= _MAX_LOCATIONS:
+        _locations.clear()
+    location = _describe_code(code, module)
+    _locations[id(code)] = location
+    return location
+
+
+def _describe_code(code: CodeType, module: object) -> _CodeLocation:
+    path = code.co_filename
+    is_installed = "/site-packages/" in path or "/dist-packages/" in path
+    is_stdlib = not is_installed and path.startswith(_STDLIB)
+    module_name = module if type(module) is str else "?"
+    return _CodeLocation(
+        code=code,
+        file=f"  {safe_text(path, 500)}:",
+        function=f" in {safe_text(code.co_name, 300)}",
+        name=safe_text(f"{module_name}:{code.co_qualname}", 300),
+        package=module_name.partition(".")[0],
+        is_internal=is_stdlib or path.startswith((_MULLIGAN, "<frozen ")),
+        is_installed=is_installed,
     )
-    return code, *told, package.partition(".")[0], ours, installed
 
 
-Walk = tuple[list[str], list[str], str]
+class TracebackSummary(NamedTuple):
+    """Text lines of a traceback, and which of its frames belong to the job."""
 
-# Ways that were walked before, by their steps: many fail at one place. As above, their code is kept with them.
-_walked: dict[tuple[str | int, ...], tuple[Walk, list[CodeType]]] = {}
-_MOST_WAYS = 1024
+    lines: list[str]
+    job_frames: list[str]  # `module:function`, innermost last
+    home_package: str  # top-level package of the job
 
 
-def walk(trace: TracebackType | None, home: str = "") -> Walk:
-    """(lines of a trace, `module:function` of the job's own frames, its top package).
+# Summaries by code location and line of every frame: many jobs fail at the same place. As above,
+# each entry references its code objects.
+_summaries: dict[tuple[str | int, ...], tuple[TracebackSummary, list[CodeType]]] = {}
+_MAX_SUMMARIES = 1024
 
-    The outermost frame that is neither Python's nor ours belongs to the job, so its package does, wherever it is
-    installed; for causes `home` tells that package.
+
+def summarise_traceback(
+    traceback: TracebackType | None, home_package: str = ""
+) -> TracebackSummary:
+    """Summarise a traceback. Return the same object for the same frames while it is cached.
+
+    The outermost frame that is neither Python's nor Mulligan's belongs to the job. So does its
+    package, wherever it is installed. For a cause, pass that package as `home_package`.
     """
-    way: list[str | int] = [home]
-    step = trace
+    key: list[str | int] = [home_package]
+    step = traceback
     while step is not None:
-        way += (id(step.tb_frame.f_code), step.tb_lineno)
+        key += (id(step.tb_frame.f_code), step.tb_lineno)
         step = step.tb_next
-    known = _walked.get(tuple(way))
-    if known is None:
-        known = _learn_way(trace, home, tuple(way))
-    return known[0]
+    cached = _summaries.get(tuple(key))
+    if cached is not None:
+        return cached[0]
+    return _add_summary(traceback, home_package, tuple(key))
 
 
-def _learn_way(
-    trace: TracebackType | None, home: str, way: tuple[str | int, ...]
-) -> tuple[Walk, list[CodeType]]:
+def _add_summary(
+    traceback: TracebackType | None, home_package: str, key: tuple[str | int, ...]
+) -> TracebackSummary:
     steps: list[TracebackType] = []
-    while trace is not None:
-        steps.append(trace)
-        trace = trace.tb_next
-    known = _walk(steps[-FRAMES:], home), [step.tb_frame.f_code for step in steps]
-    if len(steps) <= FRAMES:
-        if len(_walked) >= _MOST_WAYS:
-            _walked.clear()
-        _walked[way] = known
-    return known
+    while traceback is not None:
+        steps.append(traceback)
+        traceback = traceback.tb_next
+    summary = _summarise(steps[-MAX_FRAMES:], home_package)
+    if len(steps) <= MAX_FRAMES:
+        if len(_summaries) >= _MAX_SUMMARIES:
+            _summaries.clear()
+        _summaries[key] = summary, [step.tb_frame.f_code for step in steps]
+    return summary
 
 
-def _walk(steps: list[TracebackType], home: str) -> Walk:
+def _summarise(steps: list[TracebackType], home_package: str) -> TracebackSummary:
     lines: list[str] = []
-    own: list[str] = []
+    job_frames: list[str] = []
     for step in steps:
         frame = step.tb_frame
         code = frame.f_code
-        place = _known.get(id(code)) or _learn(code, frame.f_globals.get("__name__"))
-        _, file, function, name, package, ours, installed = place
-        lines.append(f"{file}{step.tb_lineno}{function}")
-        if ours:
+        location = _locations.get(id(code))
+        if location is None:
+            location = _add_location(code, frame.f_globals.get("__name__"))
+        lines.append(f"{location.file}{step.tb_lineno}{location.function}")
+        if location.is_internal:
             continue
-        home = home or package
-        if (not installed or package == home) and (not own or own[-1] != name):
-            own.append(name)
-    return lines, own[-OWN:], home
+        home_package = home_package or location.package
+        belongs_to_job = not location.is_installed or location.package == home_package
+        is_recursion = bool(job_frames) and job_frames[-1] == location.name
+        if belongs_to_job and not is_recursion:
+            job_frames.append(location.name)
+    return TracebackSummary(lines, job_frames[-MAX_JOB_FRAMES:], home_package)
 
 
-# From a live exception to safe facts. Never raises.
+# --- Exceptions ---
 
-__all__ = ["capture", "text_of", "type_name"]
-
-LINKS = 16  # of a cause chain
-LEAVES = 16  # of an exception group
-TRACE = LIMIT
+MAX_CHAIN_LENGTH = 16
+MAX_LEAVES = 16  # of an exception group
+MAX_TRACE_LENGTH = TEXT_LIMIT
 _UNREADABLE = "an exception without a readable text"
-_AWS = re.compile(r"An error occurred \((\w{1,100})\) when calling the \w{1,100} operation")
+_AWS_MESSAGE = re.compile(r"An error occurred \((\w{1,100})\) when calling the \w{1,100} operation")
 
 
 def capture(exc: BaseException, now: float | None = None) -> Facts:
-    """All that can be known of `exc`, its causes and its leaves; `now` in seconds since the epoch."""
+    """Return the facts about `exc`, its causes and its leaves. `now`: seconds since the epoch."""
     try:
         return _capture(exc, time.time() if now is None else now)
-    except BaseException:  # noqa: BLE001 - foreign code runs in `str`, in properties and in metaclasses
-        return Facts(exception_types=kind_of(type(exc)).names, message=_UNREADABLE)
+    except BaseException:  # noqa: BLE001 - foreign code runs in `str`, properties and metaclasses
+        return Facts(exception_types=exception_shape(type(exc)).names, message=_UNREADABLE)
 
 
-def text_of(exc: BaseException) -> str:
-    """`str(exc)` as a plain str; a subclass of str may lie about its length."""
+def exception_text(exc: BaseException) -> str:
+    """Return `str(exc)` as an exact str: a subclass of str could misreport its length."""
     try:
         return str.__str__(str(exc))
-    except BaseException:  # noqa: BLE001 - see above
+    except BaseException:  # noqa: BLE001 - foreign code runs in `str`
         return _UNREADABLE
 
 
 class _Link:
-    """One exception of a chain, read."""
+    """One exception of a cause chain, with what was read from it."""
 
     message = ""
     lines: Sequence[str] = ()
@@ -162,73 +185,74 @@ class _Link:
     def __init__(self, exc: BaseException, now: float, *, implied: bool) -> None:
         self.exc = exc
         self.implied = implied
-        self.kind = kind_of(type(exc))
-        self.found = read(exc, self.kind, now)
+        self.shape = exception_shape(type(exc))
+        self.details = read_exception(exc, self.shape, now)
 
 
 def _capture(exc: BaseException, now: float) -> Facts:
-    chain = _chain(exc, now)
-    home = ""
-    told: dict[str, str] = {}  # wrappers often repeat the words of what they wrap
+    chain = _read_chain(exc, now)
+    home_package = ""
+    scrubbed: dict[str, str] = {}  # wrappers often repeat the text of what they wrap
     for link in chain:
-        link.message = _message(link, told)
-        link.lines, link.frames, home = walk(traceback_of(link.exc), home)
-    causes = (
-        tuple([_facts(link, "", "", _leaves(link.exc, now)) for link in chain[1:]])
-        if len(chain) > 1
-        else ()
-    )
-    return _facts(
-        chain[0], _trace(chain), _stderr(chain), _leaves(exc, now), causes, _hint(chain, told, now)
-    )
+        link.message = _message(link, scrubbed)
+        link.lines, link.frames, home_package = summarise_traceback(
+            get_traceback(link.exc), home_package
+        )
+    causes: tuple[Facts, ...] = ()
+    if len(chain) > 1:
+        causes = tuple([_facts(link, "", "", _leaves(link.exc, now)) for link in chain[1:]])
+    hint = _find_hint(chain, scrubbed, now)
+    return _facts(chain[0], _trace(chain), _stderr(chain), _leaves(exc, now), causes, hint)
 
 
-def _hint(chain: list[_Link], told: dict[str, str], now: float) -> Hint | None:
-    """The nearest; words are the last resort."""
+def _find_hint(chain: list[_Link], texts: dict[str, str], now: float) -> Hint | None:
+    """Return the hint of the nearest exception that has one. Texts are the last resort."""
     for link in chain:
-        if link.found.hint:
-            return link.found.hint
-    for message in told.values():
-        if hint := from_words(message, now):
+        if link.details.hint:
+            return link.details.hint
+    for text in texts.values():
+        if hint := hint_from_text(text, now):
             return hint
     return None
 
 
-def _chain(exc: BaseException, now: float) -> list[_Link]:
-    """The exception and what lies beneath, nearest first; bounded, and never in a circle.
+def _read_chain(exc: BaseException, now: float) -> list[_Link]:
+    """Return the exception and its causes, nearest first; bounded, each exception once.
 
-    What an exception holds inside was put there by somebody, like `raise … from`; what was merely being handled is
-    implied, and so is all below it.
+    An exception held in an attribute was put there on purpose, like one named with
+    `raise … from`. One that was merely being handled is implied, and so are its causes.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     links: list[_Link] = []
-    waiting: list[tuple[BaseException, bool]] = [(exc, False)]
-    while waiting and len(links) < LINKS:
-        current, implied = waiting.pop()
-        if id(current) in seen:
+    pending: list[tuple[BaseException, bool]] = [(exc, False)]
+    while pending and len(links) < MAX_CHAIN_LENGTH:
+        current, implied = pending.pop()
+        if id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         link = _Link(current, now, implied=implied)
         links.append(link)
-        waiting += _below(current, implied=implied)
-        if link.found.nested:
-            waiting += [(inner, implied) for inner in reversed(link.found.nested)]
+        pending += _causes(current, implied=implied)
+        if link.details.nested:
+            pending += [(inner, implied) for inner in reversed(link.details.nested)]
     return links
 
 
-def _below(exc: BaseException, *, implied: bool) -> Sequence[tuple[BaseException, bool]]:
-    cause = cause_of(exc)
+def _causes(exc: BaseException, *, implied: bool) -> Sequence[tuple[BaseException, bool]]:
+    cause = get_cause(exc)
     if cause is not None:
         return ((cause, implied),)
-    context = context_of(exc)
-    return () if context is None or suppressed(exc) else ((context, True),)
+    context = get_context(exc)
+    if context is None or is_context_suppressed(exc):
+        return ()
+    return ((context, True),)
 
 
-# As the interpreter keeps them, whatever the class makes of these names.
-cause_of = BaseException.__dict__["__cause__"].__get__
-context_of = BaseException.__dict__["__context__"].__get__
-suppressed = BaseException.__dict__["__suppress_context__"].__get__
-traceback_of = BaseException.__dict__["__traceback__"].__get__
+# Read the interpreter's fields even if the class defines properties with these names.
+get_cause = BaseException.__dict__["__cause__"].__get__
+get_context = BaseException.__dict__["__context__"].__get__
+is_context_suppressed = BaseException.__dict__["__suppress_context__"].__get__
+get_traceback = BaseException.__dict__["__traceback__"].__get__
 
 
 def _facts(
@@ -239,24 +263,24 @@ def _facts(
     causes: Any = (),
     hint: Hint | None = None,
 ) -> Facts:
-    found = link.found
-    seconds, source = hint or found.hint or (None, "")
-    return Facts(  # by position, in the order of `Facts`: by name it costs three times as much
-        link.kind.names,
+    details = link.details
+    retry_after, source = hint or details.hint or (None, "")
+    return Facts(  # positional, in the order of `Facts`: keyword arguments take three times as long
+        link.shape.names,
         link.message,
         trace,
         stderr,
-        found.provider_codes,
-        found.status,
-        found.grpc,
-        found.sqlstate,
-        found.errno,
-        found.exit_code,
-        found.signal,
-        found.timed_out,
-        found.program,
+        details.provider_codes,
+        details.http_status,
+        details.grpc_status,
+        details.sqlstate,
+        details.errno,
+        details.exit_code,
+        details.signal,
+        details.timed_out,
+        details.program,
         (),
-        seconds,
+        retry_after,
         source,
         "",
         "",
@@ -269,60 +293,64 @@ def _facts(
     )
 
 
-def _message(link: _Link, told: dict[str, str]) -> str:
-    """What it says, and below it what the service said, where the library leaves that out."""
-    text, found = text_of(link.exc), link.found
-    if link.kind.family == "aws" and not found.codes and (code := _AWS.search(text[:2000])):
-        found.codes.append(code[1])
-    if found.said and found.said not in text:
-        text = f"{text}\n{found.said}" if text else found.said
-    if text not in told:
-        told[text] = scrub(text)
-    return told[text]
+def _message(link: _Link, scrubbed: dict[str, str]) -> str:
+    """Return the text of an exception, with the service's message if the library omits it."""
+    text = exception_text(link.exc)
+    details = link.details
+    if link.shape.family == "aws" and not details.codes:
+        match = _AWS_MESSAGE.search(text[:2000])
+        if match:
+            details.codes.append(match[1])
+    if details.service_message and details.service_message not in text:
+        text = f"{text}\n{details.service_message}" if text else details.service_message
+    if text not in scrubbed:
+        scrubbed[text] = scrub(text)
+    return scrubbed[text]
 
 
 def _leaves(group: BaseException, now: float) -> tuple[Facts, ...]:
+    """Return the facts of the exceptions inside an exception group, breadth first and bounded."""
     if not issubclass(type(group), BaseExceptionGroup):
         return ()
     leaves: list[Facts] = []
-    told: dict[str, str] = {}
-    waiting: deque[BaseException] = deque([group])
-    looked = 0
-    while waiting and len(leaves) < LEAVES and looked < 8 * LEAVES:
-        looked += 1
-        exc = waiting.popleft()
+    scrubbed: dict[str, str] = {}
+    pending: deque[BaseException] = deque([group])
+    visited = 0
+    while pending and len(leaves) < MAX_LEAVES and visited < 8 * MAX_LEAVES:
+        visited += 1
+        exc = pending.popleft()
         if issubclass(type(exc), BaseExceptionGroup):
-            waiting.extend(BaseExceptionGroup.__dict__["exceptions"].__get__(exc)[:LEAVES])
+            pending.extend(BaseExceptionGroup.__dict__["exceptions"].__get__(exc)[:MAX_LEAVES])
         else:
-            chain = _chain(exc, now)
+            chain = _read_chain(exc, now)
             for link in chain:
-                link.message = _message(link, told)
+                link.message = _message(link, scrubbed)
             leaves.append(_facts(chain[0], causes=tuple([_facts(link) for link in chain[1:]])))
     return tuple(leaves)
 
 
 def _stderr(chain: list[_Link]) -> str:
     for link in chain:
-        if link.found.stderr:
-            return scrub(link.found.stderr)
+        if link.details.stderr:
+            return scrub(link.details.stderr)
     return ""
 
 
 def _trace(chain: list[_Link]) -> str:
-    """The exception first, then what lies beneath; frames by name only, without source lines or values."""
+    """Return the trace of the exception, then those of its causes."""
     lines: list[str] = []
     for link in chain:
-        lead = "caused by " if lines else ""
-        lines.append(f"{lead}{link.kind.names[0]}: {link.message[:TOLD]}")
+        prefix = "caused by " if lines else ""
+        lines.append(f"{prefix}{link.shape.names[0]}: {link.message[:TRACE_MESSAGE_LIMIT]}")
         lines += link.lines
     text = "\n".join(lines)
-    return text if len(text) <= TRACE else safe(text, TRACE)
+    return text if len(text) <= MAX_TRACE_LENGTH else safe_text(text, MAX_TRACE_LENGTH)
 
 
-# What would be said of an error: the classifier, for whoever holds a text or an exception.
+# --- Classify a text or an exception without running a job ---
 
 
-def classify(  # noqa: PLR0913 - one argument per thing that can be known
+def classify(  # noqa: PLR0913 - one argument for each fact
     text_or_exception: str | BaseException = "",
     *,
     exception_type: str | None = None,
@@ -334,8 +362,12 @@ def classify(  # noqa: PLR0913 - one argument per thing that can be known
     program: str | None = None,
     rules: Iterable[Rule] = (),
 ) -> Failure:
-    """The failure this error would be: `.code .cls .retryable .rule .retry_after .public`. Nothing is stored."""
-    given = {
+    """Return the failure that this error would be. Nothing is stored.
+
+    Useful fields: `code`, `cls`, `retryable`, `rule`, `retry_after`, `public`. The keyword
+    arguments override what the text or the exception says.
+    """
+    overrides = {
         "exception_type": exception_type,
         "http_status": http_status,
         "exit_code": exit_code,
@@ -344,42 +376,37 @@ def classify(  # noqa: PLR0913 - one argument per thing that can be known
         "provider_code": provider_code,
         "program": program,
     }
-    return classify_facts(_facts_from_input(text_or_exception, given), _books(rules))
+    return classify_facts(_build_facts(text_or_exception, overrides), _rulebooks(rules))
 
 
-def made_of(
-    error: str | BaseException, given: Mapping[str, Any], rules: Iterable[Rule] = ()
+def explain_group(
+    error: str | BaseException, overrides: Mapping[str, Any], rules: Iterable[Rule] = ()
 ) -> dict[str, Any]:
-    """What the name of its group would be made of; `given` as for `classify`."""
-    facts, books = _facts_from_input(error, given), _books(rules)
+    """Return what the fingerprint of this error is computed from. Arguments as for `classify`."""
+    facts = _build_facts(error, overrides)
+    books = _rulebooks(rules)
     failure = classify_facts(facts, books)
-    return explain_fingerprint(facts, failure.code, failure.cls, judge(facts, books).link)
+    return explain_fingerprint(facts, failure.code, failure.cls, find_rule(facts, books).link)
 
 
-def _books(rules: Iterable[Rule]) -> list[Rulebook]:
-    own = tuple(rules)
-    return [Rulebook(own)] if own else []
+def _rulebooks(rules: Iterable[Rule]) -> list[Rulebook]:
+    custom = tuple(rules)
+    return [Rulebook(custom)] if custom else []
 
 
-_LISTED = {"exception_type": "exception_types", "provider_code": "provider_codes"}
+def _build_facts(error: str | BaseException, overrides: Mapping[str, Any]) -> Facts:
+    values = {name: value for name, value in overrides.items() if value is not None}
+    for name in ("exception_type", "provider_code"):
+        if name in values:
+            values[f"{name}s"] = (str(values.pop(name)),)
+    return _facts_of_error(error)._replace(**values)
 
 
-def _facts_from_input(error: str | BaseException, given: Mapping[str, Any]) -> Facts:
-    """What is said beside an error counts more than what it says itself."""
-    said: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is not None:
-            said[_LISTED.get(name, name)] = (str(value),) if name in _LISTED else value
-    return _of(error)._replace(**said)
-
-
-def _of(error: str | BaseException) -> Facts:
+def _facts_of_error(error: str | BaseException) -> Facts:
     if isinstance(error, BaseException):
         return capture(error)
     text = scrub(str(error))
-    hint = from_words(text, time.time())
-    return (
-        Facts(message=text)
-        if hint is None
-        else Facts(message=text, retry_after=hint[0], hint=hint[1])
-    )
+    hint = hint_from_text(text, time.time())
+    if hint is None:
+        return Facts(message=text)
+    return Facts(message=text, retry_after=hint.seconds, retry_after_source=hint.source)

@@ -1,10 +1,10 @@
-"""What went wrong, from facts to a Failure. Structure is read before text.
+"""Classify facts into a Failure. Structure is read before text:
 
-    who ended it → declared by the handler → provider code → exception type through the cause chain → HTTP, gRPC,
-    SQLSTATE, errno, exit code, signal → what the text says → unknown
+    ended by Mulligan → declared by the handler → provider code → exception type along the cause
+    chain → HTTP, gRPC, SQLSTATE, errno, exit code, signal → text → unknown
 
-The kind's own rules are asked first, then the app's, then the built-in table. Facts are captured, made safe and
-redacted elsewhere; what is judged here is what is stored.
+The rules of the kind are tried first, then those of the app, then the built-in table. Facts were
+bounded and redacted when they were captured, so that only what is stored is classified.
 """
 
 from __future__ import annotations
@@ -15,91 +15,73 @@ from operator import attrgetter
 from typing import Any
 
 from mulligan.core.attempt import RETRYABLE, Cls, Failure
-from mulligan.failures.codes import (
-    CODES,
-    Evidence,
-    bad_outcome,
-    deadline_passed,
-    memory_limit,
-    payload_refused,
-    process_died,
-    result_refused,
-    retry_requested,
-    timed_out,
-    unknown_kind,
-    worker_lost,
-)
-from mulligan.failures.facts import FACTS, Facts, to_plain
-from mulligan.failures.fingerprint import fingerprint
-from mulligan.failures.matcher import NoText, Rulebook
-from mulligan.failures.ranking import RuleMatch, judge
+from mulligan.failures.codes import CODES, Evidence
+from mulligan.failures.facts import FACTS_KEY, Facts, encode_facts
+from mulligan.failures.fingerprint import compute_fingerprint
+from mulligan.failures.matcher import EmptyText, Rulebook
+from mulligan.failures.ranking import RuleMatch, find_rule
 from mulligan.failures.rules import PUBLIC_FIELDS, Rule
-
-__all__ = [
-    "Facts",
-    "bad_outcome",
-    "classify_facts",
-    "deadline_passed",
-    "memory_limit",
-    "payload_refused",
-    "process_died",
-    "renamed",
-    "result_refused",
-    "retry_requested",
-    "timed_out",
-    "unknown_kind",
-    "worker_lost",
-]
 
 
 def classify_facts(facts: Facts, books: Sequence[Rulebook] = ()) -> Failure:
-    """The one verdict about `facts`; never raises, whatever they hold. `books`: the kind's rules, then the app's."""
+    """Return the failure that `facts` describe. Never raises, whatever they contain.
+
+    `books` holds the rules of the kind, then those of the app.
+    """
     if not books:
-        return _classified(facts, ())
-    acting = [book.acting for book in books]
-    failure = _classified(facts, acting)
-    if all(one is other for one, other in zip(acting, books, strict=True)):
+        return _classify(facts, ())
+    active = [book.active for book in books]
+    failure = _classify(facts, active)
+    if all(one is other for one, other in zip(active, books, strict=True)):
         return failure
-    return _shadowed(failure, _classified(facts, books), books)
+    return _add_shadow(failure, _classify(facts, books), books)
 
 
-def _classified(facts: Facts, books: Sequence[Rulebook]) -> Failure:
+def _classify(facts: Facts, books: Sequence[Rulebook]) -> Failure:
     if facts.ended_by:
-        return _failure(facts, judge(facts, books), ours=facts.ended_by)
-    return _declared(facts, books) if facts.code else _failure(facts, judge(facts, books))
+        return _failure(facts, find_rule(facts, books), ended_by=facts.ended_by)
+    if facts.code:
+        return _declared_failure(facts, books)
+    return _failure(facts, find_rule(facts, books))
 
 
-def _shadowed(failure: Failure, would: Failure, books: Sequence[Rulebook]) -> Failure:
-    """What was decided, beside what would have been decided had the rules in shadow been asked."""
-    if would.rule not in {rule.id for book in books for rule in book.rules if rule.shadow}:
+def _add_shadow(failure: Failure, shadow: Failure, books: Sequence[Rulebook]) -> Failure:
+    """Record next to a failure what a rule in shadow mode would have decided."""
+    if shadow.rule not in {rule.id for book in books for rule in book.rules if rule.shadow}:
         return failure
-    said = {
-        "rule": would.rule,
-        "code": would.code,
-        "class": str(would.cls),
-        "retryable": would.retryable,
+    verdict: dict[str, Any] = {
+        "rule": shadow.rule,
+        "code": shadow.code,
+        "class": str(shadow.cls),
+        "retryable": shadow.retryable,
     }
-    terms = {"terms": dict(would.terms)} if would.terms else {}
-    return replace(failure, judged={**failure.judged, "shadow": said | terms})
+    if shadow.terms:
+        verdict["terms"] = dict(shadow.terms)
+    return replace(failure, judged={**failure.judged, "shadow": verdict})
 
 
-def renamed(failure: Failure, books: Sequence[Rulebook], uses: Sequence[str] = ()) -> Failure:
-    """An end without an exception, such as TIMEOUT, as the rules about such verdicts have it. `uses`: of its job."""
-    used = (
-        (str(failure.evidence["dependency"]),) if "dependency" in failure.evidence else tuple(uses)
-    )
+def apply_verdict_rules(
+    failure: Failure, books: Sequence[Rulebook], uses: Sequence[str] = ()
+) -> Failure:
+    """Apply rules with a `verdict` condition to a failure without exception, such as TIMEOUT.
+
+    `uses` lists the dependencies of the job.
+    """
+    dependency = failure.evidence.get("dependency")
     facts = Facts(
-        exit_code=_number(failure, "exit_code"), signal=_number(failure, "signal"), uses=used
+        exit_code=_get_int(failure, "exit_code"),
+        signal=_get_int(failure, "signal"),
+        uses=tuple(uses) if dependency is None else (str(dependency),),
     )
     for book in books:
-        rules = book.acting.about((failure.code, failure.cls), facts, NoText())
+        rules = book.active.match_verdict((failure.code, failure.cls), facts, EmptyText())
         if rules:
             rule = rules[0]
             return replace(
                 failure,
                 code=rule.code,
                 cls=Cls(rule.cls),
-                public=_sentence(rule.public, dict(failure.evidence)) or failure.public,
+                public=_fill_sentence(rule.public, dict(failure.evidence)) or failure.public,
                 rule=rule.id,
                 retryable=rule.retryable,
                 terms=rule.terms(),
@@ -108,71 +90,84 @@ def renamed(failure: Failure, books: Sequence[Rulebook], uses: Sequence[str] = (
     return failure
 
 
-def _number(failure: Failure, name: str) -> int | None:
+def _get_int(failure: Failure, name: str) -> int | None:
     value = failure.evidence.get(name)
     return value if isinstance(value, int) else None
 
 
-def _declared(facts: Facts, books: Sequence[Rulebook]) -> Failure:
-    """The handler names the code; what it means is in the tables, else in what it was raised from."""
-    known = CODES.get(facts.code)
-    below = judge(facts._replace(exception_types=(), message="", stderr=""), books)
-    named = _named(facts.code, below.rule, books)
-    cls = Cls(named.cls) if named else known.cls if known else Cls(below.rule.cls)
-    public = (
-        facts.public
-        or (named and named.public)
-        or (known and known.public)
-        or f"The job failed with {facts.code}."
-    )
-    failure = _failure(facts, below)
+def _declared_failure(facts: Facts, books: Sequence[Rulebook]) -> Failure:
+    """Return the failure whose code the handler declared.
+
+    The rules or the registry say what the code means. A code that neither knows has the class of
+    the exception that the handler raised it from.
+    """
+    cause = find_rule(facts._replace(exception_types=(), message="", stderr=""), books)
+    rule = _rule_with_code(facts.code, cause.rule, books)
+    code = CODES.get(facts.code)
+    if rule is not None:
+        cls = Cls(rule.cls)
+    elif code is not None:
+        cls = code.cls
+    else:
+        cls = Cls(cause.rule.cls)
+    public = facts.public
+    if not public and rule is not None:
+        public = rule.public
+    if not public and code is not None:
+        public = code.public
     return replace(
-        failure,
+        _failure(facts, cause),
         code=facts.code,
         cls=cls,
-        public=public,
-        rule=named.id if named else "handler.declared",
+        public=public or f"The job failed with {facts.code}.",
+        rule="handler.declared" if rule is None else rule.id,
         retryable=cls in RETRYABLE,
-        terms=named.terms() if named else {},
-        fingerprint=fingerprint(facts, facts.code, cls, below.link),
+        terms={} if rule is None else rule.terms(),
+        fingerprint=compute_fingerprint(facts, facts.code, cls, cause.link),
     )
 
 
-def _named(code: str, below: Rule, books: Sequence[Rulebook]) -> Rule | None:
-    """Of several rules with this code the one that fits what it was raised from, else the first."""
-    fitting = [rule for book in books for rule in book.rules if rule.code == code]
-    return below if below in fitting else next(iter(fitting), None)
+def _rule_with_code(code: str, matching: Rule, books: Sequence[Rulebook]) -> Rule | None:
+    """Return the rule that assigns `code`: `matching` if it does, else the first."""
+    rules = [rule for book in books for rule in book.rules if rule.code == code]
+    if matching in rules:
+        return matching
+    return rules[0] if rules else None
 
 
-def _failure(facts: Facts, verdict: RuleMatch, *, ours: str = "") -> Failure:
-    rule = verdict.rule
-    known = CODES.get(ours) if ours else None
-    code, cls = (ours, known.cls) if known else (ours or rule.code, Cls(rule.cls))
-    evidence = _evidence(facts, verdict.link)
-    return Failure(  # by position: by name it costs a quarter more
+def _failure(facts: Facts, match: RuleMatch, *, ended_by: str = "") -> Failure:
+    rule = match.rule
+    code = ended_by or rule.code
+    cls = CODES[ended_by].cls if ended_by in CODES else Cls(rule.cls)
+    evidence = _evidence(facts, match.link)
+    sentence = rule.public or CODES["UNKNOWN_ERROR"].public
+    return Failure(  # positional: keyword arguments take 25 % longer
         code,
         cls,
-        facts.public or _sentence(rule.public or CODES["UNKNOWN_ERROR"].public, evidence),
+        facts.public or _fill_sentence(sentence, evidence),
         rule.id,
         cls in RETRYABLE,
         facts.retry_after,
         evidence,
-        _private(facts),
-        fingerprint(facts, code, cls, verdict.link),
+        _private_part(facts),
+        compute_fingerprint(facts, code, cls, match.link),
         rule.terms(),
-        _judged(verdict),
+        _provenance(match),
     )
 
 
-def _judged(verdict: RuleMatch) -> dict[str, Any]:
-    said: dict[str, Any] = {"table": verdict.table} if verdict.table else {}
-    if verdict.also:
-        said["also"] = list(verdict.also)
-    return said
+def _provenance(match: RuleMatch) -> dict[str, Any]:
+    """Return the version of the table that decided, and the rules that disagreed."""
+    provenance: dict[str, Any] = {}
+    if match.table_version:
+        provenance["table"] = match.table_version
+    if match.disagreeing:
+        provenance["also"] = list(match.disagreeing)
+    return provenance
 
 
-def _sentence(public: str, evidence: Evidence) -> str:
-    """The sentence with its holes filled; a hole nobody can fill stays a gap, never a brace."""
+def _fill_sentence(public: str, evidence: Evidence) -> str:
+    """Fill the placeholders of a public sentence; one without a value becomes a question mark."""
     if "{" not in public:
         return public
     for name in PUBLIC_FIELDS:
@@ -180,32 +175,35 @@ def _sentence(public: str, evidence: Evidence) -> str:
     return public
 
 
-_SHOWN = ("exit_code", "signal", "errno", "http_status", "grpc_status", "sqlstate", "program")
-_shown_of = attrgetter(*_SHOWN)
-_NOTHING_SHOWN = _shown_of(Facts())
+_EVIDENCE = ("exit_code", "signal", "errno", "http_status", "grpc_status", "sqlstate", "program")
+_get_evidence = attrgetter(*_EVIDENCE)
+_NO_EVIDENCE = _get_evidence(Facts())
 
 
 def _evidence(facts: Facts, link: Facts) -> Evidence:
-    """Numbers and names: fit for an owner's eyes. Types and texts are not."""
-    found: Evidence = {}
+    """Return the numbers and names that an owner may see. Types and texts stay private."""
+    evidence: Evidence = {}
     for source in (facts,) if link is facts else (link, facts):
-        shown = _shown_of(source)
-        for name, value in () if shown == _NOTHING_SHOWN else zip(_SHOWN, shown, strict=True):
-            if value is not None and value != "":
-                found.setdefault(name, value)
+        values = _get_evidence(source)
+        if values != _NO_EVIDENCE:
+            for name, value in zip(_EVIDENCE, values, strict=True):
+                if value is not None and value != "":
+                    evidence.setdefault(name, value)
         if source.timed_out:
-            found.setdefault("timed_out", True)
-    return found
+            evidence.setdefault("timed_out", True)
+    return evidence
 
 
 _TEXTS = ("message", "detail", "trace", "stderr")
-_texts_of = attrgetter(*_TEXTS)
+_get_texts = attrgetter(*_TEXTS)
 
 
-def _private(facts: Facts) -> dict[str, Any]:
-    """Texts for people, and under one name what a later table needs to judge again."""
-    found: dict[str, Any] = {"exception": facts.exception_types[0]} if facts.exception_types else {}
-    found |= {name: text for name, text in zip(_TEXTS, _texts_of(facts), strict=True) if text}
+def _private_part(facts: Facts) -> dict[str, Any]:
+    """Return the texts for operators, and the facts for classifying the failure again later."""
+    private: dict[str, Any] = {}
+    if facts.exception_types:
+        private["exception"] = facts.exception_types[0]
+    private |= {name: text for name, text in zip(_TEXTS, _get_texts(facts), strict=True) if text}
     if facts.exception_types or facts.provider_codes or facts.causes:
-        found[FACTS] = to_plain(facts)
-    return found
+        private[FACTS_KEY] = encode_facts(facts)
+    return private

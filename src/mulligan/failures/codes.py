@@ -1,4 +1,7 @@
-"""Ends that have no exception: we saw them happen, or made them happen. One constructor each."""
+"""Failure codes with class and public sentence, and failures that have no exception.
+
+The owner of a job reads the public sentence, so it names no internals.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mulligan.core.attempt import RETRYABLE, SYSTEM_RULES, Cls, Failure
-from mulligan.core.format import duration, size
+from mulligan.core.format import format_duration, format_size
 from mulligan.failures.facts import Facts
-from mulligan.failures.fingerprint import fingerprint
+from mulligan.failures.fingerprint import compute_fingerprint
 
-# The registry of codes: what each means for a person, and its class. One sentence per code, in one place.
+# A policy with retry_unknown=True retries failures that this rule matched.
+PROGRAMMING_ERROR_RULE = "py.programming-error"
 
-PROGRAMMING_ERROR = "py.programming-error"  # the rule a policy may overrule with retry_unknown=True
 
+class FailureCode(NamedTuple):
+    """A code of the registry: its class and the sentence that the owner of a job reads."""
 
-class Code(NamedTuple):
     name: str
     cls: Cls
     public: str
@@ -26,139 +30,147 @@ class Code(NamedTuple):
         return self.cls in RETRYABLE
 
 
-def _codes(cls: Cls, **sentences: str) -> dict[str, Code]:
-    return {name: Code(name, cls, public) for name, public in sentences.items()}
+def _codes(cls: Cls, **sentences: str) -> dict[str, FailureCode]:
+    return {name: FailureCode(name, cls, public) for name, public in sentences.items()}
 
 
-CODES: dict[str, Code] = {
+CODES: dict[str, FailureCode] = {
     **_codes(
         Cls.TRANSIENT,
-        DEPENDENCY_UNAVAILABLE="Something that the job needs is not available right now.",
-        CONNECTION="A connection failed.",
-        HTTP_5XX="A service is not available.",
-        BUSY="Something the job needs was busy.",
-        IO_ERROR="Reading or writing failed.",
-        DATABASE_UNAVAILABLE="A database did not answer.",
-        DATABASE_CONFLICT="Two changes to the same data met; one of them has to start again.",
-        BAD_TRANSFER="A file or an answer arrived damaged.",
-        NOT_READY="Something the job needs is not ready yet.",
-        MAIL_DEFERRED="The mail server asked us to come back later.",
-        RECEIVER_REFUSED="The receiver of a message refused it.",
-        STORE_UNAVAILABLE="The job database did not answer.",
-        WORKER_LOST="The worker that ran this job went away.",
-        RETRY_REQUESTED="The job asked for another try.",
+        DEPENDENCY_UNAVAILABLE="A service that the job needs is unavailable.",
+        CONNECTION="A network connection failed.",
+        HTTP_5XX="A remote service is unavailable.",
+        BUSY="A resource that the job needs was busy.",
+        IO_ERROR="Reading or writing data failed.",
+        DATABASE_UNAVAILABLE="A database did not respond.",
+        DATABASE_CONFLICT="A change conflicted with another change to the same data.",
+        BAD_TRANSFER="A file or a response arrived damaged or incomplete.",
+        NOT_READY="A resource that the job needs is not ready yet.",
+        MAIL_DEFERRED="The mail server asked to try again later.",
+        RECEIVER_REFUSED="The receiver rejected a message.",
+        STORE_UNAVAILABLE="The job database did not respond.",
+        WORKER_LOST="The worker that was running this job stopped responding.",
+        RETRY_REQUESTED="The job requested a retry.",
     ),
     **_codes(
         Cls.TIMEOUT,
-        TIMEOUT="Something the job waited for took too long.",
+        TIMEOUT="An operation took too long.",
     ),
     **_codes(
         Cls.RATE_LIMITED,
-        RATE_LIMITED="A service asked us to slow down.",
+        RATE_LIMITED="A service is limiting the rate of requests.",
     ),
     **_codes(
         Cls.RESOURCE,
         MEMORY="There was not enough memory.",
-        MEMORY_LIMIT="The job used more memory than it may.",
+        MEMORY_LIMIT="The job exceeded its memory limit.",
         DISK_FULL="The disk is full.",
         TOO_MANY_FILES="Too many files or connections are open.",
-        DEVICE_BUSY="The graphics or encoding device has no room.",
-        SERVICE_FULL="A service has no room left.",
-        PROCESS_KILLED="A program was killed from outside.",
+        DEVICE_BUSY="The graphics or encoding device has no free capacity.",
+        SERVICE_FULL="A service has no capacity left.",
+        PROCESS_KILLED="A program was killed before it finished.",
     ),
     **_codes(
         Cls.QUOTA,
-        QUOTA="A service's quota is used up; it has to be raised, paid or waited for.",
+        QUOTA="The quota of a service is used up. It must be raised, paid for or reset.",
     ),
     **_codes(
         Cls.AUTH,
-        AUTH="A service did not accept our credentials.",
-        ACCESS_DENIED="A service did not allow what was asked.",
+        AUTH="A service rejected the credentials.",
+        ACCESS_DENIED="A service denied access.",
     ),
     **_codes(
         Cls.INVALID_INPUT,
         INVALID_INPUT="The job's input is not valid.",
-        BAD_FILE="The file is damaged or of a kind that cannot be read.",
-        HTTP_4XX="A service refused the request.",
-        MISSING="What the job asked for does not exist.",
-        UNAVAILABLE_CONTENT="The content is private, removed or not available here.",
-        REFUSED_CONTENT="The content was refused by a service's rules.",
+        BAD_FILE="The file is damaged or its format cannot be read.",
+        HTTP_4XX="A service rejected the request.",
+        MISSING="An item that the job requested does not exist.",
+        UNAVAILABLE_CONTENT="The content is private, removed or not available in this region.",
+        REFUSED_CONTENT="A service rejected the content because of its content rules.",
         TOO_LARGE="The input is larger than allowed.",
-        DATA_REFUSED="The database refused the data.",
+        DATA_REFUSED="The database rejected the data.",
         BAD_ADDRESS="The address does not exist or does not accept mail.",
-        PAYLOAD_REFUSED="The job's payload is not what its handler takes.",
+        PAYLOAD_REFUSED="The job's payload does not match its handler's parameters.",
     ),
     **_codes(
         Cls.PERMANENT,
-        PROGRAMMING_ERROR="The job's code has an error; trying again would not help.",
+        PROGRAMMING_ERROR="The job's code has an error. A retry would not help.",
         CERTIFICATE="The certificate of a server was not accepted.",
-        PERMISSION="The job may not do that here.",
-        NOT_FOUND="A file the job needs is not there.",
-        PROGRAM_MISSING="A program could not be run.",
+        PERMISSION="The job has no permission for an operation.",
+        NOT_FOUND="A file that the job needs does not exist.",
+        PROGRAM_MISSING="A program could not be started.",
         PROGRAM_CRASHED="A program crashed on this input.",
-        MISCONFIGURED="Something is set up in a way that cannot work.",
-        UNSUPPORTED="What was asked for is not supported.",
-        HTTP_IMPOSSIBLE="A service cannot do what was asked.",
-        ALREADY_EXISTS="What the job wanted to make is already there.",
-        DATABASE_BROKEN="The database's file is damaged.",
-        DATABASE_SCHEMA="The database has another shape than the job expects.",
-        MAIL_REFUSED="The mail server refused the message.",
-        ADDRESS_REFUSED="Messages must not be sent to this address.",
-        RECEIVER_GONE="The receiver of a message is gone for good.",
-        REFUSED="The job asked for something that was refused.",
-        KIND_UNKNOWN="No worker knows jobs of this kind.",
+        MISCONFIGURED="The configuration is incorrect.",
+        UNSUPPORTED="The requested operation is not supported.",
+        HTTP_IMPOSSIBLE="A service cannot perform the request.",
+        ALREADY_EXISTS="An item that the job tried to create already exists.",
+        DATABASE_BROKEN="The database file is damaged.",
+        DATABASE_SCHEMA="The database schema is not the one that the job expects.",
+        MAIL_REFUSED="The mail server rejected the message.",
+        ADDRESS_REFUSED="Messages to this address are not allowed.",
+        RECEIVER_GONE="The receiver of a message no longer exists.",
+        REFUSED="An operation that the job requested was refused.",
+        KIND_UNKNOWN="No worker has a handler for this kind of job.",
         DEADLINE_PASSED="The job's deadline passed.",
-        RESULT_NOT_JSON="The job's result could not be stored.",
-        RESULT_TOO_LARGE="The job's result could not be stored.",
-        BAD_OUTCOME="The job's code asked for something impossible.",
-        HOLD_UNKNOWN_DEPENDENCY="The job's code tried to hold a dependency that the job does not use.",
-        SNOOZE_LIMIT="The job put itself off too often.",
+        RESULT_NOT_JSON="The job's result could not be stored: it is not JSON.",
+        RESULT_TOO_LARGE="The job's result could not be stored: it is too large.",
+        BAD_OUTCOME="The job's code requested an invalid outcome.",
+        HOLD_UNKNOWN_DEPENDENCY="The job's code held a dependency that the job does not use.",
+        SNOOZE_LIMIT="The job snoozed too often.",
         OUTCOME_REFUSED="The job ended, but its outcome could not be recorded.",
     ),
     **_codes(
         Cls.CANCELLED,
         CANCELLED="The job was cancelled.",
-        STOPPED="The work was stopped because somebody asked for it.",
+        STOPPED="The work was stopped on request.",
         TASK_CANCELLED="The job's code was cancelled from within.",
     ),
     **_codes(
         Cls.UNKNOWN,
-        UNKNOWN_ERROR="The job failed for a reason that is not known yet.",
+        UNKNOWN_ERROR="The job failed for an unknown reason.",
         PROCESS_FAILED="A program failed.",
         PROCESS_CRASHED="A program crashed.",
         PROCESS_DIED="The process of this job died.",
-        HANDLER_EXIT="The job's code asked its process to exit.",
-        REMOTE_ERROR="A service failed without saying why.",
-        UNREPORTED="The job failed without saying why.",
+        HANDLER_EXIT="The job's code tried to exit its process.",
+        REMOTE_ERROR="A service failed without giving a reason.",
+        UNREPORTED="The job failed without giving a reason.",
     ),
 }
 
 
-# Ends that have no exception: we saw them happen, or made them happen. One constructor each.
+# --- Failures without an exception ---
 
-UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
-REQUESTED = "RETRY_REQUESTED"
+DEPENDENCY_UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
+RETRY_REQUESTED = "RETRY_REQUESTED"
 Evidence = dict[str, str | int | float | bool]
 
 
 def _failure(
     code: str,
-    cls: Cls,
-    public: str,
+    public: str = "",
     *,
+    cls: Cls | None = None,
     evidence: Evidence | None = None,
     private: Mapping[str, str] | None = None,
 ) -> Failure:
-    rule = f"{SYSTEM_RULES}{code.lower().replace('_', '-')}"
-    name = fingerprint(Facts(ended_by=code), code, cls)
+    """Build a failure. The registry supplies the class and the sentence that are not passed."""
+    cls = cls or CODES[code].cls
     return Failure(
-        code, cls, public, rule, cls in RETRYABLE, None, evidence or {}, private or {}, name
+        code=code,
+        cls=cls,
+        public=public or CODES[code].public,
+        rule=f"{SYSTEM_RULES}{code.lower().replace('_', '-')}",
+        retryable=cls in RETRYABLE,
+        evidence=evidence or {},
+        private=private or {},
+        fingerprint=compute_fingerprint(Facts(ended_by=code), code, cls),
     )
 
 
 def timed_out(limit_s: float) -> Failure:
-    public = f"The job ran longer than its limit of {duration(limit_s)} and was stopped."
-    return _failure("TIMEOUT", Cls.TIMEOUT, public, evidence={"limit_s": limit_s})
+    """Build the failure of an attempt that was stopped at its time limit."""
+    public = f"The job ran longer than its limit of {format_duration(limit_s)} and was stopped."
+    return _failure("TIMEOUT", public, evidence={"limit_s": limit_s})
 
 
 def process_died(
@@ -169,25 +181,35 @@ def process_died(
     oom: bool = False,
     shared: bool = False,
 ) -> Failure:
-    """Its process died under it. Out of memory is claimed only when the kernel said so."""
-    facts = {"signal": signal, "exit_code": exit_code, "peak_rss": peak_rss}
-    evidence: Evidence = {name: value for name, value in facts.items() if value is not None}
-    evidence |= {name: True for name, value in (("oom", oom), ("shared", shared)) if value}
-    peak = f", peak memory {size(peak_rss)}" if peak_rss is not None else ""
-    company = "; other jobs ran in the same process" if shared else ""
-    public = f"The process of this job {_how(signal, exit_code, oom=oom)}{peak}{company}."
-    return _failure("PROCESS_DIED", Cls.RESOURCE if oom else Cls.UNKNOWN, public, evidence=evidence)
+    """Build the failure of an attempt whose process died.
+
+    `oom` is set only when the kernel reported it. `shared`: other jobs ran in the same process.
+    """
+    known = {"signal": signal, "exit_code": exit_code, "peak_rss": peak_rss}
+    evidence: Evidence = {name: value for name, value in known.items() if value is not None}
+    public = f"The process of this job {_describe_death(signal, exit_code, oom=oom)}"
+    if peak_rss is not None:
+        public += f", peak memory {format_size(peak_rss)}"
+    if oom:
+        evidence["oom"] = True
+    if shared:
+        evidence["shared"] = True
+        public += "; other jobs ran in the same process"
+    cls = Cls.RESOURCE if oom else Cls.UNKNOWN
+    return _failure("PROCESS_DIED", f"{public}.", cls=cls, evidence=evidence)
 
 
-def _how(signal: int | None, exit_code: int | None, *, oom: bool) -> str:
+def _describe_death(signal: int | None, exit_code: int | None, *, oom: bool) -> str:
     if oom:
         return "was killed because memory ran out (OOM)"
     if signal is not None:
-        return f"was killed by signal {signal}{_name(signal)}"
-    return "died" if exit_code is None else f"exited with {exit_code}"
+        return f"was killed by signal {signal}{_signal_name(signal)}"
+    if exit_code is not None:
+        return f"exited with {exit_code}"
+    return "died"
 
 
-def _name(signal: int) -> str:
+def _signal_name(signal: int) -> str:
     try:
         return f" ({signals.Signals(signal).name})"
     except ValueError:
@@ -195,95 +217,93 @@ def _name(signal: int) -> str:
 
 
 def worker_lost(worker: str) -> Failure:
-    public = "The worker that ran this job went away."
-    return _failure("WORKER_LOST", Cls.TRANSIENT, public, private={"worker": worker})
+    """Build the failure of an attempt whose worker was declared lost."""
+    return _failure("WORKER_LOST", private={"worker": worker})
 
 
-def memory_limit(limit: int, peak: int) -> Failure:
-    public = f"The job used {size(peak)} of memory, more than its limit of {size(limit)}, and was stopped."
-    return _failure(
-        "MEMORY_LIMIT", Cls.RESOURCE, public, evidence={"limit": limit, "peak_rss": peak}
+def memory_limit_exceeded(limit: int, peak: int) -> Failure:
+    """Build the failure of an attempt that was stopped at its memory limit."""
+    public = (
+        f"The job used {format_size(peak)} of memory, more than its limit of"
+        f" {format_size(limit)}, and was stopped."
     )
+    return _failure("MEMORY_LIMIT", public, evidence={"limit": limit, "peak_rss": peak})
 
 
 def unknown_kind(kind: str) -> Failure:
-    return _failure(
-        "KIND_UNKNOWN",
-        Cls.PERMANENT,
-        f"No worker knows jobs of kind {kind}.",
-        evidence={"kind": kind},
-    )
+    """Build the failure of a job whose kind no worker has registered."""
+    public = f"No worker has a handler for jobs of kind {kind}."
+    return _failure("KIND_UNKNOWN", public, evidence={"kind": kind})
 
 
 def deadline_passed(after: Failure | str | None = None) -> Failure:
-    """`after`: what the job would have been put back for; its facts are kept."""
-    public = "The job's deadline passed."
-    if not isinstance(after, Failure):
-        evidence: Evidence = {"after": str(after)} if after else {}
-        return _failure("DEADLINE_PASSED", Cls.PERMANENT, public, evidence=evidence)
-    kept: Evidence = {**after.evidence, "after": after.code}
-    return _failure("DEADLINE_PASSED", Cls.PERMANENT, public, evidence=kept, private=after.private)
+    """Build the failure of a job whose deadline passed.
+
+    `after` is the failure or the code that the job would otherwise have been retried for. Its
+    evidence stays on the record, so that the real cause can still be found.
+    """
+    if isinstance(after, Failure):
+        evidence: Evidence = {**after.evidence, "after": after.code}
+        return _failure("DEADLINE_PASSED", evidence=evidence, private=after.private)
+    if after:
+        return _failure("DEADLINE_PASSED", evidence={"after": str(after)})
+    return _failure("DEADLINE_PASSED")
 
 
 def result_refused(code: str, why: str) -> Failure:
-    """RESULT_NOT_JSON or RESULT_TOO_LARGE: the work may be done, but its result cannot be kept."""
-    return _failure(
-        code, Cls.PERMANENT, "The job's result could not be stored.", private={"message": why}
-    )
+    """Build RESULT_NOT_JSON or RESULT_TOO_LARGE: the handler returned something not storable."""
+    return _failure(code, private={"message": why})
 
 
 def payload_refused(why: str) -> Failure:
-    public = "The job's payload is not what its handler takes."
-    return _failure("PAYLOAD_REFUSED", Cls.INVALID_INPUT, public, private={"message": why})
+    """Build the failure of a job whose payload does not fit its handler."""
+    return _failure("PAYLOAD_REFUSED", private={"message": why})
 
 
 def bad_outcome(why: str) -> Failure:
-    public = "The job's code asked for something impossible."
-    return _failure("BAD_OUTCOME", Cls.PERMANENT, public, private={"message": why})
+    """Build the failure of a handler that requested an invalid outcome."""
+    return _failure("BAD_OUTCOME", private={"message": why})
 
 
 def hold_unknown_dependency(dependency: str, uses: str) -> Failure:
-    public = "The job's code tried to hold a dependency that the job does not use."
-    why = f"Hold({dependency!r}), but the job uses {uses or 'nothing'}"
-    return _failure("HOLD_UNKNOWN_DEPENDENCY", Cls.PERMANENT, public, private={"message": why})
+    """Build the failure of a handler that raised Hold for a dependency its job does not use."""
+    why = f"Hold({dependency!r}), but the job uses {uses or 'no dependency'}"
+    return _failure("HOLD_UNKNOWN_DEPENDENCY", private={"message": why})
 
 
 def dependency_unavailable(key: str, reason: str) -> Failure:
-    """Its breaker is open and says: fail at once. Never the dependency's own error, which this job has not seen."""
-    public = f"Not started: {key}, which this job needs, is not available right now."
-    return _failure(
-        UNAVAILABLE,
-        Cls.TRANSIENT,
-        public,
-        evidence={"dependency": key},
-        private={"message": reason},
-    )
+    """Build the failure of a job refused by an open circuit breaker in `fail_fast` mode.
+
+    It never carries the dependency's own error, because this job did not receive one.
+    """
+    public = f"Not started: {key}, which this job needs, is unavailable."
+    evidence: Evidence = {"dependency": key}
+    return _failure(DEPENDENCY_UNAVAILABLE, public, evidence=evidence, private={"message": reason})
 
 
 def retry_refused(why: str) -> Failure:
-    """Retried by hand, and its app says that it must not run again."""
+    """Build the failure of a manual retry that the app's `can_retry` refused."""
     public = why or "This job cannot be run again."
-    return _failure("RETRY_REFUSED", Cls.PERMANENT, public)
+    return _failure("RETRY_REFUSED", public, cls=Cls.PERMANENT)
 
 
 def snooze_limit(limit: int) -> Failure:
-    public = f"The job put itself off more than {limit} times."
-    return _failure("SNOOZE_LIMIT", Cls.PERMANENT, public, evidence={"limit": limit})
+    """Build the failure of a job that snoozed more often than allowed."""
+    public = f"The job snoozed more than {limit:,} times."
+    return _failure("SNOOZE_LIMIT", public, evidence={"limit": limit})
 
 
 def retry_requested(reason: str) -> Failure:
-    """The handler asked for another try: hopeful by its own word."""
+    """Build the failure of an attempt whose handler raised Retry."""
     private = {"message": reason} if reason else {}
-    public = "The job asked for another try."
-    return _failure(REQUESTED, Cls.TRANSIENT, public, private=private)
+    return _failure(RETRY_REQUESTED, private=private)
 
 
-def unrecordable(why: str) -> Failure:
-    """The store refused to write this ending as it was; this one says so and nothing else."""
-    public = "The job ended, but its outcome could not be recorded."
-    return _failure("OUTCOME_REFUSED", Cls.PERMANENT, public, private={"message": why})
+def outcome_refused(why: str) -> Failure:
+    """Build the replacement for an ending that the database refused to store."""
+    return _failure("OUTCOME_REFUSED", private={"message": why})
 
 
 def unreported() -> Failure:
-    """A failed attempt that brought no failure; recording it must not fail."""
-    return _failure("UNREPORTED", Cls.UNKNOWN, "The job failed without saying why.")
+    """Build the failure of a failed attempt that came without one: recording it must not fail."""
+    return _failure("UNREPORTED")

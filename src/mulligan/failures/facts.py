@@ -1,4 +1,4 @@
-"""One way to say each fact: clients put gRPC names, SQLSTATEs and errno names where a provider's own code belongs."""
+"""Facts about a failure before it is classified: their fields, canonical form and storage."""
 
 from __future__ import annotations
 
@@ -12,50 +12,49 @@ from typing import Any, NamedTuple
 
 from mulligan.core.json import encode
 
-# All that is known of one failure, before anybody judges it. Plain values, safe and redacted, nothing live.
-
 
 class Facts(NamedTuple):
-    """One link of a failure. A cause and a leaf of a group are facts of their own.
+    """All that is known about one exception: simple values, bounded and redacted.
 
-    Provider codes are as the provider spells them (`SlowDown`, `insufficient_quota`); where a code is a number that
-    another system uses too it carries its system: `smtp:550`, `smtp:5.1.1`, `mysql:1213`, `sqlite:5`, `curl:28`.
+    The causes of an exception and the leaves of an exception group are facts themselves.
+
+    Provider codes are spelled as the provider does (`SlowDown`, `insufficient_quota`). A number
+    that other systems use too is prefixed with its system: `smtp:550`, `smtp:5.1.1`, `mysql:1213`,
+    `sqlite:5`, `curl:28`.
     """
 
-    exception_types: tuple[
-        str, ...
-    ] = ()  # dotted names of the class and its bases, most special first
+    exception_types: tuple[str, ...] = ()  # dotted names: the class, then its bases
     message: str = ""
     trace: str = ""
     stderr: str = ""
-    provider_codes: tuple[str, ...] = ()  # most telling first
+    provider_codes: tuple[str, ...] = ()  # most specific first
     http_status: int | None = None
-    grpc_status: str = ""  # UNAVAILABLE, …
+    grpc_status: str = ""  # canonical name such as UNAVAILABLE
     sqlstate: str = ""
     errno: int | None = None
     exit_code: int | None = None
     signal: int | None = None
-    timed_out: bool = False  # a program that was given its own time limit
+    timed_out: bool = False  # a program that ran into the time limit of its caller
     program: str = ""
     uses: tuple[str, ...] = ()  # dependencies of the job
-    retry_after: float | None = None  # a server's hint, or the handler's
-    hint: str = ""  # where that hint was read: `Retry-After`, `wording`, …
-    code: str = ""  # declared by the handler, like the two below
+    retry_after: float | None = None  # seconds, from the server or the handler
+    retry_after_source: str = ""  # where it was found: `Retry-After`, `wording`, …
+    code: str = ""  # declared by the handler, as are `public` and `detail`
     public: str = ""
     detail: str = ""
-    ended_by: str = ""  # ours: a code such as TIMEOUT or MEMORY_LIMIT, when we ended it ourselves
-    frames: tuple[str, ...] = ()  # innermost last: `module:function` of the job's own code
-    causes: tuple[Facts, ...] = ()  # the chain below, nearest first
+    ended_by: str = ""  # TIMEOUT, MEMORY_LIMIT, … if Mulligan ended the attempt
+    frames: tuple[str, ...] = ()  # `module:function` of the job's frames, innermost last
+    causes: tuple[Facts, ...] = ()  # the cause chain, nearest first
     leaves: tuple[Facts, ...] = ()  # of an exception group
-    implied: bool = False  # a cause only by being handled when the next one was raised
+    implied: bool = False  # from `__context__`: it was being handled, not named with `raise … from`
 
 
-# Facts as they are kept beside an attempt, so that a later table can judge the same failure again.
+# --- Storage: a later rule table can classify a stored failure again ---
 
-FACTS = "facts"  # under which they stand in the private half, for programs
-_APART = ("message", "stderr", "detail")  # kept as texts of their own, for people
-_NAMES = ("exception_types", "provider_codes")
-_PLAIN = (
+FACTS_KEY = "facts"  # key in the private part of a failure
+_TEXT_FIELDS = ("message", "stderr", "detail")  # stored under keys of the private part
+_LIST_FIELDS = ("exception_types", "provider_codes")
+_SCALAR_FIELDS = (
     "http_status",
     "grpc_status",
     "sqlstate",
@@ -66,52 +65,59 @@ _PLAIN = (
     "program",
     "code",
 )
-_plain_of = attrgetter(*_PLAIN)
-_PLAIN_OF_NOTHING = _plain_of(Facts())
-_CAUSES = 6
-_WORDS = 500  # of a cause's message
+_get_scalars = attrgetter(*_SCALAR_FIELDS)
+_EMPTY_SCALARS = _get_scalars(Facts())
+_MAX_CAUSES = 6
+_MAX_CAUSE_MESSAGE = 500
 
 
-def to_plain(facts: Facts) -> dict[str, Any]:
-    """What is known of one link and those below it, without what is kept apart; empty for a plain exception."""
-    said: dict[str, Any] = {}
+def encode_facts(facts: Facts) -> dict[str, Any]:
+    """Return the facts and their causes as JSON, without the texts that are stored separately."""
+    encoded: dict[str, Any] = {}
     if facts.exception_types:
-        said["exception_types"] = list(facts.exception_types)
+        encoded["exception_types"] = list(facts.exception_types)
     if facts.provider_codes:
-        said["provider_codes"] = list(facts.provider_codes)
-    plain = _plain_of(facts)
-    if plain != _PLAIN_OF_NOTHING:
-        said.update([pair for pair in zip(_PLAIN, plain, strict=True) if pair[1]])
+        encoded["provider_codes"] = list(facts.provider_codes)
+    scalars = _get_scalars(facts)
+    if scalars != _EMPTY_SCALARS:
+        encoded.update([pair for pair in zip(_SCALAR_FIELDS, scalars, strict=True) if pair[1]])
     if facts.causes:
-        said["causes"] = [_below(cause) for cause in facts.causes[:_CAUSES]]
+        encoded["causes"] = [_encode_cause(cause) for cause in facts.causes[:_MAX_CAUSES]]
     if facts.leaves:
-        said["leaves"] = [_below(leaf) for leaf in facts.leaves[:_CAUSES]]
-    return said
+        encoded["leaves"] = [_encode_cause(leaf) for leaf in facts.leaves[:_MAX_CAUSES]]
+    return encoded
 
 
-def _below(facts: Facts) -> dict[str, Any]:
-    said = to_plain(facts)
+def _encode_cause(facts: Facts) -> dict[str, Any]:
+    encoded = encode_facts(facts)
     if facts.message:
-        said["message"] = facts.message[:_WORDS]
+        encoded["message"] = facts.message[:_MAX_CAUSE_MESSAGE]
     if facts.implied:
-        said["implied"] = True
-    return said
+        encoded["implied"] = True
+    return encoded
 
 
-def from_attempt(evidence: str | None, private: str | None, uses: str = "") -> Facts | None:
-    """The facts of a stored attempt; None where nothing of them was kept."""
-    told, kept = _read(private), _read(evidence)
-    if not told and not kept:
+def load_facts(evidence: str | None, private: str | None, uses: str = "") -> Facts | None:
+    """Return the facts of a stored attempt, or None if nothing was stored.
+
+    `evidence` and `private` are its JSON columns, `uses` its dependencies, separated by commas.
+    """
+    private_part = _parse_object(private)
+    public_part = _parse_object(evidence)
+    if not private_part and not public_part:
         return None
-    said = told.get(FACTS)
-    plain = {"exception_types": [told["exception"]]} if "exception" in told else {}
-    plain |= {name: value for name, value in kept.items() if name in _PLAIN}
-    plain |= said if isinstance(said, dict) else {}
-    texts = {name: str(told[name]) for name in _APART if name in told}
-    return _facts({**plain, **texts}, tuple(filter(None, uses.split(","))))
+    encoded: dict[str, Any] = {}
+    if "exception" in private_part:
+        encoded["exception_types"] = [private_part["exception"]]
+    encoded |= {name: value for name, value in public_part.items() if name in _SCALAR_FIELDS}
+    stored = private_part.get(FACTS_KEY)
+    if isinstance(stored, dict):
+        encoded |= stored
+    encoded |= {name: str(private_part[name]) for name in _TEXT_FIELDS if name in private_part}
+    return _decode_facts(encoded, tuple(filter(None, uses.split(","))))
 
 
-def _read(text: Any) -> Mapping[str, Any]:
+def _parse_object(text: Any) -> Mapping[str, Any]:
     try:
         value = json.loads(text) if text else {}
     except (TypeError, ValueError):
@@ -119,21 +125,22 @@ def _read(text: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _facts(said: Mapping[str, Any], uses: tuple[str, ...] = ()) -> Facts:
-    known: dict[str, Any] = {
-        name: said[name] for name in (*_PLAIN, *_APART, "implied") if name in said
-    }
-    known |= {name: tuple(str(value) for value in said.get(name, ())) for name in _NAMES}
-    known |= {
-        name: tuple(_facts(link) for link in said.get(name, ())) for name in ("causes", "leaves")
-    }
-    return Facts(**known, uses=uses)
+def _decode_facts(encoded: Mapping[str, Any], uses: tuple[str, ...] = ()) -> Facts:
+    values: dict[str, Any] = {}
+    for name in (*_SCALAR_FIELDS, *_TEXT_FIELDS, "implied"):
+        if name in encoded:
+            values[name] = encoded[name]
+    for name in _LIST_FIELDS:
+        values[name] = tuple(str(value) for value in encoded.get(name, ()))
+    for name in ("causes", "leaves"):
+        values[name] = tuple(_decode_facts(cause) for cause in encoded.get(name, ()))
+    return Facts(**values, uses=uses)
 
 
-# One way to say each fact: clients put gRPC names, SQLSTATEs and errno names where a provider's own code belongs.
+# --- Canonical form ---
 
-_NUMBER_OF = {name: number for number, name in errorcode.items()}
-GRPC = frozenset(
+_ERRNO_OF = {name: number for number, name in errorcode.items()}
+GRPC_STATUSES = frozenset(
     [
         "CANCELLED",
         "UNKNOWN",
@@ -153,128 +160,144 @@ GRPC = frozenset(
         "UNAUTHENTICATED",
     ]
 )
-_GRPC_OF = {name.replace("_", "").lower(): name for name in GRPC}
-_ADDED = re.compile(
+_GRPC_STATUS_OF = {name.replace("_", "").lower(): name for name in GRPC_STATUSES}
+_BUILD_SUFFIX = re.compile(
     r"(?:[-_.]v?\d[\w.+-]*|\d+\.[\d.]+|[-_](?:linux|win|darwin|macos|static|x86|arm|amd)[\w.+-]*|\.exe)$",
     re.IGNORECASE,
 )
 _SQLSTATE = re.compile(r"(?=.*\d)(?=.*[A-Z])[0-9A-Z]{5}|(?:08|23|40|42|53|55|57)\d{3}")
-_MAIL = re.compile(r"[45]\.\d{1,2}\.\d{1,3}")
-_DEATHS = frozenset({1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15})
-_OWN_EXITS = frozenset({"ffmpeg", "ffprobe", "ffplay"})  # for them 128 + n is no signal
+_ENHANCED_MAIL_STATUS = re.compile(r"[45]\.\d{1,2}\.\d{1,3}")
+FATAL_SIGNALS = frozenset({1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15})
+# These programs use exit codes above 128 for errors, not for signals.
+_HIGH_EXIT_CODES = frozenset({"ffmpeg", "ffprobe", "ffplay"})
 
 
-def grpc_name(word: str) -> str:
-    """`StatusCode.UNAVAILABLE`, `DeadlineExceeded`, `UNAVAILABLE`: the canonical name; empty if it is none."""
-    return _GRPC_OF.get(word.rsplit(".", 1)[-1].replace("_", "").lower(), "")
+def canonical_grpc_status(name: str) -> str:
+    """Return the canonical name of a gRPC status, or "" if `name` is none.
+
+    `StatusCode.UNAVAILABLE`, `Unavailable` and `UNAVAILABLE` are the same status.
+    """
+    return _GRPC_STATUS_OF.get(name.rsplit(".", 1)[-1].replace("_", "").lower(), "")
 
 
-def death(
+def split_exit_status(
     exit_code: int | None, signal: int | None, program: str = ""
 ) -> tuple[int | None, int | None]:
-    """(exit code, signal): a shell reports a death by signal n as 128 + n, Python as −n. They are the same."""
-    if exit_code is None or signal is not None:
-        return (None if signal is not None else exit_code), signal
+    """Return (exit code, signal), of which at most one is set.
+
+    A shell reports a death by signal n as exit code 128 + n, Python as -n.
+    """
+    if signal is not None:
+        return None, signal
+    if exit_code is None:
+        return None, None
     if exit_code < 0:
         return None, -exit_code
-    if exit_code - 128 in _DEATHS and program not in _OWN_EXITS:
+    if exit_code - 128 in FATAL_SIGNALS and program not in _HIGH_EXIT_CODES:
         return None, exit_code - 128
     return exit_code, None
 
 
-def plain_name(program: str) -> str:
-    """Without what a package adds: `ffmpeg-linux-x86_64-v7.0.2`, `ffmpeg.exe`, `ffmpeg-7.1` are ffmpeg."""
-    return _ADDED.sub("", program) or program
+def base_program_name(program: str) -> str:
+    """Remove version, platform and extension: `ffmpeg-linux-x86_64-v7.0.2` is `ffmpeg`."""
+    return _BUILD_SUFFIX.sub("", program) or program
 
 
-def normal(facts: Facts) -> Facts:
-    """The same facts, each in its own place."""
-    placed = facts.exit_code is None and facts.errno is None and not facts.timed_out
-    if placed and not facts.provider_codes and not facts.program:
+def normalise_facts(facts: Facts) -> Facts:
+    """Move every fact to its field, and return the same object if nothing had to move.
+
+    Clients put gRPC names, SQLSTATEs and errno names where the provider's code belongs.
+    """
+    has_status = facts.exit_code is not None or facts.errno is not None or facts.timed_out
+    if not has_status and not facts.provider_codes and not facts.program:
         return facts
     if facts.program:
-        facts = facts._replace(program=plain_name(facts.program))
+        facts = facts._replace(program=base_program_name(facts.program))
     for code in facts.provider_codes:
-        facts = _placed(facts, code)
-    if (
-        facts.errno is not None and facts.errno < 0
-    ):  # of a name that was not resolved: no errno of the system's
-        facts = facts._replace(
-            errno=None, provider_codes=(f"gai:{facts.errno}", *facts.provider_codes)
-        )
-    if facts.timed_out:  # whoever set the limit killed it: that is the reason, not the signal
+        facts = _normalise_code(facts, code)
+    if facts.errno is not None and facts.errno < 0:  # an error of the name resolver
+        codes = (f"gai:{facts.errno}", *facts.provider_codes)
+        facts = facts._replace(errno=None, provider_codes=codes)
+    if facts.timed_out:
+        # The caller killed the program at its time limit: the signal is a consequence.
         return facts._replace(exit_code=124, signal=None)
-    exit_code, signal = death(facts.exit_code, facts.signal, facts.program)
+    exit_code, signal = split_exit_status(facts.exit_code, facts.signal, facts.program)
     if (exit_code, signal) != (facts.exit_code, facts.signal):
         facts = facts._replace(exit_code=exit_code, signal=signal)
     return facts
 
 
-def _placed(facts: Facts, code: str) -> Facts:
-    """A provider's code, where it belongs if it is none."""
-    if not facts.grpc_status and code.isupper() and (name := grpc_name(code)):
+def _normalise_code(facts: Facts, code: str) -> Facts:
+    """Copy a provider code that is something else (a gRPC status, an errno, …) to its field."""
+    if not facts.grpc_status and code.isupper() and (name := canonical_grpc_status(code)):
         return facts._replace(grpc_status=name)
     if not facts.sqlstate and _SQLSTATE.fullmatch(code):
         return facts._replace(sqlstate=code)
-    if facts.errno is None and code in _NUMBER_OF:
-        return facts._replace(errno=_NUMBER_OF[code])
+    if facts.errno is None and code in _ERRNO_OF:
+        return facts._replace(errno=_ERRNO_OF[code])
     if code.startswith("ORA-"):
         return facts._replace(provider_codes=(f"ora:{code[4:]}", *facts.provider_codes))
-    if _MAIL.fullmatch(code):
+    if _ENHANCED_MAIL_STATUS.fullmatch(code):
         return facts._replace(provider_codes=(f"smtp:{code}", *facts.provider_codes))
     return facts
 
 
-# The private half of failures that differ in nothing but their words: what they have in common is kept once, and made
+# --- Private parts that differ only in the message ---
 
-TOLD = 500  # characters of a message repeated in the trace
-MESSAGE, TRACE = "message", "trace"  # what is of each failure alone
+TRACE_MESSAGE_LIMIT = 500  # characters of the message that the trace repeats
+_MESSAGE = "message"
+_TRACE = "trace"
 
 
-class Wording(dict[str, Any]):
-    """All of it, with nothing said in the two texts that are of each failure alone. The trace has the same lines in
-    each, before its words and after them.
+class PrivateTemplate(dict[str, Any]):
+    """Private part that many failures share, with an empty message and trace.
+
+    The trace of each failure is `head`, the start of its message, and `tail`. The JSON is prepared
+    once, so that rendering it for one failure only escapes the message.
     """
 
     __slots__ = ("head", "parts", "tail")
 
     def __init__(self, private: dict[str, Any], head: str, tail: str) -> None:
-        super().__init__({**private, MESSAGE: "", TRACE: ""})
-        self.head, self.tail = head, tail
-        names = [*private]
-        at, then = names.index(MESSAGE), names.index(TRACE)
-        if then < at:
-            message = "not how the texts of a failure follow each other"
+        super().__init__({**private, _MESSAGE: "", _TRACE: ""})
+        self.head = head
+        self.tail = tail
+        names = list(private)
+        message_at = names.index(_MESSAGE)
+        trace_at = names.index(_TRACE)
+        if trace_at < message_at:
+            message = "the private part must have its message before its trace"
             raise ValueError(message)
-        said = [f"{encode(name)}:{encode(value)}" for name, value in private.items()]
-        first = "{" + "".join([f"{one}," for one in said[:at]]) + f'"{MESSAGE}":"'
-        between = (
-            '"'
-            + "".join([f",{one}" for one in said[at + 1 : then]])
-            + f',"{TRACE}":"{inside(head)}'
-        )
-        last = f'{inside(tail)}"' + "".join([f",{one}" for one in said[then + 1 :]]) + "}"
+        items = [f"{encode(name)}:{encode(value)}" for name, value in private.items()]
+        before = "".join([f"{item}," for item in items[:message_at]])
+        between = "".join([f",{item}" for item in items[message_at + 1 : trace_at]])
+        after = "".join([f",{item}" for item in items[trace_at + 1 :]])
+        # The JSON text without the message, which stands between the first and second part and
+        # between the second and third.
         self.parts = (
-            first,
-            between,
-            last,
-        )  # of the text in JSON: the words stand between them, twice
+            f'{{{before}"{_MESSAGE}":"',
+            f'"{between},"{_TRACE}":"{escape_json_string(head)}',
+            f'{escape_json_string(tail)}"{after}}}',
+        )
 
-    def whole(self, words: str) -> dict[str, Any]:
-        return {**self, MESSAGE: words, TRACE: f"{self.head}{words[:TOLD]}{self.tail}"}
+    def render(self, message: str) -> dict[str, Any]:
+        """Return the private part of a failure with this message."""
+        trace = f"{self.head}{message[:TRACE_MESSAGE_LIMIT]}{self.tail}"
+        return {**self, _MESSAGE: message, _TRACE: trace}
 
-    def length(self, words: str) -> int:
-        """Of the trace."""
-        return len(self.head) + min(len(words), TOLD) + len(self.tail)
+    def trace_length(self, message: str) -> int:
+        """Return how long the trace of a failure with this message is."""
+        return len(self.head) + min(len(message), TRACE_MESSAGE_LIMIT) + len(self.tail)
 
-    def text(self, words: str) -> str:
-        """The same as JSON: put together from parts, of which only the words are new."""
+    def render_json(self, message: str) -> str:
+        """Return what `render` returns, as JSON."""
         first, between, last = self.parts
-        said = inside(words)
-        told = said if len(words) <= TOLD else inside(words[:TOLD])
-        return f"{first}{said}{between}{told}{last}"
+        escaped = escape_json_string(message)
+        if len(message) <= TRACE_MESSAGE_LIMIT:
+            return f"{first}{escaped}{between}{escaped}{last}"
+        return f"{first}{escaped}{between}{escape_json_string(message[:TRACE_MESSAGE_LIMIT])}{last}"
 
 
-def inside(text: str) -> str:
-    """What stands between the quotes of this text in JSON."""
+def escape_json_string(text: str) -> str:
+    """Escape a text for JSON, without the quotes around it."""
     return encode_basestring_ascii(text)[1:-1]

@@ -1,4 +1,4 @@
-"""Failure groups: dead jobs that died of one cause. What state a group is in, and when its jobs died. Pure."""
+"""Rules of failure groups: the state of a group, and when its jobs died. Pure."""
 
 from __future__ import annotations
 
@@ -6,45 +6,53 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mulligan.core.job import SECOND, MarkRow, Micros
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import FailureGroupRow
 from mulligan.core.statistics import Deaths
 
-HOURS = 24
-DAYS = 14
-BEYOND = HOURS * DAYS  # hours; what lies before is in no chart
-FRESH: Micros = 86_400 * SECOND
-EVERYBODY = "*"  # the scope of who sees the jobs of all owners
+HOURS = 24  # of the hourly chart
+DAYS = 14  # of the daily chart
+CHART_HOURS = HOURS * DAYS  # older deaths are in no chart
+NEW_FOR: Micros = 86_400 * SECOND
+ALL_OWNERS = "*"  # scope of a mark that is not about one owner's jobs
 
 
 class GroupState(StrEnum):
-    REGRESSED = "regressed"  # was resolved, and a job has died of it since
-    NEW = "new"  # nobody has said anything, and the first death is less than a day old
+    """State of a failure group."""
+
+    REGRESSED = "regressed"  # a job died after the group was resolved
+    NEW = "new"  # not marked, and the first death is less than a day old
     OPEN = "open"
     MUTED = "muted"
     RESOLVED = "resolved"
 
 
-ORDER = tuple(GroupState)  # of a list: what needs somebody comes first
-SAID = {"open": GroupState.OPEN, "muted": GroupState.MUTED, "resolved": GroupState.RESOLVED}
+STATE_ORDER = tuple(GroupState)  # order of a list: what needs attention comes first
 
 
-def standing(
-    mark: MarkRow | None, first: Micros | None, last: Micros | None, now: Micros
+def group_state(
+    mark: FailureGroupRow | None, first: Micros | None, last: Micros | None, now: Micros
 ) -> GroupState:
-    """`first` and `last`: when its dead jobs died; None: there are none."""
+    """Return the state of a group at `now`.
+
+    `mark` is what a person last decided; `first` and `last` are the times of its first and last
+    death, None without a dead job.
+    """
     if mark is None:
-        return GroupState.NEW if first is not None and now - first < FRESH else GroupState.OPEN
+        is_new = first is not None and now - first < NEW_FOR
+        return GroupState.NEW if is_new else GroupState.OPEN
     if mark.state == "muted":
-        return GroupState.MUTED if mark.until is None or mark.until > now else GroupState.OPEN
+        is_muted = mark.until is None or mark.until > now
+        return GroupState.MUTED if is_muted else GroupState.OPEN
     if mark.state == "resolved":
-        again = last is not None and mark.resolved_at is not None and last > mark.resolved_at
-        return GroupState.REGRESSED if again else GroupState.RESOLVED
+        died_since = last is not None and mark.resolved_at is not None and last > mark.resolved_at
+        return GroupState.REGRESSED if died_since else GroupState.RESOLVED
     return GroupState.OPEN
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
-    """The dead jobs of a group, counted."""
+class DeathSummary:
+    """Counts of the dead jobs of a group."""
 
     count: int
     kinds: Mapping[str, int]
@@ -52,41 +60,41 @@ class Members:
     classes: Mapping[str, int]
     first: Micros | None
     last: Micros | None
-    hourly: tuple[int, ...]  # deaths in each of the last 24 hours, the last one at the end
-    daily: tuple[int, ...]  # the same for 14 days of 24 hours
+    hourly: tuple[int, ...]  # deaths in each of the last 24 hours, the current one last
+    daily: tuple[int, ...]  # deaths in each of the last 14 periods of 24 hours
 
 
-def folded(deaths: Deaths) -> Members:
-    """All of it from the same jobs, so that no two numbers can disagree."""
+def summarise_deaths(deaths: Deaths) -> DeathSummary:
+    """Count the dead jobs of a group. All counts describe the same jobs, so they agree."""
     counts = deaths.counts
-    return Members(
+    return DeathSummary(
         count=sum(row.jobs for row in counts),
-        kinds=_most_first((row.kind, row.jobs) for row in counts),
-        codes=_most_first((row.code, row.jobs) for row in counts),
-        classes=_most_first((row.cls, row.jobs) for row in counts),
+        kinds=_largest_first((row.kind, row.jobs) for row in counts),
+        codes=_largest_first((row.code, row.jobs) for row in counts),
+        classes=_largest_first((row.cls, row.jobs) for row in counts),
         first=deaths.first,
         last=deaths.last,
-        hourly=buckets(deaths.hours, HOURS),
-        daily=buckets(((ago // 24, jobs) for ago, jobs in deaths.hours), DAYS),
+        hourly=bucket_counts(deaths.hours, HOURS),
+        daily=bucket_counts(((ago // 24, jobs) for ago, jobs in deaths.hours), DAYS),
     )
 
 
-def buckets(ago: Iterable[tuple[int, int]], many: int) -> tuple[int, ...]:
-    """(how many steps ago, how many jobs) → the last `many` steps, oldest first."""
-    counted = [0] * many
-    for steps, jobs in ago:
-        if 0 <= steps < many:
-            counted[many - 1 - steps] += jobs
-    return tuple(counted)
+def bucket_counts(counts: Iterable[tuple[int, int]], size: int) -> tuple[int, ...]:
+    """Add up (periods ago, jobs) for the last `size` periods. Return the oldest first."""
+    buckets = [0] * size
+    for periods_ago, jobs in counts:
+        if 0 <= periods_ago < size:
+            buckets[size - 1 - periods_ago] += jobs
+    return tuple(buckets)
 
 
-def _most_first(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    counted: dict[str, int] = {}
+def _largest_first(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    totals: dict[str, int] = {}
     for name, jobs in pairs:
-        counted[name] = counted.get(name, 0) + jobs
-    return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
+        totals[name] = totals.get(name, 0) + jobs
+    return dict(sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def share(recovered: int, retried: int) -> float | None:
-    """None: nobody has tried yet."""
+def recovery_rate(recovered: int, retried: int) -> float | None:
+    """Return the share of manual retries that succeeded, or None without a retry."""
     return recovered / retried if retried else None

@@ -1,7 +1,7 @@
-"""When a server says how long to wait: its headers, its details, and as a last resort its words.
+"""Hints of servers about how long to wait before a retry: headers, details, and texts last.
 
-Each reader returns (seconds, where it was read) or None. What is negative, unreadable or longer than a week is no
-hint. The moment `now` is an argument, in seconds since the epoch.
+A hint that is negative, unreadable or longer than a week is ignored. `now` is passed in, in
+seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from mulligan.failures.regex import late
+from mulligan.failures.regex import lazy_regex
 
-Hint = tuple[float, str]
 
-LONGEST = 7 * 86_400
-_EPOCH = 1e9  # a larger number of seconds is a moment, not a length
-_EPOCH_MS = 1e11
-_SLOW_DOWN = frozenset({403, 429, 503})  # statuses on which the reset of a limit is a wait
-_READ = 2_000  # characters of a text that may hold a hint
+class Hint(NamedTuple):
+    """Seconds to wait, and where they were found: a header, a field or `wording`."""
 
-HEADERS = frozenset(
+    seconds: float
+    source: str
+
+
+MAX_HINT = 7 * 86_400
+_MIN_EPOCH = 1e9  # a larger number of seconds is a time, not a duration
+_MIN_EPOCH_MS = 1e11
+_LIMIT_STATUSES = frozenset({403, 429, 503})  # with these, the reset of a limit is a hint
+_MAX_TEXT = 2_000  # characters of a text that are searched
+
+HINT_HEADERS = frozenset(
     {
         "date",
         "retry-after",
@@ -45,60 +51,71 @@ HEADERS = frozenset(
 )
 
 
-def from_headers(headers: Mapping[str, str], status: int | None, now: float) -> Hint | None:
-    """`headers` by their names in small letters; those of HEADERS are enough."""
+def hint_from_headers(headers: Mapping[str, str], status: int | None, now: float) -> Hint | None:
+    """Return the hint in these headers. Their names must be in lower case."""
     for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"):
-        if name in headers and (hint := within(_scaled(headers[name], 1000), name)):
+        if name in headers:
+            hint = make_hint(_parse_number(headers[name], 1000), name)
+            if hint:
+                return hint
+    if "retry-after" in headers:
+        hint = make_hint(_parse_retry_after(headers, now), "Retry-After")
+        if hint:
             return hint
-    if "retry-after" in headers and (hint := within(_retry_after(headers, now), "Retry-After")):
-        return hint
-    return _from_limits(headers, status, now) if status in _SLOW_DOWN else None
+    if status in _LIMIT_STATUSES:
+        return _hint_from_limits(headers, status, now)
+    return None
 
 
-def within(seconds: float | None, source: str) -> Hint | None:
-    """A hint, if it is a sensible one; NaN is not."""
-    return (float(seconds), source) if seconds is not None and 0 <= seconds <= LONGEST else None
+def make_hint(seconds: float | None, source: str) -> Hint | None:
+    """Return a hint, or None if `seconds` is missing, NaN or out of range."""
+    if seconds is None or not 0 <= seconds <= MAX_HINT:
+        return None
+    return Hint(float(seconds), source)
 
 
-def _scaled(text: str, scale: float = 1) -> float | None:
+def _parse_number(text: str, scale: float = 1) -> float | None:
     try:
         return float(text) / scale
     except ValueError:
         return None
 
 
-def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
+def _parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
     text = headers["retry-after"].strip()
-    seconds = _scaled(text)
+    seconds = _parse_number(text)
     if seconds is not None:
         return seconds
-    at = _http_date(text)
-    return None if at is None else max(0.0, at - _their_now(headers, now))
+    at = _parse_http_date(text)
+    return None if at is None else max(0.0, at - _server_time(headers, now))
 
 
-def _their_now(headers: Mapping[str, str], now: float) -> float:
-    """Their clock, if they told it: a moment they name is one of theirs."""
-    at = _http_date(headers.get("date", ""))
+def _server_time(headers: Mapping[str, str], now: float) -> float:
+    """Return the time of the server's clock, to which the times in its headers refer."""
+    at = _parse_http_date(headers.get("date", ""))
     return now if at is None else at
 
 
-def _http_date(text: str) -> float | None:
+def _parse_http_date(text: str) -> float | None:
     try:
         at = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return at.timestamp()
 
 
-# Limits tell when they begin anew. That is a wait only for somebody who has nothing left.
+# --- Rate limit headers: the reset of a limit is a hint only if nothing of the limit is left ---
 
 
-def _from_limits(headers: Mapping[str, str], status: int | None, now: float) -> Hint | None:
-    spent_only = status == 403  # a 403 with something left is about permission
-    if "ratelimit" in headers and (
-        hint := _rate_limit(headers["ratelimit"], spent_only=spent_only)
-    ):
-        return hint
+def _hint_from_limits(headers: Mapping[str, str], status: int | None, now: float) -> Hint | None:
+    # A 403 that leaves something of the limit, or does not mention it, is about permissions.
+    must_be_spent = status == 403
+    if "ratelimit" in headers:
+        hint = _parse_ratelimit(headers["ratelimit"], must_be_spent=must_be_spent)
+        if hint:
+            return hint
     for name in (
         "x-ratelimit-reset",
         "ratelimit-reset",
@@ -106,133 +123,152 @@ def _from_limits(headers: Mapping[str, str], status: int | None, now: float) -> 
         "x-ratelimit-reset-after",
     ):
         if name in headers:
-            left = headers.get(name.removesuffix("-after").replace("reset", "remaining"))
-            if _spent(left, spent_only=spent_only):
-                return within(_reset(headers[name], headers, now), name)
-    return None if spent_only else _per_kind(headers)
+            remaining = headers.get(name.removesuffix("-after").replace("reset", "remaining"))
+            if _is_spent(remaining, must_be_spent=must_be_spent):
+                return make_hint(_parse_reset(headers[name], headers, now), name)
+    return None if must_be_spent else _hint_by_resource(headers)
 
 
-def _spent(left: str | None, *, spent_only: bool) -> bool:
-    return not spent_only if left is None else _scaled(left) == 0
+def _is_spent(remaining: str | None, *, must_be_spent: bool) -> bool:
+    """True if nothing is left. A server that does not say is believed unless it must be spent."""
+    if remaining is None:
+        return not must_be_spent
+    return _parse_number(remaining) == 0
 
 
-_PARAMETER = late(r"(?:^|[;,\s])(r|t|remaining|reset)=(\d{1,12})")
+_PARAMETER = lazy_regex(r"(?:^|[;,\s])(r|t|remaining|reset)=(\d{1,12})")
 
 
-def _rate_limit(text: str, *, spent_only: bool) -> Hint | None:
-    """`"default";r=0;t=30`, and the older `limit=100, remaining=0, reset=30`."""
-    found = dict(_PARAMETER.findall(text[:500]))
-    until = found.get("t", found.get("reset"))
-    if until is None or not _spent(found.get("r", found.get("remaining")), spent_only=spent_only):
+def _parse_ratelimit(text: str, *, must_be_spent: bool) -> Hint | None:
+    """Parse `"default";r=0;t=30` and the older `limit=100, remaining=0, reset=30`."""
+    parameters = dict(_PARAMETER.findall(text[:500]))
+    reset = parameters.get("t", parameters.get("reset"))
+    remaining = parameters.get("r", parameters.get("remaining"))
+    if reset is None or not _is_spent(remaining, must_be_spent=must_be_spent):
         return None
-    return within(float(until), "RateLimit")
+    return make_hint(float(reset), "RateLimit")
 
 
-def _reset(text: str, headers: Mapping[str, str], now: float) -> float | None:
-    value = _scaled(text)
+def _parse_reset(text: str, headers: Mapping[str, str], now: float) -> float | None:
+    value = _parse_number(text)
     if value is None:
-        return duration(text)
-    if value > _EPOCH_MS:
+        return parse_delay(text)
+    if value > _MIN_EPOCH_MS:
         value /= 1000
-    return value - _their_now(headers, now) if value > _EPOCH else value
+    return value - _server_time(headers, now) if value > _MIN_EPOCH else value
 
 
-def _per_kind(headers: Mapping[str, str]) -> Hint | None:
-    """Requests and tokens have limits of their own: the one that is spent, else the longer wait."""
-    waits: list[tuple[bool, float, str]] = []
-    for kind in ("requests", "tokens"):
-        seconds = duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
+def _hint_by_resource(headers: Mapping[str, str]) -> Hint | None:
+    """Return the hint of the limit on requests or tokens: the spent one, else the longer one."""
+    candidates: list[tuple[bool, float, str]] = []
+    for resource in ("requests", "tokens"):
+        name = f"x-ratelimit-reset-{resource}"
+        seconds = parse_delay(headers.get(name, ""))
         if seconds is not None:
-            spent = _spent(headers.get(f"x-ratelimit-remaining-{kind}"), spent_only=True)
-            waits.append((spent, seconds, f"x-ratelimit-reset-{kind}"))
-    if not waits:
+            remaining = headers.get(f"x-ratelimit-remaining-{resource}")
+            candidates.append((_is_spent(remaining, must_be_spent=True), seconds, name))
+    if not candidates:
         return None
-    _, seconds, name = max(waits)
-    return within(seconds, name)
+    _, seconds, name = max(candidates)
+    return make_hint(seconds, name)
 
 
-# Lengths as programs write them
+# --- Durations as programs write them ---
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_LENGTH = late(r"(?:\d{1,12}(?:\.\d{0,12})?(?:ms|us|µs|ns|h|m|s))+")
-_STEP = late(r"(\d{1,12}(?:\.\d{0,12})?)(ms|us|µs|ns|h|m|s)")
+_COMPOUND = lazy_regex(r"(?:\d{1,12}(?:\.\d{0,12})?(?:ms|us|µs|ns|h|m|s))+")
+_COMPONENT = lazy_regex(r"(\d{1,12}(?:\.\d{0,12})?)(ms|us|µs|ns|h|m|s)")
 
 
-def duration(value: Any) -> float | None:
-    """`1m3.5s`, `350ms`, `21s`, a protobuf Duration as an object or as a dict, a timedelta, or seconds."""
+def parse_delay(value: Any) -> float | None:
+    """Return a delay in seconds, or None if `value` is none.
+
+    Accepts `1m3.5s`, `350ms`, a protobuf Duration as object or dict, a timedelta, and seconds.
+    """
     if isinstance(value, str):
-        return _length(value.strip())
+        return _parse_compound(value.strip())
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, Mapping):
-        seconds, nanos = value.get("seconds", 0), value.get("nanos", 0)
-    elif callable(total := getattr(value, "total_seconds", None)):
-        return duration(total())
-    else:
-        seconds, nanos = getattr(value, "seconds", None), getattr(value, "nanos", 0)
+        return _join_nanos(value.get("seconds", 0), value.get("nanos", 0))
+    total_seconds = getattr(value, "total_seconds", None)
+    if callable(total_seconds):
+        return parse_delay(total_seconds())
+    return _join_nanos(getattr(value, "seconds", None), getattr(value, "nanos", 0))
+
+
+def _join_nanos(seconds: Any, nanos: Any) -> float | None:
     try:
         return None if seconds is None else int(seconds) + int(nanos) / 1e9
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _length(text: str) -> float | None:
-    if not _LENGTH.fullmatch(text[:100]):
+def _parse_compound(text: str) -> float | None:
+    if not _COMPOUND.fullmatch(text[:100]):
         return None
-    return sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text))
+    return sum(float(number) * _UNITS[unit] for number, unit in _COMPONENT.findall(text))
 
 
-# Words, in small letters
+# --- Texts, in lower case ---
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 _UNIT = r"(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
-_SAID = (
+_WAIT = (
     r"(?:(?:try(?: it)? again|retry|retrying|available again|resets)(?: your request)? (?:in|after)"
     r"|wait(?: for| at least)?)(?: about| approximately)?:? "
 )
-_WORDS = late(rf"\b{_SAID}{_NUMBER} ?{_UNIT}\b(?!/)")
-_GO = late(rf"\b{_SAID}((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:ms|h|m|s)){{1,4}})(?![\w/])")
-_BARE = late(r"\bretry[-_ ]after[\"']?[:=]? ?[\"']?(\d{1,9})(?![\w.])")  # Telegram says no unit
-_CLOCK = late(r"\bresets at (\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:utc|gmt|z)\b")
-_LEAD = late("try|retry|available|resets|wait")  # with which each of these begins
-_SCALES = {"m": 60.0, "s": 1.0, "h": 3600.0, "d": 86_400.0}
+_NUMBER_AND_UNIT = lazy_regex(rf"\b{_WAIT}{_NUMBER} ?{_UNIT}\b(?!/)")
+_COMPOUND_TEXT = lazy_regex(
+    rf"\b{_WAIT}((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:ms|h|m|s)){{1,4}})(?![\w/])"
+)
+# Telegram names no unit.
+_SECONDS_ONLY = lazy_regex(r"\bretry[-_ ]after[\"']?[:=]? ?[\"']?(\d{1,9})(?![\w.])")
+_TIME_OF_DAY = lazy_regex(r"\bresets at (\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:utc|gmt|z)\b")
+_FIRST_WORD = lazy_regex("try|retry|available|resets|wait")  # of every pattern above
+_UNIT_SECONDS = {"m": 60.0, "s": 1.0, "h": 3600.0, "d": 86_400.0}
 
 
-def from_words(text: str, now: float) -> Hint | None:
-    """Only from a sentence that says it: `Please try again in 350ms`, `resets at 00:00 UTC`."""
-    lowered = text[:_READ].lower()
-    if not may_say_when(lowered):
+def hint_from_text(text: str, now: float) -> Hint | None:
+    """Return the hint in a sentence: `Please try again in 350ms`, `resets at 00:00 UTC`."""
+    lowered = text[:_MAX_TEXT].lower()
+    if not may_contain_hint(lowered):
         return None
-    starts = [found.start() for found in _LEAD.finditer(lowered)]
-    if found := _first(_GO, lowered, starts):
-        return within(_length(found[1]), "wording")
-    if found := _first(_WORDS, lowered, starts):
-        return within(float(found[1]) * _scale(found[2]), "wording")
-    if found := _first(_BARE, lowered, starts):
-        return within(float(found[1]), "wording")
-    if found := _first(_CLOCK, lowered, starts):
-        return within(_until(int(found[1]), int(found[2]), int(found[3] or 0), now), "wording")
+    starts = [match.start() for match in _FIRST_WORD.finditer(lowered)]
+    if match := _match_at(_COMPOUND_TEXT, lowered, starts):
+        return make_hint(_parse_compound(match[1]), "wording")
+    if match := _match_at(_NUMBER_AND_UNIT, lowered, starts):
+        return make_hint(float(match[1]) * _seconds_per(match[2]), "wording")
+    if match := _match_at(_SECONDS_ONLY, lowered, starts):
+        return make_hint(float(match[1]), "wording")
+    if match := _match_at(_TIME_OF_DAY, lowered, starts):
+        hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
+        return make_hint(_seconds_until(hour, minute, second, now), "wording")
     return None
 
 
-def may_say_when(lowered: str) -> bool:
-    """Is one of the words in it, without which no sentence says it?"""
+def may_contain_hint(lowered: str) -> bool:
+    """True if a text in lower case contains a word that every hint needs."""
     return "retry" in lowered or "again" in lowered or "wait " in lowered or "resets " in lowered
 
 
-def _first(pattern: re.Pattern[str], text: str, starts: list[int]) -> re.Match[str] | None:
-    """As `search`, where it is known where a match could begin: far quicker."""
-    return next((found for at in starts if (found := pattern.match(text, at))), None)
+def _match_at(pattern: re.Pattern[str], text: str, starts: list[int]) -> re.Match[str] | None:
+    """Search only where a match can start, which is much faster than `search`."""
+    for start in starts:
+        match = pattern.match(text, start)
+        if match:
+            return match
+    return None
 
 
-def _scale(unit: str) -> float:
+def _seconds_per(unit: str) -> float:
     if unit.startswith(("ms", "mil")):
         return 0.001
-    return _SCALES[unit[0]]
+    return _UNIT_SECONDS[unit[0]]
 
 
-def _until(hour: int, minute: int, second: int, now: float) -> float | None:
-    """Seconds until that time of day comes next."""
+def _seconds_until(hour: int, minute: int, second: int, now: float) -> float | None:
+    """Return the seconds until the next occurrence of a time of day in UTC."""
     if hour > 23 or minute > 59 or second > 59:
         return None
     at = datetime.fromtimestamp(now, UTC)

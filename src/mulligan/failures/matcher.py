@@ -1,6 +1,7 @@
-"""Many rules, asked at once: which of them fit one link of a failure.
+"""Match many rules against the facts of one exception.
 
-Each rule is filed under its most telling condition, so a failure meets only the few rules that could fit it.
+Every rule is indexed by its most specific condition, and every pattern by the words it needs, so
+that a failure is compared only with the few rules that can match it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from enum import IntEnum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import attrgetter
@@ -17,268 +19,316 @@ from re import _parser  # type: ignore[attr-defined]
 from threading import Lock
 from typing import Any, Protocol
 
-from mulligan.failures.facts import Facts, plain_name
-from mulligan.failures.rules import NUMBERS, Rule
+from mulligan.failures.facts import Facts, base_program_name
+from mulligan.failures.regex import contains_any
+from mulligan.failures.rules import NUMBER_CONDITIONS, Rule, split_names
 
-# The words without which a pattern cannot match: looking for a word is cheap, trying a pattern is not.
+# --- Keywords: searching for a word is much cheaper than trying a pattern ---
 
-_OPEN = "\0"  # something that may be a letter: a word beside it may be longer
-_WHOLE = re.compile(rf"(?<![a-z{_OPEN}])[a-z]{{2,}}(?![a-z{_OPEN}])")
-_WAYS = 400  # through one part of a pattern; more are not followed
-# So common that looking for them saves little.
-_COMMON = frozenset(
-    re.findall(
-        r"\w+",
-        """not is the to in of for has been error failed no be or and an at by on this with was when from your you
-        please too out code message request requests exceeded file connection server status type operation limit api
-        invalid http unable data rate timeout response access read cannot process could again try host many resource""",
-    )
+_ANY_CHARACTER = "\0"  # may be a letter, so a word next to it may be longer
+_WHOLE_WORD = re.compile(rf"(?<![a-z{_ANY_CHARACTER}])[a-z]{{2,}}(?![a-z{_ANY_CHARACTER}])")
+_MAX_EXPANSIONS = 400  # texts that one part of a pattern is expanded to
+# So common that searching for them saves little.
+_STOPWORDS = frozenset(
+    split_names("""
+    not is the to in of for has been error failed no be or and an at by on this with was when
+    from your you please too out code message request requests exceeded file connection server
+    status type operation limit api invalid http unable data rate timeout response access read
+    cannot process could again try host many resource
+    """)
 )
 _REPEATS = frozenset({sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT})
+_NON_LETTERS = frozenset({sre.CATEGORY_SPACE, sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_WORD})
 
-Words = frozenset[str]
-
-
-def keywords(pattern: str) -> Words:
-    """Words of which every match holds at least one; empty if none can be named."""
-    return _needed(_parser.parse(pattern, re.IGNORECASE).data, _OPEN, _OPEN) or frozenset()
+Keywords = frozenset[str]
 
 
-def _needed(tree: list[Any], left: str, right: str) -> Words | None:
-    """Of the parts between two boundaries, the one whose words are fewest and least common."""
+def required_keywords(pattern: str) -> Keywords:
+    """Return words of which every match contains at least one; empty if none are certain."""
+    tree = _parser.parse(pattern, re.IGNORECASE).data
+    return _keywords(tree, _ANY_CHARACTER, _ANY_CHARACTER) or frozenset()
+
+
+def _keywords(tree: list[Any], left: str, right: str) -> Keywords | None:
+    """Return the keywords of the best part of a sequence: the fewest and least common ones.
+
+    `left` and `right` are the characters next to the sequence.
+    """
     if len(tree) == 1 and tree[0][0] is sre.BRANCH:
-        found = [_needed(branch.data, left, right) for branch in tree[0][1][1]]
-        return (
-            None
-            if any(words is None for words in found)
-            else frozenset().union(*[words or () for words in found])
-        )
+        return _branch_keywords(tree[0][1][1], left, right)
     if len(tree) == 1 and tree[0][0] is sre.SUBPATTERN:
-        return _needed(tree[0][1][3].data, left, right)
-    chosen = [
-        words
-        for part, before, after in _parts(tree, left, right)
-        if (words := _of_part(part, before, after))
-    ]
-    return min(
-        chosen,
-        key=lambda words: (bool(words & _COMMON), len(words), -min(map(len, words))),
-        default=None,
-    )
+        return _keywords(tree[0][1][3].data, left, right)
+    candidates: list[Keywords] = []
+    for part, before, after in _split_at_boundaries(tree, left, right):
+        keywords = _part_keywords(part, before, after)
+        if keywords:
+            candidates.append(keywords)
+    return min(candidates, key=_keyword_cost, default=None)
 
 
-def _parts(tree: list[Any], left: str, right: str) -> Iterator[tuple[list[Any], str, str]]:
-    """The pieces of a sequence between what is certainly no letter, each with what stands beside it."""
-    piece: list[Any] = []
+def _keyword_cost(keywords: Keywords) -> tuple[bool, int, int]:
+    return bool(keywords & _STOPWORDS), len(keywords), -min(map(len, keywords))
+
+
+def _branch_keywords(branches: Iterable[Any], left: str, right: str) -> Keywords | None:
+    """Return the keywords of all branches together, or None if one branch has none."""
+    union: set[str] = set()
+    for branch in branches:
+        keywords = _keywords(branch.data, left, right)
+        if keywords is None:
+            return None
+        union |= keywords
+    return frozenset(union)
+
+
+def _split_at_boundaries(
+    tree: list[Any], left: str, right: str
+) -> Iterator[tuple[list[Any], str, str]]:
+    """Split a sequence where there is certainly no letter. Yield (part, before, after)."""
+    part: list[Any] = []
     before = left
     for op, value in tree:
-        if (
-            op is sre.AT
-            or (op is sre.LITERAL and not chr(value).isalpha())
-            or (op is sre.IN and not _letters(value))
-        ):
-            if piece:
-                yield piece, before, " "
-            piece, before = [], " "
+        if _is_boundary(op, value):
+            if part:
+                yield part, before, " "
+            part = []
+            before = " "
         elif op not in {sre.ASSERT, sre.ASSERT_NOT}:
-            piece.append((op, value))
-    if piece:
-        yield piece, before, right
+            part.append((op, value))
+    if part:
+        yield part, before, right
 
 
-def _of_part(part: list[Any], left: str, right: str) -> Words | None:
+def _is_boundary(op: Any, value: Any) -> bool:
+    if op is sre.LITERAL:
+        return not chr(value).isalpha()
+    return op is sre.AT or (op is sre.IN and not _may_be_letter(value))
+
+
+def _part_keywords(part: list[Any], left: str, right: str) -> Keywords | None:
     if len(part) == 1 and part[0][0] in {sre.SUBPATTERN, sre.BRANCH}:
-        return _needed(part, left, right)
-    ways = _ways(part)
-    if ways is None:
+        return _keywords(part, left, right)
+    texts = _expand(part)
+    if texts is None:
         return None
-    found = [
-        sorted(
-            _WHOLE.findall(f"{left}{way}{right}"), key=lambda word: (word in _COMMON, -len(word))
-        )
-        for way in ways
-    ]
-    return frozenset(words[0] for words in found) if all(found) else None
-
-
-def _ways(tree: list[Any]) -> list[str] | None:
-    """Every text this piece can be, as far as it is certain; None if there are too many."""
-    ways = [""]
-    for op, value in tree:
-        more = _texts(op, value)
-        if more is None or len(ways) * len(more) > _WAYS:
+    keywords: set[str] = set()
+    for text in texts:
+        candidates = _WHOLE_WORD.findall(f"{left}{text}{right}")
+        if not candidates:
             return None
-        ways = [way + text for way in ways for text in more]
-    return ways
+        keywords.add(min(candidates, key=lambda word: (word in _STOPWORDS, -len(word))))
+    return frozenset(keywords)
 
 
-def _texts(op: Any, value: Any) -> list[str] | None:
+def _expand(tree: list[Any]) -> list[str] | None:
+    """Return every text that this part can match, or None if there are too many."""
+    texts = [""]
+    for op, value in tree:
+        endings = _expand_item(op, value)
+        if endings is None or len(texts) * len(endings) > _MAX_EXPANSIONS:
+            return None
+        texts = [text + ending for text in texts for ending in endings]
+    return texts
+
+
+def _expand_item(op: Any, value: Any) -> list[str] | None:
     if op is sre.LITERAL:
         return [chr(value).lower()]
     if op is sre.SUBPATTERN:
-        return _ways(value[3].data)
+        return _expand(value[3].data)
     if op is sre.BRANCH:
-        found = [_ways(branch.data) for branch in value[1]]
-        return None if None in found else [way for ways in found for way in ways or ()]
+        return _expand_branches(value[1])
     if op in _REPEATS and value[0] == 0 and value[1] == 1:
-        inner = _ways(value[2].data)
-        return None if inner is None else ["", *inner]
+        texts = _expand(value[2].data)
+        return None if texts is None else ["", *texts]
     if op is sre.IN and all(choice is sre.LITERAL for choice, _ in value):
         return [chr(letter).lower() for _, letter in value]
-    if op is sre.AT or (op is sre.IN and not _letters(value)):
+    if op is sre.AT or (op is sre.IN and not _may_be_letter(value)):
         return [" "]
-    return [""] if op in {sre.ASSERT, sre.ASSERT_NOT} else [_OPEN]
+    if op in {sre.ASSERT, sre.ASSERT_NOT}:
+        return [""]
+    return [_ANY_CHARACTER]
 
 
-def _letters(choices: Any) -> bool:
-    """Whether this set of characters may be a letter."""
+def _expand_branches(branches: Iterable[Any]) -> list[str] | None:
+    texts: list[str] = []
+    for branch in branches:
+        expanded = _expand(branch.data)
+        if expanded is None:
+            return None
+        texts += expanded
+    return texts
+
+
+def _may_be_letter(choices: Any) -> bool:
+    """True if a set of characters may match a letter."""
     for op, value in choices:
         if op is sre.LITERAL and chr(value).isalpha():
             return True
-        if op is sre.CATEGORY and value not in {
-            sre.CATEGORY_SPACE,
-            sre.CATEGORY_DIGIT,
-            sre.CATEGORY_NOT_WORD,
-        }:
+        if op is sre.CATEGORY and value not in _NON_LETTERS:
             return True
         if op in {sre.RANGE, sre.NEGATE}:
             return True
     return False
 
 
-# Many rules, asked at once: which of them fit one link of a failure.
+# --- Indexed rules ---
 
-PROVIDER, TYPE, NUMBER, TEXT = 4, 3, 2, 1  # structure before text
-_NUMBERS = ("sqlstate", "grpc_status", "errno", "http_status", "exit_code", "signal")
-_FILED = ("provider_code", "type", *_NUMBERS)
-_numbers_of = attrgetter(*_NUMBERS)
-_NAMES = {
+_NUMBER_FIELDS = ("sqlstate", "grpc_status", "errno", "http_status", "exit_code", "signal")
+_INDEX_FIELDS = ("provider_code", "type", *_NUMBER_FIELDS)
+_get_numbers = attrgetter(*_NUMBER_FIELDS)
+# Condition of a rule → field of Facts.
+_NAME_FIELDS = {
     "provider_code": "provider_codes",
     "sqlstate": "sqlstate",
     "grpc_status": "grpc_status",
     "program": "program",
     "dependency": "uses",
 }
-_TOKEN = re.compile(r"[a-z]{2,}")
-MOST_TYPES = 4096
+_WORD = re.compile(r"[a-z]{2,}")
+MAX_CACHED_TYPES = 4096
 
 
-class Text(Protocol):
-    """A text that rules ask about: without addresses, paths and ids; its words; and, in small letters, as it was."""
+class MatchableText(Protocol):
+    """A text that patterns are matched against."""
 
     @property
-    def lowered(self) -> str: ...
+    def lowered(self) -> str:
+        """The unmasked text in lower case."""
+
     @property
-    def masked(self) -> str: ...
+    def masked(self) -> str:
+        """The text without URLs, paths and ids."""
+
     @property
-    def words(self) -> frozenset[str]: ...
+    def vocabulary(self) -> frozenset[str]:
+        """The words of the masked text, in lower case."""
 
 
-class NoText:
+class EmptyText:
+    """A MatchableText that no pattern matches."""
+
     lowered = ""
     masked = ""
-    words: frozenset[str] = frozenset()
+    vocabulary: frozenset[str] = frozenset()
 
 
-def rank_of(rule: Rule) -> int:
+class RuleRank(IntEnum):
+    """The kind of condition that a rule is found by. Structure ranks before text."""
+
+    TEXT = 1
+    NUMBER = 2
+    TYPE = 3
+    PROVIDER_CODE = 4
+
+
+def rule_rank(rule: Rule) -> RuleRank:
+    """Return the rank of a rule's most specific condition."""
     if rule.provider_code:
-        return PROVIDER
+        return RuleRank.PROVIDER_CODE
     if rule.type:
-        return TYPE
-    return NUMBER if any(getattr(rule, name) for name in _FILED) else TEXT
+        return RuleRank.TYPE
+    has_number = any(getattr(rule, name) for name in _NUMBER_FIELDS)
+    return RuleRank.NUMBER if has_number else RuleRank.TEXT
 
 
-class Entry:
-    """A rule with what is asked of it again and again worked out once."""
+class IndexedRule:
+    """A rule with everything that matching needs computed once."""
 
     __slots__ = (
+        "_keywords",
         "_names",
-        "_needed",
         "_numbers",
+        "_packages",
         "_patterns",
         "_types",
-        "filed",
-        "more",
-        "order",
-        "packages",
+        "condition_count",
+        "has_other_conditions",
+        "index_field",
+        "position",
         "rule",
-        "weight",
     )
 
-    def __init__(self, rule: Rule, order: int) -> None:
+    def __init__(self, rule: Rule, position: int) -> None:
         self.rule = rule
-        self.order = order
-        self.weight = rule.conditions
-        self.filed = next((name for name in _FILED if getattr(rule, name)), "")
-        self.more = self.weight > bool(self.filed) + bool(
+        self.position = position
+        self.condition_count = rule.condition_count
+        self.index_field = next((name for name in _INDEX_FIELDS if getattr(rule, name)), "")
+        # Conditions besides the indexed one and the text.
+        self.has_other_conditions = self.condition_count > bool(self.index_field) + bool(
             rule.message
-        )  # than what it is found by and its text
-        self.packages = _packages(rule.type)
-        self._types = frozenset(map(last_word, rule.type))
+        )
+        self._packages = _packages_by_class(rule.type)
+        self._types = frozenset(map(class_name, rule.type))
         self._names = [
-            (fact, *_folded(_named(rule, name)))
-            for name, fact in _NAMES.items()
+            (field, *_split_prefixes(_condition_names(rule, name)))
+            for name, field in _NAME_FIELDS.items()
             if getattr(rule, name)
         ]
         self._numbers = [
-            (name, frozenset(getattr(rule, name))) for name in NUMBERS if getattr(rule, name)
+            (name, frozenset(getattr(rule, name)))
+            for name in NUMBER_CONDITIONS
+            if getattr(rule, name)
         ]
-        self._patterns: list[tuple[re.Pattern[str], frozenset[str]]] | None = None
-        self._needed: frozenset[str] = (
-            frozenset()
-        )  # one of these words, or no pattern matches; empty: ask them all
+        self._patterns: list[tuple[re.Pattern[str], Keywords]] | None = None
+        # A text without any of these matches no pattern; empty: every pattern must be tried.
+        self._keywords: Keywords = frozenset()
 
-    def says(self, text: Text) -> bool:
-        """Whether one of its patterns matches; most are ruled out by the words they need."""
+    def matches_text(self, text: MatchableText) -> bool:
+        """True if one of the patterns matches. Most are excluded by their keywords."""
         patterns = self._patterns or self._compile()
-        if self._needed and not any_in(
-            self._needed, text.lowered
-        ):  # cheaper than to mask it and to find its words
+        # Search the raw text first: masking it and splitting it into words costs more.
+        if self._keywords and not contains_any(self._keywords, text.lowered):
             return False
-        words = text.words
-        if self._needed and self._needed.isdisjoint(words):
+        vocabulary = text.vocabulary
+        if self._keywords and self._keywords.isdisjoint(vocabulary):
             return False
-        for pattern, needed in patterns:
-            if (not needed or not needed.isdisjoint(words)) and pattern.search(text.masked):
+        for pattern, keywords in patterns:
+            may_match = not keywords or not keywords.isdisjoint(vocabulary)
+            if may_match and pattern.search(text.masked):
                 return True
         return False
 
-    def _compile(self) -> list[tuple[re.Pattern[str], frozenset[str]]]:
-        patterns = [(_compiled(pattern), keywords(pattern)) for pattern in self.rule.message]
-        if all(needed for _, needed in patterns):
-            self._needed = frozenset().union(*[needed for _, needed in patterns])
+    def _compile(self) -> list[tuple[re.Pattern[str], Keywords]]:
+        patterns = [
+            (_compile_pattern(pattern), required_keywords(pattern)) for pattern in self.rule.message
+        ]
+        if all(keywords for _, keywords in patterns):
+            self._keywords = frozenset().union(*[keywords for _, keywords in patterns])
         self._patterns = patterns
         return patterns
 
     @property
-    def words(self) -> frozenset[str]:
-        """Without one of these in a text it says nothing to it; empty: nobody can tell."""
+    def keywords(self) -> Keywords:
+        """Words of which a matching text contains at least one; empty if none are certain."""
         if self._patterns is None:
             self._compile()
-        return self._needed
+        return self._keywords
 
-    def fits(self, link: Facts) -> bool:
-        """Whether every condition but its text holds.
+    def matches_facts(self, link: Facts) -> bool:
+        """True if every condition except the text holds.
 
-        The package of a type was asked where the rule was found; here its name is enough.
+        Types are compared by class name only: the package was checked in the index.
         """
         for name, numbers in self._numbers:
             if getattr(link, name) not in numbers:
                 return False
-        for name, whole, begun in self._names:
-            had = getattr(link, name)
-            if not any(
-                _same(one.lower(), whole, begun)
-                for one in ((had,) if isinstance(had, str) else had)
-            ):
+        for field, names, prefixes in self._names:
+            value = getattr(link, field)
+            values = (value,) if isinstance(value, str) else value
+            if not any(_matches_name(one.lower(), names, prefixes) for one in values):
                 return False
-        return not self._types or not self._types.isdisjoint(
-            [last_word(name) for name in link.exception_types]
-        )
+        if not self._types:
+            return True
+        return not self._types.isdisjoint([class_name(name) for name in link.exception_types])
 
-    def knows(self, name: str) -> int | None:
-        """0: the very package of this type, 1: any package, None: another one. `openai.X` is `openai._exceptions.X`."""
-        packages = self.packages.get(last_word(name))
+    def package_distance(self, name: str) -> int | None:
+        """Compare the package of a type with the rule's.
+
+        Return 0 if it is the same package, 1 if the rule or the type has none, None if they
+        differ. Only top-level packages count: `openai.X` is `openai._exceptions.X`.
+        """
+        packages = self._packages.get(class_name(name))
         if packages is None:
             return None
         package = name.split(".", 1)[0] if "." in name else ""
@@ -287,253 +337,281 @@ class Entry:
         return 1 if "" in packages or not package else None
 
 
-def any_in(words: Iterable[str], text: str) -> bool:
-    for word in words:  # noqa: SIM110 - a generator costs more than the search
-        if word in text:
-            return True
-    return False
-
-
-def _packages(types: Iterable[str]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
+def _packages_by_class(types: Iterable[str]) -> dict[str, frozenset[str]]:
+    packages: dict[str, set[str]] = defaultdict(set)
     for name in types:
-        found[last_word(name)].add(name.split(".", 1)[0] if "." in name else "")
-    return {name: frozenset(packages) for name, packages in found.items()}
+        packages[class_name(name)].add(name.split(".", 1)[0] if "." in name else "")
+    return {name: frozenset(found) for name, found in packages.items()}
 
 
-class _Texts:
-    """The patterns of rules about texts, by the words they need."""
+class _TextIndex:
+    """Patterns of text rules by their keywords."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self.by_word: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
-        self.loose: list[tuple[Entry, str]] = []
-        self.foreign: list[
-            tuple[Entry, str]
-        ] = []  # in other scripts: asked only where a text has some
-        for entry in entries:
-            for pattern in entry.rule.message or [""]:
-                words = keywords(pattern)
-                for word in words:
-                    self.by_word[word].append((entry, pattern))
-                if not words:
-                    (self.foreign if _foreign(pattern) else self.loose).append((entry, pattern))
+    def __init__(self, rules: Iterable[IndexedRule]) -> None:
+        self._by_keyword: dict[str, list[tuple[IndexedRule, str]]] = defaultdict(list)
+        self._without_keywords: list[tuple[IndexedRule, str]] = []
+        self._non_latin: list[tuple[IndexedRule, str]] = []
+        for rule in rules:
+            for pattern in rule.rule.message or [""]:
+                self._add(rule, pattern)
 
-    def about(self, text: str, words: frozenset[str]) -> list[tuple[Entry, str]]:
-        """Those that may match this text, whose words these are."""
-        found = [pair for word in words & self.by_word.keys() for pair in self.by_word[word]]
-        return [*found, *self.loose] if text.isascii() else [*found, *self.loose, *self.foreign]
+    def _add(self, rule: IndexedRule, pattern: str) -> None:
+        keywords = required_keywords(pattern)
+        for keyword in keywords:
+            self._by_keyword[keyword].append((rule, pattern))
+        if not keywords and _is_non_latin(pattern):
+            self._non_latin.append((rule, pattern))
+        elif not keywords:
+            self._without_keywords.append((rule, pattern))
 
-
-class _Files:
-    """Rules, each under its most telling condition."""
-
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self.exact: dict[tuple[str, str | int], list[Entry]] = defaultdict(list)
-        self.prefixes: dict[tuple[str, str], list[tuple[str, Entry]]] = defaultdict(
-            list
-        )  # by their first letter
-        self.texts: list[Entry] = []
-        self.verdicts: list[Entry] = []  # rules about what the built-in table says
-        for order, rule in enumerate(rules):
-            self._file(Entry(rule, order))
-
-    def _file(self, entry: Entry) -> None:
-        if entry.rule.verdict:
-            self.verdicts.append(entry)
-        elif not entry.filed:
-            self.texts.append(entry)
-        for value in (
-            getattr(entry.rule, entry.filed) if entry.filed and not entry.rule.verdict else ()
-        ):
-            if isinstance(value, str) and value.endswith("*"):
-                self.prefixes[entry.filed, value[0].lower()].append((value[:-1].lower(), entry))
-            else:
-                self.exact[entry.filed, _key(entry.filed, value)].append(entry)
-
-
-_FILING = Lock()
-
-
-class Rulebook:
-    """An ordered table of rules. `version` names exactly these rules: the same table, the same name.
-
-    They are filed when it is first asked: most processes begin long before their first failure.
-    """
-
-    def __init__(
-        self, rules: Iterable[Rule] = (), *, part_of: Callable[[], str] | None = None
-    ) -> None:
-        self.rules = tuple(rules)
-        self._part_of = part_of
-        self._filed: _Files | None = None
-        self._texts: _Texts | None = None  # made of them when the first text is asked about
-        self._near: dict[
-            str, list[tuple[int, Entry]]
-        ] = {}  # by the name of a type, once it was asked for
-
-    @cached_property
-    def version(self) -> str:
-        if self._part_of is not None:
-            return self._part_of()
-        text = json.dumps([rule.to_plain() for rule in self.rules], sort_keys=True, default=str)
-        return blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
-
-    @cached_property
-    def acting(self) -> Rulebook:
-        """Without the rules in shadow, which only say what they would have done."""
-        acting = [rule for rule in self.rules if not rule.shadow]
-        return self if len(acting) == len(self.rules) else Rulebook(acting)
-
-    def _file(self) -> _Files:
-        """Once, whichever thread comes first; the others wait, for half a table would judge wrongly."""
-        with _FILING:
-            if self._filed is None:
-                self._filed = _Files(self.rules)
-            return self._filed
-
-    def _file_texts(self) -> _Texts:
-        """The same."""
-        entries = (self._filed or self._file()).texts
-        with _FILING:
-            if self._texts is None:
-                self._texts = _Texts(entries)
-            return self._texts
-
-    # -- asked, by rank: the equals that fit best ---------------------------------------------------
-    def by_code(self, link: Facts, text: Text) -> list[Rule]:
-        """By the provider's codes, the most telling first."""
-        filed = self._filed or self._file()
-        for code in link.provider_codes:
-            name = code.lower()
-            found = [
-                entry for entry in self._under("provider_code", name) if fits(entry, link, text)
-            ]
-            if found:  # a `*` gives way to a name, but not to one that asks for less
-                best = _weightiest(found)
-                exact = {entry.rule.id for entry in filed.exact.get(("provider_code", name), ())}
-                return [rule for rule in best if rule.id in exact] or best
-        return []
-
-    def by_type(self, link: Facts, text: Text) -> list[Rule]:
-        """By the exception's class, then its bases."""
-        for name in link.exception_types:
-            near = self._near.get(name)
-            found = [
-                pair
-                for pair in (self._nearby(name) if near is None else near)
-                if fits(pair[1], link, text)
-            ]
-            if len(found) == 1:
-                return [found[0][1].rule]
-            if found:
-                most = max(entry.weight for _, entry in found)
-                weighty = [(how, entry) for how, entry in found if entry.weight == most]
-                nearest = min(how for how, _ in weighty)
-                return [entry.rule for how, entry in weighty if how == nearest]
-        return []
-
-    def words_about(self, types: Iterable[str]) -> tuple[str, ...] | None:
-        """Where none of these is in a text, no rule about these types asks for it; None: nobody can tell."""
-        texts = [
-            entry.words for name in types for _, entry in self._nearby(name) if entry.rule.message
-        ]
-        return tuple(frozenset().union(*texts)) if all(texts) else None
-
-    def _nearby(self, name: str) -> list[tuple[int, Entry]]:
-        """Rules about this type, of whatever package or of its own, and which."""
-        filed = self._filed or self._file()
-        known = [
-            (entry.knows(name), entry) for entry in filed.exact.get(("type", last_word(name)), ())
-        ]
-        if len(self._near) >= MOST_TYPES:
-            self._near.clear()
-        self._near[name] = near = [(how, entry) for how, entry in known if how is not None]
-        return near
-
-    def by_number(self, link: Facts, text: Text) -> list[Rule]:
-        found: list[Entry] = []
-        for name, value in zip(_NUMBERS, _numbers_of(link), strict=True):
-            if value is not None and value != "":
-                key = value.lower() if isinstance(value, str) else value
-                found += [entry for entry in self._under(name, key) if fits(entry, link, text)]
-        return _weightiest(found)
-
-    def by_words(self, link: Facts, text: str, words: frozenset[str]) -> list[Rule]:
-        """Rules without a structural condition; `words` are the words of `text`, from `words_of`."""
-        texts = self._texts or self._file_texts()
-        found = [entry for entry, pattern in texts.about(text, words) if _says(pattern, text)]
-        return _weightiest([entry for entry in found if entry.fits(link)])
-
-    def about(self, verdict: Collection[str], link: Facts, text: Text) -> list[Rule]:
-        """Rules about one of these codes and classes."""
-        verdicts = (self._filed or self._file()).verdicts
-        named = [entry for entry in verdicts if not set(entry.rule.verdict).isdisjoint(verdict)]
-        return [entry.rule for entry in named if entry.fits(link) and fits(entry, link, text)]
-
-    def _under(self, name: str, value: str | int) -> list[Entry]:
-        filed = self._filed or self._file()
-        found = filed.exact.get((name, value), [])
-        if isinstance(value, str) and (prefixes := filed.prefixes.get((name, value[:1]))):
-            return found + [entry for prefix, entry in prefixes if value.startswith(prefix)]
+    def candidates(self, text: str, vocabulary: frozenset[str]) -> list[tuple[IndexedRule, str]]:
+        """Return the patterns that may match a text with this vocabulary."""
+        keywords = vocabulary & self._by_keyword.keys()
+        found = [pair for keyword in keywords for pair in self._by_keyword[keyword]]
+        found += self._without_keywords
+        if not text.isascii():
+            found += self._non_latin
         return found
 
 
-def _weightiest(found: list[Entry]) -> list[Rule]:
-    """Those that ask for most, each once, in the order of the table."""
+class _RuleIndex:
+    """Rules by their most specific condition."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.exact: dict[tuple[str, str | int], list[IndexedRule]] = defaultdict(list)
+        # Rules with a trailing `*`, by field and first letter.
+        self.prefixes: dict[tuple[str, str], list[tuple[str, IndexedRule]]] = defaultdict(list)
+        self.texts: list[IndexedRule] = []
+        self.verdicts: list[IndexedRule] = []  # rules about verdicts of the built-in table
+        for position, rule in enumerate(rules):
+            self._add(IndexedRule(rule, position))
+
+    def _add(self, rule: IndexedRule) -> None:
+        field = rule.index_field
+        if rule.rule.verdict:
+            self.verdicts.append(rule)
+            return
+        if not field:
+            self.texts.append(rule)
+            return
+        for value in getattr(rule.rule, field):
+            if isinstance(value, str) and value.endswith("*"):
+                self.prefixes[field, value[0].lower()].append((value[:-1].lower(), rule))
+            else:
+                self.exact[field, _index_key(field, value)].append(rule)
+
+
+_INDEX_LOCK = Lock()
+
+
+class Rulebook:
+    """An ordered table of rules. `version` identifies exactly these rules.
+
+    The index is built at the first use: most processes start long before their first failure.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule] = (), *, get_version: Callable[[], str] | None = None
+    ) -> None:
+        self.rules = tuple(rules)
+        self._get_version = get_version
+        self._index: _RuleIndex | None = None
+        self._text_index: _TextIndex | None = None
+        # Rules about a type, with their package distance, by the name of the type.
+        self._by_type: dict[str, list[tuple[int, IndexedRule]]] = {}
+
+    @cached_property
+    def version(self) -> str:
+        if self._get_version is not None:
+            return self._get_version()
+        text = json.dumps([rule.to_dict() for rule in self.rules], sort_keys=True, default=str)
+        return blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
+
+    @cached_property
+    def active(self) -> Rulebook:
+        """The rulebook without rules in shadow mode, which only record what they would do."""
+        active = [rule for rule in self.rules if not rule.shadow]
+        return self if len(active) == len(self.rules) else Rulebook(active)
+
+    def _build_index(self) -> _RuleIndex:
+        """Build the index in one thread; others wait, since half a table would misclassify."""
+        with _INDEX_LOCK:
+            if self._index is None:
+                self._index = _RuleIndex(self.rules)
+            return self._index
+
+    def _build_text_index(self) -> _TextIndex:
+        """Build the index of patterns in one thread; others wait."""
+        rules = (self._index or self._build_index()).texts
+        with _INDEX_LOCK:
+            if self._text_index is None:
+                self._text_index = _TextIndex(rules)
+            return self._text_index
+
+    # --- Each method returns the best rules of its rank; several if they match equally well ---
+
+    def match_provider_code(self, link: Facts, text: MatchableText) -> list[Rule]:
+        """Match by the provider codes, the most specific first."""
+        index = self._index or self._build_index()
+        for code in link.provider_codes:
+            name = code.lower()
+            candidates = self._lookup("provider_code", name)
+            found = [rule for rule in candidates if rule_matches(rule, link, text)]
+            if found:
+                # A rule with more conditions beats one with fewer; then an exact name beats a `*`.
+                best = _most_conditions(found)
+                exact = {rule.rule.id for rule in index.exact.get(("provider_code", name), ())}
+                return [rule for rule in best if rule.id in exact] or best
+        return []
+
+    def match_type(self, link: Facts, text: MatchableText) -> list[Rule]:
+        """Match by the class of the exception, then by its bases."""
+        for name in link.exception_types:
+            candidates = self._by_type.get(name)
+            if candidates is None:
+                candidates = self._add_type(name)
+            found = [pair for pair in candidates if rule_matches(pair[1], link, text)]
+            if len(found) == 1:
+                return [found[0][1].rule]
+            if found:
+                return _nearest_package(found)
+        return []
+
+    def keywords_for_types(self, types: Iterable[str]) -> tuple[str, ...] | None:
+        """Return words of which a text needs one to affect rules about these types.
+
+        None if that is not certain: every text must be read.
+        """
+        keywords: set[str] = set()
+        for name in types:
+            for _, rule in self._add_type(name):
+                if rule.rule.message:
+                    if not rule.keywords:
+                        return None
+                    keywords |= rule.keywords
+        return tuple(keywords)
+
+    def _add_type(self, name: str) -> list[tuple[int, IndexedRule]]:
+        """Look up the rules about a type, in its package or in any, and cache them."""
+        index = self._index or self._build_index()
+        found: list[tuple[int, IndexedRule]] = []
+        for rule in index.exact.get(("type", class_name(name)), ()):
+            distance = rule.package_distance(name)
+            if distance is not None:
+                found.append((distance, rule))
+        if len(self._by_type) >= MAX_CACHED_TYPES:
+            self._by_type.clear()
+        self._by_type[name] = found
+        return found
+
+    def match_number(self, link: Facts, text: MatchableText) -> list[Rule]:
+        """Match by SQLSTATE, gRPC status, errno, HTTP status, exit code and signal."""
+        found: list[IndexedRule] = []
+        for name, value in zip(_NUMBER_FIELDS, _get_numbers(link), strict=True):
+            if value is not None and value != "":
+                key = value.lower() if isinstance(value, str) else value
+                candidates = self._lookup(name, key)
+                found += [rule for rule in candidates if rule_matches(rule, link, text)]
+        return _most_conditions(found)
+
+    def match_text(self, link: Facts, text: str, vocabulary: frozenset[str]) -> list[Rule]:
+        """Match rules without a structural condition.
+
+        `text` is masked; `vocabulary` is what `extract_vocabulary` returns for it.
+        """
+        index = self._text_index or self._build_text_index()
+        found = [
+            rule
+            for rule, pattern in index.candidates(text, vocabulary)
+            if _compile_pattern(pattern).search(text) is not None
+        ]
+        return _most_conditions([rule for rule in found if rule.matches_facts(link)])
+
+    def match_verdict(
+        self, verdict: Collection[str], link: Facts, text: MatchableText
+    ) -> list[Rule]:
+        """Match rules about one of these codes and classes, in the order of the table."""
+        index = self._index or self._build_index()
+        found: list[Rule] = []
+        for rule in index.verdicts:
+            is_about = not set(rule.rule.verdict).isdisjoint(verdict)
+            if is_about and rule.matches_facts(link) and rule_matches(rule, link, text):
+                found.append(rule.rule)
+        return found
+
+    def _lookup(self, field: str, value: str | int) -> list[IndexedRule]:
+        index = self._index or self._build_index()
+        found = index.exact.get((field, value), [])
+        if isinstance(value, str):
+            prefixes = index.prefixes.get((field, value[:1]))
+            if prefixes:
+                return found + [rule for prefix, rule in prefixes if value.startswith(prefix)]
+        return found
+
+
+def _most_conditions(found: list[IndexedRule]) -> list[Rule]:
+    """Return the rules with the most conditions, each once, in the order of the table."""
     if len(found) < 2:
-        return [entry.rule for entry in found]
-    most = max(entry.weight for entry in found)
-    equals = {entry.order: entry.rule for entry in found if entry.weight == most}
-    return [equals[order] for order in sorted(equals)]
+        return [rule.rule for rule in found]
+    most = max(rule.condition_count for rule in found)
+    best = {rule.position: rule.rule for rule in found if rule.condition_count == most}
+    return [best[position] for position in sorted(best)]
 
 
-def words_of(text: str) -> frozenset[str]:
-    return frozenset(_TOKEN.findall(text.lower()))
+def _nearest_package(found: list[tuple[int, IndexedRule]]) -> list[Rule]:
+    """Return the rules with the most conditions, and of these the ones about the package."""
+    most = max(rule.condition_count for _, rule in found)
+    best = [(distance, rule) for distance, rule in found if rule.condition_count == most]
+    nearest = min(distance for distance, _ in best)
+    return [rule.rule for distance, rule in best if distance == nearest]
 
 
-def _foreign(pattern: str) -> bool:
+def extract_vocabulary(text: str) -> frozenset[str]:
+    """Return the words of a text, in lower case."""
+    return frozenset(_WORD.findall(text.lower()))
+
+
+def _is_non_latin(pattern: str) -> bool:
     return not re.search("[a-zA-Z]", re.sub(r"\\.", "", pattern))
 
 
-def _key(name: str, value: str | int) -> str | int:
+def _index_key(name: str, value: str | int) -> str | int:
     if name == "type":
-        return last_word(str(value))
+        return class_name(str(value))
     return value.lower() if isinstance(value, str) else value
 
 
-def last_word(dotted: str) -> str:
+def class_name(dotted: str) -> str:
+    """Return the last part of a dotted name."""
     return dotted.rsplit(".", 1)[-1]
 
 
-def fits(entry: Entry, link: Facts, text: Text) -> bool:
-    """Whether every condition of the rule holds, beyond the one it was found by."""
-    return (not entry.more or entry.fits(link)) and (not entry.rule.message or entry.says(text))
+def rule_matches(rule: IndexedRule, link: Facts, text: MatchableText) -> bool:
+    """True if every condition holds, apart from the one that the rule was found by."""
+    if rule.has_other_conditions and not rule.matches_facts(link):
+        return False
+    return not rule.rule.message or rule.matches_text(text)
 
 
-def _named(rule: Rule, name: str) -> Iterable[str]:
-    return map(plain_name, rule.program) if name == "program" else getattr(rule, name)
+def _condition_names(rule: Rule, name: str) -> Iterable[str]:
+    return map(base_program_name, rule.program) if name == "program" else getattr(rule, name)
 
 
-def _same(had: str, whole: frozenset[str], begun: tuple[str, ...]) -> bool:
-    return had in whole or had.startswith(begun)
+def _matches_name(name: str, names: frozenset[str], prefixes: tuple[str, ...]) -> bool:
+    return name in names or name.startswith(prefixes)
 
 
-def _folded(names: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Whole names, and beginnings of names."""
+def _split_prefixes(names: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Split names into exact ones and those with a trailing `*`, all in lower case."""
     lowered = [name.lower() for name in names]
-    return (
-        frozenset(name for name in lowered if not name.endswith("*")),
-        tuple(name[:-1] for name in lowered if name.endswith("*")),
-    )
-
-
-def _says(pattern: str, text: str) -> bool:
-    return _compiled(pattern).search(text) is not None
+    exact = frozenset(name for name in lowered if not name.endswith("*"))
+    prefixes = tuple(name[:-1] for name in lowered if name.endswith("*"))
+    return exact, prefixes
 
 
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
 
 
-EMPTY = Rulebook()
+EMPTY_RULEBOOK = Rulebook()

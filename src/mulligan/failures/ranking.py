@@ -1,409 +1,494 @@
-"""Which rule decides. One failure may fit many: rank says which speaks, and of equals the less destructive one."""
+"""Decide which rule classifies a failure.
+
+Many rules may match one failure. The rank of their conditions decides, then their number, then the
+less destructive verdict: a needless retry costs less than a job given up by mistake.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from mulligan.core.attempt import Cls
 from mulligan.failures import builtin
-from mulligan.failures.facts import Facts, grpc_name, normal
-from mulligan.failures.matcher import NoText, Rulebook, Text, any_in, words_of
-from mulligan.failures.regex import late
+from mulligan.failures.facts import Facts, canonical_grpc_status, normalise_facts
+from mulligan.failures.matcher import (
+    EmptyText,
+    MatchableText,
+    Rulebook,
+    extract_vocabulary,
+)
+from mulligan.failures.regex import contains_any, lazy_regex
 from mulligan.failures.rules import Rule
-from mulligan.failures.text_facts import spelled, told
+from mulligan.failures.text_facts import extract_facts, split_identifier
 
-# Texts made comparable: addresses, paths and ids are replaced, so that no rule can match inside them.
+# --- Masking: no rule may match inside a URL, an e-mail address, a path or an id ---
 
-_LONG = 12  # digits of an id
-_ADDRESS = r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]+"
+_MIN_ID = 12  # characters
+_URL = r"[a-z][a-z0-9+.-]{1,15}://[^\s\"'<>]+"
 _MAIL = r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
 _PATH = r"(?<![\w/<])(?:~|\.{1,2})?/(?!/)[\w.@+~%=:-]+(?:/[\w.@+~%=:-]*)*|\b[A-Za-z]:\\[^\s\"'<>]+"
-_NUMBER = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b"
-_ANY = late(f"{_ADDRESS}|{_MAIL}|{_PATH}|{_NUMBER}", re.IGNORECASE)
-_NO_MAIL = late(f"{_ADDRESS}|{_PATH}|{_NUMBER}", re.IGNORECASE)
-_ID = late(_NUMBER, re.IGNORECASE)
+_UUID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+_ID = rf"{_UUID}|\b(?=[0-9a-f]*\d)[0-9a-f]{{12,}}\b"
+_ANY_IDENTIFIER = lazy_regex(f"{_URL}|{_MAIL}|{_PATH}|{_ID}", re.IGNORECASE)
+_URL_PATH_OR_ID = lazy_regex(f"{_URL}|{_PATH}|{_ID}", re.IGNORECASE)
+_ID_REGEX = lazy_regex(_ID, re.IGNORECASE)
 
 
-def masked(text: str) -> str:
-    """Word by word: most words hold nothing to hide, and looking is much cheaper than trying a pattern."""
+def mask_identifiers(text: str) -> str:
+    """Replace URLs, e-mail addresses, paths and ids by `<>`.
+
+    Works word by word: most words contain none of these, and checking that is much cheaper than
+    trying a pattern.
+    """
+    parts = text.split(" ")
     if "/" in text or "@" in text or "\\" in text:
-        return " ".join([_hidden(word) for word in text.split(" ")])
-    return " ".join(
-        [_ID.sub("<>", word) if len(word) >= _LONG else word for word in text.split(" ")]
-    )
+        return " ".join([_mask_word(word) for word in parts])
+    return " ".join([_ID_REGEX.sub("<>", word) if len(word) >= _MIN_ID else word for word in parts])
 
 
-def _hidden(word: str) -> str:
-    """By the pattern that has no more than this word could hold."""
+def _mask_word(word: str) -> str:
     if "@" in word:
-        return _ANY.sub("<>", word)
+        return _ANY_IDENTIFIER.sub("<>", word)
     if "/" in word or "\\" in word:
-        return _NO_MAIL.sub("<>", word)
-    return _ID.sub("<>", word) if len(word) >= _LONG else word
+        return _URL_PATH_OR_ID.sub("<>", word)
+    return _ID_REGEX.sub("<>", word) if len(word) >= _MIN_ID else word
 
 
-_QUOTED = late(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")
+_QUOTED = lazy_regex(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}[`']|\\\w+")
 
 
-def unquoted(text: str) -> str:
+def mask_quotes(text: str) -> str:
+    """Replace quoted texts by `<>`."""
     return _QUOTED.sub("<>", text)
 
 
-# Which rule decides. One failure may fit many: rank says which speaks, and of equals the less destructive one.
+# --- Deciding ---
 
-READ = 4000  # characters of a text that are asked about; its end says most
-LINES = 16
-_BYTES = re.compile(r"(?<!\w)b['\"]")  # what a program wrote, shown as Python shows bytes
+MAX_TEXT = 4000  # characters of a text that are read, from its end, which tells most
+MAX_LINES = 16
+_BYTES_LITERAL = re.compile(r"(?<!\w)b['\"]")  # output of a program, as Python shows bytes
 
 T = TypeVar("T")
-Ask = Callable[[Facts, Text], list[Rule]]
+Matcher = Callable[[Facts, MatchableText], list[Rule]]
 
 
 class RuleMatch(NamedTuple):
-    """The rule that decides, the link it decided on, and rules of the same rank that said the opposite."""
+    """The rule that decided and the exception it matched."""
 
     link: Facts
     rule: Rule
-    also: tuple[str, ...] = ()
-    table: str = ""
+    disagreeing: tuple[str, ...] = ()  # rules of the same rank with the opposite verdict
+    table_version: str = ""
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self.rule.cls != Cls.UNKNOWN
 
 
-def judge(facts: Facts, books: Sequence[Rulebook] = ()) -> RuleMatch:
-    """The verdict of the first book that has one; the built-in table has the last word."""
-    if not books and (usual := _usual(facts)):
-        return usual
-    reading = Reading(facts)
+def find_rule(facts: Facts, books: Sequence[Rulebook] = ()) -> RuleMatch:
+    """Return the match of the first book that has one, else that of the built-in table.
+
+    A book may also match the verdict of the built-in table.
+    """
+    if not books:
+        match = _find_by_type_alone(facts)
+        if match is not None:
+            return match
+    finder = RuleFinder(facts)
     for book in books:
-        if verdict := reading.by(book):
-            return verdict
-    found = reading.by_builtin()
+        if match := finder.match_custom(book):
+            return match
+    builtin_match = finder.match_builtin()
     for book in books:
-        if verdict := reading.about(found, book):
-            return verdict
-    return found
+        if match := finder.match_verdict(builtin_match, book):
+            return match
+    return builtin_match
 
 
-class _Usual(NamedTuple):
-    """What the type of an exception alone decides, unless its text holds one of these words."""
+# --- Fast path: the exception type alone decides ---
+
+
+class _TypeVerdict(NamedTuple):
+    """The verdict about an exception type, valid for texts without any of the keywords."""
 
     rule: Rule
-    also: tuple[str, ...]
-    table: str
-    words: tuple[str, ...]
+    disagreeing: tuple[str, ...]
+    table_version: str
+    keywords: tuple[str, ...]
 
 
-MOST_USUAL = 1024
-_UNUSUAL = _Usual(builtin.UNKNOWN, (), "", ())  # nobody has looked yet
-_known: dict[tuple[object, ...], _Usual | None] = {}  # by all that rules may ask for but the text
-_FROM, _TO = Facts._fields.index("http_status"), Facts._fields.index("uses") + 1
+MAX_CACHED_VERDICTS = 1024
+_NOT_CACHED = _TypeVerdict(builtin.UNKNOWN, (), "", ())
+# By every fact that a rule may test except the text. None: the text must be read every time.
+_type_verdicts: dict[tuple[object, ...], _TypeVerdict | None] = {}
+_FIRST_FIELD = Facts._fields.index("http_status")
+_AFTER_LAST_FIELD = Facts._fields.index("uses") + 1
 
 
-def _usual(facts: Facts) -> RuleMatch | None:
-    """Thousands fail alike but for their words, and few words matter; None: it has to be read."""
-    found = _by_type_alone(facts)
-    if found is None or any_in(found.words, facts.message.lower()):
+def _find_by_type_alone(facts: Facts) -> RuleMatch | None:
+    """Return the match if the text does not matter, which is so for most failures."""
+    verdict = _type_verdict(facts)
+    if verdict is None or contains_any(verdict.keywords, facts.message.lower()):
         return None
-    return RuleMatch(facts, found.rule, found.also, found.table)
+    return RuleMatch(facts, verdict.rule, verdict.disagreeing, verdict.table_version)
 
 
-def usual_words(facts: Facts) -> tuple[str, ...] | None:
-    """The words that would matter, and none of them is there; None: one is, or it is read in any case."""
-    found = _by_type_alone(facts)
-    return None if found is None or any_in(found.words, facts.message.lower()) else found.words
+def decisive_keywords(facts: Facts) -> tuple[str, ...] | None:
+    """Return the words that would change the verdict about these facts.
+
+    None if the message contains one of them, or if such messages must be read in any case.
+    """
+    verdict = _type_verdict(facts)
+    if verdict is None or contains_any(verdict.keywords, facts.message.lower()):
+        return None
+    return verdict.keywords
 
 
-def _by_type_alone(facts: Facts) -> _Usual | None:
+def _type_verdict(facts: Facts) -> _TypeVerdict | None:
     if facts.causes or facts.leaves or facts.implied or facts.stderr or facts.provider_codes:
         return None
-    key = (facts.exception_types, facts[_FROM:_TO])
+    key = (facts.exception_types, facts[_FIRST_FIELD:_AFTER_LAST_FIELD])
     try:
-        found = _known.get(key, _UNUSUAL)
-    except TypeError:  # of an attempt that somebody else has stored
+        verdict = _type_verdicts.get(key, _NOT_CACHED)
+    except TypeError:  # unhashable values in facts that another program has stored
         return None
-    if found is _UNUSUAL:
-        if len(_known) >= MOST_USUAL:
-            _known.clear()
-        found = _known[key] = _learned(facts)
-    return found
+    if verdict is _NOT_CACHED:
+        if len(_type_verdicts) >= MAX_CACHED_VERDICTS:
+            _type_verdicts.clear()
+        verdict = _type_verdicts[key] = _compute_type_verdict(facts)
+    return verdict
 
 
-def _learned(facts: Facts) -> _Usual | None:
-    """None: such a failure is read each time."""
-    words = builtin.STRUCTURE.words_about(facts.exception_types)
-    verdict = _best(facts, builtin.STRUCTURE.by_type(facts, NoText()), builtin.STRUCTURE)
-    if words is None or verdict is None or not verdict.known or normal(facts) is not facts:
+def _compute_type_verdict(facts: Facts) -> _TypeVerdict | None:
+    structure = builtin.STRUCTURE
+    keywords = structure.keywords_for_types(facts.exception_types)
+    match = _select(facts, structure.match_type(facts, EmptyText()), structure)
+    if keywords is None or match is None or not match.is_known:
         return None
-    return _Usual(verdict.rule, verdict.also, verdict.table, words)
+    if normalise_facts(facts) is not facts:
+        return None
+    return _TypeVerdict(match.rule, match.disagreeing, match.table_version, keywords)
 
 
-class _once(Generic[T]):  # noqa: N801 - reads as `property` does
-    """Worked out when first asked for. `functools.cached_property` takes a lock for it until Python 3.12."""
+# --- General path ---
 
-    def __init__(self, work: Callable[[Any], T]) -> None:
-        self.work = work
 
-    def __get__(self, held: Any, _: Any = None) -> T:
-        value = held.__dict__[self.work.__name__] = self.work(held)
+class _lazy(Generic[T]):  # noqa: N801 - used as a decorator, like `property`
+    """Property that is computed once. `functools.cached_property` locks until Python 3.12."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+
+    def __get__(self, instance: Any, _: Any = None) -> T:
+        value = instance.__dict__[self._compute.__name__] = self._compute(instance)
         return value
 
 
-class Reading:
-    """One failure being read: what costs time is done when it is asked for, and once."""
+class _TextLine(NamedTuple):
+    """One line of a text."""
+
+    raw: str
+    masked: str
+    vocabulary: frozenset[str]
+
+
+class RuleFinder:
+    """Find the rule for one failure. Expensive values are computed at first use, once."""
 
     def __init__(self, facts: Facts) -> None:
-        self.facts = facts = normal(facts)
-        if not facts.causes and not facts.implied:
-            self.links, self.implied = [facts], []
-            return
-        below = [normal(link) for link in facts.causes]
-        self.links = [link for link in (facts, *below) if not link.implied][::-1]  # deepest first
-        self.implied = [link for link in below if link.implied]
+        self.facts = normalise_facts(facts)
+        self.links = [self.facts]  # explicit causes, deepest first
+        self.implied: list[Facts] = []
+        if facts.causes or facts.implied:
+            causes = [normalise_facts(cause) for cause in facts.causes]
+            chain = [link for link in (self.facts, *causes) if not link.implied]
+            self.links = chain[::-1]
+            self.implied = [cause for cause in causes if cause.implied]
 
-    # -- texts ------------------------------------------------------------------------------------
-    @_once
+    # --- Texts ---
+
+    @_lazy
     def text(self) -> str:
         texts = [self.facts.stderr, *[link.message for link in self.links]]
-        text = "\n".join([text[-READ:] for text in texts if text])[-READ:]
-        return text.replace("\\n", "\n") if "\\n" in text and _BYTES.search(text) else text
+        text = "\n".join([text[-MAX_TEXT:] for text in texts if text])[-MAX_TEXT:]
+        if "\\n" in text and _BYTES_LITERAL.search(text):
+            return text.replace("\\n", "\n")
+        return text
 
-    @_once
+    @_lazy
     def lowered(self) -> str:
         return self.text.lower()
 
-    @_once
+    @_lazy
     def masked(self) -> str:
-        return masked(self.text)
+        return mask_identifiers(self.text)
 
-    @_once
-    def words(self) -> frozenset[str]:
-        return words_of(self.masked)
+    @_lazy
+    def vocabulary(self) -> frozenset[str]:
+        return extract_vocabulary(self.masked)
 
-    @_once
-    def lines(self) -> list[tuple[str, str, frozenset[str]]]:
-        """The last lines, last first: as they are, masked, and their words."""
-        lines = [line for line in self.text.splitlines() if line.strip()][: -LINES - 1 : -1]
-        return [(line, shown, words_of(shown)) for line in lines if (shown := masked(line))]
+    @_lazy
+    def lines(self) -> list[_TextLine]:
+        """The last lines of the text, the last one first."""
+        lines: list[_TextLine] = []
+        non_empty = [line for line in self.text.splitlines() if line.strip()]
+        for line in non_empty[: -MAX_LINES - 1 : -1]:
+            masked = mask_identifiers(line)
+            if masked:
+                lines.append(_TextLine(line, masked, extract_vocabulary(masked)))
+        return lines
 
-    @_once
-    def told(self) -> Facts:
-        return told(self.text)
+    @_lazy
+    def text_facts(self) -> Facts:
+        """Structure found in the text."""
+        return extract_facts(self.text)
 
-    # -- verdicts ---------------------------------------------------------------------------------
-    def by(self, book: Rulebook) -> RuleMatch | None:
-        """What a book of rules of their own says: structure first, then what texts say."""
-        said = self.by_structure(book) or self.by_told(
-            book, self.told, (book.by_code, book.by_type, book.by_number)
+    # --- Verdicts ---
+
+    def match_custom(self, book: Rulebook) -> RuleMatch | None:
+        """Match a book of the kind or of the app: structure first, then structure in the text."""
+        return (
+            self._match_structure(book)
+            or self._match_link(book, self.text_facts, _structure_matchers(book))
+            or _select(self.facts, book.match_text(self.facts, self.masked, self.vocabulary), book)
         )
-        return said or _best(self.facts, book.by_words(self.facts, self.masked, self.words), book)
 
-    def about(self, found: RuleMatch, book: Rulebook) -> RuleMatch | None:
-        """What a book says to the verdict of the built-in table, of the link that it was found on."""
-        link = found.link._replace(uses=self.facts.uses)
-        return _best(
-            found.link, book.about((found.rule.code, found.rule.cls), link, self)[:1], book
-        )
+    def match_verdict(self, match: RuleMatch, book: Rulebook) -> RuleMatch | None:
+        """Match the rules of a book about the verdict of the built-in table."""
+        link = match.link._replace(uses=self.facts.uses)
+        rules = book.match_verdict((match.rule.code, match.rule.cls), link, self)
+        return _select(match.link, rules[:1], book)
 
-    def by_builtin(self) -> RuleMatch:
-        found = self.by_structure(builtin.STRUCTURE) or self.by_group()
-        if found and found.known:
-            return found
-        said = self.by_texts()
-        return said if said and (said.known or found is None) else found or self._unknown()
+    def match_builtin(self) -> RuleMatch:
+        """Match the built-in table."""
+        match = self._match_structure(builtin.STRUCTURE) or self._match_group()
+        if match and match.is_known:
+            return match
+        text_match = self._match_texts()
+        if text_match and (text_match.is_known or match is None):
+            return text_match
+        return match or self._unknown()
 
-    def by_structure(self, book: Rulebook) -> RuleMatch | None:
-        """By rank through the whole chain, deepest link first.
+    # --- Structure ---
 
-        `except KeyError: fetch()` leaves a KeyError in the context of whatever fetch raises. So an implied link may
-        explain why a retry makes sense, but never forbid one.
+    def _match_structure(self, book: Rulebook) -> RuleMatch | None:
+        """Match by rank through the whole chain, the deepest cause first.
+
+        `except KeyError: fetch()` leaves a KeyError in the context of whatever `fetch` raises. So
+        an implied cause may explain why a retry makes sense, but never forbid one.
         """
-        found = (
-            self._by_code(book) or self._by(book, book.by_type) or self._by(book, book.by_number)
+        match = (
+            self._match_provider_codes(book)
+            or self._match_links(book, book.match_type)
+            or self._match_links(book, book.match_number)
         )
-        if found is not None:
-            return found
+        if match is not None:
+            return match
         for link in self.implied:
-            hopeful = self.by_told(book, link, (book.by_code, book.by_type, book.by_number))
-            if hopeful and hopeful.rule.retryable:
-                return hopeful
+            implied = self._match_link(book, link, _structure_matchers(book))
+            if implied and implied.rule.retryable:
+                return implied
         return None
 
-    def _by_code(self, book: Rulebook) -> RuleMatch | None:
+    def _match_provider_codes(self, book: Rulebook) -> RuleMatch | None:
         if not any(link.provider_codes for link in self.links):
             return None
-        found = self._by(book, book.by_code)
-        return self.by_codes() if found is None and book is builtin.STRUCTURE else found
+        match = self._match_links(book, book.match_provider_code)
+        if match is None and book is builtin.STRUCTURE:
+            return self._match_unknown_codes()
+        return match
 
-    def _by(self, book: Rulebook, ask: Ask) -> RuleMatch | None:
+    def _match_links(self, book: Rulebook, matcher: Matcher) -> RuleMatch | None:
         for link in self.links:
-            if verdict := _best(link, ask(link, self), book):
-                return verdict
+            if match := _select(link, matcher(link, self), book):
+                return match
         return None
 
-    def by_group(self) -> RuleMatch | None:
-        """A group is as hopeful as its most hopeful leaf: a job wrongly given up is lost, a wrong retry is not."""
-        verdicts = [judge(leaf) for link in self.links for leaf in link.leaves]
-        return next(
-            (verdict for verdict in verdicts if verdict.rule.retryable),
-            verdicts[0] if verdicts else None,
-        )
-
-    def by_told(self, book: Rulebook, link: Facts, asks: Sequence[Ask]) -> RuleMatch | None:
-        """Structure that only a text tells of."""
-        for ask in asks:
-            if verdict := _best(link, ask(link, self), book):
-                return verdict
+    def _match_link(
+        self, book: Rulebook, link: Facts, matchers: Sequence[Matcher]
+    ) -> RuleMatch | None:
+        for matcher in matchers:
+            if match := _select(link, matcher(link, self), book):
+                return match
         return None
 
-    # -- what texts and names say -------------------------------------------------------------------
-    def by_texts(self) -> RuleMatch | None:
-        """From what is hard to say by chance to what is faint."""
-        last = builtin.LAST
+    def _match_group(self) -> RuleMatch | None:
+        """Match the leaves of an exception group. It is retryable if one of them is.
+
+        A job given up by mistake is lost; a needless retry is not.
+        """
+        matches = [find_rule(leaf) for link in self.links for leaf in link.leaves]
+        for match in matches:
+            if match.rule.retryable:
+                return match
+        return matches[0] if matches else None
+
+    # --- Texts and names ---
+
+    def _match_texts(self) -> RuleMatch | None:
+        """Match texts, from phrases that cannot occur by chance to weak signs."""
+        structure = builtin.STRUCTURE
+        fallback = builtin.FALLBACK
+        fallback_matchers = (fallback.match_provider_code, fallback.match_type)
         return (
-            self.by_told(builtin.STRUCTURE, self.told, (builtin.STRUCTURE.by_code,))
-            or self._last_line(builtin.SPECIFIC)
-            or self.by_last_words()
-            or self.by_names(self.links, hopeful=True)
-            or self.by_lines()
-            or self.by_names(self.links)
-            or self.by_weak_signs()
-            or self.by_structure(last)
-            or self.by_told(last, self.told, (last.by_code, last.by_type))
-            or self.by_faint_signs()
+            self._match_link(structure, self.text_facts, (structure.match_provider_code,))
+            or self._match_last_matching_line(builtin.SPECIFIC)
+            or self._match_facts_of_last_line()
+            or self._match_names(self.links, retryable_only=True)
+            or self._match_lines()
+            or self._match_names(self.links)
+            or self._match_weak_signs()
+            or self._match_structure(fallback)
+            or self._match_link(fallback, self.text_facts, fallback_matchers)
+            or self._match_weakest_signs()
         )
 
-    def by_last_words(self) -> RuleMatch | None:
-        """The structure that the last line tells of."""
+    def _match_facts_of_last_line(self) -> RuleMatch | None:
+        """Match the structure found in the last line."""
         structure = builtin.STRUCTURE
         if not self.lines:
             return None
-        found = self.by_told(
-            structure, told(self.lines[0][0]), (structure.by_type, structure.by_number)
-        )
-        return found if found and found.known else None
+        facts = extract_facts(self.lines[0].raw)
+        match = self._match_link(structure, facts, (structure.match_type, structure.match_number))
+        return match if match and match.is_known else None
 
-    def by_codes(self) -> RuleMatch | None:
-        """Codes of providers that nobody has written a rule for: `UNABLE_TO_LOCK_ROW` is a sentence too."""
-        lines = [
-            spelled(code) for link in self.links for code in link.provider_codes if _telling(code)
-        ]
-        found = (self._say(builtin.NORMAL, line) for line in lines)
-        return next((said for said in found if said and said.rule.retryable), None)
+    def _match_unknown_codes(self) -> RuleMatch | None:
+        """Match provider codes without a rule as texts: `UNABLE_TO_LOCK_ROW` is a sentence.
 
-    def by_names(self, links: Iterable[Facts], *, hopeful: bool = False) -> RuleMatch | None:
-        """Types and codes nobody has written a rule for: their names say what they are. Hope is looked for first."""
-        for name in [
-            name for link in links for name in (*link.provider_codes, *link.exception_types)
-        ]:
-            said = self._say(builtin.NORMAL, spelled(name))
-            if said and (said.rule.retryable or not hopeful):
-                return said
+        Only retryable verdicts count.
+        """
+        for link in self.links:
+            for code in link.provider_codes:
+                if _is_sentence(code):
+                    match = self._match_line(builtin.NORMAL, split_identifier(code))
+                    if match and match.rule.retryable:
+                        return match
         return None
 
-    def by_weak_signs(self) -> RuleMatch | None:
-        """The last line that says something weakly, else a name that does; names alone never give hope."""
-        said = self._last_line(builtin.WEAK)
-        if said and said.rule.retryable:
-            return said
-        names = [
-            name
-            for link in (*self.links, self.told)
-            for name in (*link.provider_codes, *link.exception_types)
-        ]
-        found = (self._say(builtin.WEAK, spelled(name)) for name in names)
-        return next((one for one in found if one and not one.rule.retryable), said)
-
-    def by_lines(self) -> RuleMatch | None:
-        """The last line that says something: the structure it tells of, else its words."""
-        structure = builtin.STRUCTURE
-        tells = self.told != Facts(message=self.told.message)
-        for raw, line, words in self.lines:
-            link = told(raw) if tells else Facts()
-            found = tells and self.by_told(
-                structure, link, (structure.by_type, structure.by_number)
-            )
-            found = found or self._reason(line, words)
-            found = found if found or not tells else self.by_names([link])
-            if found and found.known:
-                return found
-        return None
-
-    def _reason(self, line: str, words: frozenset[str]) -> RuleMatch | None:
-        """What a line says; where it says both, the reason at its end counts: `connection failed: wrong password`."""
-        said = self._say(builtin.NORMAL, line, words)
-        if said is None or not said.also:
-            return said
-        end = _end(line)
-        return (self._say(builtin.NORMAL, end) if end else None) or said
-
-    def by_faint_signs(self) -> RuleMatch | None:
-        """Asked last, and not where anything sounds hopeful. What is quoted is somebody's name for something."""
-        names = [
-            spelled(name)
-            for link in (*self.links, self.told)
-            for name in (*link.provider_codes[:1], *link.exception_types[:1])
-        ]
-        lines = [unquoted(line) for line in (*(line for _, line, _ in self.lines), *names)]
-        if any(builtin.HOPE.search(line) for line in lines[1:]):
-            return None
-        if lines and builtin.HOPE.search(lines[0]):
-            lines = [
-                end for line in lines[:1] if (end := _end(line)) and not builtin.HOPE.search(end)
-            ]
-        return next((found for line in lines if (found := self._say(builtin.FAINT, line))), None)
-
-    def _last_line(self, book: Rulebook) -> RuleMatch | None:
-        return next(
-            (found for _, line, words in self.lines if (found := self._say(book, line, words))),
-            None,
-        )
-
-    def _say(
-        self, book: Rulebook, line: str, words: frozenset[str] | None = None
+    def _match_names(
+        self, links: Iterable[Facts], *, retryable_only: bool = False
     ) -> RuleMatch | None:
-        return _best(
-            self.facts,
-            book.by_words(self.facts, line, words_of(line) if words is None else words),
-            book,
-        )
+        """Match the names of codes and types without a rule as texts."""
+        for name in _names(links):
+            match = self._match_line(builtin.NORMAL, split_identifier(name))
+            if match and (match.rule.retryable or not retryable_only):
+                return match
+        return None
+
+    def _match_weak_signs(self) -> RuleMatch | None:
+        """Match weak phrases in the lines, then in names. A name alone never allows a retry."""
+        match = self._match_last_matching_line(builtin.WEAK)
+        if match and match.rule.retryable:
+            return match
+        for name in _names((*self.links, self.text_facts)):
+            name_match = self._match_line(builtin.WEAK, split_identifier(name))
+            if name_match and not name_match.rule.retryable:
+                return name_match
+        return match
+
+    def _match_lines(self) -> RuleMatch | None:
+        """Match the last line with a known verdict: its structure, else its words."""
+        structure = builtin.STRUCTURE
+        matchers = (structure.match_type, structure.match_number)
+        has_structure = self.text_facts != Facts(message=self.text_facts.message)
+        for line in self.lines:
+            facts = extract_facts(line.raw) if has_structure else Facts()
+            match = None
+            if has_structure:
+                match = self._match_link(structure, facts, matchers)
+            match = match or self._match_reason(line)
+            if match is None and has_structure:
+                match = self._match_names([facts])
+            if match and match.is_known:
+                return match
+        return None
+
+    def _match_reason(self, line: _TextLine) -> RuleMatch | None:
+        """Match the words of a line.
+
+        If rules disagree, the reason at its end decides: `connection failed: wrong password`.
+        """
+        match = self._match_line(builtin.NORMAL, line.masked, line.vocabulary)
+        if match is None or not match.disagreeing:
+            return match
+        reason = _reason_of(line.masked)
+        if not reason:
+            return match
+        return self._match_line(builtin.NORMAL, reason) or match
+
+    def _match_weakest_signs(self) -> RuleMatch | None:
+        """Match the weakest phrases, unless the text hints at something that may pass.
+
+        Quoted texts are masked: they are names of things.
+        """
+        lines = [line.masked for line in self.lines]
+        for link in (*self.links, self.text_facts):
+            names = (*link.provider_codes[:1], *link.exception_types[:1])
+            lines += [split_identifier(name) for name in names]
+        lines = [mask_quotes(line) for line in lines]
+        if any(builtin.TRANSIENT_SIGN.search(line) for line in lines[1:]):
+            return None
+        if lines and builtin.TRANSIENT_SIGN.search(lines[0]):
+            reason = _reason_of(lines[0])
+            if not reason or builtin.TRANSIENT_SIGN.search(reason):
+                return None
+            lines = [reason]
+        for line in lines:
+            if match := self._match_line(builtin.WEAKEST, line):
+                return match
+        return None
+
+    def _match_last_matching_line(self, book: Rulebook) -> RuleMatch | None:
+        for line in self.lines:
+            if match := self._match_line(book, line.masked, line.vocabulary):
+                return match
+        return None
+
+    def _match_line(
+        self, book: Rulebook, line: str, vocabulary: frozenset[str] | None = None
+    ) -> RuleMatch | None:
+        if vocabulary is None:
+            vocabulary = extract_vocabulary(line)
+        return _select(self.facts, book.match_text(self.facts, line, vocabulary), book)
 
     def _unknown(self) -> RuleMatch:
-        process = next(
-            (link for link in self.links if link.exit_code is not None or link.signal is not None),
-            None,
-        )
-        return (
-            RuleMatch(self.facts, builtin.UNKNOWN)
-            if process is None
-            else RuleMatch(process, builtin.PROCESS_FAILED)
-        )
+        for link in self.links:
+            if link.exit_code is not None or link.signal is not None:
+                return RuleMatch(link, builtin.PROCESS_FAILED)
+        return RuleMatch(self.facts, builtin.UNKNOWN)
 
 
-def _end(line: str) -> str:
-    """The last reason of a line that gives one: `connection failed: unknown driver`."""
-    _, colon, end = line.rpartition(": ")
-    return end if colon else ""
+def _structure_matchers(book: Rulebook) -> tuple[Matcher, ...]:
+    return (book.match_provider_code, book.match_type, book.match_number)
 
 
-def _telling(code: str) -> bool:
-    """Long enough to be a sentence, and not a name that has its own rules."""
-    return len(code) > 8 and not grpc_name(code)
+def _names(links: Iterable[Facts]) -> Iterator[str]:
+    for link in links:
+        yield from link.provider_codes
+        yield from link.exception_types
 
 
-def _best(link: Facts, equals: Sequence[Rule], book: Rulebook) -> RuleMatch | None:
-    """Of rules that fit equally well the less destructive; those that disagree with it are named."""
-    if not equals:
+def _reason_of(line: str) -> str:
+    """Return what follows the last colon: `no route` in `connection failed: no route`."""
+    _, colon, reason = line.rpartition(": ")
+    return reason if colon else ""
+
+
+def _is_sentence(code: str) -> bool:
+    """True if a code is long enough to be read as a text, and is no gRPC status."""
+    return len(code) > 8 and not canonical_grpc_status(code)
+
+
+def _select(link: Facts, rules: Sequence[Rule], book: Rulebook) -> RuleMatch | None:
+    """Return a match with the least destructive of rules that match equally well."""
+    if not rules:
         return None
-    if len(equals) == 1:
-        return RuleMatch(link, equals[0], (), book.version)
-    known = [
-        rule for rule in equals if rule.cls != Cls.UNKNOWN
-    ] or equals  # "unknown" contradicts nobody
-    rule = next((rule for rule in known if rule.retryable), known[0])
-    also = tuple(other.id for other in known if other.retryable != rule.retryable)
-    return RuleMatch(link, rule, also, book.version)
+    if len(rules) == 1:
+        return RuleMatch(link, rules[0], (), book.version)
+    # A rule of class unknown disagrees with none.
+    known = [rule for rule in rules if rule.cls != Cls.UNKNOWN] or rules
+    selected = next((rule for rule in known if rule.retryable), known[0])
+    disagreeing = tuple(rule.id for rule in known if rule.retryable != selected.retryable)
+    return RuleMatch(link, selected, disagreeing, book.version)

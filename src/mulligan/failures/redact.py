@@ -1,9 +1,10 @@
-"""Texts from outside, made fit to be stored and shown.
+"""Make texts from outside fit to be stored and shown.
 
-`safe` makes any string storable: valid UTF-8, no control characters, bounded. `without_secrets` removes what has the
-shape or the name of a secret; `redact` also hides where things are: paths, addresses. `scrub` (for what is stored
-and seen by operators) and `shown` (for owners, events and messages) are both at once, in the order that lets no half
-of a secret slip through the cut.
+- `remove_secrets` replaces what has the shape or the name of a secret.
+- `redact` also replaces paths and addresses.
+- `scrub` (for operators) and `scrub_public` (for owners, events and messages) also make the text
+  safe to store and bound its length. They redact before they cut, so that no part of a secret
+  remains at the cut.
 """
 
 from __future__ import annotations
@@ -14,118 +15,138 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
-from mulligan.core.format import LIMIT, _clean, _cut
-from mulligan.failures.regex import late
+from mulligan.core.format import TEXT_LIMIT, cut_middle, replace_unsafe
+from mulligan.failures.regex import contains_any, lazy_regex
 
-_WINDOW = 65_536  # what is searched for secrets before the final cut
-_EDGE = 4096  # of a window, given up so that no secret is cut in two
-_ROUNDS = 8
-_FORM = 256  # characters of a text whose form is remembered
-_GONE = "[redacted]"
+_WINDOW = 65_536  # characters that are searched for secrets before the final cut
+_EDGE = 4096  # characters at the edge of a window that may be dropped, to cut no secret in two
+_MAX_ROUNDS = 8
+_MAX_CACHED_TEXT = 256
+_REDACTED = "[redacted]"
 
 
-def scrub(text: str, limit: int = LIMIT) -> str:
-    """Safe and without secrets. Huge texts lose their middle first, so that time is bounded too."""
-    if len(text) <= limit and is_innocent(form_of(text)):
+def scrub(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return the text without secrets, safe to store and at most `limit` characters long.
+
+    A huge text loses its middle first, so that the time is bounded too.
+    """
+    if len(text) <= limit and is_harmless(mask_digits(text)):
         return text
-    return _bounded(text, limit, without_secrets)
+    return _redact_and_cut(text, limit, remove_secrets)
 
 
-def shown(text: str, limit: int = LIMIT) -> str:
-    """Safe, and as any outlet may show it."""
-    return _bounded(text, limit, redact)
+def scrub_public(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return the text redacted, safe to store and at most `limit` characters long."""
+    return _redact_and_cut(text, limit, redact)
 
 
-def _bounded(text: str, limit: int, hide: Callable[[str], str]) -> str:
+def _redact_and_cut(text: str, limit: int, hide: Callable[[str], str]) -> str:
     if len(text) <= limit:
-        hidden = hide(_clean(text))
-        return hidden if len(hidden) <= limit else _cut(hidden, limit, 0)
-    window = text if len(text) <= _WINDOW else _window(text)
-    return _cut(hide(_clean(window)), limit, len(text) - len(window))
+        hidden = hide(replace_unsafe(text))
+        return hidden if len(hidden) <= limit else cut_middle(hidden, limit, 0)
+    window = text if len(text) <= _WINDOW else _cut_to_window(text)
+    return cut_middle(hide(replace_unsafe(window)), limit, len(text) - len(window))
 
 
-def _window(text: str) -> str:
-    """Head and tail of a huge text, each up to the end of a line or a word: half a secret has no shape."""
-    head, tail = text[: _WINDOW // 2], text[-_WINDOW // 2 :]
-    edge = max(head.rfind("\n", -_EDGE), 0) or max(head.rfind(" ", -_EDGE), 0) or len(head) - _EDGE
-    start = max(tail.find("\n", 0, _EDGE), 0) or max(tail.find(" ", 0, _EDGE), 0) or _EDGE
-    end, begin = tail.find("-----END"), tail.find("-----BEGIN")
-    if end >= 0 and (begin < 0 or end < begin):  # a key in PEM that began in the middle
-        start = max(start, end)
-    return f"{head[:edge]}\n{tail[start:]}"
+def _cut_to_window(text: str) -> str:
+    """Return head and tail of a huge text.
+
+    Both are cut at the end of a line or word: a part of a secret cannot be recognised.
+    """
+    head = text[: _WINDOW // 2]
+    tail = text[-_WINDOW // 2 :]
+    head_end = (
+        max(head.rfind("\n", -_EDGE), 0) or max(head.rfind(" ", -_EDGE), 0) or len(head) - _EDGE
+    )
+    tail_start = max(tail.find("\n", 0, _EDGE), 0) or max(tail.find(" ", 0, _EDGE), 0) or _EDGE
+    pem_end = tail.find("-----END")
+    pem_begin = tail.find("-----BEGIN")
+    if pem_end >= 0 and (pem_begin < 0 or pem_end < pem_begin):
+        # A PEM key that began in the part that was cut.
+        tail_start = max(tail_start, pem_end)
+    return f"{head[:head_end]}\n{tail[tail_start:]}"
 
 
-# Secrets by the name of their field. The value may be quoted, also by quotes that are escaped themselves, as in
-# JSON within JSON; bytes; or the argument of a constructor, as in a repr.
+# --- Secrets ---
 
-_NAME = (
+# By the name of the field. The value may be quoted, also with escaped quotes as in JSON within
+# JSON; bytes; or the argument of a constructor, as in a repr.
+
+_FIELD_NAME = (
     r"(?:api|access|account|private|shared[_-]?access|encryption|signing|master)[_-]?key|secret"
     r"|passw(?:or)?d|passphrase|pwd|session[_-]?id"
 )
 _SUFFIX = r"(?:[_-][\w-]{1,40})?"
-_IS = r"\\?[\"']?\s{0,8}(?:=>|[=:])\s{0,8}"
+_ASSIGNMENT = r"\\?[\"']?\s{0,8}(?:=>|[=:])\s{0,8}"
 _QUOTED = (
     r"(?:\w{1,40}\()?[bruf]{0,2}"
     r"(?:\\\"(?:[^\"\\\n]|\\[^\"\n]){0,4096}+\\\"|\"(?:[^\"\\\n]|\\[^\n]){0,4096}+\""
     r"|\\'(?:[^'\\\n]|\\[^'\n]){0,4096}+\\'|'(?:[^'\\\n]|\\[^\n]){0,4096}+')"
 )
-_PLAIN = r"(?:\[redacted\]|[^\s&,;\"'<>)}\]\\]{1,4096})"
-_SCHEME = r"(?:bearer|basic|digest|token|negotiate|ntlm|api-?key|key|hawk|oauth|jwt|bot|shared-?key|aws4-hmac-sha256)"
+_UNQUOTED = r"(?:\[redacted\]|[^\s&,;\"'<>)}\]\\]{1,4096})"
+_AUTH_SCHEME = (
+    r"(?:bearer|basic|digest|token|negotiate|ntlm|api-?key|key|hawk|oauth|jwt|bot|shared-?key"
+    r"|aws4-hmac-sha256)"
+)
 _VALUE = rf"(?:\[redacted\]|{_QUOTED}|\\?[\"']?[^\s&,;\"'<>)}}\]\\]{{1,4096}})"
 
-# Ordinary texts pay for the search of a few plain words; a shape is tried only where one of its words is, and, where
-# the word is a common one, one of `near` too. No shape can start again inside what it has already looked through.
 
+class _SecretPattern(NamedTuple):
+    """A shape of secrets. `keep` is the group that stays.
 
-class _Shape(NamedTuple):
-    words: tuple[str, ...]
+    To keep ordinary texts cheap, a pattern is tried only if the text contains one of `substrings`
+    and, where these are common, one of `also`. No pattern can match again inside the text that it
+    has already consumed.
+    """
+
+    substrings: tuple[str, ...]
     pattern: str
-    near: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
-_SHAPES: tuple[_Shape, ...] = (
-    # A key in PEM, also one that lost its end.
-    _Shape(
+_SECRET_PATTERNS: tuple[_SecretPattern, ...] = (
+    # A PEM key, also one without its end.
+    _SecretPattern(
         ("-----begin",),
         r"(?P<keep>)-----BEGIN [A-Z0-9 ]{1,40}-----(?s:.*?)(?:-----END [A-Z0-9 ]{1,40}-----|\Z)",
     ),
-    # user:password@ in an address; a password may hold a slash, but `host:8080/path` is none.
-    _Shape(
+    # user:password@ in a URL. A password may contain a slash, but `host:8080/path` has none.
+    _SecretPattern(
         ("@",),
         r"(?P<keep>://)(?:[^\s/?#'\"<>]{1,512}|[^\s/:@]{0,256}:(?!\d{1,5}/)[^\s:@'\"<>]{1,256})(?=@)",
         ("://",),
     ),
-    # Hooks and bots whose address is their secret.
-    _Shape(
+    # Webhooks and bots whose URL is a secret.
+    _SecretPattern(
         ("hook", "/bot"),
         r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks/\d{1,20}/"
         r"|webhook\.office\.com/|/bot(?=\d{5,}))[^\s/?\"'<>]{3,512}(?:/[\w@-]{3,512}){0,4}",
     ),
-    _Shape(
+    _SecretPattern(
         ("auth",),
         r"(?P<keep>authorization\\?[\"']?\s{0,8}[:=,]\s{0,8}b?\\?(?P<quote>[\"'])"
-        rf"(?:{_SCHEME}\s{{1,8}})?)(?:(?!(?P=quote))[^\n]){{1,4096}}+",
+        rf"(?:{_AUTH_SCHEME}\s{{1,8}})?)(?:(?!(?P=quote))[^\n]){{1,4096}}+",
         ("authorization",),
     ),
-    _Shape(
+    _SecretPattern(
         ("auth",),
-        rf"(?P<keep>authorization\s{{0,8}}[:=]\s{{0,8}}(?!\\?[\"'])(?:{_SCHEME}\s{{1,8}})?)"
+        rf"(?P<keep>authorization\s{{0,8}}[:=]\s{{0,8}}(?!\\?[\"'])(?:{_AUTH_SCHEME}\s{{1,8}})?)"
         r"(?:\[redacted\]|(?<=\bdigest\s)[^\n]{4,4096}|(?<=\s)(?<!:\s)[^\s\"',;\\]{1,4096}"
         r"|[^\s\"',;\\]{2,4096}(?:\s(?=\S{0,200}\d|\S{16})[^\s\"',;\\]{1,4096})?)",
         ("authorization",),
     ),
-    _Shape(
+    _SecretPattern(
         ("cookie",),
         r"(?P<keep>cookie\\?[\"']?\s{0,8}[:=,]\s{0,8}(?:b?\\?[\"'])?)[^\s=;,\"'\\]{1,200}+=[^\s;,\"'\\]{1,4096}+"
         r"(?:;\s{0,8}[^\s=;,\"'\\]{1,200}+(?:=[^\s;,\"'\\]{0,4096}+)?){0,100}",
     ),
-    _Shape(
+    _SecretPattern(
         ("bearer", "basic"),
         r"(?P<keep>\b(?:bearer|basic)\s{1,8})(?=[a-z._~+/=-]{0,200}\d)[\w.~+/=-]{8,4096}",
     ),
-    _Shape(
+    _SecretPattern(
         ("pass", "secret", "pwd", "session", "key"),
-        rf"(?P<keep>(?:{_NAME}){_SUFFIX}{_IS}){_VALUE}",
+        rf"(?P<keep>(?:{_FIELD_NAME}){_SUFFIX}{_ASSIGNMENT}){_VALUE}",
         (
             "passw",
             "passphrase",
@@ -143,61 +164,63 @@ _SHAPES: tuple[_Shape, ...] = (
             "master",
         ),
     ),
-    # `--password hunter2`, alone or in a list; a pair of a header list; `PASSWORD 'hunter2'` of SQL.
-    _Shape(
+    # `--password hunter2`, also in a list; a (name, value) pair; `PASSWORD 'hunter2'` of SQL.
+    _SecretPattern(
         ("pass", "secret", "token", "key"),
         r"(?P<keep>(?:--[\w-]{0,40}(?:passw(?:or)?d|secret|token|(?:api|access)-?key)(?:[\"']?,\s{0,4}|\s{1,8})"
         r"|\(b?[\"'](?:[\w-]{0,40}[_-])?(?:passw(?:or)?d|secret|token|key)[\"'],\s{0,4})(?!-))"
         rf"(?:{_QUOTED}|[^\s\"',)]{{1,4096}})",
         ("--", "('", '("', "(b"),
     ),
-    _Shape(
+    _SecretPattern(
         ("pass", "identified by"),
         rf"(?P<keep>(?:passw(?:or)?d|identified by)\s{{1,8}}){_QUOTED}",
         ("'", '"'),
     ),
-    _Shape(
+    _SecretPattern(
         ("credential", "sig"),
-        rf"(?P<keep>(?:credentials?|signature){_IS})(?=[^\s&,;<>]{{8}}){_VALUE}",
+        rf"(?P<keep>(?:credentials?|signature){_ASSIGNMENT})(?=[^\s&,;<>]{{8}}){_VALUE}",
         ("credential", "signature"),
     ),
-    _Shape(
+    _SecretPattern(
         ("token",),
-        rf"(?P<keep>token{_SUFFIX}{_IS})(?=\\?[\"']?[^\s\"']{{6}}){_VALUE}",
+        rf"(?P<keep>token{_SUFFIX}{_ASSIGNMENT})(?=\\?[\"']?[^\s\"']{{6}}){_VALUE}",
         ("token=", "token:", "token_", "token-", "token'", 'token"', "token ", "token\\"),
     ),
-    _Shape(("sig", "pass"), rf"(?P<keep>(?<![a-z])(?:sig|pass)=){_PLAIN}", ("sig=", "pass=")),
-    _Shape(
+    _SecretPattern(
+        ("sig", "pass"), rf"(?P<keep>(?<![a-z])(?:sig|pass)=){_UNQUOTED}", ("sig=", "pass=")
+    ),
+    _SecretPattern(
         ("?", "&"),
-        rf"(?P<keep>[?&](?:key|auth|sign|hmac|jwt|sas|token|pwd)=){_PLAIN}",
+        rf"(?P<keep>[?&](?:key|auth|sign|hmac|jwt|sas|token|pwd)=){_UNQUOTED}",
         ("key=", "auth=", "sign=", "hmac=", "jwt=", "sas=", "token=", "pwd="),
     ),
-    # `<wsse:Password Type="x">hunter2</…`; `the password is hunter2`, but not `the password is wrong`.
-    _Shape(
+    # `<wsse:Password Type="x">hunter2</…`; `the password is hunter2`, not `the password is wrong`.
+    _SecretPattern(
         ("</",),
-        rf"(?P<keep><(?:[\w.-]{{1,40}}:)?[\w.-]{{0,40}}?(?:{_NAME}|token){_SUFFIX}(?:\s[^<>]{{0,200}})?>)[^<>\s]{{1,4096}}",
+        rf"(?P<keep><(?:[\w.-]{{1,40}}:)?[\w.-]{{0,40}}?(?:{_FIELD_NAME}|token){_SUFFIX}(?:\s[^<>]{{0,200}})?>)[^<>\s]{{1,4096}}",
     ),
-    _Shape(
+    _SecretPattern(
         ("pass", "secret", "token", "key"),
         r"(?P<keep>(?:passw(?:or)?d|passphrase|secret|token|api[ _-]?key) (?:is|was):? [\"'`]?)"
         r"(?=[^\s\"'`]{0,200}\d)(?=[^\s\"'`]{0,200}[a-z])[^\s\"'`]{6,256}",
         (" is", " was"),
     ),
-    _Shape(
+    _SecretPattern(
         ("-p", "-a"),
         r"(?P<keep>\b(?:(?:mysql|mariadb)[\w-]{0,20}\b[^\n]{0,200}?[\s\"']-p(?=[^\s\"',])"
         r"|(?:sshpass\b[^\n]{0,20}?[\s\"']-p|redis-cli\b[^\n]{0,200}?[\s\"']-a)(?:[\"']?,\s{0,4}[\"']?|\s{1,8})))[^\s\"',]{1,256}",
         ("mysql", "mariadb", "sshpass", "redis-cli"),
     ),
-    _Shape(
+    _SecretPattern(
         ("-u",),
         r"(?P<keep>(?<![\w-])(?:-u|--user)(?:[\"']?,\s{0,4}|\s{1,8}|=)[\"']?[^\s:\"',]{1,100}:)[^\s\"',]{1,256}",
         ("curl", "wget"),
     ),
 )
 
-# Secrets that show by their beginning whose they are.
-_PREFIXED = late(
+# Secrets with a prefix that names their issuer.
+_PREFIXED_SECRET = lazy_regex(
     r"(?<![\w-])(?:gh[pousr]_\w{10,255}|github_pat_\w{10,255}|gl(?:pat|ptt|dt|rt|cbt|soat|ft)-[\w-]{10,255}"
     r"|xox[abeprs]-[\w-]{10,255}|xapp-[\w-]{10,255}"
     r"|sk[-_](?:live|test|proj|ant|or)[-_][\w-]{10,255}|sk-(?=[a-z]{0,40}\d)[\w-]{16,255}"
@@ -210,26 +233,27 @@ _PREFIXED = late(
     r"|eyJ[\w-]{8,8192}\.[\w-]{2,8192}(?:\.[\w-]{0,8192})?)",
     re.IGNORECASE,
 )
-# One is near only where a sign is followed by a long word that is not of small letters alone, or with one of these.
-_LONG_WORD = late(r"[_.:-](?=\w[\w-]{15})(?<=\w[_.:-])(?=[a-z_-]{0,255}+[A-Z0-9])")
-_BEGINNINGS = ("eyj", "sk-", "akia", "asia", "aiza", "ghp_", "xox", "dapi", "eaac", "atatt3")
+# The pattern above is tried only if the text contains one of these prefixes, or a punctuation mark
+# followed by a long word that is not all lower case.
+_LONG_TOKEN = lazy_regex(r"[_.:-](?=\w[\w-]{15})(?<=\w[_.:-])(?=[a-z_-]{0,255}+[A-Z0-9])")
+_SECRET_PREFIXES = ("eyj", "sk-", "akia", "asia", "aiza", "ghp_", "xox", "dapi", "eaac", "atatt3")
 
-_COMPILED = [late(shape.pattern, re.IGNORECASE) for shape in _SHAPES]
-_WORDS: dict[str, list[int]] = {}
-for _number, _shape in enumerate(_SHAPES):
-    for _word in _shape.words:
-        _WORDS.setdefault(_word, []).append(_number)
-_WORD_LIST = tuple((word, tuple(numbers)) for word, numbers in _WORDS.items())
-
-
-def without_secrets(text: str) -> str:
-    """The text with every known shape of a secret replaced; doing it twice changes nothing."""
-    return _settled(text, _hide_secrets)
+_SECRET_REGEXES = [lazy_regex(secret.pattern, re.IGNORECASE) for secret in _SECRET_PATTERNS]
+# Substring → numbers of the patterns that need it.
+_PATTERNS_BY_SUBSTRING: dict[str, list[int]] = {}
+for _number, _secret in enumerate(_SECRET_PATTERNS):
+    for _substring in _secret.substrings:
+        _PATTERNS_BY_SUBSTRING.setdefault(_substring, []).append(_number)
 
 
-def _settled(text: str, hide: Callable[[str], str]) -> str:
-    """What is hidden may uncover a shape that was not one before: again, until nothing changes."""
-    for _ in range(_ROUNDS):
+def remove_secrets(text: str) -> str:
+    """Replace every known shape of a secret. Applying it twice changes nothing."""
+    return _repeat_until_stable(text, _remove_secrets_once)
+
+
+def _repeat_until_stable(text: str, hide: Callable[[str], str]) -> str:
+    """Apply `hide` again, because a replacement may complete another shape."""
+    for _ in range(_MAX_ROUNDS):
         hidden = hide(text)
         if hidden == text:
             break
@@ -237,58 +261,58 @@ def _settled(text: str, hide: Callable[[str], str]) -> str:
     return text
 
 
-def _hide_secrets(text: str) -> str:
+def _remove_secrets_once(text: str) -> str:
     lowered = text.lower()
-    tried = [number for word, numbers in _WORD_LIST if word in lowered for number in numbers]
-    for number in sorted(set(tried)) if tried else ():
-        near = _SHAPES[number].near
-        if not near or _any_of(near, lowered):
-            text = _COMPILED[number].sub(rf"\g<keep>{_GONE}", text)
-    if _LONG_WORD.search(text) or _any_of(_BEGINNINGS, lowered):
-        text = _PREFIXED.sub(_GONE, text)
+    numbers: list[int] = []
+    for substring, candidates in _PATTERNS_BY_SUBSTRING.items():
+        if substring in lowered:
+            numbers += candidates
+    for number in sorted(set(numbers)):
+        also = _SECRET_PATTERNS[number].also
+        if not also or contains_any(also, lowered):
+            text = _SECRET_REGEXES[number].sub(rf"\g<keep>{_REDACTED}", text)
+    if _LONG_TOKEN.search(text) or contains_any(_SECRET_PREFIXES, lowered):
+        text = _PREFIXED_SECRET.sub(_REDACTED, text)
     return text
 
 
-def _any_of(words: tuple[str, ...], text: str) -> bool:
-    for word in words:  # noqa: SIM110 - a generator costs more than the search
-        if word in text:
-            return True
-    return False
+# --- Cache: most texts differ only in their digits ---
+
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 
 
-# Of thousands of texts most differ in their numbers alone.
+def mask_digits(text: str) -> bytes:
+    """Replace every digit by 0; return b"" if the text is too long to be cached.
 
-_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
-
-
-def form_of(text: str) -> bytes:
-    """The text, whatever its numbers are; nothing, if it is long. Bytes, since they are translated much faster."""
-    return text.encode("utf-8", "surrogatepass").translate(_DIGITS) if len(text) <= _FORM else b""
+    Returns bytes, because they are translated much faster than str.
+    """
+    if len(text) > _MAX_CACHED_TEXT:
+        return b""
+    return text.encode("utf-8", "surrogatepass").translate(_DIGITS_TO_ZERO)
 
 
 @lru_cache(maxsize=1024)
-def is_innocent(form: bytes) -> bool:
-    """Is there nothing in any text of this form that has to do with secrets, and nothing unfit?"""
-    text = form.decode("utf-8", "surrogatepass")
-    return (
-        text.isprintable()
-        and bool(text)
-        and not _any_of(_FORMS, text.lower())
-        and not _LONG_WORD.search(text)
-    )
+def is_harmless(masked: bytes) -> bool:
+    """True if no text with these masked digits contains a secret or an unsafe character."""
+    text = masked.decode("utf-8", "surrogatepass")
+    if not text or not text.isprintable():
+        return False
+    return not contains_any(_MASKED_SIGNS, text.lower()) and not _LONG_TOKEN.search(text)
 
 
-_FORMS = tuple(form_of(word).decode() for word in (*_WORDS, *_BEGINNINGS))
+_MASKED_SIGNS = tuple(
+    mask_digits(sign).decode() for sign in (*_PATTERNS_BY_SUBSTRING, *_SECRET_PREFIXES)
+)
 
 
-# Where things are: paths and addresses. What is part of a URL stays, and so does `and/or`.
+# --- Paths and addresses: those in URLs stay, and so does `and/or` ---
 
 _ROOTS = (
     r"home|Users|root|tmp|var|srv|opt|etc|usr|mnt|media|data|app|apps|code|work|workspace|proc|sys|dev|run|lib|lib64"
     r"|bin|sbin|private|Volumes|Library|nix|snap|boot|storage|builds|scratch|nfs|Applications|System"
 )
 _SEGMENT = r"[\w.@+~%=,#-]"
-_PATH = late(
+_PATH = lazy_regex(
     r"(?P<scheme>\b(?:file|sqlite(?:\+\w{1,20})?):)//[^\s\"'<>]{1,1024}"
     r"|(?<![\w/.:~$)\]])(?P<quote>[\"'`])(?:~?/(?!/)|[A-Za-z]:[\\/]|\\\\)[^\"'`\n]{1,1024}(?P=quote)"
     rf"|(?<![\w/.~:$)\]>-])(?P<verb>\b(?:GET|POST|PUT|PATCH|DELETE|HEAD|OPTIONS) )?"
@@ -297,44 +321,45 @@ _PATH = late(
     rf"|(?P<colon>:)(?!//)(?:/{_SEGMENT}{{1,255}}+){{2,64}}"
     r"|(?<!\w)[A-Za-z]:\\(?!\\)[^\s\"'<>|]{1,1024}|(?<![\w\\])\\\\[\w.-]{1,255}\\[^\s\"'<>|]{1,1024}"
 )
-_MAIL = late(
+_MAIL = lazy_regex(
     r"(?<![\w.+%-])[\w.+%-]{1,64}@(?=(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?![\w]))", re.IGNORECASE
 )
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
-_IPV4 = late(rf"(?<![\w.])(?<!version )(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\w)")
-_IPV6 = late(r"(?<![\w:.])[0-9a-f:]{2,39}(?:%\w{1,15})?(?![\w:])", re.IGNORECASE)
+_IPV4 = lazy_regex(rf"(?<![\w.])(?<!version )(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\w)")
+_IPV6 = lazy_regex(r"(?<![\w:.])[0-9a-f:]{2,39}(?:%\w{1,15})?(?![\w:])", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
-    """What any outlet would show: no secrets, no paths, no addresses; doing it twice changes nothing."""
-    return _settled(text, _hide_all)
+    """Replace secrets, paths and addresses. Applying it twice changes nothing."""
+    return _repeat_until_stable(text, _redact_once)
 
 
-def _hide_all(text: str) -> str:
-    text = _hide_secrets(text)
+def _redact_once(text: str) -> str:
+    text = _remove_secrets_once(text)
     if "/" in text or "\\" in text:
-        text = _PATH.sub(_without_path, text)
+        text = _PATH.sub(_replace_path, text)
     if "@" in text:
         text = _MAIL.sub("[address]@", text)
     if text.count(".") >= 3:
         text = _IPV4.sub("[ip]", text)
-    return _IPV6.sub(_without_ip, text) if text.count(":") >= 2 else text
+    if text.count(":") >= 2:
+        text = _IPV6.sub(_replace_ip, text)
+    return text
 
 
-def _without_path(found: re.Match[str]) -> str:
-    if found["verb"]:  # GET /api/v1/users is no place on a disk
-        return found[0]
-    quote = found["quote"] or ""
-    return f"{found['scheme'] or ''}{found['colon'] or ''}{quote}[path]{quote}"
+def _replace_path(match: re.Match[str]) -> str:
+    if match["verb"]:  # `GET /api/v1/users` is not a path on a disk
+        return match[0]
+    quote = match["quote"] or ""
+    return f"{match['scheme'] or ''}{match['colon'] or ''}{quote}[path]{quote}"
 
 
-def _without_ip(found: re.Match[str]) -> str:
-    if found[0].count(":") < 2 or not any(
-        map(str.isdigit, found[0])
-    ):  # `a::b` is a name in some language
-        return found[0]
+def _replace_ip(match: re.Match[str]) -> str:
+    text = match[0]
+    if text.count(":") < 2 or not any(map(str.isdigit, text)):  # `a::b` is a name in C++
+        return text
     try:
-        IPv6Address(found[0])
+        IPv6Address(text)
     except ValueError:
-        return found[0]
+        return text
     return "[ip]"

@@ -1,29 +1,32 @@
-r"""How long a regular expression may take at worst, told from its shape.
+r"""Regular expressions: compile them at first use, estimate their cost, validate those of rules.
 
-A search tries a pattern at each place of a text, and there every way to match it until one succeeds. Ways multiply:
-`.*` twice in a row has as many as a text has pairs of places, `(a|ab)+` has more than can be tried. What stands behind
-a repeat makes up for it: of `\d+ ` only one length can match, because a digit is no space.
+The cost is estimated from the structure of a pattern. A search tries the pattern at every position
+of a text, and there every way to match it until one succeeds. The ways multiply: `.*.*` has as many
+as a text has pairs of positions, and `(a|ab)+` has exponentially many. What follows a repeat
+reduces them: `\d+ ` can match in one way only, because a digit is not a space.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple, cast
 
-# Patterns that are compiled when they are first tried: of some two hundred a process needs few, and many need none.
+# --- Searching ---
 
 
-class _Late:
+class _LazyRegex:
+    """A pattern that is compiled at first use: a process needs few of some two hundred."""
+
     def __init__(self, text: str, flags: int) -> None:
         self._text = text
         self._flags = flags
 
     def __getattr__(self, name: str) -> Any:
-        """Once for each method; from then on it is found without asking."""
+        """Compile the pattern and store its methods, so that this is called only once."""
         compiled = re.compile(self._text, self._flags)
         for method in (
             "search",
@@ -40,316 +43,358 @@ class _Late:
         return getattr(compiled, name)
 
 
-def late(text: str, flags: int = 0) -> re.Pattern[str]:
-    return cast("re.Pattern[str]", _Late(text, flags))
+def lazy_regex(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern that is compiled when it is first used."""
+    return cast("re.Pattern[str]", _LazyRegex(text, flags))
 
 
-# r"""How long a regular expression may take at worst, told from its shape.
+def contains_any(substrings: Iterable[str], text: str) -> bool:
+    """True if `text` contains one of the substrings."""
+    for substring in substrings:  # noqa: SIM110 - a generator costs more than the search
+        if substring in text:
+            return True
+    return False
 
-TEXT = 1000  # characters of a text, for this reckoning
-MOST = 10**12  # as good as for ever
+
+# --- Cost of a pattern ---
+
+ASSUMED_TEXT_LENGTH = 1000
+MAX_COST = 10**12  # stands for anything larger
 REPEATS = frozenset({sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT})
 _ASSERTS = frozenset({sre.ASSERT, sre.ASSERT_NOT})
+
+# Characters are ASCII codes, upper case folded to lower case, and three codes for the rest.
 _ASCII = 128
-_LETTER, _SPACE, _SIGN = _OTHERS = (128, 129, 130)  # stand for all that is not ASCII
+_OTHER_LETTER = 128
+_OTHER_SPACE = 129
+_OTHER_SIGN = 130
+_NON_ASCII = frozenset({_OTHER_LETTER, _OTHER_SPACE, _OTHER_SIGN})
 _ALL = frozenset(range(131))
-_DIGITS = frozenset({*range(48, 58), _LETTER})
-_SPACES = frozenset({*range(9, 14), *range(28, 33), _SPACE})
-_WORD_CHARACTERS = frozenset({*_DIGITS, *range(97, 123), 95, _LETTER})
+_DIGITS = frozenset({*range(48, 58), _OTHER_LETTER})
+_SPACES = frozenset({*range(9, 14), *range(28, 33), _OTHER_SPACE})
+_WORD_CHARACTERS = frozenset({*_DIGITS, *range(97, 123), 95, _OTHER_LETTER})
 _CATEGORIES = {
     sre.CATEGORY_DIGIT: _DIGITS,
-    sre.CATEGORY_NOT_DIGIT: _ALL - (_DIGITS - {_LETTER}),
+    sre.CATEGORY_NOT_DIGIT: _ALL - (_DIGITS - {_OTHER_LETTER}),
     sre.CATEGORY_SPACE: _SPACES,
     sre.CATEGORY_NOT_SPACE: _ALL - _SPACES,
     sre.CATEGORY_WORD: _WORD_CHARACTERS,
     sre.CATEGORY_NOT_WORD: _ALL - _WORD_CHARACTERS,
 }
 
-Chars = frozenset[int]  # small letters stand for both
+Chars = frozenset[int]
 Tree = Sequence[Any]
 
 
-class Effort(NamedTuple):
-    """In how many ways a piece can match at one place, and how many steps it takes to try them all."""
+class MatchCost(NamedTuple):
+    """In how many ways a part matches at one position, and how many steps trying them takes."""
 
     ways: int
     steps: int
 
 
-def steps_of(tree: Tree) -> int:
-    """Of a search through a whole text: at every place where a match could begin."""
+def search_steps(tree: Tree) -> int:
+    """Return the steps of a search through a whole text, from every possible start."""
     needed = list(tree)
-    while (
-        needed and needed[-1][0] in REPEATS and needed[-1][1][0] == 0
-    ):  # cannot fail, so it is tried once
+    # An optional repeat at the end cannot fail, so it is tried only once.
+    while needed and needed[-1][0] in REPEATS and needed[-1][1][0] == 0:
         needed.pop()
-    return min(TEXT // max(1, len(_begin(needed))) * effort(needed).steps, MOST)
+    starts = ASSUMED_TEXT_LENGTH // max(1, len(_literal_prefix(needed)))
+    return min(starts * match_cost(needed).steps, MAX_COST)
 
 
-def effort(tree: Tree, follow: Chars = frozenset()) -> Effort:
-    """Of a sequence; `follow`: the characters that may come behind it, none at the end."""
-    ways, steps = 1, 0
-    for place, (op, value) in enumerate(tree):
-        one = _effort(op, value, tree[place + 1 :], follow)
-        steps = min(steps + ways * one.steps, MOST)
-        ways = min(ways * one.ways, MOST)
-    return Effort(ways, max(steps, ways))
+def match_cost(tree: Tree, following: Chars = frozenset()) -> MatchCost:
+    """Return the cost of a sequence. `following`: characters that may follow it."""
+    ways = 1
+    steps = 0
+    for position, (op, value) in enumerate(tree):
+        cost = _item_cost(op, value, tree[position + 1 :], following)
+        steps = min(steps + ways * cost.steps, MAX_COST)
+        ways = min(ways * cost.ways, MAX_COST)
+    return MatchCost(ways, max(steps, ways))
 
 
-def _effort(op: Any, value: Any, rest: Tree, follow: Chars) -> Effort:
+def _item_cost(op: Any, value: Any, rest: Tree, following: Chars) -> MatchCost:
+    """Return the cost of one item of a sequence. `rest`: the items after it."""
     if op in REPEATS:
-        return _repeat(op, value, rest, follow)
+        return _repeat_cost(op, value, rest, following)
     if op is sre.SUBPATTERN:
-        return effort(value[3].data, _first(rest, follow))
+        return match_cost(value[3].data, _first_chars(rest, following))
     if op is sre.BRANCH:
-        return _branch([branch.data for branch in value[1]], _first(rest, follow))
-    if (
-        op is sre.ATOMIC_GROUP or op in _ASSERTS
-    ):  # left as soon as it matches, and never entered again
-        inner = value if op is sre.ATOMIC_GROUP else value[1]
-        return Effort(1, effort(inner.data).steps)
-    return Effort(1, 1)
+        return _branch_cost([branch.data for branch in value[1]], _first_chars(rest, following))
+    # Atomic groups and assertions are left at their first match and never entered again.
+    if op is sre.ATOMIC_GROUP:
+        return MatchCost(1, match_cost(value.data).steps)
+    if op in _ASSERTS:
+        return MatchCost(1, match_cost(value[1].data).steps)
+    return MatchCost(1, 1)
 
 
-def _repeat(op: Any, value: Any, rest: Tree, follow: Chars) -> Effort:
-    """As many ways as it has lengths; one, if what may come behind it cannot be part of it."""
-    low, high, inner = value[0], min(value[1], TEXT), value[2].data
-    first = _first(inner, frozenset())
-    behind = _behind(rest, follow, first)
-    once = effort(inner, first | behind)
-    steps = min(max(high, 1) * once.steps, MOST)
+def _repeat_cost(op: Any, value: Any, rest: Tree, following: Chars) -> MatchCost:
+    """Return the cost of a repeat.
+
+    It matches in as many ways as it has lengths, and in one way only if no character that may
+    follow it can be part of it.
+    """
+    low, high, part = value[0], min(value[1], ASSUMED_TEXT_LENGTH), value[2].data
+    first = _first_chars(part, frozenset())
+    after = _chars_after_repeat(rest, following, first)
+    once = match_cost(part, first | after)
+    steps = min(max(high, 1) * once.steps, MAX_COST)
     if once.ways > 1:
-        ways = _power(once.ways, high)
+        ways = _bounded_power(once.ways, high)
+    elif first.isdisjoint(after):
+        ways = 1
     else:
-        ways = (
-            1 if first.isdisjoint(behind) else max(1, (high - low + 1) // max(1, len(_begin(rest))))
-        )
-    return Effort(1 if op is sre.POSSESSIVE_REPEAT else ways, max(ways, steps))
+        ways = max(1, (high - low + 1) // max(1, len(_literal_prefix(rest))))
+    return MatchCost(1 if op is sre.POSSESSIVE_REPEAT else ways, max(ways, steps))
 
 
-def _behind(rest: Tree, follow: Chars, part: Chars) -> Chars:
-    r"""The characters that may come behind a repeat of `part`; after a word, `\b` allows none of a word."""
-    found = _first(rest, follow)
+def _chars_after_repeat(rest: Tree, following: Chars, part: Chars) -> Chars:
+    r"""Return the characters that may follow a repeat of `part`.
+
+    If `\b` follows a repeat of word characters, the next character is not one of them.
+    """
+    chars = _first_chars(rest, following)
     if rest and rest[0] == (sre.AT, sre.AT_BOUNDARY) and part <= _WORD_CHARACTERS:
-        return found - _WORD_CHARACTERS
-    return found
+        return chars - _WORD_CHARACTERS
+    return chars
 
 
-def _power(ways: int, times: int) -> int:
-    found = 1
-    for _ in range(times):
-        found *= ways
-        if found >= MOST:
-            return MOST
-    return found
+def _bounded_power(base: int, exponent: int) -> int:
+    result = 1
+    for _ in range(exponent):
+        result *= base
+        if result >= MAX_COST:
+            return MAX_COST
+    return result
 
 
-def _branch(branches: list[Tree], follow: Chars) -> Effort:
-    """Of branches that begin differently only one can match; the others fail at their first character."""
-    efforts = [effort(branch, follow) for branch in branches]
-    begins = [_begin(branch) for branch in branches]
-    ways = steps = 1
-    for one in begins:
-        alike = [
-            found
-            for found, other in zip(efforts, begins, strict=True)
-            if one.startswith(other) or other.startswith(one)
+def _branch_cost(branches: list[Tree], following: Chars) -> MatchCost:
+    """Return the cost of alternatives.
+
+    Of those with different first letters only one can match; the others fail at once.
+    """
+    costs = [match_cost(branch, following) for branch in branches]
+    prefixes = [_literal_prefix(branch) for branch in branches]
+    ways = 1
+    steps = 1
+    for prefix in prefixes:
+        competing = [
+            cost
+            for cost, other in zip(costs, prefixes, strict=True)
+            if prefix.startswith(other) or other.startswith(prefix)
         ]
-        ways = max(ways, sum(found.ways for found in alike))
-        steps = max(steps, sum(found.steps for found in alike))
-    return Effort(min(ways, MOST), min(steps + len(branches), MOST))
+        ways = max(ways, sum(cost.ways for cost in competing))
+        steps = max(steps, sum(cost.steps for cost in competing))
+    return MatchCost(min(ways, MAX_COST), min(steps + len(branches), MAX_COST))
 
 
-def _begin(tree: Tree) -> str:
-    """The letters with which every match begins, as far as they are certain."""
-    found = ""
+def _literal_prefix(tree: Tree) -> str:
+    """Return the letters that every match begins with."""
+    prefix = ""
     for op, value in tree:
         if op is sre.LITERAL:
-            found += chr(value).lower()
+            prefix += chr(value).lower()
         elif op is not sre.AT:
             break
-    return found
+    return prefix
 
 
-def _first(tree: Tree, follow: Chars) -> Chars:
-    """The characters with which this, or what follows it, may begin."""
-    found: Chars = frozenset()
+def _first_chars(tree: Tree, following: Chars) -> Chars:
+    """Return the characters that a sequence, or what follows it, may begin with."""
+    chars: Chars = frozenset()
     for op, value in tree:
-        chars, may_be_empty = _firsts(op, value)
-        found |= chars
+        item_chars, may_be_empty = _first_chars_of_item(op, value)
+        chars |= item_chars
         if not may_be_empty:
-            return found
-    return found | follow
+            return chars
+    return chars | following
 
 
-def _firsts(op: Any, value: Any) -> tuple[Chars, bool]:
-    """The first characters of one piece, and whether it may be empty."""
+def _first_chars_of_item(op: Any, value: Any) -> tuple[Chars, bool]:
+    """Return the characters that an item may begin with, and whether it may be empty."""
     if op is sre.AT or op in _ASSERTS:
         return frozenset(), True
     if op in REPEATS:
-        return _first(value[2].data, frozenset()), value[0] == 0 or _empty(value[2].data)
+        part = value[2].data
+        return _first_chars(part, frozenset()), value[0] == 0 or _may_be_empty(part)
     if op is sre.SUBPATTERN:
-        return _first(value[3].data, frozenset()), _empty(value[3].data)
+        return _first_chars(value[3].data, frozenset()), _may_be_empty(value[3].data)
     if op is sre.ATOMIC_GROUP:
-        return _first(value.data, frozenset()), _empty(value.data)
+        return _first_chars(value.data, frozenset()), _may_be_empty(value.data)
     if op is sre.BRANCH:
         branches = [branch.data for branch in value[1]]
-        return frozenset().union(*[_first(one, frozenset()) for one in branches]), any(
-            map(_empty, branches)
-        )
-    return _chars(op, value), False
+        chars = [_first_chars(branch, frozenset()) for branch in branches]
+        return frozenset().union(*chars), any(map(_may_be_empty, branches))
+    return _chars_of(op, value), False
 
 
-def _empty(tree: Tree) -> bool:
-    return all(_firsts(op, value)[1] for op, value in tree)
+def _may_be_empty(tree: Tree) -> bool:
+    return all(_first_chars_of_item(op, value)[1] for op, value in tree)
 
 
-def _chars(op: Any, value: Any) -> Chars:
-    """Of a piece that is one character."""
+def _chars_of(op: Any, value: Any) -> Chars:
+    """Return the characters that an item of length one matches."""
     if op is sre.LITERAL:
-        return frozenset([_small(value)])
+        return frozenset([_fold(value)])
     if op is sre.IN and value[0][0] is sre.NEGATE:
-        return _ALL - frozenset().union(*[_left_out(kind, choice) for kind, choice in value[1:]])
+        excluded = [_excluded_chars(kind, choice) for kind, choice in value[1:]]
+        return _ALL - frozenset().union(*excluded)
     if op is sre.IN:
-        return frozenset().union(*[_choice(kind, choice) for kind, choice in value])
+        return frozenset().union(*[_chars_of_choice(kind, choice) for kind, choice in value])
     return _ALL
 
 
-def _left_out(kind: Any, choice: Any) -> Chars:
-    """By `[^…]`. One letter that is not ASCII leaves all others of its kind in, and so do digits."""
-    whole = kind is sre.CATEGORY and choice is not sre.CATEGORY_DIGIT
-    return _choice(kind, choice) - (frozenset() if whole else frozenset(_OTHERS))
+def _excluded_chars(kind: Any, choice: Any) -> Chars:
+    """Return the characters that `[^…]` excludes.
+
+    Excluding one non-ASCII letter, or the digits, does not exclude the other non-ASCII characters.
+    """
+    chars = _chars_of_choice(kind, choice)
+    if kind is sre.CATEGORY and choice is not sre.CATEGORY_DIGIT:
+        return chars
+    return chars - _NON_ASCII
 
 
-def _choice(kind: Any, choice: Any) -> Chars:
+def _chars_of_choice(kind: Any, choice: Any) -> Chars:
     if kind is sre.LITERAL:
-        return frozenset([_small(choice)])
+        return frozenset([_fold(choice)])
     if kind is sre.RANGE:
-        small = frozenset(_small(one) for one in range(choice[0], min(choice[1] + 1, _ASCII)))
-        return small | set(_OTHERS) if choice[1] >= _ASCII else small
+        low, high = choice
+        chars = frozenset(_fold(code) for code in range(low, min(high + 1, _ASCII)))
+        return chars | _NON_ASCII if high >= _ASCII else chars
     return _CATEGORIES.get(choice, _ALL)
 
 
-def _small(code: int) -> int:
+def _fold(code: int) -> int:
     letter = chr(code)
     if code < _ASCII:
         return ord(letter.lower())
-    return _LETTER if letter.isalnum() else _SPACE if letter.isspace() else _SIGN
+    if letter.isalnum():
+        return _OTHER_LETTER
+    return _OTHER_SPACE if letter.isspace() else _OTHER_SIGN
 
 
-# Which regular expressions may judge a failure.
+# --- Validation of the patterns of rules ---
 
-LONGEST = 500
-SLOW = 150_000_000  # steps: at worst a second or two for a text of full length
-_RARE = (
-    13  # letters: a word so long is not said by chance; other scripts have no spaces between words
-)
-_FEW = 16  # a repeat of at most this many times is not unbounded
+MAX_PATTERN = 500
+MAX_STEPS = 150_000_000  # at worst a second or two for a text of full length
+# A word of so many letters does not occur by chance. Other scripts have no spaces between words.
+_MIN_RARE_WORD = 13
+_MAX_SMALL_REPEAT = 16  # a repeat of at most so many times counts as bounded
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_SPECIAL = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_|\w/\w")  # ENOSPC, SlowDown, insufficient_quota, I/O
+_CODE_LIKE = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_|\w/\w")  # ENOSPC, SlowDown, a_b, I/O
 
 
-def unfit(pattern: Any, *, alone: bool) -> str:
-    """Why this pattern is refused; empty if it may be used. `alone`: the rule has no other condition."""
-    if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST:
-        return f"must be a pattern of 1 to {LONGEST} characters"
+def find_pattern_fault(pattern: Any, *, only_condition: bool) -> str:
+    """Return why a rule may not use this pattern, or "" if it may.
+
+    `only_condition`: the rule has no other condition.
+    """
+    if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN:
+        return f"must be a pattern of 1 to {MAX_PATTERN} characters"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error"
-            )  # a pattern that Python warns of may mean something else tomorrow
+            # A pattern that Python warns about may mean something else in a later version.
+            warnings.simplefilter("error")
             tree = _parser.parse(pattern, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError, Warning) as error:
-        return f"is no regular expression: {error}"
-    return _explosive(tree) or _long(tree) or _matches_nothing(pattern) or _bare(tree, alone=alone)
+        return f"is not a valid regular expression: {error}"
+    return (
+        _find_nested_repeat(tree)
+        or _find_slow_search(tree)
+        or _find_empty_match(pattern)
+        or _find_unspecific_text(tree, only_condition=only_condition)
+    )
 
 
-def _long(tree: Any) -> str:
-    if steps_of(tree.data) <= SLOW:
+def _find_slow_search(tree: Any) -> str:
+    if search_steps(tree.data) <= MAX_STEPS:
         return ""
-    return "can match in so many ways that it may take for ever; bound its repeats, as in .{0,80}, and begin with a word"
+    return (
+        "can match in so many ways that a search may take forever."
+        " Bound its repeats, as in .{0,80}, and begin with a word."
+    )
 
 
-def _explosive(tree: Any) -> str:
+def _find_nested_repeat(tree: Any) -> str:
     for op, value in tree:
         if op in {sre.GROUPREF, sre.GROUPREF_EXISTS}:
-            return "refers back to a group, which can take for ever"
-        if _repeats(op, value) and _repeating(value[2]):
-            return "has a repeat inside a repeat, which can take for ever"
-        for inner in _inside(op, value):
-            if why := _explosive(inner):
-                return why
+            return "refers back to a group, so a search may take forever"
+        is_unbounded = op in REPEATS and value[1] > _MAX_SMALL_REPEAT
+        if is_unbounded and _contains_repeat(value[2]):
+            return "has a repeat inside a repeat, so a search may take forever"
+        for inner in _inner_trees(op, value):
+            if fault := _find_nested_repeat(inner):
+                return fault
     return ""
 
 
-def _repeats(op: Any, value: Any) -> bool:
-    """Without end, as far as time goes."""
-    return op in {sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT} and value[1] > _FEW
-
-
-def _repeating(tree: Any) -> bool:
-    """Whether something in there repeats, or offers a choice that a repeat would multiply."""
+def _contains_repeat(tree: Any) -> bool:
     for op, value in tree:
-        if op in {sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT} and value[1] > 1:
+        if op in REPEATS and value[1] > 1:
             return True
-        if any(_repeating(inner) for inner in _inside(op, value)):
+        if any(_contains_repeat(inner) for inner in _inner_trees(op, value)):
             return True
     return False
 
 
-def _inside(op: Any, value: Any) -> list[Any]:
-    if op in {sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT}:
+def _inner_trees(op: Any, value: Any) -> list[Any]:
+    if op in REPEATS:
         return [value[2]]
     if op is sre.SUBPATTERN:
         return [value[3]]
     if op is sre.BRANCH:
         return list(value[1])
-    if op in {sre.ASSERT, sre.ASSERT_NOT}:
+    if op in _ASSERTS:
         return [value[1]]
     return [value] if op is sre.ATOMIC_GROUP else []
 
 
-def _matches_nothing(pattern: str) -> str:
-    return (
-        "matches an empty text, so it would match every failure" if re.search(pattern, "") else ""
-    )
-
-
-def _bare(tree: Any, *, alone: bool) -> str:
-    """Every branch must say something that is not said by chance."""
-    for spoken in _spoken(tree):
-        words = _WORD.findall(spoken)
-        if not words:
-            return "is a bare number or sign; a number in an error text may mean anything"
-        if (
-            alone
-            and len(words) < 2
-            and words[0].isascii()
-            and len(words[0]) < _RARE
-            and not _SPECIAL.search(spoken)
-        ):
-            return f"is the bare word {words[0]!r}; say more of the sentence, or add a condition such as program"
+def _find_empty_match(pattern: str) -> str:
+    if re.search(pattern, ""):
+        return "matches an empty text, so it would match every failure"
     return ""
 
 
-def _spoken(tree: Any) -> list[str]:
-    """The literal text of each way through the pattern; a gap is a space."""
-    ways = [""]
+def _find_unspecific_text(tree: Any, *, only_condition: bool) -> str:
+    """Refuse a pattern with a branch that may match by chance."""
+    for text in _literal_texts(tree):
+        found = _WORD.findall(text)
+        if not found:
+            return "is a bare number or sign. A number in an error text may mean anything."
+        if only_condition and len(found) == 1 and _is_common_word(found[0], text):
+            return (
+                f"is the bare word {found[0]!r}."
+                " Use more of the sentence, or add a condition such as program."
+            )
+    return ""
+
+
+def _is_common_word(word: str, text: str) -> bool:
+    return word.isascii() and len(word) < _MIN_RARE_WORD and not _CODE_LIKE.search(text)
+
+
+def _literal_texts(tree: Any) -> list[str]:
+    """Return the literal text of every way through a pattern, with a space for each gap."""
+    texts = [""]
     for op, value in tree:
-        ways = [way + part for way in ways[:64] for part in _parts(op, value)]
-    return ways
+        texts = [text + part for text in texts[:64] for part in _literal_parts(op, value)]
+    return texts
 
 
-def _parts(op: Any, value: Any) -> list[str]:
+def _literal_parts(op: Any, value: Any) -> list[str]:
     if op is sre.LITERAL:
         return [chr(value)]
     if op is sre.SUBPATTERN:
-        return _spoken(value[3])
+        return _literal_texts(value[3])
     if op is sre.BRANCH:
-        return [way for branch in value[1] for way in _spoken(branch)]
+        return [text for branch in value[1] for text in _literal_texts(branch)]
     if op is sre.ATOMIC_GROUP:
-        return _spoken(value)
-    if op in {sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT}:
-        ways = _spoken(value[2])
-        return ways if value[0] or not "".join(ways).strip() else ["", *ways]
-    return [""] if op in {sre.AT, sre.ASSERT, sre.ASSERT_NOT} else [" "]
+        return _literal_texts(value)
+    if op in REPEATS:
+        texts = _literal_texts(value[2])
+        is_optional_text = value[0] == 0 and "".join(texts).strip()
+        return ["", *texts] if is_optional_text else texts
+    return [""] if op is sre.AT or op in _ASSERTS else [" "]

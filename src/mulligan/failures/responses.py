@@ -1,7 +1,7 @@
-"""What a service says in the body of its answer: codes, a sentence, how long to wait.
+"""Read the responses of services and databases: codes, messages, how long to wait.
 
-Bodies come as values that are in memory already; nothing here reads from a connection. They may be as large, as deep
-and as wrong as anybody likes: whoever calls guards, and only the beginning counts.
+Bodies are values that are already in memory; nothing here reads from a connection. They may be
+large, deep and malformed: only the beginning is read, and callers catch what is raised.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mulligan.failures.hints import Hint, duration, within
+from mulligan.failures.facts import GRPC_STATUSES
+from mulligan.failures.hints import Hint, make_hint, parse_delay
 
-LONGEST = 65_536
+MAX_BODY = 65_536
+_MAX_ENTRIES = 8  # of a list
+_MAX_MESSAGE = 500
 _BYTES = (bytes, bytearray)
 _LISTS = (list, tuple)
-_FEW = 8  # entries of a list that are looked at
-_SAID = 500
 _CODE = re.compile(r"[A-Za-z_][\w.:-]{1,99}")
-_NOISE = frozenset(
+# Values in the place of a code that mean nothing.
+_NON_CODES = frozenset(
     {
         "error",
         "errors",
@@ -34,280 +36,292 @@ _NOISE = frozenset(
         "ok",
     }
 )
-_XML = re.compile(r"<(?:\w{1,20}:)?Code>([\w.-]{1,100})</")
-_XML_SAID = re.compile(r"<(?:\w{1,20}:)?Message>([^<]{1,500})</")
-_WINDOWS = (("PerDay", "quota:day"), ("PerMinute", "quota:minute"), ("PerMonth", "quota:month"))
-
-CANONICAL = frozenset(
-    {
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    }
+_XML_CODE = re.compile(r"<(?:\w{1,20}:)?Code>([\w.-]{1,100})</")
+_XML_MESSAGE = re.compile(r"<(?:\w{1,20}:)?Message>([^<]{1,500})</")
+_QUOTA_PERIODS = (
+    ("PerDay", "quota:day"),
+    ("PerMinute", "quota:minute"),
+    ("PerMonth", "quota:month"),
 )
 
 
 class ResponseFacts(NamedTuple):
-    """What one body says; codes with the most telling first."""
+    """Facts in the body of a response."""
 
-    codes: Sequence[str] = ()
-    said: str = ""
-    status: int | None = None
-    grpc: str = ""
+    codes: Sequence[str] = ()  # most specific first
+    message: str = ""
+    http_status: int | None = None
+    grpc_status: str = ""
     hint: Hint | None = None
 
 
-def as_code(value: Any) -> str:
-    """A code as a provider spells it, or nothing; a bare number says too little to be one."""
+def parse_code(value: Any) -> str:
+    """Return a provider code, or "" if `value` is none. A small number is too ambiguous."""
     if isinstance(value, str):
         text = value if type(value) is str else str(getattr(value, "value", value))
-        return text if text.lower() not in _NOISE and _CODE.fullmatch(text) else ""
+        return text if text.lower() not in _NON_CODES and _CODE.fullmatch(text) else ""
     if isinstance(value, int) and not isinstance(value, bool) and not -1000 < value < 1000:
         return str(int(value))
     return ""
 
 
+def parse_int(value: Any) -> int | None:
+    """Return a whole number, also one of an enum. A bool is none."""
+    if isinstance(value, int) and type(value) is not bool and abs(value) < 2**31:
+        return int(value)
+    return None
+
+
+# --- Bodies ---
+
+
 def read_body(body: Any, *, ok: bool = False) -> ResponseFacts:
-    """A body as bytes, as text, or as what somebody has parsed already; `ok`: it came with a status of success."""
+    """Read a body given as bytes, as text or parsed. `ok`: the status was a success."""
     if isinstance(body, _BYTES):
-        body = bytes(body[: LONGEST + 1]).decode("utf-8", "replace")
+        body = bytes(body[: MAX_BODY + 1]).decode("utf-8", "replace")
     if isinstance(body, str):
-        if len(body) > LONGEST:
+        if len(body) > MAX_BODY:
             return ResponseFacts()
-        start = body.lstrip()[:1]
-        if start == "<":
-            return _markup(body)
-        if start not in {"{", "["}:
-            return ResponseFacts() if ok else ResponseFacts(said=body[:_SAID])
+        first = body.lstrip()[:1]
+        if first == "<":
+            return _read_xml(body)
+        if first not in {"{", "["}:
+            return ResponseFacts() if ok else ResponseFacts(message=body[:_MAX_MESSAGE])
         body = json.loads(body)
     if isinstance(body, _LISTS) and body:
         body = body[0]
-    return _document(body, ok=ok) if isinstance(body, dict) else ResponseFacts()
+    return _read_document(body, ok=ok) if isinstance(body, dict) else ResponseFacts()
 
 
-def _markup(text: str) -> ResponseFacts:
-    """S3 and Azure answer in XML; a page for people says nothing to us."""
-    code, said = _XML.search(text[:4096]), _XML_SAID.search(text[:4096])
-    return ResponseFacts([code[1]] if code else (), said[1] if said else "")
+def _read_xml(text: str) -> ResponseFacts:
+    """Read an XML error of S3 or Azure. An HTML page has nothing of interest."""
+    code = _XML_CODE.search(text[:4096])
+    message = _XML_MESSAGE.search(text[:4096])
+    return ResponseFacts([code[1]] if code else (), message[1] if message else "")
 
 
-def _document(body: dict[Any, Any], *, ok: bool) -> ResponseFacts:
-    if (
-        ok
-    ):  # GraphQL and others say there what went wrong; anything else in it is what was asked for
+def _read_document(body: dict[Any, Any], *, ok: bool) -> ResponseFacts:
+    if ok:
+        # GraphQL reports errors with a success status. The other fields are the result.
         body = {name: body[name] for name in ("error", "errors") if body.get(name)}
     error = body.get("error", body.get("Error"))
-    inner = error if isinstance(error, dict) else None
-    details = (inner or body).get("details")
+    parts = (error, body) if isinstance(error, dict) else (body,)
     codes: list[str] = []
     hint = None
-    if details:
-        told = read_details(details)
-        codes, hint = list(told.codes), told.hint
-    status, grpc, said = None, "", ""
-    for part in (body,) if inner is None else (inner, body):
-        _codes(part, codes)
-        status = status or _status(part.get("code")) or _status(part.get("status"))
-        if not grpc and part.get("status") in CANONICAL:
-            grpc = part["status"]
-        said = said or _sentence(part)
-    codes.append(as_code(error))
-    return ResponseFacts(
-        [code for code in dict.fromkeys(codes) if code][:_FEW], said, status, grpc, hint
-    )
+    rpc_details = (parts[0] or body).get("details")
+    if rpc_details:
+        detail_facts = read_details(rpc_details)
+        codes = list(detail_facts.codes)
+        hint = detail_facts.hint
+    http_status = None
+    grpc_status = ""
+    message = ""
+    for part in parts:
+        _collect_codes(part, codes)
+        http_status = (
+            http_status
+            or _parse_error_status(part.get("code"))
+            or _parse_error_status(part.get("status"))
+        )
+        if not grpc_status and part.get("status") in GRPC_STATUSES:
+            grpc_status = part["status"]
+        message = message or _find_message(part)
+    codes.append(parse_code(error))
+    unique = [code for code in dict.fromkeys(codes) if code]
+    return ResponseFacts(unique[:_MAX_ENTRIES], message, http_status, grpc_status, hint)
 
 
-def _status(value: Any) -> int | None:
+def _parse_error_status(value: Any) -> int | None:
     return value if type(value) is int and 400 <= value <= 599 else None
 
 
-def _codes(part: dict[Any, Any], codes: list[str]) -> None:
+_CODE_FIELDS = ("code", "error_code", "errorCode", "Code", "reason", "type", "__type", "codeName")
+_MESSAGE_FIELDS = ("message", "error_description", "Message", "detail", "title", "msg")
+
+
+def _collect_codes(part: dict[Any, Any], codes: list[str]) -> None:
     nested = part.get("innererror", part.get("extensions"))
     if isinstance(nested, dict):
-        codes.append(as_code(nested.get("code")))
-    for name in _CODE_NAMES:
+        codes.append(parse_code(nested.get("code")))
+    for name in _CODE_FIELDS:
         value = part.get(name)
-        if value is not None:
-            if isinstance(value, str) and (
-                "#" in value or "/" in value
-            ):  # a name within an address
-                value = re.split("[#/]", value[:300])[-1]
-            code = as_code(value)
-            codes.append("" if code in CANONICAL else code)
-    for entry in _entries(part.get("errors")):
-        _codes(entry, codes)
+        if value is None:
+            continue
+        if isinstance(value, str) and ("#" in value or "/" in value):  # a URL that ends in a code
+            value = re.split("[#/]", value[:300])[-1]
+        code = parse_code(value)
+        if code not in GRPC_STATUSES:
+            codes.append(code)
+    for entry in _dict_entries(part.get("errors")):
+        _collect_codes(entry, codes)
 
 
-_CODE_NAMES = ("code", "error_code", "errorCode", "Code", "reason", "type", "__type", "codeName")
-
-
-def _entries(errors: Any) -> list[dict[Any, Any]]:
-    if errors is None or not isinstance(errors, _LISTS):
+def _dict_entries(errors: Any) -> list[dict[Any, Any]]:
+    if not isinstance(errors, _LISTS):
         return []
-    return [entry for entry in errors[:_FEW] if isinstance(entry, dict)]
+    return [entry for entry in errors[:_MAX_ENTRIES] if isinstance(entry, dict)]
 
 
-def _sentence(part: dict[Any, Any]) -> str:
-    for name in ("message", "error_description", "Message", "detail", "title", "msg"):
+def _find_message(part: dict[Any, Any]) -> str:
+    for name in _MESSAGE_FIELDS:
         value = part.get(name)
         if isinstance(value, str) and value:
-            return str.__str__(value)[:_SAID]
+            return str.__str__(value)[:_MAX_MESSAGE]
     return ""
 
 
-# google.rpc details: as JSON, as protobuf objects, or as bytes in the trailers of a call
+# --- google.rpc details: as JSON, as protobuf objects, or as bytes in the trailers of a call ---
 
 
 def read_details(details: Any) -> ResponseFacts:
-    """ErrorInfo, QuotaFailure and RetryInfo, whichever way they came."""
+    """Read ErrorInfo, QuotaFailure and RetryInfo, as JSON or as protobuf objects."""
     codes: list[str] = []
     hint: Hint | None = None
     if details and isinstance(details, _LISTS):
-        for entry in details[:_FEW]:
-            found = _pick(entry)
-            codes += [
-                *_quotas(found("violations", "violations")),
-                as_code(found("reason", "reason")),
-            ]
-            delay = found("retryDelay", "retry_delay")
-            hint = hint or (within(duration(delay), "RetryInfo") if delay else None)
+        for entry in details[:_MAX_ENTRIES]:
+            codes += _quota_codes(_get_field(entry, "violations"))
+            codes.append(parse_code(_get_field(entry, "reason")))
+            delay = _get_field(entry, "retryDelay", "retry_delay")
+            if delay and not hint:
+                hint = make_hint(parse_delay(delay), "RetryInfo")
     if not codes:
         return ResponseFacts(hint=hint)
-    ordered = sorted(filter(None, codes), key=lambda code: not code.startswith("quota:"))
-    return ResponseFacts(list(dict.fromkeys(ordered)), hint=hint)
+    quotas_first = sorted(filter(None, codes), key=lambda code: not code.startswith("quota:"))
+    return ResponseFacts(list(dict.fromkeys(quotas_first)), hint=hint)
 
 
-def _pick(entry: Any) -> Any:
+def _get_field(entry: Any, json_name: str, python_name: str = "") -> Any:
+    """Return a field of a message that is JSON or a protobuf object."""
+    python_name = python_name or json_name
     if isinstance(entry, dict):
-        return lambda plain, snake: entry.get(plain, entry.get(snake))
-    return lambda _, snake: getattr(entry, snake, None)
+        return entry.get(json_name, entry.get(python_name))
+    return getattr(entry, python_name, None)
 
 
-def _quotas(violations: Any) -> Iterator[str]:
-    for entry in list(violations or ())[:_FEW]:
-        found = _pick(entry)
-        quota = found("quotaId", "quota_id")
+def _quota_codes(violations: Any) -> Iterator[str]:
+    for entry in list(violations or ())[:_MAX_ENTRIES]:
+        quota = _get_field(entry, "quotaId", "quota_id")
         if isinstance(quota, str) and quota:
-            yield from (name for word, name in _WINDOWS if word in quota)
-            yield as_code(quota)
+            yield from (code for period, code in _QUOTA_PERIODS if period in quota)
+            yield parse_code(quota)
 
 
-def from_trailer(data: bytes) -> ResponseFacts:
-    """`grpc-status-details-bin`: a google.rpc.Status whose field 3 holds the details."""
+def read_trailer(data: bytes) -> ResponseFacts:
+    """Read `grpc-status-details-bin`: a google.rpc.Status whose field 3 holds the details."""
     codes: list[str] = []
     hint: Hint | None = None
-    for packed in _fields(data).get(3, [])[:_FEW]:
-        inside = _fields(packed)
-        kind, value = (inside.get(number, [b""])[0] for number in (1, 2))
-        parts = _fields(value)
-        if kind.endswith(b"ErrorInfo"):
-            codes.append(_text(parts.get(1)))
-        elif kind.endswith(b"QuotaFailure"):
-            quotas = (_fields(violation).get(5) for violation in parts.get(1, [])[:_FEW])
-            codes = [*_quotas([{"quotaId": _text(quota)} for quota in quotas]), *codes]
-        elif kind.endswith(b"RetryInfo"):
-            hint = hint or within(_delay(parts.get(1, [b""])[0]), "RetryInfo")
-    return ResponseFacts([code for code in codes if as_code(code)], hint=hint)
+    for packed in _parse_protobuf(data).get(3, [])[:_MAX_ENTRIES]:
+        wrapper = _parse_protobuf(packed)
+        type_url = wrapper.get(1, [b""])[0]
+        fields = _parse_protobuf(wrapper.get(2, [b""])[0])
+        if type_url.endswith(b"ErrorInfo"):
+            codes.append(_decode_text(fields.get(1)))
+        elif type_url.endswith(b"QuotaFailure"):
+            codes = [*_quota_codes(_decode_violations(fields.get(1, []))), *codes]
+        elif type_url.endswith(b"RetryInfo"):
+            hint = hint or make_hint(_decode_duration(fields.get(1, [b""])[0]), "RetryInfo")
+    return ResponseFacts([code for code in codes if parse_code(code)], hint=hint)
 
 
-def _text(values: list[Any] | None) -> str:
+def _decode_violations(violations: list[Any]) -> list[dict[str, str]]:
+    quotas = [_parse_protobuf(violation).get(5) for violation in violations[:_MAX_ENTRIES]]
+    return [{"quotaId": _decode_text(quota)} for quota in quotas]
+
+
+def _decode_text(values: list[Any] | None) -> str:
     return bytes(values[0]).decode("utf-8", "replace") if values else ""
 
 
-def _delay(data: bytes) -> float | None:
-    parts = _fields(data)
-    seconds, nanos = (parts.get(number, [0])[0] for number in (1, 2))
-    return (
-        None if seconds >= 2**62 else seconds + nanos / 1e9
-    )  # a negative number is a huge one on the wire
+def _decode_duration(data: bytes) -> float | None:
+    fields = _parse_protobuf(data)
+    seconds = fields.get(1, [0])[0]
+    nanos = fields.get(2, [0])[0]
+    if seconds >= 2**62:  # negative: the wire format has no sign
+        return None
+    return float(seconds + nanos / 1e9)
 
 
-def _fields(data: bytes) -> dict[int, list[Any]]:
-    """The fields of a protobuf message: numbers and bytes by their number; stops at what it does not know."""
-    found: dict[int, list[Any]] = {}
+def _parse_protobuf(data: bytes) -> dict[int, list[Any]]:
+    """Return the fields of a protobuf message by number: integers and bytes.
+
+    Parsing stops at the first field of another type.
+    """
+    fields: dict[int, list[Any]] = {}
     at = 0
-    while at < len(data) <= LONGEST:
-        key, at = _varint(data, at)
-        if key & 7 == 0:
-            value, at = _varint(data, at)
-            found.setdefault(key >> 3, []).append(value)
-        elif key & 7 == 2:
-            size, at = _varint(data, at)
-            found.setdefault(key >> 3, []).append(data[at : at + size])
+    while at < len(data) <= MAX_BODY:
+        key, at = _parse_varint(data, at)
+        wire_type = key & 7
+        if wire_type == 0:
+            value, at = _parse_varint(data, at)
+            fields.setdefault(key >> 3, []).append(value)
+        elif wire_type == 2:
+            size, at = _parse_varint(data, at)
+            fields.setdefault(key >> 3, []).append(data[at : at + size])
             at += size
         else:
             break
-    return found
+    return fields
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
+def _parse_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    shift = 0
     while at < len(data) and shift < 64:
         byte = data[at]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        at += 1
+        shift += 7
         if byte < 128:
             break
     return value, at
 
 
-# Databases, brokers, mail and file servers: what their drivers put into an exception, whoever the driver is.
+# --- Drivers of databases, brokers, mail and file servers ---
 
-Values = dict[str, Any]
-
-
-def number_of(value: Any) -> int | None:
-    """A whole number, also one of an enum; `True` is none."""
-    return (
-        int(value)
-        if isinstance(value, int) and type(value) is not bool and abs(value) < 2**31
-        else None
-    )
+Attributes = dict[str, Any]
 
 
 def read_driver(
-    family: str, name: str, values: Values, args: tuple[Any, ...]
+    family: str, name: str, attributes: Attributes, args: tuple[Any, ...]
 ) -> tuple[str, list[str]]:
-    """The SQLSTATE and the provider codes of an exception of this family and name."""
+    """Return the SQLSTATE and the provider codes of a driver's exception.
+
+    `name` is the class name, `args` are the arguments of the exception.
+    """
     first = args[0] if args else None
-    state = first if family == "pyodbc" else values.get("sqlstate", values.get("pgcode"))
-    known = isinstance(state, str) and _SQLSTATE.fullmatch(state) is not None
-    reader = _BY_FAMILY.get(family)
-    return str(state) if known else "", reader(family, name, values, first) if reader else []
+    sqlstate = attributes.get("sqlstate", attributes.get("pgcode"))
+    if family == "pyodbc":
+        sqlstate = first
+    if not isinstance(sqlstate, str) or not _SQLSTATE.fullmatch(sqlstate):
+        sqlstate = ""
+    reader = _DRIVER_READERS.get(family)
+    codes = reader(family, name, attributes, first) if reader else []
+    return str(sqlstate), codes
 
 
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
 
 
-def _numbered(family: str, _name: str, values: Values, first: Any) -> list[str]:
-    number = number_of(values.get("errno"))
-    number = number_of(first) if number is None else number
-    return [] if number is None or number <= 0 else [f"{family}:{number}"]
+def _read_numbered(family: str, _name: str, attributes: Attributes, first: Any) -> list[str]:
+    number = parse_int(attributes.get("errno"))
+    if number is None:
+        number = parse_int(first)
+    return [f"{family}:{number}"] if number is not None and number > 0 else []
 
 
-def _sqlite(_family: str, _name: str, values: Values, _first: Any) -> list[str]:
-    name, number = (
-        values.get("sqlite_errorname"),
-        values.get("sqlite_errorcode", values.get("result")),
-    )
-    base = None if (whole := number_of(number)) is None else whole & 255
-    plain = _SQLITE.get(base, "") if base is not None else ""
-    names = [str.__str__(name)] if isinstance(name, str) else []
-    names += [f"SQLITE_{plain}"] if plain else []
-    return [f"sqlite:{code}" for code in (*names, *([] if base is None else [base]))]
+def _read_sqlite(_family: str, _name: str, attributes: Attributes, _first: Any) -> list[str]:
+    """Return the extended name, the primary name and the primary result code."""
+    codes: list[str] = []
+    name = attributes.get("sqlite_errorname")
+    if isinstance(name, str):
+        codes.append(f"sqlite:{str.__str__(name)}")
+    number = parse_int(attributes.get("sqlite_errorcode", attributes.get("result")))
+    if number is not None:
+        primary = number & 255
+        if primary in _SQLITE:
+            codes.append(f"sqlite:SQLITE_{_SQLITE[primary]}")
+        codes.append(f"sqlite:{primary}")
+    return codes
 
 
 _SQLITE = dict(
@@ -345,12 +359,17 @@ _SQLITE = dict(
 )
 
 
-def _redis(_family: str, name: str, values: Values, first: Any) -> list[str]:
-    """The word a server begins its error with; older clients turn it into a class and take it out of the text."""
-    word = values.get("status_code") or _REDIS.get(name.rpartition(".")[2], "")
-    if not word and isinstance(first, str) and (found := _REDIS_WORD.match(first)):
-        word = found[0]
-    return [f"redis:{word}"] if as_code(word) else []
+def _read_redis(_family: str, name: str, attributes: Attributes, first: Any) -> list[str]:
+    """Return the word that the server's error begins with.
+
+    Older clients map that word to an exception class and remove it from the text.
+    """
+    word = attributes.get("status_code") or _REDIS.get(name.rpartition(".")[2], "")
+    if not word and isinstance(first, str):
+        match = _REDIS_WORD.match(first)
+        if match:
+            word = match[0]
+    return [f"redis:{word}"] if parse_code(word) else []
 
 
 _REDIS_WORD = re.compile(r"[A-Z]{2,20}(?= )")
@@ -370,67 +389,73 @@ _REDIS = {
 }
 
 
-def _oracle(_family: str, _name: str, _values: Values, first: Any) -> list[str]:
-    return [as_code(getattr(first, "full_code", None))]
+def _read_oracle(_family: str, _name: str, _attributes: Attributes, first: Any) -> list[str]:
+    return [parse_code(getattr(first, "full_code", None))]
 
 
-def _kafka(_family: str, _name: str, _values: Values, first: Any) -> list[str]:
-    name = as_code(first.name())
+def _read_kafka(_family: str, _name: str, _attributes: Attributes, first: Any) -> list[str]:
+    name = parse_code(first.name())
     return [f"kafka:{name}"] if name else []
 
 
-def _mongo(_family: str, _name: str, values: Values, _first: Any) -> list[str]:
-    details = values.get("details")
-    return [as_code(details.get("codeName"))] if isinstance(details, dict) else []
+def _read_mongo(_family: str, _name: str, attributes: Attributes, _first: Any) -> list[str]:
+    details = attributes.get("details")
+    return [parse_code(details.get("codeName"))] if isinstance(details, dict) else []
 
 
-def _ftp(_family: str, _name: str, _values: Values, first: Any) -> list[str]:
+def _read_ftp(_family: str, _name: str, _attributes: Attributes, first: Any) -> list[str]:
     return [f"ftp:{first[:3]}"] if isinstance(first, str) and first[:3].isdecimal() else []
 
 
-def _smtp(_family: str, _name: str, values: Values, _first: Any) -> list[str]:
-    """Temporary refusals first: as long as one recipient may still be reached, there is hope."""
-    answers = [
-        (
-            values.get("smtp_code", values.get("code")),
-            values.get("smtp_error", values.get("message")),
-        )
-    ]
-    recipients = values.get("recipients")
-    if isinstance(recipients, dict):
-        answers += [
-            answer for answer in list(recipients.values())[:_FEW] if isinstance(answer, tuple)
-        ]
-    elif isinstance(recipients, list | tuple):
-        answers += [
-            (getattr(one, "code", None), getattr(one, "message", None)) for one in recipients[:_FEW]
-        ]
-    codes: list[tuple[int, list[str]]] = []
-    for code, text in answers:
-        number = number_of(code)
+def _read_smtp(_family: str, _name: str, attributes: Attributes, _first: Any) -> list[str]:
+    """Return the codes of all replies, temporary refusals first.
+
+    While one recipient may still be reached, a retry makes sense.
+    """
+    replies: list[tuple[int, list[str]]] = []
+    for code, text in _smtp_replies(attributes):
+        number = parse_int(code)
         if number is not None and 200 <= number <= 599:
-            codes.append((number, [*_enhanced(text), f"smtp:{number}"]))
-    return [name for _, names in sorted(codes, key=lambda entry: entry[0] // 100) for name in names]
+            replies.append((number, [*_enhanced_codes(text), f"smtp:{number}"]))
+    replies.sort(key=lambda reply: reply[0] // 100)
+    return [code for _, codes in replies for code in codes]
+
+
+def _smtp_replies(attributes: Attributes) -> list[tuple[Any, ...]]:
+    """Return (code, text) of the server's reply and of the reply for each recipient."""
+    code = attributes.get("smtp_code", attributes.get("code"))
+    text = attributes.get("smtp_error", attributes.get("message"))
+    replies: list[tuple[Any, ...]] = [(code, text)]
+    recipients = attributes.get("recipients")
+    if isinstance(recipients, dict):
+        entries = list(recipients.values())[:_MAX_ENTRIES]
+        replies += [entry for entry in entries if isinstance(entry, tuple)]
+    elif isinstance(recipients, list | tuple):
+        for entry in recipients[:_MAX_ENTRIES]:
+            replies.append((getattr(entry, "code", None), getattr(entry, "message", None)))
+    return replies
 
 
 _ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?!\.?\d)")
 
 
-def _enhanced(text: Any) -> list[str]:
+def _enhanced_codes(text: Any) -> list[str]:
     if isinstance(text, bytes):
         text = text[:100].decode("utf-8", "replace")
-    found = _ENHANCED.match(text.lstrip()) if isinstance(text, str) else None
-    return [f"smtp:{found[0]}"] if found else []
+    if not isinstance(text, str):
+        return []
+    match = _ENHANCED.match(text.lstrip())
+    return [f"smtp:{match[0]}"] if match else []
 
 
-_BY_FAMILY: dict[str, Callable[[str, str, Values, Any], list[str]]] = {
-    **dict.fromkeys(("mysql", "pymssql", "curl", "snowflake"), _numbered),
-    "sqlite": _sqlite,
-    "redis": _redis,
-    "oracle": _oracle,
-    "kafka": _kafka,
-    "mongo": _mongo,
-    "ftp": _ftp,
-    "smtp": _smtp,
+_DRIVER_READERS: dict[str, Callable[[str, str, Attributes, Any], list[str]]] = {
+    **dict.fromkeys(("mysql", "pymssql", "curl", "snowflake"), _read_numbered),
+    "sqlite": _read_sqlite,
+    "redis": _read_redis,
+    "oracle": _read_oracle,
+    "kafka": _read_kafka,
+    "mongo": _read_mongo,
+    "ftp": _read_ftp,
+    "smtp": _read_smtp,
 }
-DRIVERS = frozenset({*_BY_FAMILY, "pyodbc"})
+DRIVER_FAMILIES = frozenset({*_DRIVER_READERS, "pyodbc"})

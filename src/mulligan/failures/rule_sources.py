@@ -1,4 +1,4 @@
-"""The rules an app adds: from `mulligan.toml`, from code, from ready packs. Asked before the built-in table."""
+"""Rules that an app adds to the built-in table: from `mulligan.toml`, code and rule packs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from mulligan.config import Settings
 from mulligan.core.errors import ConfigError
-from mulligan.failures.matcher import EMPTY, Rulebook
-from mulligan.failures.rules import Rule, wrong_in
+from mulligan.failures.matcher import EMPTY_RULEBOOK, Rulebook
+from mulligan.failures.rules import Rule, format_validation_error
 from mulligan.retries.policy import Policy
 
 PACKS = Path(__file__).parent / "packs"
@@ -19,7 +19,7 @@ PACKS = Path(__file__).parent / "packs"
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Ready rules and the policy that goes with them, under one name."""
+    """Ready-made rules and a policy that fits them."""
 
     name: str
     policy: Policy
@@ -27,32 +27,36 @@ class Pack:
 
 
 class Rules:
-    """`app.rules`: in order, those of `mulligan.toml` first, so that whoever runs the app has the last word."""
+    """`app.rules`: the rules of the app, in order.
+
+    Those of `mulligan.toml` come first, so that they win over rules in code.
+    """
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
         self._added: list[Rule] = []
-        self._book: tuple[int, Rulebook] | None = None
+        self._cached: tuple[int, Rulebook] | None = None  # with the number of added rules
 
     def add(self, *rules: Any) -> None:
-        """Add rules, in order; an id stands for one rule only."""
+        """Add rules, in order. Every id may be used once."""
         for rule in rules:
             if not isinstance(rule, Rule):
                 message = f"app.rules.add takes Rule(...), not {rule!r:.80}"
                 raise ConfigError(message)
             if rule.id in {known.id for known in self}:
-                message = f"rule {rule.id!r} is there already; give one of them another id"
+                message = f"rule {rule.id!r} already exists. Use another id."
                 raise ConfigError(message)
             self._added.append(rule)
 
     def use(self, name: str) -> Pack:
-        """Add all rules of a ready pack, and hand it over for its policy."""
+        """Add all rules of a pack. Return the pack, so that its policy can be used too."""
         found = pack(name)
         self.add(*found.rules)
         return found
 
     def all(self) -> tuple[Rule, ...]:
-        return (*configured_rules(self._settings()), *self._added)
+        """Return all rules, in order."""
+        return (*load_configured_rules(self._settings()), *self._added)
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.all())
@@ -61,109 +65,113 @@ class Rules:
         return len(self.all())
 
     @property
-    def book(self) -> Rulebook:
-        """All of them, ready to be asked."""
-        if self._book is None or self._book[0] != len(self._added):
-            self._book = (len(self._added), Rulebook(self.all()))
-        return self._book[1]
+    def rulebook(self) -> Rulebook:
+        """All rules, indexed."""
+        if self._cached is None or self._cached[0] != len(self._added):
+            self._cached = (len(self._added), Rulebook(self.all()))
+        return self._cached[1]
 
 
-def configured_rules(settings: Settings) -> list[Rule]:
-    """Those of `mulligan.toml`, and of the packs it names."""
-    found = [Rule.from_plain(said, "mulligan.toml") for said in settings.rules]
-    found += [rule for name in settings.packs for rule in pack(name).rules]
-    if twin := _twin(found):
-        message = f"rule {twin!r} is there twice in mulligan.toml and its packs; give one of them another id"
+def load_configured_rules(settings: Settings) -> list[Rule]:
+    """Return the rules of `mulligan.toml`, then those of the packs that it names."""
+    rules = [Rule.from_dict(data, "mulligan.toml") for data in settings.rules]
+    for name in settings.packs:
+        rules += pack(name).rules
+    if duplicate := _find_duplicate(rules):
+        sources = "mulligan.toml and its packs"
+        message = f"rule {duplicate!r} is defined twice in {sources}. Rename one of them."
         raise ConfigError(message)
-    return found
+    return rules
 
 
-def _twin(rules: Iterable[Rule]) -> str:
-    """An id that stands for two rules; empty if there is none."""
-    return next(
-        (name for name, times in Counter(rule.id for rule in rules).items() if times > 1), ""
-    )
+def _find_duplicate(rules: Iterable[Rule]) -> str:
+    """Return an id that two rules share, or ""."""
+    counts = Counter(rule.id for rule in rules)
+    return next((name for name, count in counts.items() if count > 1), "")
 
 
-def kind_rules(kind: str, rules: Any) -> tuple[Rule, ...]:
-    """The `rules=` of a kind."""
-    given = (rules,) if isinstance(rules, Rule) else tuple(rules)
-    for rule in given:
+def validate_kind_rules(kind: str, rules: Any) -> tuple[Rule, ...]:
+    """Validate the `rules=` of a kind: one rule or several."""
+    validated = (rules,) if isinstance(rules, Rule) else tuple(rules)
+    for rule in validated:
         if not isinstance(rule, Rule):
             message = f"kind {kind!r}: rules takes Rule(...), not {rule!r:.80}"
             raise ConfigError(message)
-    if twin := _twin(given):
-        message = f"kind {kind!r}: rule {twin!r} is there twice; give one of them another id"
+    if duplicate := _find_duplicate(validated):
+        message = f"kind {kind!r}: rule {duplicate!r} is defined twice. Rename one of them."
         raise ConfigError(message)
-    return given
+    return validated
 
 
-def as_plain(rules: Iterable[Rule]) -> tuple[dict[str, Any], ...]:
-    return tuple(rule.to_plain() for rule in rules)
+def rules_to_dicts(rules: Iterable[Rule]) -> tuple[dict[str, Any], ...]:
+    """Return rules as JSON, for the manifest."""
+    return tuple(rule.to_dict() for rule in rules)
 
 
-def book_of(rules: Sequence[Mapping[str, Any]]) -> Rulebook:
-    """From a manifest; a rule that a newer version wrote and we cannot read is left aside."""
+def load_rulebook(rules: Sequence[Mapping[str, Any]]) -> Rulebook:
+    """Load rules from a manifest. Skip those that a newer version wrote and this one rejects."""
     if not rules:
-        return EMPTY
-    found: list[Rule] = []
-    for said in rules:
+        return EMPTY_RULEBOOK
+    loaded: list[Rule] = []
+    for data in rules:
         try:
-            found.append(Rule.from_plain(said, "the manifest"))
+            loaded.append(Rule.from_dict(data, "the manifest"))
         except ConfigError:
             continue
-    return Rulebook(found)
+    return Rulebook(loaded)
 
 
-def pack_names() -> list[str]:
-    return sorted(
-        item.name.removesuffix(".toml") for item in PACKS.iterdir() if item.name.endswith(".toml")
-    )
+# --- Packs ---
+
+
+def list_packs() -> list[str]:
+    """Return the names of the packs that come with Mulligan."""
+    files = [item.name for item in PACKS.iterdir()]
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def pack(name: str) -> Pack:
-    """A ready pack by its name, or one of your own by the path of its TOML file."""
-    import tomllib  # noqa: PLC0415 - few apps name one
+    """Load a pack by its name, or from a TOML file by its path."""
+    import tomllib  # noqa: PLC0415 - few apps use a pack
 
     path = Path(name)
-    where = path if name.endswith(".toml") else PACKS / f"{name}.toml"
+    file = path if name.endswith(".toml") else PACKS / f"{name}.toml"
     try:
-        said = tomllib.loads(where.read_text(encoding="utf-8"))
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        message = f"no rule pack {name!r}; there are {', '.join(pack_names())}, or give the path of a .toml file"
+        message = (
+            f"unknown rule pack {name!r}."
+            f" Use one of {', '.join(list_packs())}, or the path of a .toml file."
+        )
         raise ConfigError(message) from None
     except OSError as error:
-        message = f"rule pack {name!r} cannot be read: {error.strerror}"
+        message = f"cannot read rule pack {name!r}: {error.strerror}"
         raise ConfigError(message) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         message = f"rule pack {name!r}: not valid TOML: {error}"
         raise ConfigError(message) from error
-    return _pack(path.stem, said)
+    return _parse_pack(path.stem, data)
 
 
-def _pack(name: str, said: Mapping[str, Any]) -> Pack:
-    if unknown := sorted(said.keys() - {"about", "policy", "rules"}):
-        message = (
-            f"rule pack {name!r}: unknown part {unknown[0]!r}; it may have about, policy and rules"
-        )
+def _parse_pack(name: str, data: Mapping[str, Any]) -> Pack:
+    label = f"rule pack {name!r}"
+    unknown = sorted(data.keys() - {"about", "policy", "rules"})
+    if unknown:
+        message = f"{label}: unknown key {unknown[0]!r}. Use about, policy and rules."
         raise ConfigError(message)
-    policy, rules = said.get("policy", {}), said.get("rules", [])
-    if (
-        not isinstance(policy, dict)
-        or not isinstance(rules, list)
-        or not all(isinstance(rule, dict) for rule in rules)
-    ):
-        message = (
-            f"rule pack {name!r}: policy is one table, [policy], and rules are tables, [[rules]]"
-        )
+    policy_data = data.get("policy", {})
+    rules_data = data.get("rules", [])
+    is_list = isinstance(rules_data, list) and all(isinstance(rule, dict) for rule in rules_data)
+    if not isinstance(policy_data, dict) or not is_list:
+        message = f"{label}: policy must be a table, [policy], and rules must be tables, [[rules]]"
         raise ConfigError(message)
     try:
-        own = Policy.from_plain(policy)
+        policy = Policy.from_dict(policy_data)
     except ValueError as error:
-        message = f"rule pack {name!r}: policy: {wrong_in(error)}"
+        message = f"{label}: policy: {format_validation_error(error)}"
         raise ConfigError(message) from error
-    found = tuple(Rule.from_plain(rule, f"pack {name!r}") for rule in rules)
-    if twin := _twin(found):
-        message = f"rule pack {name!r}: rule {twin!r} is there twice; give one of them another id"
+    rules = tuple(Rule.from_dict(rule, f"pack {name!r}") for rule in rules_data)
+    if duplicate := _find_duplicate(rules):
+        message = f"{label}: rule {duplicate!r} is defined twice. Rename one of them."
         raise ConfigError(message)
-    return Pack(name, own, found)
+    return Pack(name, policy, rules)

@@ -1,9 +1,10 @@
-r"""Rules are data: what a failure must look like, the code and class it then has, and what that changes.
+r"""Classification rules as data: conditions, the code and class they assign, retry terms.
 
-    Rule("corrupt-input", program="ffmpeg", message=r"\bmoov atom not found\b", code="BAD_INPUT", cls="invalid_input")
+    Rule("corrupt-input", program="ffmpeg", message=r"\bmoov atom not found\b",
+         code="BAD_INPUT", cls="invalid_input")
 
-Every condition that is given must hold; of several values for one condition any will do. A rule is checked when it
-is made, and what is wrong with it names the rule: tables are read by people.
+A rule matches if all its conditions hold; a condition with several values holds if one of them
+does. Rules are validated when they are created, and every error names the rule's id.
 """
 
 from __future__ import annotations
@@ -19,30 +20,42 @@ from pydantic import ValidationError
 from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.core.errors import ConfigError
 from mulligan.failures.codes import CODES
-from mulligan.failures.regex import unfit
+from mulligan.failures.regex import find_pattern_fault
 from mulligan.retries.backoff import Exponential, Fixed, Table
-from mulligan.retries.policy import Policy, Then, as_ladder
+from mulligan.retries.policy import Policy, Then, to_steps
 
 ALARMS = ("", "none", "notice", "warning", "page")
-NAMES = ("type", "provider_code", "grpc_status", "sqlstate", "program", "dependency", "verdict")
-CONDITIONS = (*NAMES, "http_status", "errno", "exit_code", "signal", "message")
-NUMBERS = ("http_status", "errno", "exit_code", "signal")
-# What a public sentence may repeat of a failure: numbers and names, never texts.
+NAME_CONDITIONS = (
+    "type",
+    "provider_code",
+    "grpc_status",
+    "sqlstate",
+    "program",
+    "dependency",
+    "verdict",
+)
+NUMBER_CONDITIONS = ("http_status", "errno", "exit_code", "signal")
+CONDITIONS = (*NAME_CONDITIONS, *NUMBER_CONDITIONS, "message")
+# Fields of a failure that a public sentence may contain: numbers and names, never texts.
 PUBLIC_FIELDS = ("http_status", "exit_code", "signal", "errno", "program")
 
 _ID = re.compile(r"[\w.:/-]{1,100}")
 _CODE = re.compile(r"[A-Za-z][\w.:-]{0,99}")
-_HOLE = re.compile(r"\{([^{}]*)\}")
-_HUNDRED = re.compile(r"[1-5]xx")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_STATUS_CLASS = re.compile(r"[1-5]xx")
+_MAX_TEXT = 500
+_MAX_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of a table.
+    """One row of a classification table.
 
-    `type` is a class by its dotted name, or by its last word alone; a `*` at the end of a `provider_code` or a
-    `sqlstate` stands for anything; `http_status` takes "5xx" too. `verdict` is a code or a class that the built-in
-    table gives: so a rule can rename `TIMEOUT`, or all that is `rate_limited`, without knowing how it was found out.
+    - `type`: an exception class, by its dotted name or by its class name alone.
+    - `provider_code`, `sqlstate`: a trailing `*` matches any ending.
+    - `http_status`: a number, or a class of them such as "5xx".
+    - `verdict`: a code or a class that the built-in table assigned. With it a rule can rename
+      `TIMEOUT`, or everything that is `rate_limited`, however that was found.
     """
 
     id: str
@@ -62,7 +75,7 @@ class Rule:
     code: str
     cls: Cls | str
     public: str = ""
-    promise: str = ""  # what follows `public` while the job goes on, and only then
+    promise: str = ""  # appended to `public` while the job will still be retried
     max_retries: int | None = None
     backoff: Table | Exponential | Fixed | None = None
     wait_for_hint: bool = True
@@ -72,7 +85,7 @@ class Rule:
     shadow: bool = False
 
     def __post_init__(self) -> None:
-        _check_words(self)
+        _check_texts(self)
         _normalise(self)
         _check_message(self)
         _check_public(self)
@@ -83,12 +96,12 @@ class Rule:
         return self.cls in RETRYABLE
 
     @property
-    def conditions(self) -> int:
-        """How much it asks for: of two rules that match, the one that asks for more knows more."""
+    def condition_count(self) -> int:
+        """Number of conditions. Of two rules that match, the one with more conditions wins."""
         return sum(bool(getattr(self, name)) for name in CONDITIONS)
 
     def terms(self) -> dict[str, Any]:
-        """What it changes about retries and alarms, as plain data; empty for most."""
+        """Return the retry and alarm settings that this rule changes, as JSON; usually empty."""
         if (
             self.wait_for_hint
             and not (self.backoff or self.then or self.promise or self.alarm or self.runbook)
@@ -96,78 +109,96 @@ class Rule:
         ):
             return {}
         policy = Policy(
-            max_retries=self.max_retries, backoff=self.backoff, then=as_ladder(self.then)
+            max_retries=self.max_retries, backoff=self.backoff, then=to_steps(self.then)
         )
-        said = policy.to_plain()
+        terms = policy.to_dict()
         if not self.wait_for_hint:
-            said["wait_for_hint"] = False
-        return said | {
-            name: value
-            for name in ("promise", "alarm", "runbook")
-            if (value := getattr(self, name))
-        }
+            terms["wait_for_hint"] = False
+        for name in ("promise", "alarm", "runbook"):
+            value = getattr(self, name)
+            if value:
+                terms[name] = value
+        return terms
 
-    def to_plain(self) -> dict[str, Any]:
-        """As in TOML: only what was said."""
-        said = {
-            name: _plain(getattr(self, name))
-            for name in ("id", *NAMES, *NUMBERS, "message", "code", "public")
-        }
-        said = {name: value for name, value in said.items() if value not in ((), [], "", None)}
-        return (
-            said | {"cls": str(self.cls)} | self.terms() | ({"shadow": True} if self.shadow else {})
-        )
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that are set, as they would be written in TOML."""
+        data: dict[str, Any] = {}
+        for name in ("id", *NAME_CONDITIONS, *NUMBER_CONDITIONS, "message", "code", "public"):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                value = list(value)
+            if value not in ([], "", None):
+                data[name] = value
+        data["cls"] = str(self.cls)
+        data |= self.terms()
+        if self.shadow:
+            data["shadow"] = True
+        return data
 
     @classmethod
-    def from_plain(cls, said: Mapping[str, Any], where: str = "") -> Rule:
-        """From TOML or a manifest; a name nobody knows gets the nearest one that exists."""
-        called = f"rule {said.get('id', '?')!r}{where and f' in {where}'}"
-        known = [spec.name for spec in fields(cls)]
-        for name in said:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-                raise ConfigError(
-                    f"{called}: unknown field {name!r}"
-                    + (f"; did you mean {near[0]!r}?" if near else "")
-                )
-        if missing := [name for name in ("id", "code", "cls") if name not in said]:
-            raise ConfigError(f"{called}: {' and '.join(missing)} must be given")
+    def from_dict(cls, data: Mapping[str, Any], source: str = "") -> Rule:
+        """Build a rule from TOML or from a manifest. `source` is named in errors."""
+        label = f"rule {data.get('id', '?')!r}"
+        if source:
+            label += f" in {source}"
+        _check_field_names(label, data, [spec.name for spec in fields(cls)])
         try:
-            policy = Policy.from_plain(
-                {name: said[name] for name in ("backoff", "then") if name in said}
+            policy = Policy.from_dict(
+                {name: data[name] for name in ("backoff", "then") if name in data}
             )
         except ValueError as error:
-            raise ConfigError(f"{called}: {wrong_in(error)}") from error
-        return cls(**{**said, "backoff": policy.backoff, "then": policy.then or ()})
+            message = f"{label}: {format_validation_error(error)}"
+            raise ConfigError(message) from error
+        return cls(**{**data, "backoff": policy.backoff, "then": policy.then or ()})
 
 
-def wrong_in(error: ValueError) -> str:
-    """Each fault with its place, without what is for developers of a library."""
+def _check_field_names(label: str, data: Mapping[str, Any], known: list[str]) -> None:
+    for name in data:
+        if name not in known:
+            message = f"{label}: unknown field {name!r}{_suggest(name, known, cutoff=0.5)}"
+            raise ConfigError(message)
+    missing = [name for name in ("id", "code", "cls") if name not in data]
+    if missing:
+        message = f"{label}: missing {' and '.join(missing)}"
+        raise ConfigError(message)
+
+
+def _suggest(name: object, known: list[str], cutoff: float) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def format_validation_error(error: ValueError) -> str:
+    """Return the field and the message of every fault, without pydantic's hints for developers."""
     if not isinstance(error, ValidationError):
         return str(error)
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+    return "; ".join(faults)
 
 
-def unchecked(name: str, **said: Any) -> Rule:
-    """A row of the built-in table: a test has checked them all, so that no process has to do it at start."""
+def _build_unchecked(name: str, **values: Any) -> Rule:
+    """Build a rule of the built-in table without validating it.
+
+    A test validates the whole table, so that no process spends time on it at start-up.
+    """
     rule = object.__new__(Rule)
-    for field, value in {**_UNSAID, **said, "id": name}.items():
+    for field, value in {**_DEFAULTS, **values, "id": name}.items():
         _set(rule, field, value)
     _normalise(rule)
     return rule
 
 
-_UNSAID = {spec.name: spec.default for spec in fields(Rule)}
+_DEFAULTS = {spec.name: spec.default for spec in fields(Rule)}
 
 
 def _normalise(rule: Rule) -> None:
-    for name in NAMES:
+    for name in NAME_CONDITIONS:
         if getattr(rule, name) != ():
             _set(rule, name, tuple(_names(rule, name)))
-    for name in NUMBERS:
+    for name in NUMBER_CONDITIONS:
         if getattr(rule, name) != ():
             _set(rule, name, tuple(_numbers(rule, name)))
-    _set(rule, "message", tuple(_listed(rule.message)) if rule.message else ())
+    _set(rule, "message", tuple(_as_collection(rule.message)) if rule.message else ())
     _set(rule, "cls", _class(rule))
 
 
@@ -175,29 +206,23 @@ def _set(rule: Rule, name: str, value: Any) -> None:
     object.__setattr__(rule, name, value)
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _refuse(rule: Rule, why: str) -> NoReturn:
     message = f"rule {rule.id!r}: {why}"
     raise ConfigError(message)
 
 
-def _check_words(rule: Any) -> None:
+def _check_texts(rule: Any) -> None:
     if not isinstance(rule.id, str) or not _ID.fullmatch(rule.id):
-        _refuse(rule, "an id is 1 to 100 letters, digits and . _ : / -")
+        _refuse(rule, "invalid id. Use 1 to 100 letters, digits and . _ : / -.")
     if not isinstance(rule.code, str) or not _CODE.fullmatch(rule.code):
-        _refuse(
-            rule, f"code {rule.code!r} must be a word of at most 100 letters, digits and . _ : -"
-        )
-    if not all(
-        isinstance(text, str) and len(text) <= 500
-        for text in (rule.public, rule.promise, rule.runbook)
-    ):
-        _refuse(rule, "public, promise and runbook are texts of at most 500 characters")
+        advice = "Use a letter, then at most 99 letters, digits and . _ : -."
+        _refuse(rule, f"invalid code {rule.code!r}. {advice}")
+    for name in ("public", "promise", "runbook"):
+        text = getattr(rule, name)
+        if not isinstance(text, str) or len(text) > _MAX_TEXT:
+            _refuse(rule, f"{name} must be a text of at most {_MAX_TEXT} characters")
     if rule.alarm not in ALARMS:
-        _refuse(rule, f"alarm {rule.alarm!r} is not one of {', '.join(ALARMS[1:])}")
+        _refuse(rule, f"unknown alarm {rule.alarm!r}. Use one of {', '.join(ALARMS[1:])}.")
 
 
 def _class(rule: Any) -> Cls:
@@ -206,31 +231,28 @@ def _class(rule: Any) -> Cls:
     known = [str(cls) for cls in Cls]
     if rule.cls in known:
         return Cls(rule.cls)
-    near = difflib.get_close_matches(str(rule.cls), known, n=1, cutoff=0.4)
-    _refuse(
-        rule,
-        f"unknown class {rule.cls!r}; "
-        + (f"did you mean {near[0]!r}?" if near else ", ".join(known)),
-    )
+    hint = _suggest(rule.cls, known, cutoff=0.4) or f". Use one of {', '.join(known)}."
+    _refuse(rule, f"unknown class {rule.cls!r}{hint}")
 
 
-def _listed(value: Any) -> Any:
+def _as_collection(value: Any) -> Any:
     return value if isinstance(value, tuple | list | range | set | frozenset) else (value,)
 
 
 def _names(rule: Rule, name: str) -> Iterator[str]:
-    for value in _listed(getattr(rule, name)):
-        if not isinstance(value, str) or not 0 < len(value) <= 200:
-            _refuse(rule, f"{name} {value!r} must be a text of 1 to 200 characters")
+    for value in _as_collection(getattr(rule, name)):
+        if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME:
+            _refuse(rule, f"{name} {value!r} must be a text of 1 to {_MAX_NAME} characters")
         if "*" in value[:-1] or value == "*":
-            _refuse(rule, f"{name} {value!r}: a * may only end a name")
+            _refuse(rule, f"{name} {value!r}: * is allowed only at the end of a name")
         yield value
 
 
 def _numbers(rule: Rule, name: str) -> Iterator[int]:
-    for value in _listed(getattr(rule, name)):
-        if name == "http_status" and isinstance(value, str) and _HUNDRED.fullmatch(value):
-            yield from range(int(value[0]) * 100, int(value[0]) * 100 + 100)
+    for value in _as_collection(getattr(rule, name)):
+        if name == "http_status" and isinstance(value, str) and _STATUS_CLASS.fullmatch(value):
+            first = int(value[0]) * 100
+            yield from range(first, first + 100)
         elif type(value) is not int:
             _refuse(rule, f"{name} {value!r} must be a whole number")
         elif name == "http_status" and not 100 <= value <= 599:
@@ -240,44 +262,48 @@ def _numbers(rule: Rule, name: str) -> Iterator[int]:
 
 
 def _check_message(rule: Any) -> None:
-    if not rule.conditions:
+    if not rule.condition_count:
         _refuse(rule, "it has no condition, so it would match every failure")
     for pattern in rule.message:
-        if why := unfit(pattern, alone=rule.conditions == 1):
-            _refuse(rule, f"message {pattern!r:.120} {why}")
+        fault = find_pattern_fault(pattern, only_condition=rule.condition_count == 1)
+        if fault:
+            _refuse(rule, f"message {pattern!r:.120} {fault}")
 
 
 def _check_public(rule: Rule) -> None:
-    for hole in _HOLE.findall(rule.public):
-        if hole not in PUBLIC_FIELDS:
-            _refuse(
-                rule, f"public may repeat {', '.join(PUBLIC_FIELDS)} of a failure, not {{{hole}}}"
-            )
+    for name in _PLACEHOLDER.findall(rule.public):
+        if name not in PUBLIC_FIELDS:
+            allowed = ", ".join(f"{{{field}}}" for field in PUBLIC_FIELDS)
+            _refuse(rule, f"public contains {{{name}}}. Only {allowed} are allowed.")
 
 
 def _check_terms(rule: Any) -> None:
     if not isinstance(rule.shadow, bool) or not isinstance(rule.wait_for_hint, bool):
-        _refuse(rule, "shadow and wait_for_hint are true or false")
+        _refuse(rule, "shadow and wait_for_hint must be true or false")
     count = rule.max_retries
     if count is not None and (type(count) is not int or not 0 <= count < 2**31):
         _refuse(rule, f"max_retries {count!r} must be a whole number, at least 0")
     if count and not rule.retryable:
-        _refuse(rule, f"class {rule.cls} is never retried, so max_retries says nothing")
+        _refuse(
+            rule, f"class {rule.cls} is never retried, so max_retries has no effect. Remove it."
+        )
     try:
-        _set(rule, "then", as_ladder(rule.then))
+        _set(rule, "then", to_steps(rule.then))
     except (TypeError, ValueError) as error:
         _refuse(rule, str(error))
     if rule.backoff is not None and not isinstance(rule.backoff, Table | Exponential | Fixed):
         _refuse(rule, "backoff must be Table(...), Exponential(...) or Fixed(...)")
 
 
-# How the built-in table is written: an id, a code of the registry, and what must hold.
+# --- Notation of the built-in tables ---
 
 
 def row(name: str, code: str, **conditions: Any) -> Rule:
+    """Build a rule of the built-in table: an id, a code of the registry, and its conditions."""
     known = CODES[code]
-    return unchecked(name, code=code, cls=known.cls, public=known.public, **conditions)
+    return _build_unchecked(name, code=code, cls=known.cls, public=known.public, **conditions)
 
 
-def words(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
+    """Split a text into names at its white space."""
     return tuple(text.split())

@@ -1,4 +1,4 @@
-"""`app.failures`: dead jobs grouped by what they died of, and what people say about each group."""
+"""`app.failures`: dead jobs grouped by cause, and the marks that people set on the groups."""
 
 from __future__ import annotations
 
@@ -7,67 +7,72 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any
 
-from mulligan.core.durations import ended_at, moment_of
-from mulligan.core.errors import Moment, NotFound, Refused
+from mulligan.core.durations import Micros, optional_datetime, resolve_end, to_datetime, to_micros
+from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import AttemptRow, JobRow, MarkRow, Micros, State, to_micros
+from mulligan.core.job import FailureGroupRow, JobRow, State
 from mulligan.core.statistics import Deaths
-from mulligan.failures.groups import BEYOND, EVERYBODY, ORDER, GroupState, folded, share, standing
+from mulligan.failures.groups import (
+    ALL_OWNERS,
+    CHART_HOURS,
+    STATE_ORDER,
+    GroupState,
+    group_state,
+    recovery_rate,
+    summarise_deaths,
+)
 from mulligan.jobs.filter import Filter, parse_filter
-from mulligan.jobs.search import resolved
-from mulligan.jobs.service import COUNT_MOST
+from mulligan.jobs.search import resolve_filter
+from mulligan.jobs.service import DEFAULT_COUNT_CAP
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.search_queries import INDEXED, READ, Where
+from mulligan.storage.search_queries import ARGUMENT_PREFIX, INDEXED_PREFIX, Where
 
-LIST_MOST = 500
-NAMED = 5
-LOOKED = 2000  # groups a list looks at, the newest
-RECOVERY_LOOKED = 1000  # deaths, the newest
-NOBODY = Deaths([], [], None, None)
+MAX_LIST = 500
+_MAX_CANDIDATES = 5  # fingerprints that an error lists
+MAX_GROUPS = 2000  # a list reads the newest groups
+MAX_RECOVERIES = 1000  # recoveries are counted among the newest deaths
+_NO_DEATHS = Deaths([], [], None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class FailureSample:
-    """The job of a group that died last."""
+    """The newest dead job of a group."""
 
     job: str
     kind: str
     owner: str
     at: datetime
     code: str
-    message: str  # the public one
+    message: str  # public
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    private: Mapping[str, Any] | None = (
-        None  # message, trace and so on; only where it was asked for
-    )
+    private: Mapping[str, Any] | None = None  # message, trace, …; only on request
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Dead jobs that died of one cause, at one moment. All numbers describe the same jobs."""
+    """Dead jobs with one cause. All counts describe the same jobs."""
 
     fingerprint: str
-    owner: str | None  # None: of all owners together
+    owner: str | None  # None: all owners
     state: GroupState
     count: int
-    capped: bool  # there may be more: counting stops at 10,000, with the newest
-    code: str  # that of most of them
+    capped: bool  # there may be more: at most 10,000 jobs are counted, the newest
+    code: str  # the most frequent one, as is `cls`
     cls: str
     kinds: Mapping[str, int]
     codes: Mapping[str, int]
     first_seen: datetime | None
     last_seen: datetime | None
-    hourly: tuple[int, ...]  # deaths in each of the last 24 hours, this one at the end
-    daily: tuple[int, ...]  # in each of the last 14 days
-    retried: int  # of the newest 1,000 deaths: retried by hand, and ended since
-    recovered: int  # of those: succeeded
-    until: datetime | None  # of muted
+    hourly: tuple[int, ...]  # deaths in each of the last 24 hours, the current one last
+    daily: tuple[int, ...]  # deaths in each of the last 14 days
+    retried: int  # of the newest 1,000 deaths, those retried manually and finished since
+    recovered: int  # retried jobs that succeeded
+    until: datetime | None  # end of the mute
     note: str
     actor: str
-    marked_at: datetime | None  # when somebody last said something
+    marked_at: datetime | None  # of the last mute, resolve or reopen
     resolved_at: datetime | None
     sample: FailureSample | None
 
@@ -77,23 +82,26 @@ class FailureGroup:
 
     @property
     def recovered_share(self) -> float | None:
-        """None: nobody has tried yet."""
-        return share(self.recovered, self.retried)
+        """Share of retried jobs that succeeded, or None without a retry."""
+        return recovery_rate(self.recovered, self.retried)
 
 
 class GroupList(list[FailureGroup]):
-    """Groups, and whether there are `more` than were asked for. `cursor`: say it as `before` for those."""
+    """One page of groups. If there are `more`, pass `cursor` as `before` to get the next page."""
 
     more: bool = False
     cursor: str | None = None
 
 
 class Failures:
+    """`app.failures`: read failure groups, and mute, resolve or reopen them."""
+
     def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
         self._open = store
         self._actor = actor
 
-    # -- read -------------------------------------------------------------------------------------
+    # --- Read ---
+
     def groups(
         self,
         filter: str = "",  # noqa: A002 - CONTRACT's name
@@ -103,131 +111,139 @@ class Failures:
         before: str | None = None,
         private: bool = True,
     ) -> GroupList:
-        """Those in which a job died last; of them those that need somebody first, then the largest.
+        """List the groups with the newest deaths, those that need attention first.
 
-        `owner`: of their jobs only, with what they have said. `before`: the `cursor` of the page above. `private`: may
-        words in quotes find what only the private half says?
+        - `owner`: only jobs of this owner, with the owner's marks.
+        - `before`: the `cursor` of the previous page.
+        - `private`: whether quoted words of the filter also search the private part of failures.
         """
-        if not 1 <= limit <= LIST_MOST:
-            message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
+        if not 1 <= limit <= MAX_LIST:
+            message = f"limit must be between 1 and {MAX_LIST}, not {limit}"
             raise Refused(message)
-        asked = _of_the_dead(parse_filter(filter), owner)
-        with self._open().read() as unit:
-            return _list(unit, asked, owner, limit, before, private=private)
+        dead_jobs = _restrict_to_dead(parse_filter(filter), owner)
+        with self._open().read() as tx:
+            return _list_groups(tx, dead_jobs, owner, limit, before, private=private)
 
     def get(
         self, fingerprint: str, *, owner: str | None = None, private: bool = False
     ) -> FailureGroup:
-        """`private`: with message and trace of the sample, which are not for owners."""
-        with self._open().read() as unit:
-            return self._found(unit, fingerprint, owner, private=private)
+        """Return one group. `private`: include message and trace of the sample, not for owners."""
+        with self._open().read() as tx:
+            return self._get_group(tx, fingerprint, owner, private=private)
 
-    def resolve_name(self, prefix: str, *, owner: str | None = None) -> str:
-        """A whole fingerprint, from as many of its first characters as make it unique."""
-        with self._open().read() as unit:
-            known = {name for name, _ in unit.group_names(owner, LOOKED)} | set(
-                unit.marks(_scope(owner))
+    def complete_fingerprint(self, prefix: str, *, owner: str | None = None) -> str:
+        """Return the fingerprint that begins with `prefix`; `prefix` itself if none does."""
+        with self._open().read() as tx:
+            known = {name for name, _ in tx.list_groups(owner, MAX_GROUPS)}
+            known.update(tx.list_group_states(_scope(owner)))
+        if not prefix or prefix in known:
+            return prefix
+        candidates = sorted(name for name in known if name.startswith(prefix))
+        if len(candidates) > 1:
+            listed = ", ".join(candidates[:_MAX_CANDIDATES])
+            more = ", …" if len(candidates) > _MAX_CANDIDATES else ""
+            message = (
+                f"{prefix!r} begins more than one group: {listed}{more}. Type more characters."
             )
-        found = sorted(name for name in known if name.startswith(prefix)) if prefix else []
-        if prefix in known or len(found) == 1:
-            return prefix if prefix in known else found[0]
-        if found:
-            more = ", …" if len(found) > NAMED else ""
-            message = f"{prefix!r} begins more than one group: {', '.join(found[:NAMED])}{more}; give more of it"
             raise NotFound(message)
-        return prefix
+        return candidates[0] if candidates else prefix
 
     @staticmethod
-    def _found(
-        unit: Transaction, fingerprint: str, owner: str | None, *, private: bool = False
+    def _get_group(
+        tx: Transaction, fingerprint: str, owner: str | None, *, private: bool = False
     ) -> FailureGroup:
-        where: dict[str, str] = {"group": fingerprint} | ({} if owner is None else {"owner": owner})
-        mark = unit.mark(_scope(owner), fingerprint)
-        picture = _Picture(unit, [fingerprint], where, owner, unit.now())
-        group = picture.group(fingerprint, mark, private=private)
+        where: dict[str, str] = {"group": fingerprint}
+        if owner is not None:
+            where["owner"] = owner
+        mark = tx.get_group_state(_scope(owner), fingerprint)
+        reader = _GroupReader(tx, [fingerprint], where, owner, tx.now())
+        group = reader.read(fingerprint, mark, private=private)
         if (
             group.count
             or group.marked_at is not None
-            or unit.group_known(fingerprint, owner, RECOVERY_LOOKED)
+            or tx.is_known_group(fingerprint, owner, MAX_RECOVERIES)
         ):
             return group
-        message = f"no failure group {fingerprint!r}: no job is dead of it, and nobody has said anything about it"
+        message = (
+            f"unknown failure group {fingerprint!r}: it has no dead job and was never marked."
+            ' Run "mulligan failures list" to see the groups.'
+        )
         raise NotFound(message)
 
-    # -- by hand ----------------------------------------------------------------------------------
+    # --- Mark ---
+
     def mute(
         self,
         fingerprint: str,
         *,
-        until: Moment | None = None,
+        until: DurationOrTime | None = None,
         reason: str = "",
         owner: str | None = None,
     ) -> FailureGroup:
-        """Known, and not worth a look until then (without `until`: until `unmute`)."""
-        return self._say(fingerprint, owner, "muted", reason, until)
+        """Hide a known cause until `until`; without it, until `unmute`."""
+        return self._mark(fingerprint, owner, "muted", reason, until)
 
     def unmute(
         self, fingerprint: str, *, reason: str = "", owner: str | None = None
     ) -> FailureGroup:
-        """A group that is not muted stays as it is."""
-        return self._say(fingerprint, owner, "open", reason, unless=GroupState.MUTED)
+        """End a mute. A group that is not muted stays as it is."""
+        return self._mark(fingerprint, owner, "open", reason, only_if=GroupState.MUTED)
 
     def resolve(
         self, fingerprint: str, *, note: str = "", owner: str | None = None
     ) -> FailureGroup:
-        """The cause is gone. If a job dies of it from now on, the group has regressed."""
-        return self._say(fingerprint, owner, "resolved", note)
+        """Record that the cause is fixed. If a job dies of it later, the group has regressed."""
+        return self._mark(fingerprint, owner, "resolved", note)
 
     def reopen(
         self, fingerprint: str, *, reason: str = "", owner: str | None = None
     ) -> FailureGroup:
-        """Neither muted nor resolved any more."""
-        return self._say(fingerprint, owner, "open", reason)
+        """Set a muted or resolved group back to open."""
+        return self._mark(fingerprint, owner, "open", reason)
 
-    def _say(
+    def _mark(
         self,
         fingerprint: str,
         owner: str | None,
         state: str,
         note: str,
-        until: Moment | None = None,
+        until: DurationOrTime | None = None,
         *,
-        unless: GroupState | None = None,
+        only_if: GroupState | None = None,
     ) -> FailureGroup:
-        with self._open().begin() as unit:
-            before = self._found(unit, fingerprint, owner)
-            if unless is not None and before.state is not unless:
+        with self._open().begin() as tx:
+            before = self._get_group(tx, fingerprint, owner)
+            if only_if is not None and before.state is not only_if:
                 return before
-            now = unit.now()
-            end = ended_at("until", until, now)
+            now = tx.now()
+            end = resolve_end("until", until, now)
             resolved_at = now if state == "resolved" else None
-            mark = MarkRow(
+            mark = FailureGroupRow(
                 fingerprint, _scope(owner), state, end, note, self._actor, now, resolved_at
             )
-            unit.write_mark(mark)
-            after = self._found(unit, fingerprint, owner)
-            self._tell(unit, mark, before, after)
+            tx.write_group_state(mark)
+            after = self._get_group(tx, fingerprint, owner)
+            self._write_event(tx, mark, before, after)
             return after
 
-    def _tell(
-        self, unit: Transaction, mark: MarkRow, before: FailureGroup, after: FailureGroup
+    def _write_event(
+        self, tx: Transaction, mark: FailureGroupRow, before: FailureGroup, after: FailureGroup
     ) -> None:
-        news: dict[str, Any] = {
+        data: dict[str, Any] = {
             "fingerprint": mark.fingerprint,
             "code": after.code,
             "until": mark.until,
             "note": mark.note,
             "reason": mark.note,
-            "before": _said(before),
-            "after": _said(after),
+            "before": _mark_data(before),
+            "after": _mark_data(after),
         }
-        said = {name: value for name, value in news.items() if value not in (None, "")}
-        unit.write_events(
-            [NewEvent(_EVENTS[mark.state], owner=after.owner or "", actor=self._actor, data=said)]
-        )
+        data = {name: value for name, value in data.items() if value not in (None, "")}
+        owner = after.owner or ""
+        tx.write_events([NewEvent(_EVENTS[mark.state], owner=owner, actor=self._actor, data=data)])
 
 
-def _said(group: FailureGroup) -> dict[str, Any]:
+def _mark_data(group: FailureGroup) -> dict[str, Any]:
     until = None if group.until is None else to_micros(group.until)
     return {"state": group.state.value, "until": until, "note": group.note}
 
@@ -239,182 +255,199 @@ _EVENTS = {
 }
 
 
-# -- the picture ------------------------------------------------------------------------------------
-def _of_the_dead(asked: Filter, owner: str | None) -> Filter:
-    states = asked.get("state", State.DEAD.value)
-    if states != State.DEAD.value or asked.get("phase", State.DEAD.value) != State.DEAD.value:
-        message = "groups are made of dead jobs; leave state: and phase: out of the filter"
-        raise Refused(message)
-    if owner is not None and asked.get("owner", owner) != owner:
-        message = (
-            f"the filter asks for owner:{asked['owner']}, and only jobs of {owner!r} are looked at"
-        )
-        raise Refused(message)
-    return {**asked, "state": State.DEAD.value} | ({} if owner is None else {"owner": owner})
+# --- Lists ---
 
 
-def _list(
-    unit: Transaction,
-    asked: Filter,
+def _restrict_to_dead(filter_: Filter, owner: str | None) -> Filter:
+    """Add the state and the owner to a filter. Refuse one that contradicts them."""
+    dead = State.DEAD.value
+    if filter_.get("state", dead) != dead or filter_.get("phase", dead) != dead:
+        message = "groups are made of dead jobs. Remove state: and phase: from the filter."
+        raise Refused(message)
+    if owner is not None and filter_.get("owner", owner) != owner:
+        message = f"filter owner:{filter_['owner']} does not match the owner {owner!r}"
+        raise Refused(message)
+    restricted = {**filter_, "state": dead}
+    if owner is not None:
+        restricted["owner"] = owner
+    return restricted
+
+
+def _list_groups(
+    tx: Transaction,
+    filter_: Filter,
     scope: str | None,
     limit: int,
     before: str | None,
     *,
     private: bool,
 ) -> GroupList:
-    where = resolved(unit, asked, scope, private=private)
-    _must_be_indexed(where)
+    where = resolve_filter(tx, filter_, scope, private=private)
+    _refuse_unindexed(where)
     owner = where.get("owner")
-    assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one
-    found = GroupList()
-    ordered = _names(unit, where, owner)
-    found.more = "group" not in where and len(ordered) >= LOOKED
-    places = dict(_after(ordered, before))
-    for group in _pictured(unit, list(places), where, owner, limit + 1):
-        if len(found) == limit:
-            found.more, found.cursor = True, _place(places, found[-1].fingerprint)
+    assert owner is None or isinstance(owner, str)  # noqa: S101 - a filter has one owner
+    last_deaths = _list_fingerprints(tx, where, owner)
+    page = GroupList()
+    page.more = "group" not in where and len(last_deaths) >= MAX_GROUPS
+    remaining = dict(_after_cursor(last_deaths, before))
+    for group in _read_groups(tx, list(remaining), where, owner, limit + 1):
+        if len(page) == limit:
+            page.more = True
+            page.cursor = _cursor(remaining, page[-1].fingerprint)
             break
-        found.append(group)
-    found.sort(key=lambda group: (ORDER.index(group.state), -group.count, group.fingerprint))
-    return found
+        page.append(group)
+    page.sort(key=lambda group: (STATE_ORDER.index(group.state), -group.count, group.fingerprint))
+    return page
 
 
-def _must_be_indexed(where: Where) -> None:
-    """A group is counted by its indexes alone, and no payload is read."""
-    unread = next((name for name in where if name.startswith(READ)), None)
-    if unread is not None:
-        path = unread.removeprefix(READ)
+def _refuse_unindexed(where: Where) -> None:
+    """Refuse a filter on an argument without index: groups are counted without reading payloads."""
+    unindexed = next((name for name in where if name.startswith(ARGUMENT_PREFIX)), None)
+    if unindexed is not None:
+        path = unindexed.removeprefix(ARGUMENT_PREFIX)
         message = (
-            f'filter {unread}: groups are found by indexed arguments only; declare @app.job(index=("{path}",)), or ask '
-            "for the jobs themselves with the same filter"
+            f"filter {unindexed}: failure groups can be filtered by indexed arguments only."
+            f' Declare @app.job(index=("{path}",)), or list the jobs with the same filter.'
         )
         raise Refused(message)
 
 
-def _names(unit: Transaction, where: Where, owner: str | None) -> list[tuple[str, Micros]]:
-    """With their last deaths, the newest first; those the filter names, if it does, each as good as another."""
+def _list_fingerprints(
+    tx: Transaction, where: Where, owner: str | None
+) -> list[tuple[str, Micros]]:
+    """Return (fingerprint, last death), the newest first.
+
+    Groups that the filter names have no order; their times are 0.
+    """
     named = where.get("group")
     if named is not None:
         return [(name, 0) for name in sorted([named] if isinstance(named, str) else named)]
-    if any(name.startswith(INDEXED) for name in where):
-        return unit.group_names_found(where, LOOKED)
-    return unit.group_names(owner, LOOKED)
+    if any(name.startswith(INDEXED_PREFIX) for name in where):
+        return tx.list_groups_matching(where, MAX_GROUPS)
+    return tx.list_groups(owner, MAX_GROUPS)
 
 
-def _after(ordered: list[tuple[str, Micros]], before: str | None) -> list[tuple[str, Micros]]:
-    """What comes behind that place, whether the group that had it is still there or not."""
-    if before is None:
-        return ordered
-    last, _, name = before.partition(" ")
+def _after_cursor(
+    last_deaths: list[tuple[str, Micros]], cursor: str | None
+) -> list[tuple[str, Micros]]:
+    """Return what follows the cursor, even if the group at the cursor has disappeared."""
+    if cursor is None:
+        return last_deaths
+    last, _, name = cursor.partition(" ")
     if not last.isdecimal():
-        message = f"before {before!r:.80} is no cursor of such a list"
+        message = f"invalid cursor {cursor!r:.80}. Use the cursor of the previous page."
         raise Refused(message)
-    return [one for one in ordered if (-one[1], one[0]) > (-int(last), name)]
+    position = (-int(last), name)
+    return [entry for entry in last_deaths if (-entry[1], entry[0]) > position]
 
 
-def _place(places: Mapping[str, Micros], name: str) -> str:
-    return f"{places[name]} {name}"
+def _cursor(last_deaths: Mapping[str, Micros], name: str) -> str:
+    return f"{last_deaths[name]} {name}"
 
 
-def _pictured(
-    unit: Transaction, names: list[str], where: Where, owner: str | None, step: int
+def _read_groups(
+    tx: Transaction, names: list[str], where: Where, owner: str | None, step: int
 ) -> Iterator[FailureGroup]:
-    """Those that have a job the filter finds; asked of so many at a time."""
-    marks, now = unit.marks(_scope(owner)), unit.now()
+    """Yield the groups with a job that the filter matches, reading `step` groups at a time."""
+    marks = tx.list_group_states(_scope(owner))
+    now = tx.now()
     for start in range(0, len(names), step):
         some = names[start : start + step]
-        picture = _Picture(unit, some, where, owner, now)
-        yield from (picture.group(name, marks.get(name)) for name in some if name in picture.deaths)
+        reader = _GroupReader(tx, some, where, owner, now)
+        for name in some:
+            if name in reader.deaths:
+                yield reader.read(name, marks.get(name))
 
 
-class _Picture:
-    """Some groups at one moment, one question each for all of them."""
+class _GroupReader:
+    """Read several groups at one time, with one query of each kind for all of them."""
 
     def __init__(
-        self, unit: Transaction, names: list[str], where: Where, owner: str | None, now: Micros
+        self, tx: Transaction, names: list[str], where: Where, owner: str | None, now: Micros
     ) -> None:
-        self._unit, self._owner, self._now = unit, owner, now
-        self.deaths = unit.group_deaths(names, where, now, BEYOND, COUNT_MOST)
-        self._samples = unit.group_samples(list(self.deaths), where)
-        self._recovered = unit.group_recovered(names, owner, RECOVERY_LOOKED)
+        self._tx = tx
+        self._owner = owner
+        self._now = now
+        self.deaths = tx.count_group_deaths(names, where, now, CHART_HOURS, DEFAULT_COUNT_CAP)
+        self._samples = tx.get_group_samples(list(self.deaths), where)
+        self._recovered = tx.count_group_recoveries(names, owner, MAX_RECOVERIES)
 
-    def group(self, name: str, mark: MarkRow | None, *, private: bool = False) -> FailureGroup:
-        members = folded(self.deaths.get(name, NOBODY))
-        state = standing(mark, members.first, members.last, self._now)
+    def read(
+        self, name: str, mark: FailureGroupRow | None, *, private: bool = False
+    ) -> FailureGroup:
+        """Build the group of this fingerprint. `private`: with the private part of its sample."""
+        deaths = summarise_deaths(self.deaths.get(name, _NO_DEATHS))
+        state = group_state(mark, deaths.first, deaths.last, self._now)
         retried, recovered = self._recovered.get(name, (0, 0))
+        until = mark.until if mark is not None and state is GroupState.MUTED else None
         return FailureGroup(
             fingerprint=name,
             owner=self._owner,
             state=state,
-            count=members.count,
-            capped=members.count >= COUNT_MOST,
-            code=_main(members.codes),
-            cls=_main(members.classes),
-            kinds=members.kinds,
-            codes=members.codes,
-            first_seen=moment_of(members.first),
-            last_seen=moment_of(members.last),
-            hourly=members.hourly,
-            daily=members.daily,
+            count=deaths.count,
+            capped=deaths.count >= DEFAULT_COUNT_CAP,
+            code=_most_frequent(deaths.codes),
+            cls=_most_frequent(deaths.classes),
+            kinds=deaths.kinds,
+            codes=deaths.codes,
+            first_seen=optional_datetime(deaths.first),
+            last_seen=optional_datetime(deaths.last),
+            hourly=deaths.hourly,
+            daily=deaths.daily,
             retried=retried,
             recovered=recovered,
-            until=moment_of(mark.until) if mark is not None and state is GroupState.MUTED else None,
+            until=optional_datetime(until),
             note="" if mark is None else mark.note,
             actor="" if mark is None else mark.actor,
-            marked_at=None if mark is None else moment_of(mark.at),
-            resolved_at=None if mark is None else moment_of(mark.resolved_at),
-            sample=self._sample(name, private=private),
+            marked_at=None if mark is None else optional_datetime(mark.at),
+            resolved_at=None if mark is None else optional_datetime(mark.resolved_at),
+            sample=self._read_sample(name, private=private),
         )
 
-    def _sample(self, name: str, *, private: bool) -> FailureSample | None:
+    def _read_sample(self, name: str, *, private: bool) -> FailureSample | None:
         row = self._samples.get(name)
         if row is None:
             return None
-        return _sample(row, _attempt(self._unit, row) if private else None, private=private)
+        return _build_sample(row, _read_private(self._tx, row) if private else None)
 
 
-def _attempt(unit: Transaction, row: JobRow) -> AttemptRow | None:
-    """The one it died with; a deadline that passed while it waited has none."""
-    attempt = unit.latest_attempts([row.id]).get(row.id)
-    return attempt if attempt is not None and attempt.verb == "die" else None
+def _read_private(tx: Transaction, row: JobRow) -> Mapping[str, Any]:
+    """Return the private part of the failure that a job died of.
+
+    A job whose deadline passed while it waited did not die in an attempt, so it has none.
+    """
+    attempt = tx.get_latest_attempts([row.id]).get(row.id)
+    if attempt is None or attempt.verb != "die":
+        return {}
+    private: Mapping[str, Any] = json.loads(attempt.private or "{}")
+    return private
 
 
-def _sample(row: JobRow, attempt: AttemptRow | None, *, private: bool) -> FailureSample:
+def _build_sample(row: JobRow, private: Mapping[str, Any] | None) -> FailureSample:
     error = json.loads(row.error or "{}")
+    named_fields = {"code", "class", "message", "rule"}
     return FailureSample(
         job=row.id,
         kind=row.kind,
         owner=row.owner,
-        at=_moment(row.finished_at),
+        at=to_datetime(row.finished_at or 0),
         code=str(error.get("code", "")),
         message=str(error.get("message", "")),
-        evidence={
-            name: value
-            for name, value in error.items()
-            if name not in {"code", "class", "message", "rule"}
-        },
-        private=None
-        if not private
-        else json.loads((attempt.private if attempt is not None else None) or "{}"),
+        evidence={name: value for name, value in error.items() if name not in named_fields},
+        private=private,
     )
 
 
-def _moment(at: Micros | None) -> datetime:
-    found = moment_of(at or 0)
-    assert found is not None  # noqa: S101 - a dead job has ended
-    return found
-
-
-def _main(counted: Mapping[str, int]) -> str:
-    return next(iter(counted), "")
+def _most_frequent(counts: Mapping[str, int]) -> str:
+    return next(iter(counts), "")
 
 
 def _scope(owner: str | None) -> str:
-    return EVERYBODY if owner is None else owner
+    return ALL_OWNERS if owner is None else owner
 
 
 class AsyncFailures:
-    """The same, awaitable: each call on a thread."""
+    """`app.aio.failures`: every call runs `Failures` in a thread."""
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
@@ -428,13 +461,14 @@ class AsyncFailures:
         before: str | None = None,
         private: bool = True,
     ) -> GroupList:
-        said: dict[str, Any] = {
-            "owner": owner,
-            "limit": limit,
-            "before": before,
-            "private": private,
-        }
-        return await asyncio.to_thread(partial(self._failures.groups, filter, **said))
+        return await asyncio.to_thread(
+            self._failures.groups,
+            filter,
+            owner=owner,
+            limit=limit,
+            before=before,
+            private=private,
+        )
 
     async def get(
         self, fingerprint: str, *, owner: str | None = None, private: bool = False
@@ -447,7 +481,7 @@ class AsyncFailures:
         self,
         fingerprint: str,
         *,
-        until: Moment | None = None,
+        until: DurationOrTime | None = None,
         reason: str = "",
         owner: str | None = None,
     ) -> FailureGroup:

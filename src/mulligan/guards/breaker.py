@@ -1,268 +1,344 @@
-"""A dependency's breaker: when it opens, who may try, when it closes, what comes after. Pure; every change says why.
+"""Circuit breaker of a dependency: when it opens, probes and closes. Pure.
 
-Open means held: its jobs wait, uncharged, and one attempt at a time looks whether it answers again. Closing is a ramp.
+An open breaker holds the jobs that use the dependency, without charge, and lets one probe at a time
+through. After it closes, a ramp limits how many jobs may start per second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import NamedTuple
 
-from mulligan.core.format import duration
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.format import format_duration
 from mulligan.guards import budget as budgets
 from mulligan.guards import ramp as ramps
-from mulligan.guards import ramp as reduces
-from mulligan.guards.budget import Bucket
-from mulligan.guards.ramp import Ramp, Seat
-from mulligan.guards.state import BreakerTerms, GuardState, Hand, Probe
+from mulligan.guards.budget import RetryBucket
+from mulligan.guards.ramp import DependencyLoad, Ramp
+from mulligan.guards.state import BreakerConfig, GuardState, ManualOverride, Probe
 from mulligan.guards.window import (
-    EMPTY,
+    EMPTY_WINDOW,
     DependencyTally,
     ProbeVerdict,
-    Times,
-    faded,
-    merged,
+    decay_histograms,
+    explain_outage,
+    merge_histograms,
     quantile,
-    total,
-    why_down,
+    sum_tallies,
 )
 from mulligan.retries.backoff import Rng
 
-LONGEST_WAIT = 900 * SECOND
-CUT, CUT_UNKNOWN = 5 * SECOND, 30 * SECOND
-PATIENCE = 4  # a probe may take this part of the time since it opened: less than the shortest wait for the next one
-PASSES = 3
-LONG_CALL = 60_000.0  # ms: one success of such a job is proof enough
-MOST_TRIED = 50
-MOST_KINDS = 20
-HALF_LIFE = 300 * SECOND  # of durations
-SAME_OUTAGE = 2  # cool-downs after closing: who opens again within them had not recovered
-MOST_EVERY = 60 * SECOND
-SHORT_HOLD = 10 * SECOND
-OVER = "its time is over"
+MAX_COOL_DOWN = 900 * SECOND
+MIN_PROBE_TIMEOUT = 5 * SECOND
+DEFAULT_PROBE_TIMEOUT = 30 * SECOND  # if the usual duration is unknown
+# A probe may take a quarter of the time since opening, which is less than the shortest cool-down.
+PROBE_TIMEOUT_DIVISOR = 4
+REQUIRED_PASSES = 3
+LONG_CALL_MS = 60_000.0  # for calls that take longer, one success is enough to close
+MAX_TRIED_JOBS = 50
+MAX_TIMED_KINDS = 20
+HALF_LIFE = 300 * SECOND  # of measured durations
+SAME_OUTAGE = 2  # opening again within this many cool-downs continues the same outage
+MAX_RAMP_INTERVAL = 60 * SECOND
+SHORT_HOLD = 10 * SECOND  # the backlog of a shorter hold needs no ramp
+HOLD_EXPIRED = "the hold expired"
+
+
+class ChangeType(StrEnum):
+    """How a breaker changed."""
+
+    OPENED = "opened"
+    CLOSED = "closed"
+    CHANGED = "changed"
 
 
 class BreakerChange(NamedTuple):
-    """Something happened that people want to know."""
+    """A change that is logged and written as an event."""
 
-    what: str  # opened, closed, changed
+    type: ChangeType
     reason: str
 
 
 Changes = list[BreakerChange]
 
 
-def observed(
+def apply_tallies(
     guard: GuardState,
-    all_seen: Sequence[DependencyTally],
-    terms: BreakerTerms,
+    tallies: Sequence[DependencyTally],
+    config: BreakerConfig,
     now: Micros,
     rng: Rng,
     *,
     waiting: bool = False,
     running: int = 0,
 ) -> tuple[GuardState, Changes]:
-    """With what workers have seen since. `waiting`: due jobs of it still wait; `running`: how many run now."""
-    changes: Changes = []
-    seen = total(all_seen)
-    guard = _on_time(_remembering(guard, seen, terms, now), terms, now, rng)
-    for verdict in [one.verdict for one in all_seen if one.verdict is not None]:
-        guard = _tried(guard, verdict, terms, now, rng, changes)
-    if not guard.open:
-        guard = _watched(guard, seen, terms, now, rng, changes, waiting=waiting)
-    reduced, said = reduces.throttle(
-        guard.reduced,
-        seen.limited,
-        round(seen.calls) + seen.limited,
-        Seat(terms.most, running, _takes(guard)),
-        now,
-    )
-    if said:
-        changes.append(BreakerChange("changed", said))
-    return replace(guard, reduced=reduced), changes
+    """Fold what workers counted into the guard.
 
-
-def _remembering(
-    guard: GuardState, seen: DependencyTally, terms: BreakerTerms, now: Micros
-) -> GuardState:
-    """Durations and the budget: they go on whatever the state. In an outage nobody learns what is usual, so nothing
-    of that is forgotten.
+    `waiting`: due jobs still wait for the dependency. `running`: how many jobs use it now.
     """
-    share = 0.5 ** (max(0, now - guard.at) / HALF_LIFE) if guard.at and not guard.open else 1.0
-    times = merged(faded(guard.times, share, MOST_KINDS), seen.times)
-    bucket = guard.bucket
-    if terms.budget is None:
-        bucket = None
-    else:
-        bucket = budgets.observed(bucket or Bucket(terms.budget.size, now), seen, terms.budget, now)
-        bucket = None if bucket.tokens >= terms.budget.size else bucket
-    hand = guard.by_hand(now)
-    return replace(guard, times=times, bucket=bucket, at=now, hand=hand)
+    changes: Changes = []
+    tally = sum_tallies(tallies)
+    guard = _update_statistics(guard, tally, config, now)
+    guard = _repair_probe_time(guard, config, now, rng)
+    for one in tallies:
+        if one.verdict is not None:
+            guard = _apply_verdict(guard, one.verdict, config, now, rng, changes)
+    if not guard.open:
+        guard = _update_closed(guard, tally, config, now, rng, changes, waiting=waiting)
+    load = DependencyLoad(config.max_concurrency, running, _longest_median(guard))
+    throttle, reason = ramps.update_throttle(
+        guard.throttle, tally.limited, round(tally.calls) + tally.limited, load, now
+    )
+    if reason:
+        changes.append(BreakerChange(ChangeType.CHANGED, reason))
+    return replace(guard, throttle=throttle), changes
 
 
-def _on_time(guard: GuardState, terms: BreakerTerms, now: Micros, rng: Rng) -> GuardState:
-    """Who was to look later than anybody ever waits has an old clock: it was set back."""
-    if not guard.open or guard.probe_at - now <= _longest(terms):
+def _update_statistics(
+    guard: GuardState, tally: DependencyTally, config: BreakerConfig, now: Micros
+) -> GuardState:
+    """Update durations and the retry budget, which continue in every state.
+
+    During an outage durations do not decay: nothing is learnt about what is usual.
+    """
+    decay = 1.0
+    if guard.updated_at and not guard.open:
+        decay = 0.5 ** (max(0, now - guard.updated_at) / HALF_LIFE)
+    times = merge_histograms(decay_histograms(guard.times, decay, MAX_TIMED_KINDS), tally.times)
+    return replace(
+        guard,
+        times=times,
+        bucket=_update_bucket(guard.bucket, tally, config, now),
+        updated_at=now,
+        override=guard.active_override(now),
+    )
+
+
+def _update_bucket(
+    bucket: RetryBucket | None, tally: DependencyTally, config: BreakerConfig, now: Micros
+) -> RetryBucket | None:
+    """Return the bucket, or None if it is full or there is no budget."""
+    if config.budget is None:
+        return None
+    before = bucket or RetryBucket(config.budget.size, now)
+    after = budgets.apply_tally(before, tally, config.budget, now)
+    return None if after.tokens >= config.budget.size else after
+
+
+def _repair_probe_time(
+    guard: GuardState, config: BreakerConfig, now: Micros, rng: Rng
+) -> GuardState:
+    """Reschedule a probe that is further away than any cool-down: the clock was set back."""
+    if not guard.open or guard.probe_at - now <= _max_cool_down(config):
         return guard
-    since, opened_at = min(guard.since, now), min(guard.opened_at, now)
-    next_at = now + cool_down(now - opened_at, terms, rng)
-    return replace(guard, since=since, opened_at=opened_at, probe_at=next_at)
+    opened_at = min(guard.opened_at, now)
+    return replace(
+        guard,
+        since=min(guard.since, now),
+        opened_at=opened_at,
+        probe_at=now + draw_cool_down(now - opened_at, config, rng),
+    )
 
 
-def _watched(
+def _update_closed(
     guard: GuardState,
-    seen: DependencyTally,
-    terms: BreakerTerms,
+    tally: DependencyTally,
+    config: BreakerConfig,
     now: Micros,
     rng: Rng,
     changes: Changes,
     *,
     waiting: bool,
 ) -> GuardState:
-    guard = replace(guard, window=guard.window.plus(seen, now, terms.window, terms.open_at))
-    why = (
-        None
-        if guard.hand is not None
-        else why_down(
-            guard.window,
+    """Open the breaker if the calls show an outage, else advance the ramp."""
+    window = guard.window.add(tally, now, config.window, config.open_at)
+    guard = replace(guard, window=window)
+    if guard.override is None:
+        reason = explain_outage(
+            window,
             now,
-            terms.window,
-            terms.open_at,
-            terms.min_calls,
-            wary=_just_recovered(guard, terms, now),
+            config.window,
+            config.open_at,
+            config.min_calls,
+            after_outage=_recovered_recently(guard, config, now),
         )
-    )
-    if why is not None:
-        return opened(guard, why, terms, now, rng, changes)
-    return (
-        guard
-        if guard.ramp is None
-        else _ramped(guard, guard.ramp, seen, now, changes, waiting=waiting)
-    )
+        if reason is not None:
+            return open_breaker(guard, reason, config, now, rng, changes)
+    if guard.ramp is None:
+        return guard
+    return _update_ramp(guard, guard.ramp, tally, now, changes, waiting=waiting)
 
 
-def _just_recovered(guard: GuardState, terms: BreakerTerms, now: Micros) -> bool:
-    """Then it may well be down still."""
-    soon = now - guard.closed_at < SAME_OUTAGE * terms.cool_down
-    return guard.closed_at > 0 and (guard.ramp is not None or soon)
+def _recovered_recently(guard: GuardState, config: BreakerConfig, now: Micros) -> bool:
+    """Return True if new failures probably belong to the last outage."""
+    if guard.closed_at <= 0:
+        return False
+    recent = now - guard.closed_at < SAME_OUTAGE * config.cool_down
+    return guard.ramp is not None or recent
 
 
-def _ramped(
+def _update_ramp(
     guard: GuardState,
     ramp: Ramp,
-    seen: DependencyTally,
+    tally: DependencyTally,
     now: Micros,
     changes: Changes,
     *,
     waiting: bool,
 ) -> GuardState:
-    ramp = ramps.observed(ramp, round(seen.ok), round(seen.failed) + seen.limited, now)
-    if not ramps.over(ramp, now, waiting=waiting):
+    failed = round(tally.failed) + tally.limited
+    ramp = ramps.apply_outcomes(ramp, round(tally.ok), failed, now)
+    if not ramps.is_finished(ramp, now, waiting=waiting):
         return replace(guard, ramp=ramp)
-    changes.append(BreakerChange("changed", "recovered: its limit after the outage is lifted"))
+    reason = "recovered: the start rate is no longer limited"
+    changes.append(BreakerChange(ChangeType.CHANGED, reason))
     return replace(guard, ramp=None)
 
 
-# -- open -------------------------------------------------------------------------------------------
-def opened(
-    guard: GuardState, why: str, terms: BreakerTerms, now: Micros, rng: Rng, changes: Changes
+# --- Open ---
+
+
+def open_breaker(
+    guard: GuardState,
+    reason: str,
+    config: BreakerConfig,
+    now: Micros,
+    rng: Rng,
+    changes: Changes,
 ) -> GuardState:
-    since = guard.since if _just_recovered(guard, terms, now) else now
-    changes.append(BreakerChange("opened", why))
+    """Open the breaker and schedule the first probe."""
+    since = guard.since if _recovered_recently(guard, config, now) else now
+    changes.append(BreakerChange(ChangeType.OPENED, reason))
     return replace(
         guard,
         open=True,
         since=since,
         opened_at=now,
-        reason=why,
-        probe_at=now + cool_down(0, terms, rng),
+        reason=reason,
+        probe_at=now + draw_cool_down(0, config, rng),
         probe=None,
         passed=0,
-        tried=(),
-        normal=_normal(guard, terms, now),
+        tried_jobs=(),
+        normal_rate=_normal_rate(guard, config, now),
         ramp=None,
-        window=EMPTY,
+        window=EMPTY_WINDOW,
     )
 
 
-def cool_down(outage: Micros, terms: BreakerTerms, rng: Rng) -> Micros:
-    """Half of the time since it opened: a short one is noticed soon, a long one is not asked every half minute."""
-    wait = min(max(terms.cool_down, outage // 2), _longest(terms))
+def draw_cool_down(outage: Micros, config: BreakerConfig, rng: Rng) -> Micros:
+    """Return the time until the next probe: about half of the outage so far.
+
+    The end of a short outage is noticed soon, and a long outage is not probed every 30 seconds.
+    """
+    wait = min(max(config.cool_down, outage // 2), _max_cool_down(config))
     return round(wait * rng.uniform(0.5, 1.0))
 
 
-def _longest(terms: BreakerTerms) -> Micros:
-    return max(terms.cool_down, LONGEST_WAIT)
+def _max_cool_down(config: BreakerConfig) -> Micros:
+    return max(config.cool_down, MAX_COOL_DOWN)
 
 
-def cut(guard: GuardState, kind: str, now: Micros) -> Micros:
-    """How long a probe may take: one that hangs must not hold everybody. The longer the outage the longer, or a job
-    that takes its time could never tell that it is over.
+# --- Probes ---
+
+
+def probe_timeout(guard: GuardState, kind: str, now: Micros) -> Micros:
+    """Return how long a probe may take. A probe that hangs must not block the next one.
+
+    The limit grows with the outage: otherwise a slow job could never prove that it is over.
     """
-    usual, patience = quantile(guard.times.get(kind), 0.95), (now - guard.opened_at) // PATIENCE
-    if usual is None:
-        return max(CUT_UNKNOWN, patience)
-    return max(CUT, round(3 * usual * 1000), min(patience, LONGEST_WAIT // PATIENCE))
+    by_outage = (now - guard.opened_at) // PROBE_TIMEOUT_DIVISOR
+    usual_ms = quantile(guard.times.get(kind), 0.95)
+    if usual_ms is None:
+        return max(DEFAULT_PROBE_TIMEOUT, by_outage)
+    limited = min(by_outage, MAX_COOL_DOWN // PROBE_TIMEOUT_DIVISOR)
+    return max(MIN_PROBE_TIMEOUT, round(3 * usual_ms * 1000), limited)
 
 
-def may_probe(guard: GuardState, now: Micros) -> bool:
-    """Is it time to look? Whether the last probe is still under way is for the store to say."""
-    return guard.open and guard.hand is None and now >= guard.probe_at
+def is_probe_due(guard: GuardState, now: Micros) -> bool:
+    """Return True if it is time to probe. The caller checks that no other probe is running."""
+    return guard.open and guard.override is None and now >= guard.probe_at
 
 
-def probing(guard: GuardState, job_id: str, token: int, kind: str, now: Micros) -> GuardState:
-    """One goes through. If there is another in the books, nobody has heard how it ended: its worker died."""
-    tried = guard.tried if guard.probe is None else _with(guard.tried, guard.probe.job_id)
+def start_probe(guard: GuardState, job_id: str, token: int, kind: str, now: Micros) -> GuardState:
+    """Record a started probe.
+
+    A probe that is still recorded ended without a verdict, because its worker died. Its job counts
+    as tried.
+    """
+    tried_jobs = guard.tried_jobs
+    if guard.probe is not None:
+        tried_jobs = _append_tried(tried_jobs, guard.probe.job_id)
+    timeout_at = now + probe_timeout(guard, kind, now)
     return replace(
         guard,
-        probe=Probe(job_id, token, kind, now, now + cut(guard, kind, now)),
+        probe=Probe(job_id, token, kind, now, timeout_at),
         probe_at=now,
-        tried=tried,
+        tried_jobs=tried_jobs,
     )
 
 
-def _tried(
+def _apply_verdict(
     guard: GuardState,
     verdict: ProbeVerdict,
-    terms: BreakerTerms,
+    config: BreakerConfig,
     now: Micros,
     rng: Rng,
     changes: Changes,
 ) -> GuardState:
     probe = guard.probe
-    if (
-        not guard.open
-        or probe is None
-        or (probe.job_id, probe.token) != (verdict.job_id, verdict.token)
-    ):
-        return guard  # of an outage that is over
+    if not guard.open or probe is None:
+        return guard
+    if (probe.job_id, probe.token) != (verdict.job_id, verdict.token):
+        return guard  # a probe of an earlier outage
     if verdict.passed is None:
-        return replace(guard, probe=None, probe_at=now, tried=_with(guard.tried, probe.job_id))
+        tried_jobs = _append_tried(guard.tried_jobs, probe.job_id)
+        return replace(guard, probe=None, probe_at=now, tried_jobs=tried_jobs)
     if not verdict.passed:
-        wait = cool_down(now - guard.opened_at, terms, rng)
-        next_at = max(now, probe.at + wait)
-        return replace(
-            guard, probe=None, passed=0, probe_at=next_at, tried=_with(guard.tried, probe.job_id)
-        )
-    passed = guard.passed + 1
-    took = guard.median(probe.kind) or (now - probe.at) / 1000
-    if passed < (1 if took > LONG_CALL else PASSES):
-        return replace(guard, probe=None, passed=passed, probe_at=now)
-    why = f"answers again after {duration(max(1, (now - guard.since) // SECOND))}"
-    return closed(guard, why, terms, now, changes)
+        return _fail_probe(guard, probe, config, now, rng)
+    return _pass_probe(guard, probe, config, now, changes)
 
 
-def _with(tried: tuple[str, ...], job_id: str) -> tuple[str, ...]:
-    return (*tried, job_id)[-MOST_TRIED:]
-
-
-# -- closed -----------------------------------------------------------------------------------------
-def closed(
-    guard: GuardState, why: str, terms: BreakerTerms, now: Micros, changes: Changes
+def _fail_probe(
+    guard: GuardState, probe: Probe, config: BreakerConfig, now: Micros, rng: Rng
 ) -> GuardState:
-    changes.append(BreakerChange("closed", why))
+    wait = draw_cool_down(now - guard.opened_at, config, rng)
+    return replace(
+        guard,
+        probe=None,
+        passed=0,
+        probe_at=max(now, probe.at + wait),
+        tried_jobs=_append_tried(guard.tried_jobs, probe.job_id),
+    )
+
+
+def _pass_probe(
+    guard: GuardState, probe: Probe, config: BreakerConfig, now: Micros, changes: Changes
+) -> GuardState:
+    passed = guard.passed + 1
+    duration_ms = guard.median_ms(probe.kind) or (now - probe.at) / 1000
+    required = 1 if duration_ms > LONG_CALL_MS else REQUIRED_PASSES
+    if passed < required:
+        return replace(guard, probe=None, passed=passed, probe_at=now)
+    outage = format_duration(max(1, (now - guard.since) // SECOND))
+    return close_breaker(guard, f"responds again after {outage}", config, now, changes)
+
+
+def _append_tried(tried_jobs: tuple[str, ...], job_id: str) -> tuple[str, ...]:
+    return (*tried_jobs, job_id)[-MAX_TRIED_JOBS:]
+
+
+# --- Closed ---
+
+
+def close_breaker(
+    guard: GuardState, reason: str, config: BreakerConfig, now: Micros, changes: Changes
+) -> GuardState:
+    """Close the breaker and start the ramp."""
+    changes.append(BreakerChange(ChangeType.CLOSED, reason))
+    normal_rate = _normal_rate(guard, config, now)
+    interval = min(MAX_RAMP_INTERVAL, max(SECOND, _longest_median(guard)))
     return replace(
         guard,
         open=False,
@@ -272,37 +348,37 @@ def closed(
         probe_at=0,
         probe=None,
         passed=0,
-        tried=(),
-        normal=_normal(guard, terms, now),
-        ramp=ramps.begin(
-            _normal(guard, terms, now), now, min(MOST_EVERY, max(SECOND, _takes(guard)))
-        ),
-        window=EMPTY,
+        tried_jobs=(),
+        normal_rate=normal_rate,
+        ramp=ramps.start_ramp(normal_rate, now, interval),
+        window=EMPTY_WINDOW,
     )
 
 
-def _normal(guard: GuardState, terms: BreakerTerms, now: Micros) -> float | None:
-    """Dispatches a second before it was held. While it is, and while it recovers, there is no other."""
+def _normal_rate(guard: GuardState, config: BreakerConfig, now: Micros) -> float | None:
+    """Return the starts per second before the outage.
+
+    During an outage and the recovery from it, the remembered rate is the only one.
+    """
     if guard.open or guard.ramp is not None or not guard.window.buckets:
-        return guard.normal
-    return guard.window.rate(now, terms.window)
+        return guard.normal_rate
+    return guard.window.rate(now, config.window)
 
 
-def _takes(guard: GuardState) -> Micros:
-    """How long one takes, of the kind that takes longest."""
-    medians = [found for times in guard.times.values() if (found := _median(times)) is not None]
-    return round(max(medians, default=0.0) * 1000)
+def _longest_median(guard: GuardState) -> Micros:
+    """Return the median duration of the slowest kind; 0 if none was measured."""
+    medians = [quantile(times, 0.5) for times in guard.times.values()]
+    longest_ms = max((median for median in medians if median is not None), default=0.0)
+    return round(longest_ms * 1000)
 
 
-def _median(times: Times) -> float | None:
-    return quantile(times, 0.5)
+# --- Manual ---
 
 
-# -- by hand ----------------------------------------------------------------------------------------
-def opened_by_hand(
-    guard: GuardState, until: Micros | None, reason: str, terms: BreakerTerms, now: Micros
+def open_manually(
+    guard: GuardState, until: Micros | None, reason: str, config: BreakerConfig, now: Micros
 ) -> GuardState:
-    """Held until then, without probes: a person knows better."""
+    """Hold the dependency for an operator. No probe runs meanwhile."""
     return replace(
         guard,
         open=False,
@@ -311,38 +387,43 @@ def opened_by_hand(
         probe_at=0,
         probe=None,
         passed=0,
-        normal=_normal(guard, terms, now),
+        normal_rate=_normal_rate(guard, config, now),
         ramp=None,
-        window=EMPTY,
-        hand=Hand(open=True, until=until),
+        window=EMPTY_WINDOW,
+        override=ManualOverride(open=True, until=until),
     )
 
 
-def closed_by_hand(
+def close_manually(
     guard: GuardState,
     until: Micros | None,
     reason: str,
-    terms: BreakerTerms,
+    config: BreakerConfig,
     now: Micros,
     changes: Changes,
 ) -> GuardState:
-    """Let go, on a ramp; with an end: the guard keeps still until then."""
-    return kept_closed(closed(guard, reason, terms, now, changes), until)
+    """Close for an operator, with a ramp. The breaker does not open before `until`."""
+    return pin_closed(close_breaker(guard, reason, config, now, changes), until)
 
 
-def kept_closed(guard: GuardState, until: Micros | None) -> GuardState:
-    return replace(guard, hand=None if until is None else Hand(open=False, until=until))
+def pin_closed(guard: GuardState, until: Micros | None) -> GuardState:
+    """Keep the breaker closed until then. None ends an operator's override."""
+    override = None if until is None else ManualOverride(open=False, until=until)
+    return replace(guard, override=override)
 
 
-def let_go(
-    guard: GuardState, held: Micros, terms: BreakerTerms, now: Micros, changes: Changes
+def expire_hold(
+    guard: GuardState, held: Micros, config: BreakerConfig, now: Micros, changes: Changes
 ) -> GuardState:
-    """A hold until a certain time is over. What came together in a few seconds needs no ramp. Who said to keep it
-    closed for longer is still believed.
+    """End a hold whose time is over; `held` is how long it lasted.
+
+    An operator's override that keeps the breaker closed for longer stays in force.
     """
-    hand = guard.by_hand(now)
-    hand = None if hand is not None and hand.open else hand
+    override = guard.active_override(now)
+    if override is not None and override.open:
+        override = None
     if held >= SHORT_HOLD:
-        return replace(closed(guard, OVER, terms, now, changes), hand=hand)
-    changes.append(BreakerChange("closed", OVER))
-    return replace(guard, hand=hand)
+        closed = close_breaker(guard, HOLD_EXPIRED, config, now, changes)
+        return replace(closed, override=override)
+    changes.append(BreakerChange(ChangeType.CLOSED, HOLD_EXPIRED))
+    return replace(guard, override=override)

@@ -1,7 +1,8 @@
-"""How many retries a dependency bears: a bucket that first tries fill and retries empty.
+"""Retry budgets: a token bucket per dependency that first attempts fill and retries empty.
 
-Acts like "a few retries" while failures are rare and like "a fraction of a retry" when they are not. An empty bucket is
-a slow lane: time alone fills it too, so that no retry waits for ever, and nothing ever fails for want of a token.
+While failures are rare the budget allows several retries per job; when they are frequent it allows
+a fraction of one. Time also refills the bucket, so that every retry starts eventually. An empty
+bucket delays retries and never fails a job.
 """
 
 from __future__ import annotations
@@ -9,61 +10,69 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros
 from mulligan.guards.window import DependencyTally
 
-SIZE = 50.0
-TRICKLE = 0.1  # a second
+DEFAULT_SIZE = 50.0
+DEFAULT_RATE = 0.1  # retries per second
 
 
-class BudgetTerms(NamedTuple):
-    """What feeds the bucket."""
+class BudgetConfig(NamedTuple):
+    """How the bucket of a dependency is filled."""
 
-    share: float = 0.1  # of a retry, for each success at the first try
-    rate: float = TRICKLE  # retries, for each second
-    size: float = SIZE
-    returned: bool = True  # a retry that succeeds has cost nothing
-
-
-DEFAULT = BudgetTerms()
+    share: float = 0.1  # retries earned by each success of a first attempt
+    rate: float = DEFAULT_RATE  # retries earned per second
+    size: float = DEFAULT_SIZE
+    refund: bool = True  # a retry that succeeds costs nothing
 
 
-def per_period(retries: float, seconds: float) -> BudgetTerms:
-    """So many in each period, and nothing else feeds it."""
-    return BudgetTerms(0.0, retries / seconds, max(1.0, retries), returned=False)
+DEFAULT_BUDGET = BudgetConfig()
 
 
-class Bucket(NamedTuple):
+def per_period(retries: float, seconds: float) -> BudgetConfig:
+    """Return a budget of `retries` per period that only time refills."""
+    return BudgetConfig(0.0, retries / seconds, max(1.0, retries), refund=False)
+
+
+class RetryBucket(NamedTuple):
+    """Fill level of a budget at a time."""
+
     tokens: float
     at: Micros
 
 
-def filled(bucket: Bucket, terms: BudgetTerms, now: Micros) -> Bucket:
-    """What the time since has brought; a clock that went back brings nothing."""
-    tokens = bucket.tokens + max(0, now - bucket.at) / SECOND * terms.rate
-    return Bucket(min(terms.size, tokens), now)
+def refill(bucket: RetryBucket, config: BudgetConfig, now: Micros) -> RetryBucket:
+    """Add the tokens earned since the last refill; none if the clock went back."""
+    earned = max(0, now - bucket.at) / SECOND * config.rate
+    return RetryBucket(min(config.size, bucket.tokens + earned), now)
 
 
-def observed(bucket: Bucket, seen: DependencyTally, terms: BudgetTerms, now: Micros) -> Bucket:
-    """Claims of a second are told late, so it may stand below zero for a while."""
-    fed = filled(bucket, terms, now).tokens - seen.retried + terms.share * seen.first_ok
-    if terms.returned:
-        fed += seen.retry_ok
-    return Bucket(min(terms.size, max(-terms.size, fed)), now)
+def apply_tally(
+    bucket: RetryBucket, tally: DependencyTally, config: BudgetConfig, now: Micros
+) -> RetryBucket:
+    """Charge started retries and credit successes.
+
+    Workers report claims about a second late, so the level may be negative for a while.
+    """
+    tokens = refill(bucket, config, now).tokens
+    tokens += config.share * tally.first_ok - tally.retried
+    if config.refund:
+        tokens += tally.retry_ok
+    return RetryBucket(min(config.size, max(-config.size, tokens)), now)
 
 
-def low(bucket: Bucket, terms: BudgetTerms) -> bool:
-    """Low enough that claims must count."""
-    return bucket.tokens < terms.size / 2
+def is_low(bucket: RetryBucket, config: BudgetConfig) -> bool:
+    """Return True if claims must count retries against this bucket."""
+    return bucket.tokens < config.size / 2
 
 
-def allows(bucket: Bucket, terms: BudgetTerms, now: Micros) -> int:
-    return max(0, math.floor(filled(bucket, terms, now).tokens + 1e-9))
+def available_retries(bucket: RetryBucket, config: BudgetConfig, now: Micros) -> int:
+    return max(0, math.floor(refill(bucket, config, now).tokens + 1e-9))
 
 
-def next_token(bucket: Bucket, terms: BudgetTerms, now: Micros) -> Micros | None:
-    """When the next retry may start; None: it may now."""
-    tokens = filled(bucket, terms, now).tokens
+def next_retry_at(bucket: RetryBucket, config: BudgetConfig, now: Micros) -> Micros | None:
+    """Return when the next retry may start, or None if it may start now."""
+    tokens = refill(bucket, config, now).tokens
     if tokens >= 1:
         return None
-    return now + round((1 - tokens) / terms.rate * SECOND) + 1
+    return now + round((1 - tokens) / config.rate * SECOND) + 1

@@ -1,8 +1,8 @@
-"""What the limits on the way of due jobs still allow, inside one claim.
+"""Remaining capacity under the limits that apply to due jobs, inside one claim.
 
-Fleet-wide and exact: who claims under a limit holds its meter until the claim is written, so the next one counts
-what this one took. Nobody waits for a meter: while it is in another hand there is no room under that limit. Jobs
-without a limit on their way pay nothing for it.
+Limits are exact in the whole fleet: a claim locks the token buckets of its limits until it is
+written, so the next claim counts what this one took. A claim does not wait for a bucket that
+another worker has locked; it starts nothing under that limit.
 """
 
 from __future__ import annotations
@@ -11,96 +11,114 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from mulligan.core.attempt import Lease
-from mulligan.core.job import SECOND, Guarded, Lane, Limit, Micros
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import Lane, Limit, LimitKey
 from mulligan.guards.lanes import Candidate
-from mulligan.guards.limits import next_start, refilled, room
+from mulligan.guards.limits import available_starts, next_start_at, refill_bucket
 from mulligan.storage.base import Transaction
 
-SOON = SECOND // 50
+LOCK_RETRY = SECOND // 50  # until a bucket that another worker locked may be free
 
 
 class Capacity:
-    """Only inside `unit.together()`."""
+    """Remaining starts under each limit. Use only inside `tx.atomically()`."""
 
     def __init__(
         self,
-        unit: Transaction,
-        limits: Mapping[Guarded, Limit],
+        tx: Transaction,
+        limits: Mapping[LimitKey, Limit],
         now: Micros,
-        bounds: Mapping[Guarded, int] | None = None,
+        bounds: Mapping[LimitKey, int] | None = None,
     ) -> None:
-        """`bounds`: what else there is only so much of (see `ways`)."""
+        """Lock the token buckets of the limits.
+
+        `bounds` are other numbers of starts that may run out, see `lane_limit_keys`.
+        """
         self._limits = limits
         self._now = now
-        held = {key: found for key, found in unit.meters(list(limits)).items() if found is not None}
-        self._stored = {key: meter for key, (meter, _) in held.items()}
-        self._meters = {
-            key: refilled(meter, limits[key].rate or 0.0, at, limits[key].burst)
-            for key, (meter, at) in held.items()
+        self._stored = {}
+        self._buckets = {}
+        for key, locked in tx.lock_token_buckets(list(limits)).items():
+            if locked is not None:
+                bucket, at = locked
+                limit = limits[key]
+                self._stored[key] = bucket
+                self._buckets[key] = refill_bucket(bucket, limit.rate or 0.0, at, limit.burst)
+        running = count_running(tx.count_running()) if limits else Counter()
+        self._left = {
+            key: self._count_left(key, limit, running[key]) for key, limit in limits.items()
         }
-        running = running_under(unit.running()) if limits else Counter()
-        self._left = {key: self._room(key, limit, running[key]) for key, limit in limits.items()}
-        self._left |= {key: max(0, bound) for key, bound in (bounds or {}).items()}
+        for key, bound in (bounds or {}).items():
+            self._left[key] = max(0, bound)
 
-    def _room(self, key: Guarded, limit: Limit, running: int) -> int:
-        return room(limit, running, self._meters[key]) if key in self._meters else 0
+    def _count_left(self, key: LimitKey, limit: Limit, running: int) -> int:
+        bucket = self._buckets.get(key)
+        if bucket is None:  # another worker has locked it
+            return 0
+        return available_starts(limit, running, bucket)
 
-    def of(self, lane: str) -> int | None:
-        """How many of this lane may start; None: nothing limits it."""
-        return min(
-            (self._left[key] for key in ways(Lane.parse(lane)) if key in self._left), default=None
-        )
+    def available(self, lane: str) -> int | None:
+        """Return how many jobs of this lane may start, or None if nothing limits it."""
+        keys = lane_limit_keys(Lane.parse(lane))
+        return min((self._left[key] for key in keys if key in self._left), default=None)
 
     def admit(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """In their order, each for which every limit on its way has room left."""
+        """Return, in order, the candidates that fit under all their limits."""
         left = dict(self._left)
         admitted = []
         for candidate in candidates:
-            keys = [key for key in ways(Lane.parse(candidate[3])) if key in left]
+            keys = [key for key in lane_limit_keys(Lane.parse(candidate[3])) if key in left]
             if all(left[key] > 0 for key in keys):
                 admitted.append(candidate)
-                left |= {key: left[key] - 1 for key in keys}
+                for key in keys:
+                    left[key] -= 1
         return admitted
 
-    def spend(self, unit: Transaction, leases: Sequence[Lease]) -> None:
-        taken = Counter(key for lease in leases for key in guards_of(lease.queue, lease.uses))
-        for key, meter in self._meters.items():
-            left = meter._replace(tokens=meter.tokens - taken[key])
-            if self._limits[key].rate is not None and (
-                taken[key] or left.at < self._stored[key].at
-            ):
-                self._meters[key] = left
-                unit.spend(key, left)
+    def spend(self, tx: Transaction, leases: Sequence[Lease]) -> None:
+        """Take the tokens of claimed jobs from the buckets of their rate limits."""
+        started = Counter(key for lease in leases for key in limit_keys(lease.queue, lease.uses))
+        for key, bucket in self._buckets.items():
+            if self._limits[key].rate is None:
+                continue
+            if started[key] or bucket.at < self._stored[key].at:
+                spent = bucket._replace(tokens=bucket.tokens - started[key])
+                self._buckets[key] = spent
+                tx.update_token_bucket(key, spent)
 
-    def next_start(self) -> Micros | None:
-        """When a rate that is used up allows more, or a meter in another hand may be free again."""
-        starts = [next_start(self._limits[key], meter) for key, meter in self._meters.items()]
-        if len(self._meters) < len(self._limits):
-            starts.append(self._now + SOON)
+    def next_start_at(self) -> Micros | None:
+        """Return when a used-up rate allows more, or when a locked bucket may be free."""
+        starts = [next_start_at(self._limits[key], bucket) for key, bucket in self._buckets.items()]
+        if len(self._buckets) < len(self._limits):
+            starts.append(self._now + LOCK_RETRY)
         return min((start for start in starts if start is not None), default=None)
 
 
-SLOTS: Guarded = ("slots", "")
+SLOTS: LimitKey = ("slots", "")
 
 
-def ways(lane: Lane) -> list[Guarded]:
-    """All that may run out for a job of this lane: limits, the places of this worker for jobs that use something and
-    for each of what they use, and the retries that a dependency bears.
+def lane_limit_keys(lane: Lane) -> list[LimitKey]:
+    """Return the keys of everything that can run out for jobs of this lane.
+
+    These are the limits of its queue and dependencies, this worker's slots for jobs with
+    dependencies in total and for each dependency, and the retry budgets.
     """
     if not lane.uses:
-        return lane.guards
-    used = lane.uses.split(",")
-    budgets = [("budget", key) for key in used] if lane.retry else []
-    return [*lane.guards, SLOTS, *(("here", key) for key in used), *budgets]
+        return lane.limit_keys
+    dependencies = lane.uses.split(",")
+    keys = [*lane.limit_keys, SLOTS]
+    keys.extend(("here", key) for key in dependencies)
+    if lane.retry:
+        keys.extend(("budget", key) for key in dependencies)
+    return keys
 
 
-def running_under(running: Iterable[tuple[str, str, int]]) -> Counter[Guarded]:
-    """How many run now under each queue and each dependency."""
-    counts: Counter[Guarded] = Counter()
+def count_running(running: Iterable[tuple[str, str, int]]) -> Counter[LimitKey]:
+    """Return how many jobs run in each queue and use each dependency."""
+    counts: Counter[LimitKey] = Counter()
     for queue, uses, count in running:
-        counts.update(dict.fromkeys(guards_of(queue, uses), count))
+        counts.update(dict.fromkeys(limit_keys(queue, uses), count))
     return counts
 
 
-def guards_of(queue: str, uses: str) -> list[Guarded]:
-    return Lane(queue, "", uses, retry=False).guards
+def limit_keys(queue: str, uses: str) -> list[LimitKey]:
+    return Lane(queue, "", uses, retry=False).limit_keys

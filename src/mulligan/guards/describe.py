@@ -1,4 +1,4 @@
-"""What kept a job from starting, looking back: which queue or dependency was closed, from when to when, by whom."""
+"""Sentences about guards: why a job waits for a dependency, and which gates delayed it."""
 
 from __future__ import annotations
 
@@ -7,95 +7,116 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import NamedTuple
 
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event, EventType
-from mulligan.core.format import clock, duration, moment, one_line, per, span, who
-from mulligan.core.job import SECOND, Gate, JobRow, Micros
+from mulligan.core.format import (
+    format_actor,
+    format_duration,
+    format_elapsed,
+    format_rate,
+    format_time,
+    format_time_after,
+    one_line,
+)
+from mulligan.core.job import Gate, JobRow
 from mulligan.guards import budget as budgets
-from mulligan.guards.state import BreakerTerms, GuardState
+from mulligan.guards.state import BreakerConfig, GuardState
 
-# What stands between a job and something it uses, in words: a hold, a recovery, a budget that is used up.
-
-BREAKER = "breaker"  # the actor of what a breaker does by itself
+BREAKER = "breaker"  # actor of changes that a breaker makes itself
 
 
 class GuardedDependency(NamedTuple):
-    """A dependency whose guard is at work."""
+    """A dependency whose guard affects claims."""
 
     guard: GuardState
-    terms: BreakerTerms
+    config: BreakerConfig
 
 
-# -- held -------------------------------------------------------------------------------------------
-def is_down(gate: Gate) -> bool:
-    """By its breaker, which looks again by itself; all others wait for a time or a person."""
+# --- Held ---
+
+
+def is_breaker_gate(gate: Gate) -> bool:
+    """Return True if a breaker closed the gate. Other gates wait for a time or a person."""
     return gate.scope == "dependency" and gate.actor == BREAKER
 
 
-def ends_at(gate: Gate) -> Micros | None:
-    """When it may be over, as far as anybody knows; None: when a person says so."""
-    return gate.until if gate.until is not None or not is_down(gate) else gate.probe_at
+def expected_end(gate: Gate) -> Micros | None:
+    """Return when the gate may open, or None if a person must open it."""
+    if gate.until is None and is_breaker_gate(gate):
+        return gate.probe_at
+    return gate.until
 
 
-def next_probe(gate: Gate, now: Micros) -> str:
+def describe_next_probe(gate: Gate, now: Micros) -> str:
     if gate.probe_at is None or gate.probe_at <= now:
-        return "a probe goes as soon as a worker is free"
-    return f"next probe {moment(gate.probe_at)} (in {span(now, gate.probe_at)})"
+        return "a probe runs as soon as a worker is free"
+    return f"next probe {format_time(gate.probe_at)} (in {format_elapsed(now, gate.probe_at)})"
 
 
-def lets_go(gate: Gate) -> str:
+def close_command(gate: Gate) -> str:
+    """Return the command that closes the breaker of a held dependency."""
     return f"mulligan deps close {quote(gate.key)}"
 
 
-def looks_now(gate: Gate) -> str:
+def probe_command(gate: Gate) -> str:
+    """Return the command that probes a held dependency now."""
     return f"mulligan deps probe {quote(gate.key)}"
 
 
-# -- recovering -------------------------------------------------------------------------------------
-def recovering(row: JobRow, kept: Mapping[str, GuardedDependency]) -> str:
-    """Of what it uses, what comes back after an outage; empty: nothing does."""
-    for key in _used(row):
-        ramp = kept[key].guard.ramp if key in kept else None
+# --- Recovering ---
+
+
+def describe_recovery(row: JobRow, dependencies: Mapping[str, GuardedDependency]) -> str:
+    """Explain which dependency of a job recovers from an outage; empty if none does."""
+    for key in _used_keys(row):
+        ramp = dependencies[key].guard.ramp if key in dependencies else None
         if ramp is not None:
-            return f"dependency {key} comes back after an outage: {per(ramp.rate)} may start now, more while all goes well"
+            rate = format_rate(ramp.rate)
+            return (
+                f"dependency {key} is recovering from an outage: {rate} may start now,"
+                " more while calls succeed"
+            )
     return ""
 
 
-# -- over budget ------------------------------------------------------------------------------------
-def over_budget(row: JobRow, kept: Mapping[str, GuardedDependency], now: Micros) -> str:
-    """Of what a retry uses, what bears no more of them now; empty: nothing stands in its way."""
-    for key in _used(row) if row.failures else []:
-        terms, bucket = (
-            (kept[key].terms.budget, kept[key].guard.bucket) if key in kept else (None, None)
-        )
-        if (
-            terms is None
-            or bucket is None
-            or not budgets.low(bucket, terms)
-            or budgets.allows(bucket, terms, now)
-        ):
+# --- Over budget ---
+
+
+def describe_budget(row: JobRow, dependencies: Mapping[str, GuardedDependency], now: Micros) -> str:
+    """Explain which retry budget delays a retry; empty if none does."""
+    if not row.failures:
+        return ""
+    for key in _used_keys(row):
+        dependency = dependencies.get(key)
+        if dependency is None:
             continue
-        at = budgets.next_token(bucket, terms, now) or now
-        when = duration(max(1, round((at - now) / SECOND)))
+        config = dependency.config.budget
+        bucket = dependency.guard.bucket
+        if config is None or bucket is None or not budgets.is_low(bucket, config):
+            continue
+        if budgets.available_retries(bucket, config, now):
+            continue
+        at = budgets.next_retry_at(bucket, config, now) or now
+        wait = format_duration(max(1, round((at - now) / SECOND)))
         return (
-            f"dependency {key} bears no more retries now: {_fed(terms)}, the next in about {when}"
+            f"the retry budget of dependency {key} is used up: {_describe_refill(config)};"
+            f" next retry in about {wait}"
         )
     return ""
 
 
-def _fed(terms: budgets.BudgetTerms) -> str:
-    time = f"{per(terms.rate)} may start"
-    return (
-        f"{time}, one more for every {1 / terms.share:.0f} first tries that succeed"
-        if terms.share
-        else time
-    )
+def _describe_refill(config: budgets.BudgetConfig) -> str:
+    by_time = f"{format_rate(config.rate)} may start"
+    if not config.share:
+        return by_time
+    return f"{by_time}, one more for every {1 / config.share:.0f} first attempts that succeed"
 
 
-def _used(row: JobRow) -> list[str]:
+def _used_keys(row: JobRow) -> list[str]:
     return [key for key in row.uses.split(",") if key]
 
 
-# What kept a job from starting, looking back: which queue or dependency was closed, from when to when, by whom.
+# --- Past closures ---
 
 CLOSED: Mapping[str, str] = {
     EventType.QUEUE_PAUSED: "queue",
@@ -111,7 +132,7 @@ OPENED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class GateClosure:
-    """A gate that was shut. Times that are not known are None."""
+    """A period in which a gate was closed. Unknown times are None."""
 
     scope: str
     key: str
@@ -122,70 +143,69 @@ class GateClosure:
     opened_by: str = ""
     opened_why: str = ""
 
-    def over(self, start: Micros, end: Micros) -> bool:
-        """Was it shut at some time between the two?"""
-        return (self.since is None or self.since < end) and (
-            self.until is None or self.until > start
-        )
+    def overlaps(self, start: Micros, end: Micros) -> bool:
+        """Return True if the gate was closed at some time between the two."""
+        began_before = self.since is None or self.since < end
+        ended_after = self.until is None or self.until > start
+        return began_before and ended_after
 
 
-def closures(row: JobRow, gates: Iterable[Gate], news: Sequence[Event]) -> list[GateClosure]:
-    """Those on this job's way, oldest first. `gates` are as they stand, `news` what happened to them meanwhile."""
-    keys = {
-        ("queue", row.queue),
-        ("kind", row.kind),
-        *(("dependency", key) for key in row.uses.split(",") if key),
-    }
-    found = [one for one in _told(news) if (one.scope, one.key) in keys]
-    known = {(one.scope, one.key, one.until) for one in found}
-    standing = (
+def find_closures(row: JobRow, gates: Iterable[Gate], events: Sequence[Event]) -> list[GateClosure]:
+    """Return the closures of the gates of a job, oldest first.
+
+    `gates` are the current ones, `events` the changes of gates so far.
+    """
+    keys = {("queue", row.queue), ("kind", row.kind)}
+    keys.update(("dependency", key) for key in _used_keys(row))
+    past = [
+        closure for closure in _closures_from_events(events) if (closure.scope, closure.key) in keys
+    ]
+    known = {(closure.scope, closure.key, closure.until) for closure in past}
+    current = [
         GateClosure(gate.scope, gate.key, gate.since, gate.until, gate.actor, gate.reason)
         for gate in gates
-    )
-    more = [
-        one
-        for one in standing
-        if (one.scope, one.key) in keys and (one.scope, one.key, one.until) not in known
+        if (gate.scope, gate.key) in keys and (gate.scope, gate.key, gate.until) not in known
     ]
-    return sorted([*found, *more], key=lambda one: one.since or 0)
+    return sorted([*past, *current], key=lambda closure: closure.since or 0)
 
 
-def _told(news: Sequence[Event]) -> Iterator[GateClosure]:
-    """Fold the events: a later word about the same gate ends the one before."""
-    open_: dict[tuple[str, str], GateClosure] = {}
-    for event in news:
+def _closures_from_events(events: Sequence[Event]) -> Iterator[GateClosure]:
+    """Fold events into closures: a later event about a gate ends its closure before."""
+    closed: dict[tuple[str, str], GateClosure] = {}
+    for event in events:
         scope = CLOSED.get(event.type) or OPENED[event.type]
-        name = (scope, str(event.data.get(scope, "")))
-        before = open_.pop(name, None)
+        key = str(event.data.get(scope, ""))
+        reason = str(event.data.get("reason") or "")
+        before = closed.pop((scope, key), None)
         if event.type in OPENED:
-            shut = before or GateClosure(*name, None, None)
-            yield replace(
-                shut,
-                until=event.at,
-                opened_by=event.actor,
-                opened_why=str(event.data.get("reason") or ""),
-            )
+            closure = before or GateClosure(scope, key, None, None)
+            yield replace(closure, until=event.at, opened_by=event.actor, opened_why=reason)
             continue
         if before is not None:
             yield before if before.until is not None else replace(before, until=event.at)
-        open_[name] = GateClosure(
-            *name,
-            event.at,
-            event.data.get("until"),
-            event.actor,
-            str(event.data.get("reason") or ""),
-        )
-    yield from open_.values()
+        until = event.data.get("until")
+        closed[scope, key] = GateClosure(scope, key, event.at, until, event.actor, reason)
+    yield from closed.values()
 
 
-def closure_words(one: GateClosure, beside: Micros) -> str:
-    """`queue mail was paused by kim, with the reason 'deploy', from … until …, when ann opened it`."""
-    verb = "paused" if one.scope == "queue" else "held"
-    since = "" if one.since is None else f" from {clock(one.since, beside)}"
-    until = "" if one.until is None else f" until {clock(one.until, beside)}"
-    by = f" by {who(one.actor)}" if one.actor else ""
-    because = f", with the reason {one_line(one.reason)!r}," if one.reason else ""
-    undid = "let it go" if one.scope == "dependency" else "opened it"
-    opened = f", when {who(one.opened_by)} {undid}" if one.opened_by else ""
-    why = f", with the reason {one_line(one.opened_why)!r}" if one.opened_why else ""
-    return f"{one.scope} {one.key} was {verb}{by}{because}{since}{until}{opened}{why}"
+def describe_closure(closure: GateClosure, reference: Micros) -> str:
+    """Return `queue mail was paused by kim, with the reason 'deploy', from … until …`.
+
+    Times on the day of `reference` are written without their date.
+    """
+    is_queue = closure.scope == "queue"
+    parts = [f"{closure.scope} {closure.key} was {'paused' if is_queue else 'held'}"]
+    if closure.actor:
+        parts.append(f" by {format_actor(closure.actor)}")
+    if closure.reason:
+        parts.append(f", with the reason {one_line(closure.reason)!r},")
+    if closure.since is not None:
+        parts.append(f" from {format_time_after(closure.since, reference)}")
+    if closure.until is not None:
+        parts.append(f" until {format_time_after(closure.until, reference)}")
+    if closure.opened_by:
+        verb = "resumed" if is_queue else "released"
+        parts.append(f", when {format_actor(closure.opened_by)} {verb} it")
+    if closure.opened_why:
+        parts.append(f", with the reason {one_line(closure.opened_why)!r}")
+    return "".join(parts)

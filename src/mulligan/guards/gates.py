@@ -1,4 +1,7 @@
-"""`app.queues`: what waits where, and what an operator says about it. Code declares, operators decide."""
+"""Services `app.queues` and `app.kinds`, and limits that an operator sets.
+
+Code declares limits; an operator's pause, hold or limit wins over the declaration.
+"""
 
 from __future__ import annotations
 
@@ -10,250 +13,268 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from mulligan.core.durations import ended_at, moment_of
-from mulligan.core.errors import Moment, NotFound, Refused, StoreUnavailable
+from mulligan.core.durations import Micros, optional_datetime, resolve_end
+from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Gate, Guarded, GuardRow, Lane, Limit, LimitRow, Micros
-from mulligan.events.service import gate_facts, limit_facts, shown_limit
-from mulligan.guards import kind_breaker as cause
-from mulligan.guards.capacity import running_under
+from mulligan.core.job import Gate, GuardRow, Lane, Limit, LimitKey, LimitRow
+from mulligan.events.service import limit_state, load_gate_state, load_limit_state
+from mulligan.guards import kind_breaker
+from mulligan.guards.capacity import count_running
 from mulligan.guards.kind_breaker import KindHold
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.limits import MOST_RATE, NO_LIMIT, effective, lasts, rate_of
-from mulligan.guards.observer import read_kind_state, write
-from mulligan.manifest.declared import declared_limits, recent_manifests, stored_queues
-from mulligan.manifest.specs import OURS, checked_name
+from mulligan.guards.limits import MAX_RATE, NO_LIMIT, is_limit_active, merge_limits, parse_rate
+from mulligan.guards.observer import load_kind_state, write_kind_state
+from mulligan.manifest.declared import load_declared_limits, load_queues, load_recent_manifests
+from mulligan.manifest.specs import SYSTEM_PREFIX, check_name
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.stat_queries import DepthRow
+from mulligan.storage.stat_queries import LaneDepthRow
 
-# Limits as an operator says them, for a queue or a dependency: checked, merged with what was said before, written.
+# --- Limits that an operator sets ---
 
-ALERT = "alert"  # the actor of what alerts do by themselves
-KEEP: Any = type("Keep", (), {"__repr__": lambda _: "as it is"})()  # not said: as it was set before
+ALERT_ACTOR = "alert"  # actor of changes that an alert makes itself
+
+
+class _Unchanged:
+    """Type of the default that keeps a limit as it was set; None removes the limit."""
+
+    def __repr__(self) -> str:
+        return "unchanged"
+
+
+UNCHANGED: Any = _Unchanged()
 
 
 class LimitChange(NamedTuple):
-    """None: no limit, no end. Not given: as it was set."""
+    """New limits. None removes a limit or an end; UNCHANGED keeps it as it was set."""
 
-    concurrency: int | None = KEEP
-    rate: float | str | None = KEEP
-    until: Moment | None = KEEP
+    concurrency: int | None = UNCHANGED
+    rate: float | str | None = UNCHANGED
+    until: DurationOrTime | None = UNCHANGED
     reason: str = ""
 
 
-def set_limit(unit: Transaction, key: Guarded, said: LimitChange, actor: str) -> dict[str, Any]:
-    """What there is to tell about it."""
-    now = unit.now()
-    before = next((row for row in unit.limits() if row[:2] == key and lasts(row, now)), None)
-    if before is not None and before.actor == ALERT != actor:
-        before = None  # a person's word does not go on with what an alert has set for a while
-    row = LimitRow(
-        *key,
-        _kept(said.concurrency, before and before.concurrency, checked_concurrency),
-        _kept(said.rate, before and before.rate, checked_rate),
-        now,
-        (before and before.until) if said.until is KEEP else ended_at("until", said.until, now),
-        said.reason,
-        actor,
-    )
-    if row.concurrency is None and row.rate is None:
-        message = f"{key[0]} {key[1]!r}: say concurrency=, rate= or both"
+def set_limit(tx: Transaction, key: LimitKey, change: LimitChange, actor: str) -> dict[str, Any]:
+    """Set the limits of a queue or dependency. Return the data of its event."""
+    now = tx.now()
+    before = _find_limit(tx, key, now)
+    if before is not None and before.actor == ALERT_ACTOR and actor != ALERT_ACTOR:
+        before = None  # an operator's limit does not extend a temporary one that an alert set
+    concurrency, rate, until = None, None, None
+    if before is not None:
+        concurrency, rate, until = before.concurrency, before.rate, before.until
+    if change.concurrency is not UNCHANGED:
+        concurrency = _or_no_limit(check_concurrency(change.concurrency))
+    if change.rate is not UNCHANGED:
+        rate = _or_no_limit(check_rate(change.rate))
+    if change.until is not UNCHANGED:
+        until = resolve_end("until", change.until, now)
+    scope, name = key
+    if concurrency is None and rate is None:
+        message = f"{scope} {name!r}: pass concurrency=, rate= or both"
         raise Refused(message)
-    unit.set_limit(row)
-    after = shown_limit(row)
+    row = LimitRow(scope, name, concurrency, rate, now, until, change.reason, actor)
+    tx.set_limit(row)
+    after = limit_state(row)
     return {
         **after,
-        "reason": said.reason,
-        "before": {} if before is None else shown_limit(before),
+        "reason": change.reason,
+        "before": {} if before is None else limit_state(before),
         "after": after,
     }
 
 
-def clear_limit(unit: Transaction, key: Guarded, reason: str) -> dict[str, Any] | None:
-    """What there is to tell about it; None: nothing was set."""
-    before = limit_facts(unit, key, unit.now())
-    if not unit.clear_limit(key):
+def _find_limit(tx: Transaction, key: LimitKey, now: Micros) -> LimitRow | None:
+    for row in tx.list_limits():
+        if (row.scope, row.key) == key and is_limit_active(row, now):
+            return row
+    return None
+
+
+def _or_no_limit(value: Any) -> Any:
+    """Return NO_LIMIT for None: lifting a limit is stored, unlike not setting one."""
+    return NO_LIMIT if value is None else value
+
+
+def clear_limit(tx: Transaction, key: LimitKey, reason: str) -> dict[str, Any] | None:
+    """Remove an operator's limits. Return the data of the event, or None if none were set."""
+    before = load_limit_state(tx, key, tx.now())
+    if not tx.clear_limit(key):
         return None
     return {"cleared": True, "reason": reason, "before": before, "after": {}}
 
 
-def _kept(said: Any, before: Any, checked: Callable[[Any], Any]) -> Any:
-    """None lifts a limit, which is not the same as saying nothing."""
-    if said is KEEP:
-        return before
-    return NO_LIMIT if said is None else checked(said)
-
-
-def checked_concurrency(value: Any, name: str = "concurrency") -> int | None:
+def check_concurrency(value: Any, name: str = "concurrency") -> int | None:
+    """Return a concurrency limit; refuse anything but a whole number from 1, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < NO_LIMIT:
         message = (
-            f"{name} must be a whole number from 1, or None; to stop everything, pause: {value!r}"
+            f"{name} must be a whole number of at least 1 or None, not {value!r}."
+            " To stop all jobs, pause the queue."
         )
         raise Refused(message)
     return value
 
 
-def checked_rate(value: Any) -> float | None:
-    """Starts per second."""
+def check_rate(value: Any) -> float | None:
+    """Return a rate limit in starts per second."""
     if value is None:
         return None
-    rate = rate_of(value) if isinstance(value, str) else value
-    if (
-        isinstance(rate, bool)
-        or not isinstance(rate, int | float)
-        or not math.isfinite(rate)
-        or not 0 < rate <= MOST_RATE
-    ):
-        message = f'rate must be starts per second above 0, or a text like "5/s", "100/m", "2/h"; not {value!r}'
+    rate = parse_rate(value) if isinstance(value, str) else value
+    if isinstance(rate, bool) or not isinstance(rate, int | float):
+        rate = math.nan
+    if not 0 < rate <= MAX_RATE:
+        message = (
+            "rate must be a number of starts per second above 0, or a text like"
+            f' "5/s", "100/m" or "2/h"; not {value!r}'
+        )
         raise Refused(message)
     return float(rate)
 
 
-# `app.queues`: what waits where, and what an operator says about it. Code declares, operators decide.
+# --- app.queues ---
 
 COUNT_CAP = 10_000
-MOST_LANES = 2_000
+MAX_LANES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue at one moment. Counts stop at 10,000."""
+    """A queue at one time. Counts stop at 10,000."""
 
     name: str
     paused: bool
     paused_until: datetime | None
-    reason: str  # of the pause, else of what was set
+    reason: str  # of the pause, else of the operator's limits
     actor: str
     ready: int
     later: int  # scheduled, or waiting before a retry
     running: int
-    oldest: datetime | None  # since when the first of them is due
+    oldest: datetime | None  # due time of the first ready job
     concurrency: int | None
     rate: float | None  # per second
     fair: bool
-    set_by_hand: bool  # the limits are an operator's, not the code's
+    set_by_hand: bool  # an operator set the limits
     set_until: datetime | None
 
 
-QueueList = list[Queue]  # the classes below have a method called list
+QueueList = list[Queue]  # `Queues.list` hides the builtin
 
 
 class Queues:
+    """`app.queues`: list, pause and limit queues."""
+
     def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
-        self._open = store
+        self._store = store
         self._actor = actor
 
-    # -- read -------------------------------------------------------------------------------------
     def list(self) -> QueueList:
-        """Every queue that a job, a kind, a declaration or an operator names; of our own what is not as usual."""
-        with self._open().read() as unit:
-            return [
-                queue
-                for queue in _read_queues(unit)
-                if not queue.name.startswith(OURS) or _unusual(queue)
-            ]
+        """Return every queue that a job, a kind, a declaration or an operator names.
+
+        Queues of Mulligan itself are listed only if an operator changed them.
+        """
+        with self._store().read() as tx:
+            queues = _read_queues(tx)
+        return [
+            queue
+            for queue in queues
+            if not queue.name.startswith(SYSTEM_PREFIX) or queue.paused or queue.set_by_hand
+        ]
 
     def get(self, name: str) -> Queue:
-        with self._open().read() as unit:
-            found = _read_queues(unit)
-        for queue in found:
-            if queue.name == name:
-                return queue
-        message = f"no queue {name!r}: nothing waits or runs there, and no code or person names it"
-        raise NotFound(message)
+        """Return a queue; raise NotFound if nothing names it."""
+        queue = self._find(name)
+        if queue is None:
+            message = f"no queue {name!r}: no job, code or operator names it"
+            raise NotFound(message)
+        return queue
 
-    # -- pause ------------------------------------------------------------------------------------
-    def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Queue:
-        """Nothing of it starts any more; what runs goes on. `until`: seconds, timedelta or datetime."""
-        checked_name("queue", name)
-        with self._open().begin() as unit:
-            now = unit.now()
-            pause_in(
-                unit, Gate("queue", name, now, ended_at("until", until, now), reason, self._actor)
-            )
+    def pause(self, name: str, *, until: DurationOrTime | None = None, reason: str = "") -> Queue:
+        """Start no more jobs of a queue; running jobs continue.
+
+        `until` is seconds, a timedelta or a datetime.
+        """
+        check_name("queue", name)
+        with self._store().begin() as tx:
+            now = tx.now()
+            end = resolve_end("until", until, now)
+            pause_queue(tx, Gate("queue", name, now, end, reason, self._actor))
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Queue:
-        """A queue that is not paused stays as it is."""
-        checked_name("queue", name)
-        with self._open().begin() as unit:
-            before = gate_facts(unit, "queue", name, unit.now())
-            if unit.open_gate("queue", name):
-                self._tell(
-                    unit,
-                    EventType.QUEUE_RESUMED,
-                    name,
-                    reason=reason,
-                    before=before,
-                    after={"paused": False},
-                )
-        return self._known(name)
+        """End a pause. A queue that is not paused is not changed."""
+        check_name("queue", name)
+        with self._store().begin() as tx:
+            before = load_gate_state(tx, "queue", name, tx.now())
+            if tx.open_gate("queue", name):
+                data = {"reason": reason, "before": before, "after": {"paused": False}}
+                write_queue_event(tx, EventType.QUEUE_RESUMED, name, self._actor, data)
+        return self._find(name) or _empty_queue(name)
 
-    # -- limits -----------------------------------------------------------------------------------
     def set(
         self,
         name: str,
         *,
-        concurrency: int | None = KEEP,
-        rate: float | str | None = KEEP,
-        until: Moment | None = KEEP,
+        concurrency: int | None = UNCHANGED,
+        rate: float | str | None = UNCHANGED,
+        until: DurationOrTime | None = UNCHANGED,
         reason: str = "",
     ) -> Queue:
-        """Fleet-wide limits that win over the declared ones; None: no limit, no end. Not given: as it was set."""
-        checked_name("queue", name)
-        with self._open().begin() as unit:
-            news = set_limit(
-                unit, ("queue", name), LimitChange(concurrency, rate, until, reason), self._actor
-            )
-            self._tell(unit, EventType.QUEUE_CHANGED, name, **news)
+        """Set fleet-wide limits that win over the declared ones.
+
+        None removes a limit or an end; a limit that is not passed stays as it was set.
+        """
+        check_name("queue", name)
+        change = LimitChange(concurrency, rate, until, reason)
+        with self._store().begin() as tx:
+            data = set_limit(tx, ("queue", name), change, self._actor)
+            write_queue_event(tx, EventType.QUEUE_CHANGED, name, self._actor, data)
         return self.get(name)
 
     def clear(self, name: str, *, reason: str = "") -> Queue:
-        """Back to what the code declares."""
-        checked_name("queue", name)
-        with self._open().begin() as unit:
-            news = clear_limit(unit, ("queue", name), reason)
-            if news is not None:
-                self._tell(unit, EventType.QUEUE_CHANGED, name, **news)
-        return self._known(name)
+        """Return to the limits that the code declares."""
+        check_name("queue", name)
+        with self._store().begin() as tx:
+            data = clear_limit(tx, ("queue", name), reason)
+            if data is not None:
+                write_queue_event(tx, EventType.QUEUE_CHANGED, name, self._actor, data)
+        return self._find(name) or _empty_queue(name)
 
-    def _known(self, name: str) -> Queue:
-        """Also one that nothing names any more, now that the last word about it is gone."""
-        try:
-            return self.get(name)
-        except NotFound:
-            return Queue(name, False, None, "", "", 0, 0, 0, None, None, None, False, False, None)
-
-    def _tell(self, unit: Transaction, event: EventType, name: str, **data: Any) -> None:
-        write_queue_event(unit, event, name, self._actor, data)
+    def _find(self, name: str) -> Queue | None:
+        with self._store().read() as tx:
+            queues = _read_queues(tx)
+        return next((queue for queue in queues if queue.name == name), None)
 
 
-def pause_in(unit: Transaction, gate: Gate) -> None:
-    """In the caller's transaction."""
-    before = gate_facts(unit, "queue", gate.key, gate.since)
-    unit.open_gate("queue", gate.key)  # the last word counts, also when it is shorter
-    unit.close_gate(gate)
-    seen = {"before": before, "after": gate_facts(unit, "queue", gate.key, gate.since)}
-    write_queue_event(
-        unit,
-        EventType.QUEUE_PAUSED,
-        gate.key,
-        gate.actor,
-        {"until": gate.until, "reason": gate.reason, **seen},
-    )
+def pause_queue(tx: Transaction, gate: Gate) -> None:
+    """Close the gate of a queue in the caller's transaction and write its event."""
+    before = load_gate_state(tx, "queue", gate.key, gate.since)
+    tx.open_gate("queue", gate.key)  # the new pause replaces the old one, even if it ends sooner
+    tx.close_gate(gate)
+    data = {
+        "until": gate.until,
+        "reason": gate.reason,
+        "before": before,
+        "after": load_gate_state(tx, "queue", gate.key, gate.since),
+    }
+    write_queue_event(tx, EventType.QUEUE_PAUSED, gate.key, gate.actor, data)
 
 
 def write_queue_event(
-    unit: Transaction, event: EventType, name: str, actor: str, data: Mapping[str, Any]
+    tx: Transaction, event: EventType, name: str, actor: str, data: Mapping[str, Any]
 ) -> None:
-    news = {"queue": name, **{key: value for key, value in data.items() if value not in (None, "")}}
-    unit.write_events([NewEvent(event, actor=actor, data=news)])
+    """Write an event about a queue, without empty fields."""
+    event_data = {"queue": name, **drop_empty(data)}
+    tx.write_events([NewEvent(event, actor=actor, data=event_data)])
+
+
+def drop_empty(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return event data without fields that are None or an empty text."""
+    return {name: value for name, value in data.items() if value not in (None, "")}
 
 
 class AsyncQueues:
-    """The same, awaitable: each call on a thread."""
+    """`app.aio.queues`: the methods of `Queues`, each on a thread."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
@@ -264,227 +285,256 @@ class AsyncQueues:
     async def get(self, name: str) -> Queue:
         return await asyncio.to_thread(self._queues.get, name)
 
-    async def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Queue:
+    async def pause(
+        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
+    ) -> Queue:
         return await asyncio.to_thread(self._queues.pause, name, until=until, reason=reason)
 
     async def resume(self, name: str, *, reason: str = "") -> Queue:
         return await asyncio.to_thread(self._queues.resume, name, reason=reason)
 
-    async def set(self, name: str, **said: Any) -> Queue:
-        return await asyncio.to_thread(self._queues.set, name, **said)
+    async def set(self, name: str, **limits: Any) -> Queue:
+        return await asyncio.to_thread(self._queues.set, name, **limits)
 
     async def clear(self, name: str, *, reason: str = "") -> Queue:
         return await asyncio.to_thread(self._queues.clear, name, reason=reason)
 
 
-# -- the picture ------------------------------------------------------------------------------------
-def _read_queues(unit: Transaction) -> QueueList:
-    look = unit.look()
-    running = running_under(unit.running())
-    declared = stored_queues(unit, look.now)
-    limits = effective(declared_limits(unit, look.now), look.limits)
-    rows = {row.key: row for row in unit.limits() if row.scope == "queue" and lasts(row, look.now)}
-    gates = {
-        gate.key: gate for gate in look.gates if gate.scope == "queue" and is_closed(gate, look.now)
+# --- Reading queues ---
+
+
+class _Depth(NamedTuple):
+    """Waiting jobs of a queue or kind. Counts stop at the cap."""
+
+    ready: int
+    later: int
+    oldest: Micros | None  # due time of the first ready job
+
+
+def _read_queues(tx: Transaction) -> QueueList:
+    state = tx.read_claim_state()
+    now = state.now
+    running = count_running(tx.count_running())
+    declared = load_queues(tx, now)
+    limits = merge_limits(load_declared_limits(tx, now), state.limits)
+    limit_rows = {
+        row.key: row
+        for row in tx.list_limits()
+        if row.scope == "queue" and is_limit_active(row, now)
     }
-    of_kinds = {
-        spec.queue
-        for manifest in recent_manifests(unit, look.now)
-        for spec in manifest.kinds.values()
-    }
-    depths = waiting_by(unit, look.now, lambda lane: lane.queue)
+    gates = _closed_gates(state.gates, "queue", now)
+    depths = group_depths(tx, now, lambda lane: lane.queue)
     busy = {key for scope, key in running if scope == "queue"}
+    names = {*depths, *busy, *_kind_queues(tx, now), *declared, *limit_rows, *gates}
     return [
-        _queue(
+        _build_queue(
             name,
             gates.get(name),
-            rows.get(name),
+            limit_rows.get(name),
             limits.get(("queue", name), Limit()),
-            _queue_depth(depths.get(name, ()), look.now),
+            _sum_depths(depths.get(name, ()), now),
             running["queue", name],
             fair=name in declared and declared[name].fair,
         )
-        for name in sorted({*depths, *busy, *of_kinds, *declared, *rows, *gates})
+        for name in sorted(names)
     ]
 
 
-def _unusual(queue: Queue) -> bool:
-    """Somebody has said something about it."""
-    return queue.paused or queue.set_by_hand
+def _closed_gates(gates: Sequence[Gate], scope: str, now: Micros) -> dict[str, Gate]:
+    return {gate.key: gate for gate in gates if gate.scope == scope and is_closed(gate, now)}
 
 
-def _queue(
+def _kind_queues(tx: Transaction, now: Micros) -> set[str]:
+    """Return the queues that kinds of recent manifests declare."""
+    return {
+        spec.queue
+        for manifest in load_recent_manifests(tx, now)
+        for spec in manifest.kinds.values()
+    }
+
+
+def _build_queue(
     name: str,
     gate: Gate | None,
-    row: LimitRow | None,
+    limit_row: LimitRow | None,
     limit: Limit,
-    depth: tuple[int, int, Micros | None],
+    depth: _Depth,
     running: int,
     *,
     fair: bool,
 ) -> Queue:
-    ready, later, oldest = depth
-    said = gate or row
+    last_change = gate or limit_row
     return Queue(
         name=name,
         paused=gate is not None,
-        paused_until=moment_of(gate.until) if gate is not None else None,
-        reason="" if said is None else said.reason,
-        actor="" if said is None else said.actor,
-        ready=ready,
-        later=later,
+        paused_until=None if gate is None else optional_datetime(gate.until),
+        reason="" if last_change is None else last_change.reason,
+        actor="" if last_change is None else last_change.actor,
+        ready=depth.ready,
+        later=depth.later,
         running=running,
-        oldest=moment_of(oldest),
+        oldest=optional_datetime(depth.oldest),
         concurrency=limit.concurrency,
         rate=limit.rate,
         fair=fair,
-        set_by_hand=row is not None,
-        set_until=moment_of(row.until) if row is not None else None,
+        set_by_hand=limit_row is not None,
+        set_until=None if limit_row is None else optional_datetime(limit_row.until),
     )
 
 
-def waiting_by(
-    unit: Transaction, now: Micros, name: Callable[[Lane], str]
-) -> dict[str, list[DepthRow]]:
-    """What waits, lane by lane, put together by what a lane is of."""
-    found: dict[str, list[DepthRow]] = {}
-    for row in unit.depths(now, COUNT_CAP, MOST_LANES):
-        found.setdefault(name(Lane.parse(row.lane)), []).append(row)
-    return found
+def _empty_queue(name: str) -> Queue:
+    """Return a queue that nothing names any more."""
+    return _build_queue(name, None, None, Limit(), _Depth(0, 0, None), 0, fair=False)
 
 
-def _queue_depth(rows: Sequence[DepthRow], now: Micros) -> tuple[int, int, Micros | None]:
-    """(due, for later, since when the first is due); counting stops at the cap."""
-    ready, later = sum(row.due for row in rows), sum(row.later for row in rows)
+def group_depths(
+    tx: Transaction, now: Micros, key_of: Callable[[Lane], str]
+) -> dict[str, list[LaneDepthRow]]:
+    """Return the waiting jobs of every lane, grouped by a part of the lane."""
+    groups: dict[str, list[LaneDepthRow]] = {}
+    for row in tx.count_waiting_by_lane(now, COUNT_CAP, MAX_LANES):
+        groups.setdefault(key_of(Lane.parse(row.lane)), []).append(row)
+    return groups
+
+
+def _sum_depths(rows: Sequence[LaneDepthRow], now: Micros) -> _Depth:
+    ready = min(COUNT_CAP, sum(row.due for row in rows))
+    later = min(COUNT_CAP, sum(row.later for row in rows))
     oldest = min((row.first for row in rows if row.first <= now), default=None)
-    return min(COUNT_CAP, ready), min(COUNT_CAP, later), oldest
+    return _Depth(ready, later, oldest)
 
 
-# `app.kinds`: which kinds are held, for what, and what an operator says about it.
+# --- app.kinds ---
 
-PATIENCE = 100  # times
-PAUSE = 0.02  # seconds
+LOCK_ATTEMPTS = 100
+LOCK_RETRY_DELAY = 0.02  # seconds; a worker locks a guard for one transaction
 
 
 @dataclass(frozen=True, slots=True)
 class KindStatus:
-    """A kind at one moment. Counts stop at 10,000."""
+    """A kind at one time. Counts stop at 10,000."""
 
     name: str
     held: bool
     since: datetime | None
-    until: datetime | None  # when it is released by itself
+    until: datetime | None  # when the hold expires
     reason: str
     actor: str
-    ready: int  # due, and would run if it were not held
+    ready: int  # due jobs
     later: int  # scheduled, or waiting before a retry
-    code: str  # of the cause, if a guard holds it; and so on
+    code: str  # cause, if a kind breaker holds it; as the fields below
     message: str
     fingerprint: str
-    job: str  # one that died of it
+    job: str  # one that died of the cause
     jobs: int
     owners: int
 
 
-KindList = list[KindStatus]  # the classes below have a method called list
+KindList = list[KindStatus]  # `Kinds.list` hides the builtin
 
 
 class Kinds:
+    """`app.kinds`: list, hold and release kinds."""
+
     def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
-        self._open = store
+        self._store = store
         self._actor = actor
 
-    # -- read -------------------------------------------------------------------------------------
     def list(self) -> KindList:
-        """Every kind that a waiting job, an app or a person names, those that are held first."""
-        with self._open().read() as unit:
-            found = [
-                kind for kind in _read_kinds(unit) if kind.held or not kind.name.startswith(OURS)
-            ]
-        return sorted(found, key=lambda kind: (not kind.held, kind.name))
+        """Return every kind that a waiting job, an app or an operator names, held kinds first."""
+        with self._store().read() as tx:
+            kinds = _read_kinds(tx)
+        visible = [kind for kind in kinds if kind.held or not kind.name.startswith(SYSTEM_PREFIX)]
+        return sorted(visible, key=lambda kind: (not kind.held, kind.name))
 
     def get(self, name: str) -> KindStatus:
-        for found in self.list():
-            if found.name == name:
-                return found
-        message = f"no kind {name!r}: no job of it waits, and no app or person names it"
-        raise NotFound(message)
+        """Return a kind; raise NotFound if nothing names it."""
+        kind = self._find(name)
+        if kind is None:
+            message = f"no kind {name!r}: no waiting job, app or operator names it"
+            raise NotFound(message)
+        return kind
 
-    # -- by hand ----------------------------------------------------------------------------------
-    def hold(self, name: str, *, until: Moment | None = None, reason: str = "") -> KindStatus:
-        """Start nothing of it until then, or until somebody releases it; what runs goes on."""
+    def hold(
+        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
+    ) -> KindStatus:
+        """Start no more jobs of a kind until then or until it is released.
 
-        def change(unit: Transaction, row: GuardRow, now: Micros) -> None:
-            end = ended_at("until", until, now)
-            before = gate_facts(unit, "kind", name, now)
-            self._forget(unit, row, reason or "a person holds it")
-            unit.open_gate("kind", name)  # the last word counts, also when it is shorter
-            unit.close_gate(Gate("kind", name, now, end, reason, self._actor))
-            seen = {"before": before, "after": gate_facts(unit, "kind", name, now)}
-            self._tell(unit, EventType.KIND_HELD, kind=name, until=end, reason=reason, **seen)
+        Running jobs continue.
+        """
 
-        self._changed(name, change)
+        def change(tx: Transaction, row: GuardRow, now: Micros) -> None:
+            end = resolve_end("until", until, now)
+            before = load_gate_state(tx, "kind", name, now)
+            self._reset_breaker(tx, row, reason or "held by an operator")
+            tx.open_gate("kind", name)  # the new hold replaces the old one, even if it is shorter
+            tx.close_gate(Gate("kind", name, now, end, reason, self._actor))
+            data = {
+                "kind": name,
+                "until": end,
+                "reason": reason,
+                "before": before,
+                "after": load_gate_state(tx, "kind", name, now),
+            }
+            self._write_event(tx, EventType.KIND_HELD, data)
+
+        self._update_guard(name, change)
         return self.get(name)
 
     def release(self, name: str, *, reason: str = "") -> KindStatus:
-        """Let its jobs go. What they died of before is forgotten. A kind that is not held stays as it is."""
+        """End a hold and forget the counted deaths. A kind that is not held is not changed."""
 
-        def change(unit: Transaction, row: GuardRow, now: Micros) -> None:
-            before = gate_facts(unit, "kind", name, now)
-            self._forget(unit, row, reason)
-            if unit.open_gate("kind", name):
-                self._tell(
-                    unit,
-                    EventType.KIND_RELEASED,
-                    kind=name,
-                    reason=reason,
-                    before=before,
-                    after={"held": False},
-                )
+        def change(tx: Transaction, row: GuardRow, now: Micros) -> None:
+            before = load_gate_state(tx, "kind", name, now)
+            self._reset_breaker(tx, row, reason)
+            if tx.open_gate("kind", name):
+                data = {"kind": name, "reason": reason, "before": before, "after": {"held": False}}
+                self._write_event(tx, EventType.KIND_RELEASED, data)
 
-        self._changed(name, change)
-        return self._known(name)
+        self._update_guard(name, change)
+        return self._find(name) or _build_kind(name, None, None, _Depth(0, 0, None))
 
-    def _forget(self, unit: Transaction, row: GuardRow, reason: str) -> None:
-        memory = read_kind_state(row.body)
-        unit.take_tallies(("kind", row.key))
-        write(unit, row, cause.released(memory))
-        if memory.held is not None:
-            said = {
+    def _find(self, name: str) -> KindStatus | None:
+        return next((kind for kind in self.list() if kind.name == name), None)
+
+    def _reset_breaker(self, tx: Transaction, row: GuardRow, reason: str) -> None:
+        """Forget counted deaths and resolve the alert of a breaker that holds the kind."""
+        state = load_kind_state(row.body)
+        tx.take_tallies(("kind", row.key))
+        write_kind_state(tx, row, kind_breaker.release_kind(state))
+        if state.held is not None:
+            data = {
                 "kind": row.key,
-                "fingerprint": memory.held.fingerprint,
-                "code": memory.held.code,
+                "fingerprint": state.held.fingerprint,
+                "code": state.held.code,
+                "reason": reason,
+                "before": {"alert": "fired"},
+                "after": {"alert": "resolved"},
             }
-            seen = {"before": {"alert": "fired"}, "after": {"alert": "resolved"}}
-            self._tell(unit, EventType.ALERT_RESOLVED, **said, reason=reason, **seen)
+            self._write_event(tx, EventType.ALERT_RESOLVED, data)
 
-    def _changed(self, name: str, change: Callable[[Transaction, GuardRow, Micros], None]) -> None:
-        checked_name("kind", name)
-        store = self._open()
-        for _ in range(PATIENCE):
-            with store.begin() as unit:
-                row = unit.guard(("kind", name))
+    def _update_guard(
+        self, name: str, change: Callable[[Transaction, GuardRow, Micros], None]
+    ) -> None:
+        """Lock the guard of a kind and change it; wait if a worker has locked it."""
+        check_name("kind", name)
+        store = self._store()
+        for _ in range(LOCK_ATTEMPTS):
+            with store.begin() as tx:
+                row = tx.lock_guard(("kind", name))
                 if row is not None:
-                    change(unit, row, unit.now())
+                    change(tx, row, tx.now())
                     return
-            time.sleep(PAUSE)  # a worker has it in hand, for the length of a turn
-        message = f"kind {name!r} is busy; try again"
+            time.sleep(LOCK_RETRY_DELAY)
+        message = f"kind {name!r} is locked by a worker; try again"
         raise StoreUnavailable(message)
 
-    def _known(self, name: str) -> KindStatus:
-        """Also one that nothing names any more."""
-        try:
-            return self.get(name)
-        except NotFound:
-            return _status(name, None, None, 0, 0)
-
-    def _tell(self, unit: Transaction, event: EventType, **data: Any) -> None:
-        news = {key: value for key, value in data.items() if value not in (None, "")}
-        unit.write_events([NewEvent(event, actor=self._actor, data=news)])
+    def _write_event(self, tx: Transaction, event: EventType, data: Mapping[str, Any]) -> None:
+        tx.write_events([NewEvent(event, actor=self._actor, data=drop_empty(data))])
 
 
 class AsyncKinds:
-    """The same, awaitable: each call on a thread."""
+    """`app.aio.kinds`: the methods of `Kinds`, each on a thread."""
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
@@ -495,56 +545,50 @@ class AsyncKinds:
     async def get(self, name: str) -> KindStatus:
         return await asyncio.to_thread(self._kinds.get, name)
 
-    async def hold(self, name: str, *, until: Moment | None = None, reason: str = "") -> KindStatus:
+    async def hold(
+        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
+    ) -> KindStatus:
         return await asyncio.to_thread(self._kinds.hold, name, until=until, reason=reason)
 
     async def release(self, name: str, *, reason: str = "") -> KindStatus:
         return await asyncio.to_thread(self._kinds.release, name, reason=reason)
 
 
-# -- the picture ------------------------------------------------------------------------------------
-def _read_kinds(unit: Transaction) -> KindList:
-    look = unit.look()
-    gates = {
-        gate.key: gate for gate in look.gates if gate.scope == "kind" and is_closed(gate, look.now)
-    }
-    causes = (
-        {row.key: read_kind_state(row.body).held for row in unit.guards() if row.scope == "kind"}
-        if gates
-        else {}
-    )
-    waiting = waiting_by(unit, look.now, lambda lane: lane.kind)
-    known = {kind for manifest in recent_manifests(unit, look.now) for kind in manifest.kinds}
-    names = {*gates, *waiting, *(kind for kind in known if not kind.startswith(cause.OURS))}
+def _read_kinds(tx: Transaction) -> KindList:
+    state = tx.read_claim_state()
+    now = state.now
+    gates = _closed_gates(state.gates, "kind", now)
+    holds: dict[str, KindHold | None] = {}
+    if gates:
+        holds = {
+            row.key: load_kind_state(row.body).held
+            for row in tx.list_guards()
+            if row.scope == "kind"
+        }
+    depths = group_depths(tx, now, lambda lane: lane.kind)
+    declared = {kind for manifest in load_recent_manifests(tx, now) for kind in manifest.kinds}
+    user_kinds = {kind for kind in declared if not kind.startswith(SYSTEM_PREFIX)}
     return [
-        _status(name, gates.get(name), causes.get(name), *_kind_depth(waiting.get(name, ())))
-        for name in names
+        _build_kind(name, gates.get(name), holds.get(name), _sum_depths(depths.get(name, ()), now))
+        for name in {*gates, *depths, *user_kinds}
     ]
 
 
-def _status(
-    name: str, gate: Gate | None, held: KindHold | None, ready: int, later: int
-) -> KindStatus:
-    why = held or KindHold("", "", "", "", 0, 0, 0, "")
+def _build_kind(name: str, gate: Gate | None, hold: KindHold | None, depth: _Depth) -> KindStatus:
+    cause = hold or KindHold("", "", "", "", 0, 0, 0, "")
     return KindStatus(
         name=name,
         held=gate is not None,
-        since=moment_of(None if gate is None else gate.since),
-        until=moment_of(None if gate is None else gate.until),
+        since=None if gate is None else optional_datetime(gate.since),
+        until=None if gate is None else optional_datetime(gate.until),
         reason="" if gate is None else gate.reason,
         actor="" if gate is None else gate.actor,
-        ready=ready,
-        later=later,
-        code=why.code,
-        message=why.message,
-        fingerprint=why.fingerprint,
-        job=why.job,
-        jobs=why.jobs,
-        owners=why.owners,
-    )
-
-
-def _kind_depth(rows: Sequence[DepthRow]) -> tuple[int, int]:
-    return min(COUNT_CAP, sum(row.due for row in rows)), min(
-        COUNT_CAP, sum(row.later for row in rows)
+        ready=depth.ready,
+        later=depth.later,
+        code=cause.code,
+        message=cause.message,
+        fingerprint=cause.fingerprint,
+        job=cause.job,
+        jobs=cause.jobs,
+        owners=cause.owners,
     )

@@ -1,7 +1,8 @@
-"""The fingerprint breaker: jobs of a kind die of one cause, and none succeeds. Pure; a person releases what it holds.
+"""Kind breaker: hold a kind when many of its jobs die of one cause and none succeeds. Pure.
 
-A job counts once it is dead: as long as it will be tried again, there is hope. What one customer may have brought
-about alone (a file, a password, an account that is used up) needs many more of them, or never counts at all.
+Only dead jobs count; a job that is retried may still succeed. A cause that may be one owner's fault
+(a file, a password, a used-up account) needs many more deaths, or never counts. An operator
+releases the kind.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from mulligan.core.attempt import Cls, Decision, Failure, Lease, Verb
-from mulligan.core.format import moment
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.format import format_time
 
 DAY = 86_400 * SECOND
-MOST_CAUSES = 20  # of one kind; the one without news for longest is forgotten
-ASKED_EVERY = 60 * SECOND  # of a kind that is not known ever to have worked
-LONGEST = 200  # characters of a public sentence
-OURS = "mulligan."
+MAX_CAUSES = 20  # per kind; the one with the oldest last death is dropped
+CHECK_INTERVAL = 60 * SECOND  # between searches for a success of a kind that never had one
+MAX_MESSAGE_CHARS = 200
+SYSTEM_PREFIX = "mulligan."
 
-# An input, a wish, a limit that a guard of its own minds: never a kind's fault.
-INNOCENT = frozenset({Cls.INVALID_INPUT, Cls.CANCELLED, Cls.RATE_LIMITED})
-# Worth another try: counts only where one was made and did not help; jobs that use something have that one's breaker.
-PASSING = frozenset({Cls.TRANSIENT, Cls.TIMEOUT})
-# May be one customer's own: an account, a file that is too large.
-PERSONAL = frozenset({Cls.AUTH, Cls.QUOTA, Cls.RESOURCE, Cls.TIMEOUT})
-# Ends that say nothing of a cause, or the same of many.
-SILENT = frozenset(
+# The input, a cancellation or a rate limit, which has its own guard: never the kind's fault.
+EXCLUDED_CLASSES = frozenset({Cls.INVALID_INPUT, Cls.CANCELLED, Cls.RATE_LIMITED})
+# Count only if a retry was made and failed too. Jobs with dependencies have breakers for these.
+TEMPORARY_CLASSES = frozenset({Cls.TRANSIENT, Cls.TIMEOUT})
+# May be the fault of one owner: an account, a file that is too large.
+OWNER_CLASSES = frozenset({Cls.AUTH, Cls.QUOTA, Cls.RESOURCE, Cls.TIMEOUT})
+# Codes that do not identify a cause.
+EXCLUDED_CODES = frozenset(
     {
         "DEADLINE_PASSED",
         "DEPENDENCY_UNAVAILABLE",
@@ -44,35 +45,35 @@ SILENT = frozenset(
 )
 
 
-class KindBreakerTerms(NamedTuple):
-    """How many distinct jobs, of how many owners, are too many; 0 jobs: none ever are."""
+class KindBreakerConfig(NamedTuple):
+    """How many jobs of how many owners must die of one cause; 0 jobs switches the breaker off."""
 
     jobs: int = 5
     owners: int = 2
-    alone: int = 20  # of one owner, or where the cause may be a customer's own
+    single_owner_jobs: int = 20  # if all are of one owner, or the cause may be the owner's fault
 
     @property
-    def most(self) -> int:
-        return max(self.jobs, self.alone)
+    def max_victims(self) -> int:
+        return max(self.jobs, self.single_owner_jobs)
 
 
-DEFAULT_KIND_TERMS = KindBreakerTerms()
+DEFAULT_KIND_BREAKER = KindBreakerConfig()
 
 
 class KindDeath(NamedTuple):
-    """A job that died, as it is counted. A list of these is the body of a tally."""
+    """A job that died, as it is counted. A tally stores a list of these."""
 
     job: str
     owner: str
     at: Micros
     fingerprint: str
     code: str
-    message: str  # the public one
-    personal: bool
+    message: str  # public
+    personal: bool  # may be the owner's fault
 
 
 class Victim(NamedTuple):
-    """Short names: it matters only how many different ones there are."""
+    """A dead job and its owner as short hashes: only the number of different ones matters."""
 
     job: str
     owner: str
@@ -80,14 +81,14 @@ class Victim(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Streak:
-    """Deaths of one cause."""
+class DeathStreak:
+    """Deaths of one cause since the last success of the kind."""
 
     code: str
     message: str
-    job: str  # the last one, as an example
+    job: str  # id of the last one
     personal: bool
-    victims: tuple[Victim, ...]  # the newest, in the order of time
+    victims: tuple[Victim, ...]  # the newest ones, oldest first
 
     @property
     def owners(self) -> int:
@@ -95,7 +96,7 @@ class Streak:
 
 
 class KindHold(NamedTuple):
-    """A kind that is held, and for what."""
+    """The cause for which a kind is held."""
 
     fingerprint: str
     code: str
@@ -103,173 +104,207 @@ class KindHold(NamedTuple):
     job: str
     jobs: int
     owners: int
-    since: Micros  # when the first of them died
+    since: Micros  # time of the first death
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class KindState:
-    """What is remembered of a kind."""
+    """State of a kind's breaker as stored."""
 
-    streaks: Mapping[str, Streak] = field(default_factory=dict)  # by fingerprint
-    worked: bool = False  # a job of it has succeeded some day
-    asked_at: Micros = 0  # when the store was last asked for one
+    streaks: Mapping[str, DeathStreak] = field(default_factory=dict)  # by fingerprint
+    worked: bool = False  # a job of the kind has succeeded at some time
+    checked_at: Micros = 0  # last search for a success
     held: KindHold | None = None
 
     def to_json(self) -> str:
-        said: dict[str, Any] = {}
+        record: dict[str, Any] = {}
         if self.streaks:
-            said["streaks"] = {
-                name: [getattr(one, part) for part in _PARTS] for name, one in self.streaks.items()
+            record["streaks"] = {
+                fingerprint: [getattr(streak, name) for name in DeathStreak.__slots__]
+                for fingerprint, streak in self.streaks.items()
             }
-        said |= {name: value for name in _PLAIN if (value := getattr(self, name))}
-        return json.dumps(said, separators=(",", ":"))
+        for name in ("worked", "checked_at", "held"):
+            value = getattr(self, name)
+            if value:
+                record[name] = value
+        return json.dumps(record, separators=(",", ":"))
 
 
-NOTHING = KindState()
-_PARTS = Streak.__slots__
-_PLAIN = ("worked", "asked_at", "held")
+EMPTY_KIND_STATE = KindState()
 
 
-class Success(NamedTuple):
-    """When a job of a kind last succeeded, as far back as was looked."""
+class LastSuccess(NamedTuple):
+    """When a job of a kind last succeeded, and how far back was searched."""
 
     at: Micros | None
-    looked: Micros  # back to this moment
+    searched_since: Micros
 
 
-def read_kind_body(text: str) -> KindState:
-    """What cannot be read is forgotten."""
+def parse_kind_state(text: str) -> KindState:
+    """Parse a stored state. An unreadable state is empty."""
+    if not text:
+        return EMPTY_KIND_STATE
     try:
-        said = json.loads(text) if text else {}
-        streaks = {name: _streak(one) for name, one in said.get("streaks", {}).items()}
-        held = said.get("held")
+        record = json.loads(text)
+        streaks = {
+            fingerprint: _parse_streak(value)
+            for fingerprint, value in record.get("streaks", {}).items()
+        }
+        held = record.get("held")
         return KindState(
-            streaks,
-            bool(said.get("worked")),
-            int(said.get("asked_at", 0)),
-            None if held is None else KindHold(*held),
+            streaks=streaks,
+            worked=bool(record.get("worked")),
+            checked_at=int(record.get("checked_at", 0)),
+            held=None if held is None else KindHold(*held),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
-        return NOTHING
+        return EMPTY_KIND_STATE
 
 
-def _streak(said: Any) -> Streak:
-    code, message, job, personal, victims = said
-    return Streak(code, message, job, personal, tuple(Victim(*victim) for victim in victims))
+def _parse_streak(value: Any) -> DeathStreak:
+    code, message, job, personal, victims = value
+    return DeathStreak(code, message, job, personal, tuple(Victim(*victim) for victim in victims))
 
 
-def read_deaths(text: str) -> list[KindDeath]:
+def parse_deaths(text: str) -> list[KindDeath]:
+    """Parse a tally. One that a newer version wrote in another form is ignored."""
     try:
-        return [KindDeath(*said) for said in json.loads(text)]
+        return [KindDeath(*value) for value in json.loads(text)]
     except (TypeError, ValueError):
-        return []  # a newer version counts otherwise
+        return []
 
 
-# -- counting ---------------------------------------------------------------------------------------
-def death(lease: Lease, decision: Decision, now: Micros) -> KindDeath | None:
-    """None: it does not count."""
+# --- Counting ---
+
+
+def count_death(lease: Lease, decision: Decision, now: Micros) -> KindDeath | None:
+    """Return the death of a job as it is counted, or None if it does not count."""
     failure = decision.failure
-    if (
-        decision.verb is not Verb.DIE
-        or failure is None
-        or lease.kind.startswith(OURS)
-        or not _counts(lease, decision)
-    ):
+    if failure is None or decision.verb is not Verb.DIE or lease.kind.startswith(SYSTEM_PREFIX):
         return None
-    message = failure.public[:LONGEST]
+    if not _has_countable_cause(failure):
+        return None
+    if failure.cls in TEMPORARY_CLASSES and (lease.uses or decision.failures <= 1):
+        return None
     return KindDeath(
-        lease.id, lease.owner, now, failure.fingerprint, failure.code, message, _personal(failure)
+        job=lease.id,
+        owner=lease.owner,
+        at=now,
+        fingerprint=failure.fingerprint,
+        code=failure.code,
+        message=failure.public[:MAX_MESSAGE_CHARS],
+        personal=_may_be_owners_fault(failure),
     )
 
 
-def _counts(lease: Lease, decision: Decision) -> bool:
-    failure = decision.failure
-    if (
-        failure is None
-        or not failure.fingerprint
-        or failure.cls in INNOCENT
-        or failure.code in SILENT
-    ):
+def _has_countable_cause(failure: Failure) -> bool:
+    if not failure.fingerprint:
         return False
-    return failure.cls not in PASSING or (not lease.uses and decision.failures > 1)
+    return failure.cls not in EXCLUDED_CLASSES and failure.code not in EXCLUDED_CODES
 
 
-def _personal(failure: Failure) -> bool:
-    """What was seen only from outside, such as a process that died, may have any reason."""
-    return failure.cls in PERSONAL or failure.by_system
+def _may_be_owners_fault(failure: Failure) -> bool:
+    """Return True if one owner may have caused the failure.
+
+    A failure that Mulligan observed from outside, such as a dead process, may have any cause.
+    """
+    return failure.cls in OWNER_CLASSES or failure.by_system
 
 
-def counted(
-    memory: KindState, deaths: Iterable[KindDeath], terms: KindBreakerTerms, now: Micros
+def add_deaths(
+    state: KindState, deaths: Iterable[KindDeath], config: KindBreakerConfig, now: Micros
 ) -> KindState:
-    streaks = dict(memory.streaks)
-    for one in deaths:
-        before = streaks.pop(one.fingerprint, None)
-        streaks[one.fingerprint] = _with(before, one, terms.most)
-    return replace(memory, streaks=_since(streaks, now - DAY))
+    """Add deaths to the streaks of their causes and drop victims older than a day."""
+    streaks = dict(state.streaks)
+    for death in deaths:
+        before = streaks.pop(death.fingerprint, None)
+        streaks[death.fingerprint] = _extend_streak(before, death, config.max_victims)
+    return replace(state, streaks=_drop_older(streaks, now - DAY))
 
 
-def _with(streak: Streak | None, one: KindDeath, most: int) -> Streak:
-    victim = Victim(_short(one.job), _short(one.owner), one.at)
-    others = (
-        [] if streak is None else [other for other in streak.victims if other.job != victim.job]
-    )
-    return Streak(one.code, one.message, one.job, one.personal, (*others, victim)[-most:])
+def _extend_streak(streak: DeathStreak | None, death: KindDeath, max_victims: int) -> DeathStreak:
+    victim = Victim(_hash(death.job), _hash(death.owner), death.at)
+    others: list[Victim] = []
+    if streak is not None:
+        others = [other for other in streak.victims if other.job != victim.job]
+    victims = (*others, victim)[-max_victims:]
+    return DeathStreak(death.code, death.message, death.job, death.personal, victims)
 
 
-def _short(name: str) -> str:
+def _hash(name: str) -> str:
     return f"{crc32(name.encode()):08x}"
 
 
-def _since(streaks: Mapping[str, Streak], since: Micros) -> dict[str, Streak]:
-    late = {
-        name: tuple(victim for victim in one.victims if victim.at > since)
-        for name, one in streaks.items()
-    }
-    kept = {name: replace(one, victims=late[name]) for name, one in streaks.items() if late[name]}
-    newest = sorted(kept, key=lambda name: kept[name].victims[-1].at)[-MOST_CAUSES:]
-    return {name: kept[name] for name in newest}
+def _drop_older(streaks: Mapping[str, DeathStreak], since: Micros) -> dict[str, DeathStreak]:
+    """Keep the victims after `since` and the causes with the newest deaths."""
+    recent = {}
+    for fingerprint, streak in streaks.items():
+        victims = tuple(victim for victim in streak.victims if victim.at > since)
+        if victims:
+            recent[fingerprint] = replace(streak, victims=victims)
+    by_last_death = sorted(recent, key=lambda fingerprint: recent[fingerprint].victims[-1].at)
+    return {fingerprint: recent[fingerprint] for fingerprint in by_last_death[-MAX_CAUSES:]}
 
 
-# -- judging ----------------------------------------------------------------------------------------
-def suspicious(memory: KindState, terms: KindBreakerTerms, now: Micros) -> bool:
-    """Is it worth asking when a job of this kind last succeeded?"""
-    may_have_worked = memory.worked or abs(now - memory.asked_at) >= ASKED_EVERY
-    return memory.held is None and any(
-        _too_many(one, terms, worked=may_have_worked) for one in memory.streaks.values()
+# --- Judging ---
+
+
+def is_suspicious(state: KindState, config: KindBreakerConfig, now: Micros) -> bool:
+    """Return True if it is worth a query for the last success of this kind."""
+    if state.held is not None:
+        return False
+    may_have_worked = state.worked or abs(now - state.checked_at) >= CHECK_INTERVAL
+    return any(
+        _is_too_many(streak, config, worked=may_have_worked) for streak in state.streaks.values()
     )
 
 
-def judged(memory: KindState, success: Success, terms: KindBreakerTerms, now: Micros) -> KindState:
-    """Only deaths after the last success count, and only as far back as it is known that there was none."""
-    since = success.looked if success.at is None else max(success.at, success.looked)
-    worked = memory.worked or success.at is not None
-    memory = replace(memory, streaks=_since(memory.streaks, since), worked=worked, asked_at=now)
-    for name, one in memory.streaks.items():
-        if memory.held is None and _too_many(one, terms, worked=worked):
-            return replace(memory, streaks={}, held=_held(name, one))
-    return memory
+def judge_streaks(
+    state: KindState, success: LastSuccess, config: KindBreakerConfig, now: Micros
+) -> KindState:
+    """Hold the kind if too many jobs died of one cause since the last success.
+
+    Deaths before the searched period do not count: a success may lie between them.
+    """
+    since = success.searched_since
+    if success.at is not None:
+        since = max(success.at, since)
+    worked = state.worked or success.at is not None
+    streaks = _drop_older(state.streaks, since)
+    state = replace(state, streaks=streaks, worked=worked, checked_at=now)
+    if state.held is not None:
+        return state
+    for fingerprint, streak in streaks.items():
+        if _is_too_many(streak, config, worked=worked):
+            return replace(state, streaks={}, held=_build_hold(fingerprint, streak))
+    return state
 
 
-def _too_many(streak: Streak, terms: KindBreakerTerms, *, worked: bool) -> bool:
-    jobs, several = len(streak.victims), streak.owners >= terms.owners
-    if not terms.jobs:
+def _is_too_many(streak: DeathStreak, config: KindBreakerConfig, *, worked: bool) -> bool:
+    if not config.jobs:
         return False
-    if several and not streak.personal and jobs >= terms.jobs:
+    jobs = len(streak.victims)
+    several_owners = streak.owners >= config.owners
+    if several_owners and not streak.personal and jobs >= config.jobs:
         return True
-    return 0 < terms.alone <= jobs and (several or worked)
+    return 0 < config.single_owner_jobs <= jobs and (several_owners or worked)
 
 
-def _held(fingerprint: str, streak: Streak) -> KindHold:
-    jobs, owners, since = len(streak.victims), streak.owners, streak.victims[0].at
-    of = f" of {owners} owners" if owners > 1 else ""
-    reason = f"{jobs} jobs{of} died of {streak.code} since {moment(since)}, and none has succeeded: {streak.message}"
+def _build_hold(fingerprint: str, streak: DeathStreak) -> KindHold:
+    jobs = len(streak.victims)
+    owners = streak.owners
+    since = streak.victims[0].at
+    of_owners = f" of {owners} owners" if owners > 1 else ""
+    reason = (
+        f"{jobs} jobs{of_owners} died with {streak.code} since {format_time(since)},"
+        f" and none succeeded: {streak.message}"
+    )
     return KindHold(
         fingerprint, streak.code, streak.message, streak.job, jobs, owners, since, reason
     )
 
 
-def released(memory: KindState) -> KindState:
-    """Whoever releases it has seen to the cause: what came before says nothing any more."""
-    return KindState(worked=memory.worked)
+def release_kind(state: KindState) -> KindState:
+    """Forget all deaths: an operator releases a kind after the cause is fixed."""
+    return KindState(worked=state.worked)

@@ -1,7 +1,7 @@
-"""What to claim: which lanes are open, and in which order their jobs go.
+"""Lanes: which are open, and in which order a claim takes their jobs.
 
-Retry lanes get 10 to 30 % of the slots for which fresh work waits too: a failing kind cannot crowd out
-new work, and new work cannot starve what failed once.
+Retry lanes get 10 to 30 % of the slots for which fresh jobs also wait. A failing kind cannot crowd
+out fresh jobs, and fresh jobs cannot starve retries.
 """
 
 from __future__ import annotations
@@ -9,29 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from mulligan.core.job import Gate, Lane, Micros
+from mulligan.core.durations import Micros
+from mulligan.core.job import Gate, Lane
 
 Candidate = tuple[int, Micros, str, str]  # priority, run_at, id, lane
 
-LEAST, MOST = 0.1, 0.3
-_WHOLE = 1 - 1e-9  # ten times 0.1 is not quite 1
+MIN_RETRY_SHARE = 0.1
+MAX_RETRY_SHARE = 0.3
+_ONE_SLOT = 1 - 1e-9  # ten times 0.1 is slightly less than 1
 
 
 def pick(
     fresh: Sequence[Candidate], retries: Sequence[Candidate], n: int, credit: float
 ) -> tuple[list[str], float]:
-    """The ids of the next `n` jobs in order, and the credit to hand in next time.
+    """Return the ids of the next `n` jobs in order, and the credit to pass to the next call.
 
-    Both sequences are sorted. For every contested slot the retries earn a part of a slot: the most if the
-    order alone would choose them, else the least. A whole slot earned is taken. So their share lies
-    between both over any row of calls, also when each claims a single job.
+    Both sequences are sorted. For every slot that both want, retries earn a share of a slot: the
+    maximum if the order would choose a retry, else the minimum. Retries take every whole slot that
+    they have earned. Over any series of calls their share lies between both limits, even if each
+    call takes a single job.
     """
     credit = min(max(credit, 0.0), 1.0)
     chosen: list[str] = []
     f = r = 0
     while len(chosen) < n and f < len(fresh) and r < len(retries):
-        credit += MOST if retries[r] < fresh[f] else LEAST
-        if credit >= _WHOLE:
+        credit += MAX_RETRY_SHARE if retries[r] < fresh[f] else MIN_RETRY_SHARE
+        if credit >= _ONE_SLOT:
             credit = max(0.0, credit - 1)
             chosen.append(retries[r][2])
             r += 1
@@ -43,75 +46,82 @@ def pick(
     return chosen, credit
 
 
-def share(n: int, credit: float, *, first: bool) -> tuple[int, float]:
-    """Of `n` slots for which enough of both waits, how many are the retries', and the credit to hand in next time.
+def allot_retry_slots(n: int, credit: float, *, first: bool) -> tuple[int, float]:
+    """Return how many of `n` slots retries get, and the credit to pass to the next call.
 
-    As `pick` gives them; `first`: the order would choose a retry before fresh work.
+    Gives the same share as `pick` if enough of both wait. `first`: the order would choose a retry
+    before fresh jobs.
     """
-    earned = min(max(credit, 0.0), 1.0) + n * (MOST if first else LEAST)
-    whole = min(n, int(earned + 1 - _WHOLE))
-    return whole, max(0.0, earned - whole)
+    share = MAX_RETRY_SHARE if first else MIN_RETRY_SHARE
+    earned = min(max(credit, 0.0), 1.0) + n * share
+    slots = min(n, int(earned + 1 - _ONE_SLOT))
+    return slots, max(0.0, earned - slots)
 
 
-def in_turn(
-    found: Sequence[Candidate], served: Mapping[str, str], first: str = ""
+def interleave_owners(
+    candidates: Sequence[Candidate], served: Mapping[str, str], first: str = ""
 ) -> list[Candidate]:
-    """In a fair queue owners take turns, whoever's jobs are older.
+    """Let the owners of a fair queue take turns.
 
-    `served`: the share each queue gave to last; `first`: as if, where it gave to none yet.
-
-    The places stay as the times gave them; only who fills a place of a fair queue changes.
+    `served` is the owner share that each queue served last; `first` stands in for a queue that has
+    served none. Each position keeps its queue and priority; only the owner that fills it changes.
     """
+    lanes = [Lane.parse(candidate[3]) for candidate in candidates]
     queues: dict[tuple[int, str], dict[str, list[Candidate]]] = {}
-    lanes = [Lane.parse(candidate[3]) for candidate in found]
-    for candidate, lane in zip(found, lanes, strict=True):
+    for candidate, lane in zip(candidates, lanes, strict=True):
         if lane.share:
-            queues.setdefault((candidate[0], lane.queue), {}).setdefault(lane.share, []).append(
-                candidate
-            )
+            shares = queues.setdefault((candidate[0], lane.queue), {})
+            shares.setdefault(lane.share, []).append(candidate)
     turns = {
-        place: _round_robin(shares, served.get(place[1], first)) for place, shares in queues.items()
+        (priority, queue): _round_robin(shares, served.get(queue, first))
+        for (priority, queue), shares in queues.items()
     }
     return [
         next(turns[candidate[0], lane.queue]) if lane.share else candidate
-        for candidate, lane in zip(found, lanes, strict=True)
+        for candidate, lane in zip(candidates, lanes, strict=True)
     ]
 
 
 def _round_robin(shares: Mapping[str, Sequence[Candidate]], last: str) -> Iterator[Candidate]:
     order = sorted(shares, key=lambda share: (share <= last, share))
-    rounds = zip_longest(*(shares[share] for share in order))
-    return (candidate for one_round in rounds for candidate in one_round if candidate is not None)
+    for turn in zip_longest(*(shares[share] for share in order)):
+        for candidate in turn:
+            if candidate is not None:
+                yield candidate
 
 
-def open_lanes(
+def find_open_lanes(
     lanes: Iterable[tuple[Lane, int]],
     gates: Iterable[Gate],
     now: Micros,
     queues: frozenset[str] | None,
     kinds: frozenset[str],
 ) -> list[tuple[str, int]]:
-    """(lane key, priority) of each lane whose queue, kind and every dependency are open to this worker."""
-    closed = closed_keys(gates, now)
-    shut_queues, shut_kinds, shut_dependencies = (
-        closed["queue"],
-        closed["kind"],
-        closed["dependency"],
-    )
+    """Return (lane key, priority) of every lane that this worker may claim from.
+
+    A lane is open if its queue, its kind and all its dependencies are open.
+    """
+    closed = find_closed_keys(gates, now)
+    closed_queues = closed["queue"]
+    closed_kinds = closed["kind"]
+    closed_dependencies = closed["dependency"]
     return [
         (lane.key, priority)
         for lane, priority in lanes
         if lane.kind in kinds
         and (queues is None or lane.queue in queues)
-        and lane.queue not in shut_queues
-        and lane.kind not in shut_kinds
+        and lane.queue not in closed_queues
+        and lane.kind not in closed_kinds
         and not (
-            shut_dependencies and lane.uses and shut_dependencies.intersection(lane.uses.split(","))
+            closed_dependencies
+            and lane.uses
+            and closed_dependencies.intersection(lane.uses.split(","))
         )
     ]
 
 
-def closed_keys(gates: Iterable[Gate], now: Micros) -> dict[str, set[str]]:
+def find_closed_keys(gates: Iterable[Gate], now: Micros) -> dict[str, set[str]]:
+    """Return the closed queues, kinds and dependencies, by scope."""
     closed: dict[str, set[str]] = {"queue": set(), "kind": set(), "dependency": set()}
     for gate in gates:
         if is_closed(gate, now):

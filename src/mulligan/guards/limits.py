@@ -1,7 +1,7 @@
-"""How much may start now: what a limit leaves, and who gets it in a fair queue.
+"""Concurrency and rate limits of queues and dependencies, and owner shares of fair queues.
 
-A rate is paced: it allows one second's worth at once (at least one job) and refills all the time, so "100/h" is one
-job every 36 seconds and not a hundred on the hour.
+A rate is paced: one second's worth (at least one job) may start at once, and the bucket refills
+continuously. "100/h" is one job every 36 seconds, not a hundred on the hour.
 """
 
 from __future__ import annotations
@@ -10,60 +10,75 @@ import re
 from collections.abc import Mapping
 from zlib import crc32
 
-from mulligan.core.job import SECOND, Guarded, Limit, LimitRow, Meter, Micros
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import Limit, LimitKey, LimitRow, TokenBucket
 
-NO_LIMIT = 1_000_000_000  # an operator's way to lift a declared limit
-MOST_RATE = 1_000_000.0
-SHARES = 1024  # lanes of one fair queue and kind; two of a thousand owners may share one
+NO_LIMIT = 1_000_000_000  # stored if an operator lifts a declared limit
+MAX_RATE = 1_000_000.0
+OWNER_SHARES = 1024  # lanes of one fair queue and kind; two of a thousand owners may share one
 
-STEPPED_BACK = 10 * SECOND
+MAX_CLOCK_STEP = 10 * SECOND
 
-_NAMES = {
+_UNIT_NAMES = {
     1: ("s", "sec", "second"),
     60: ("m", "min", "minute"),
     3600: ("h", "hour"),
     86_400: ("d", "day"),
 }
-_UNITS = {name: seconds for seconds, names in _NAMES.items() for name in names}
+_UNITS = {name: seconds for seconds, names in _UNIT_NAMES.items() for name in names}
 _RATE = re.compile(rf"(\d+(?:\.\d+)?)(?:/({'|'.join(_UNITS)}))?")
 
-
-def rate_of(text: str) -> float | None:
-    """Starts per second in "5", "5/s", "100/min", "2/h"; None: not a rate."""
-    parts = rate_parts(text)
-    return None if parts is None else parts[0] / parts[1]
+# --- Parsing ---
 
 
-def rate_parts(text: str) -> tuple[float, int] | None:
-    """How many, in how many seconds."""
-    found = _RATE.fullmatch(text.strip().lower())
-    return None if found is None else (float(found[1]), _UNITS[found[2] or "s"])
+def parse_rate(text: str) -> float | None:
+    """Return the starts per second of "5", "5/s", "100/min" or "2/h"; None for anything else."""
+    parts = parse_rate_parts(text)
+    if parts is None:
+        return None
+    count, seconds = parts
+    return count / seconds
 
 
-def effective(
-    declared: Mapping[Guarded, Limit], said: Mapping[Guarded, Limit]
-) -> dict[Guarded, Limit]:
-    """Field by field: what an operator has said, else what code declares. What limits nothing is left out."""
-    limits = {
-        key: _merged(declared.get(key, Limit()), said.get(key, Limit()))
-        for key in {*declared, *said}
+def parse_rate_parts(text: str) -> tuple[float, int] | None:
+    """Return the count and the length of its period in seconds."""
+    match = _RATE.fullmatch(text.strip().lower())
+    if match is None:
+        return None
+    return float(match[1]), _UNITS[match[2] or "s"]
+
+
+# --- Merging ---
+
+
+def merge_limits(
+    declared: Mapping[LimitKey, Limit], overrides: Mapping[LimitKey, Limit]
+) -> dict[LimitKey, Limit]:
+    """Return the limits in force: field by field the operator's value, else the declared one.
+
+    Keys without any limit are left out.
+    """
+    merged = {
+        key: _merge_limit(declared.get(key, Limit()), overrides.get(key, Limit()))
+        for key in {*declared, *overrides}
     }
-    return {key: limit for key, limit in limits.items() if limit != Limit()}
+    return {key: limit for key, limit in merged.items() if limit != Limit()}
 
 
-def _merged(declared: Limit, said: Limit) -> Limit:
-    concurrency = declared.concurrency if said.concurrency is None else said.concurrency
-    rate = declared.rate if said.rate is None else said.rate
-    return Limit(
-        None if concurrency is None or concurrency >= NO_LIMIT else concurrency,
-        None if rate is None or rate >= NO_LIMIT else rate,
-    )
+def _merge_limit(declared: Limit, override: Limit) -> Limit:
+    concurrency = declared.concurrency if override.concurrency is None else override.concurrency
+    rate = declared.rate if override.rate is None else override.rate
+    if concurrency is not None and concurrency >= NO_LIMIT:
+        concurrency = None
+    if rate is not None and rate >= NO_LIMIT:
+        rate = None
+    return Limit(concurrency, rate)
 
 
-def tighter(
+def tighten_limit(
     limit: Limit, concurrency: int | None, rate: float | None, burst: float | None
 ) -> Limit:
-    """With a guard's word besides: the smaller of both holds."""
+    """Apply the limits of a guard where they are tighter."""
     if rate is not None and (limit.rate is None or rate < limit.rate):
         limit = limit._replace(rate=rate, burst=burst)
     if concurrency is not None and (limit.concurrency is None or concurrency < limit.concurrency):
@@ -71,38 +86,49 @@ def tighter(
     return limit
 
 
-def lasts(row: LimitRow, now: Micros) -> bool:
+def is_limit_active(row: LimitRow, now: Micros) -> bool:
     return row.until is None or row.until > now
 
 
-def refilled(meter: Meter, rate: float, now: Micros, burst: float | None = None) -> Meter:
-    """What the time since has brought. A clock that went back brings nothing.
+# --- Token buckets ---
 
-    A little behind is somebody who looked earlier, and time must not be counted twice; far behind is a clock that was
-    set, and to wait for the old time could take days.
+
+def refill_bucket(
+    bucket: TokenBucket, rate: float, now: Micros, burst: float | None = None
+) -> TokenBucket:
+    """Add the tokens earned since the last refill; none if the clock went back.
+
+    If `now` is a little behind, another worker refilled later: keep its time, so that the same
+    seconds are not counted twice. If it is far behind, the clock was set back: take the new time,
+    because waiting for the old one could take days.
     """
-    tokens = meter.tokens + max(0, now - meter.at) / SECOND * rate
-    behind = meter.at - now
-    return Meter(
-        min(max(1.0, rate if burst is None else burst), tokens),
-        meter.at if 0 < behind <= STEPPED_BACK else now,
-    )
+    size = max(1.0, rate if burst is None else burst)
+    tokens = bucket.tokens + max(0, now - bucket.at) / SECOND * rate
+    behind = bucket.at - now
+    at = bucket.at if 0 < behind <= MAX_CLOCK_STEP else now
+    return TokenBucket(min(size, tokens), at)
 
 
-def room(limit: Limit, running: int, meter: Meter) -> int:
-    """How many more may start under this limit."""
-    slots = NO_LIMIT if limit.concurrency is None else max(0, limit.concurrency - running)
-    starts = NO_LIMIT if limit.rate is None else int(meter.tokens + 1e-9)
-    return min(slots, starts)
+def available_starts(limit: Limit, running: int, bucket: TokenBucket) -> int:
+    """Return how many more jobs may start under this limit."""
+    by_concurrency = by_rate = NO_LIMIT
+    if limit.concurrency is not None:
+        by_concurrency = max(0, limit.concurrency - running)
+    if limit.rate is not None:
+        by_rate = int(bucket.tokens + 1e-9)
+    return min(by_concurrency, by_rate)
 
 
-def next_start(limit: Limit, meter: Meter) -> Micros | None:
-    """When the rate allows another start; None: it does now, or the rate is not what stands in the way."""
-    if not limit.rate or meter.tokens >= 1:
+def next_start_at(limit: Limit, bucket: TokenBucket) -> Micros | None:
+    """Return when the rate allows another start; None if it allows one now or is not limited."""
+    if not limit.rate or bucket.tokens >= 1:
         return None
-    return meter.at + round((1 - meter.tokens) / limit.rate * SECOND) + 1
+    return bucket.at + round((1 - bucket.tokens) / limit.rate * SECOND) + 1
 
 
-def share_of(owner: str) -> str:
-    """The owner's share of a fair queue, as its lanes spell it."""
-    return f"~{crc32(owner.encode('utf-8', 'surrogatepass')) % SHARES:03x}"
+# --- Fair queues ---
+
+
+def owner_share(owner: str) -> str:
+    """Return the part of a lane key that separates the owners of a fair queue."""
+    return f"~{crc32(owner.encode('utf-8', 'surrogatepass')) % OWNER_SHARES:03x}"

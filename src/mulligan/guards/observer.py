@@ -1,8 +1,8 @@
-"""What a worker sees of the dependencies its jobs use, and how that becomes what the fleet knows.
+"""Observers: count outcomes per dependency and kind, and fold them into the shared guards.
 
-Outcomes are counted in memory and told once a second, at once when one failed: folded into the guard's row where it is
-free, else appended for whoever folds next. The worker that sees a dependency go down opens its breaker in the very
-transaction that settles those failures, so that not even they are charged.
+A worker counts in memory and flushes once a second, or at once after a failure: into the guard's
+row if it can lock it, else as a tally that the next worker folds. The worker that notices an outage
+opens the breaker in the transaction that settles the failures, so that these are not charged.
 """
 
 from __future__ import annotations
@@ -12,63 +12,67 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random, SystemRandom
 from types import MappingProxyType
 from typing import Any
 
 from mulligan.config import GuardSection
 from mulligan.core.attempt import Cls, Decision, Ended, Ending, Lease, Verb
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND, Gate, GuardRow, Micros
-from mulligan.guards import breaker
+from mulligan.core.job import Gate, GuardRow
+from mulligan.guards import breaker, kind_breaker
 from mulligan.guards import budget as budgets
-from mulligan.guards import kind_breaker as cause
-from mulligan.guards.budget import Bucket
+from mulligan.guards.breaker import BreakerChange, ChangeType
+from mulligan.guards.budget import RetryBucket
 from mulligan.guards.kind_breaker import (
-    DEFAULT_KIND_TERMS,
-    KindBreakerTerms,
+    DEFAULT_KIND_BREAKER,
+    KindBreakerConfig,
     KindDeath,
     KindHold,
     KindState,
-    Success,
-    read_deaths,
-    read_kind_body,
+    LastSuccess,
+    parse_deaths,
+    parse_kind_state,
 )
-from mulligan.guards.state import DEFAULT, FRESH, BreakerTerms, GuardState, read_guard
+from mulligan.guards.state import DEFAULT_BREAKER, NEW_GUARD, BreakerConfig, GuardState, parse_guard
 from mulligan.guards.window import (
-    MOST_JOBS,
-    NOTHING,
+    EMPTY_TALLY,
+    MAX_FAILED_JOBS,
     DependencyTally,
     ProbeVerdict,
-    blame,
-    read_seen,
-    step_of,
+    blame_share,
+    duration_step,
+    parse_tally,
 )
-from mulligan.manifest.specs import ENDPOINT
+from mulligan.manifest.specs import ENDPOINT_PREFIX
 from mulligan.storage.base import Store, Transaction
 
+log = logging.getLogger("mulligan.guards")
+
 PROBE_KIND = "mulligan.probe"
-OF_ENDPOINTS = BreakerTerms(
-    min_calls=5, budget=None, most=2
-)  # what deliveries use: one that hangs is soon held
-TOLD_EVERY = SECOND
-MOST_KNOWN = 5000  # dependencies
-GUARD = "breaker"  # the actor of what it does by itself
+# Endpoints of deliveries: one that hangs must be held soon.
+ENDPOINT_BREAKER = BreakerConfig(min_calls=5, budget=None, max_concurrency=2)
+FLUSH_INTERVAL = SECOND
+MAX_CACHED_GUARDS = 5000
+BREAKER_ACTOR = "breaker"  # actor of changes that a breaker makes itself
 
 Fence = tuple[str, int]
 
-read_guard_state = lru_cache(maxsize=512)(read_guard)
+load_guard = lru_cache(maxsize=512)(parse_guard)
 _EVENTS = {
-    "opened": EventType.DEPENDENCY_OPENED,
-    "closed": EventType.DEPENDENCY_CLOSED,
-    "changed": EventType.DEPENDENCY_CHANGED,
+    ChangeType.OPENED: EventType.DEPENDENCY_OPENED,
+    ChangeType.CLOSED: EventType.DEPENDENCY_CLOSED,
+    ChangeType.CHANGED: EventType.DEPENDENCY_CHANGED,
 }
+
+# --- Dependencies ---
 
 
 @dataclass(slots=True)
-class DependencyPage:
-    """What one flush says about one dependency, while it is counted."""
+class TallyBuilder:
+    """Mutable tally of one dependency while the endings of one flush are counted."""
 
     ok: int = 0
     failed: float = 0.0
@@ -80,16 +84,17 @@ class DependencyPage:
     times: dict[str, dict[int, float]] = field(default_factory=dict)
     verdict: ProbeVerdict | None = None
 
-    def blame(self, part: float, job_id: str) -> None:
-        self.failed += part
-        if part and len(self.jobs) < MOST_JOBS:
+    def add_blame(self, share: float, job_id: str) -> None:
+        self.failed += share
+        if share and len(self.jobs) < MAX_FAILED_JOBS:
             self.jobs.append(job_id)
 
-    def took(self, kind: str, ms: float) -> None:
-        steps, step = self.times.setdefault(kind, {}), step_of(ms)
-        steps[step] = steps.get(step, 0) + 1
+    def add_duration(self, kind: str, ms: float) -> None:
+        histogram = self.times.setdefault(kind, {})
+        step = duration_step(ms)
+        histogram[step] = histogram.get(step, 0) + 1
 
-    def seen(self) -> DependencyTally:
+    def build(self) -> DependencyTally:
         return DependencyTally(
             self.ok,
             self.failed,
@@ -97,518 +102,578 @@ class DependencyPage:
             self.limited,
             self.first_ok,
             self.retry_ok,
-            0,
+            0,  # retried: counted at the claim
             tuple(self.jobs),
             self.times,
             self.verdict,
         )
 
 
+Tallies = Mapping[str, DependencyTally]  # by dependency
+
+
 @dataclass
 class DependencyObserver:
-    """One per worker. A turn at a time; chores come in between."""
+    """Counts the calls of one worker and folds them into the guards of its dependencies.
 
-    own: Mapping[str, BreakerTerms] = field(default_factory=dict)  # as this worker's app declares
-    others: Mapping[str, BreakerTerms] = field(
-        default_factory=dict
-    )  # as other apps on this database do
+    The work loop calls it for one transaction at a time; chores may call it in between.
+    """
+
+    declared: Mapping[str, BreakerConfig] = field(default_factory=dict)  # by this worker's app
+    declared_elsewhere: Mapping[str, BreakerConfig] = field(default_factory=dict)  # by other apps
     rng: Random = field(default_factory=lambda: Random(SystemRandom().getrandbits(64)))
-    waiting: frozenset[str] = frozenset()  # dependencies of which due jobs wait
-    known: dict[str, GuardState] = field(default_factory=dict)  # as last read
-    probes: dict[Fence, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # of this worker, and for whom they look
+    waiting: frozenset[str] = frozenset()  # dependencies for which due jobs wait
+    guards: dict[str, GuardState] = field(default_factory=dict)  # as last read
+    # Probes that this worker runs, each with the dependencies that it checks.
+    probes: dict[Fence, tuple[str, ...]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    _seen: dict[str, DependencyTally] = field(default_factory=dict)  # not told yet
-    _told_at: Micros = 0
-    _overdue: set[Fence] = field(default_factory=set)  # under way, and counted as slow already
-    _slow: dict[tuple[str, str], tuple[GuardState, float | None]] = field(default_factory=dict)
-    _late: set[str] = field(default_factory=set)  # their guards were in another hand
-    _staged: Callable[[], None] | None = None
+    _pending: dict[str, DependencyTally] = field(default_factory=dict)  # counted, not flushed
+    _flushed_at: Micros = 0
+    _overdue: set[Fence] = field(default_factory=set)  # running, and already counted as slow
+    # Slow thresholds by dependency and kind, each with the guard that it was computed from.
+    _thresholds: dict[tuple[str, str], tuple[GuardState, float | None]] = field(
+        default_factory=dict
+    )
+    _unfolded: set[str] = field(default_factory=set)  # another worker had locked their guards
+    _on_commit: Callable[[], None] | None = None
 
-    def terms(self, key: str) -> BreakerTerms:
-        return (
-            self.own.get(key)
-            or self.others.get(key)
-            or (OF_ENDPOINTS if key.startswith(ENDPOINT) else DEFAULT)
+    def config_for(self, key: str) -> BreakerConfig:
+        """Return the declared configuration of a dependency, or the default."""
+        config = self.declared.get(key) or self.declared_elsewhere.get(key)
+        if config is not None:
+            return config
+        return ENDPOINT_BREAKER if key.startswith(ENDPOINT_PREFIX) else DEFAULT_BREAKER
+
+    # --- In the transaction that settles ---
+
+    def observe(self, tx: Transaction, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
+        """Count endings and flush if it is time.
+
+        Return, for each attempt that failed because a dependency is down, the dependency's key.
+        """
+        with self.lock:
+            tallies = self._count(endings)
+            if not (tallies or self._pending or self._unfolded):
+                return {}
+            finished = [ending.lease.fence for ending in endings]
+            flushed_recently = 0 <= now - self._flushed_at < FLUSH_INTERVAL
+            if flushed_recently and not self._is_urgent(tallies, now):
+                self._on_commit = partial(self._commit_counted, tallies, finished)
+            else:
+                self._fold_all(tx, _add_tallies(self._pending, tallies), now)
+                self._on_commit = partial(self._commit_flushed, now, finished)
+            return self._find_causes(endings, now)
+
+    def _is_urgent(self, tallies: Tallies, now: Micros) -> bool:
+        """Return True after a failure or a probe, or if retries use up a budget."""
+        if any(tally.failed or tally.verdict for tally in tallies.values()):
+            return True
+        return any(
+            tally.retried and self._is_budget_low(key, now) for key, tally in self._pending.items()
         )
 
-    # -- in a turn ----------------------------------------------------------------------------------
-    def observe(
-        self, unit: Transaction, endings: Sequence[Ending], now: Micros
-    ) -> dict[Fence, str]:
-        """Count how these ended and tell it if it is time; returns what is to blame where it is down."""
-        with self.lock:
-            fresh = self._counted(endings)
-            if not (fresh or self._seen or self._late):
-                return {}
-            loud = any(seen.failed or seen.verdict for seen in fresh.values()) or any(
-                seen.retried and self._runs_low(key, now) for key, seen in self._seen.items()
-            )
-            done = [ending.lease.fence for ending in endings]
-            if not loud and 0 <= now - self._told_at < TOLD_EVERY:
-                self._staged = lambda: self._kept(fresh, done)
-                return self._to_blame(endings, now)
-            self._tell(unit, _sum(self._seen, fresh), now)
-            self._staged = lambda: self._told(now, done)
-            return self._to_blame(endings, now)
-
     def begin(self) -> None:
-        """A turn begins. If the last one was not durable it is repeated, and counts again from where it was."""
-        self._staged = None
+        """Start a transaction. One that was not committed is repeated and counted again."""
+        self._on_commit = None
 
     def commit(self) -> None:
-        """The turn is durable."""
+        """Apply what the transaction counted, now that it is durable."""
         with self.lock:
-            staged, self._staged = self._staged, None
-            if staged is not None:
-                staged()
+            on_commit = self._on_commit
+            self._on_commit = None
+            if on_commit is not None:
+                on_commit()
 
-    def _keep(self, fresh: Mapping[str, DependencyTally]) -> None:
-        self._seen = _sum(self._seen, fresh)
+    def _add_pending(self, tallies: Tallies) -> None:
+        self._pending = _add_tallies(self._pending, tallies)
 
-    def _kept(self, fresh: Mapping[str, DependencyTally], done: Sequence[Fence]) -> None:
-        self._keep(fresh)
-        self._overdue.difference_update(done)
+    def _commit_counted(self, tallies: Tallies, finished: Sequence[Fence]) -> None:
+        self._add_pending(tallies)
+        self._overdue.difference_update(finished)
 
-    def _told(self, now: Micros, done: Sequence[Fence]) -> None:
-        self._seen, self._told_at = {}, now
-        self._overdue.difference_update(done)
-        for fence in done:
+    def _commit_flushed(self, now: Micros, finished: Sequence[Fence]) -> None:
+        self._pending = {}
+        self._flushed_at = now
+        self._overdue.difference_update(finished)
+        for fence in finished:
             self.probes.pop(fence, None)
-        if (
-            len(self.known) > MOST_KNOWN
-        ):  # keys may come from payloads: of those at rest nothing need be known
-            self.known = {
-                key: guard for key, guard in self.known.items() if guard.active(self.terms(key))
+        # Keys may come from payloads. Guards that do not affect claims can be read again.
+        if len(self.guards) > MAX_CACHED_GUARDS:
+            self.guards = {
+                key: guard
+                for key, guard in self.guards.items()
+                if guard.affects_claims(self.config_for(key))
             }
-            self._slow.clear()
+            self._thresholds.clear()
 
-    def _to_blame(self, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
-        found: dict[Fence, str] = {}
+    def _find_causes(self, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
+        causes: dict[Fence, str] = {}
         for ending in endings:
-            keys = _keys(ending.lease)
-            if _let_down(ending, probe=ending.lease.fence in self.probes):
-                down = [key for key in keys if self.known.get(key, FRESH).is_down(now)]
-                if down:
-                    found[ending.lease.fence] = down[0]
-        return found
+            fence = ending.lease.fence
+            if not _is_dependency_failure(ending, probe=fence in self.probes):
+                continue
+            for key in _used_keys(ending.lease):
+                if self.guards.get(key, NEW_GUARD).is_down(now):
+                    causes[fence] = key
+                    break
+        return causes
 
-    def started(self, leases: Iterable[Lease]) -> None:
-        """Retries cost their dependency's budget."""
+    # --- Retry budget ---
+
+    def count_started(self, leases: Iterable[Lease]) -> None:
+        """Charge started retries to the budgets of their dependencies."""
         with self.lock:
             for lease in leases:
                 if lease.failures:
-                    self._keep({key: DependencyTally(retried=1) for key in _keys(lease)})
+                    self._add_pending(
+                        {key: DependencyTally(retried=1) for key in _used_keys(lease)}
+                    )
 
     def retries_left(self, key: str, now: Micros) -> int | None:
-        """How many more retries it bears; None: nobody counts them."""
-        bucket, terms = self._bucket(key, now), self.terms(key).budget
-        return None if bucket is None or terms is None else budgets.allows(bucket, terms, now)
-
-    def next_retry(self, key: str, now: Micros) -> Micros | None:
-        """When it bears another one; None: now."""
-        bucket, terms = self._bucket(key, now), self.terms(key).budget
-        return None if bucket is None or terms is None else budgets.next_token(bucket, terms, now)
-
-    def _bucket(self, key: str, now: Micros) -> Bucket | None:
-        """As far as it is known here, without what this worker has taken and not told yet."""
-        terms = self.terms(key).budget
-        if terms is None:
+        """Return how many more retries may start, or None if there is no budget."""
+        bucket = self._bucket(key, now)
+        config = self.config_for(key).budget
+        if bucket is None or config is None:
             return None
-        bucket = self.known.get(key, FRESH).bucket or Bucket(terms.size, now)
-        return bucket._replace(tokens=bucket.tokens - self._seen.get(key, NOTHING).retried)
+        return budgets.available_retries(bucket, config, now)
 
-    def _runs_low(self, key: str, now: Micros) -> bool:
-        bucket, terms = self._bucket(key, now), self.terms(key).budget
-        return bucket is not None and terms is not None and budgets.low(bucket, terms)
+    def next_retry_at(self, key: str, now: Micros) -> Micros | None:
+        """Return when the next retry may start, or None if it may start now."""
+        bucket = self._bucket(key, now)
+        config = self.config_for(key).budget
+        if bucket is None or config is None:
+            return None
+        return budgets.next_retry_at(bucket, config, now)
 
-    def overdue(self, running: Iterable[tuple[Lease, float]]) -> bool:
-        """What has run for longer (ms) than is bearable counts before its end: a hanging call may never end."""
+    def _bucket(self, key: str, now: Micros) -> RetryBucket | None:
+        """Return the bucket as last read, less the retries that were started since."""
+        config = self.config_for(key).budget
+        if config is None:
+            return None
+        bucket = self.guards.get(key, NEW_GUARD).bucket or RetryBucket(config.size, now)
+        started = self._pending.get(key, EMPTY_TALLY).retried
+        return bucket._replace(tokens=bucket.tokens - started)
+
+    def _is_budget_low(self, key: str, now: Micros) -> bool:
+        bucket = self._bucket(key, now)
+        config = self.config_for(key).budget
+        return bucket is not None and config is not None and budgets.is_low(bucket, config)
+
+    # --- Slow calls ---
+
+    def count_overdue(self, running: Iterable[tuple[Lease, float]]) -> bool:
+        """Count attempts that run for too long (ms) as failed. Return True if there were any.
+
+        They are counted before their end because a call that hangs may never end.
+        """
         with self.lock:
-            late = [
+            overdue = [
                 lease
                 for lease, ms in running
-                if lease.uses and lease.fence not in self._overdue and self._is_late(lease, ms)
+                if lease.uses and lease.fence not in self._overdue and self._is_slow(lease, ms)
             ]
-            for lease in late:
+            for lease in overdue:
                 self._overdue.add(lease.fence)
-                keys = _keys(lease)
-                self._keep(
-                    dict.fromkeys(
-                        keys, DependencyTally(failed=1 / len(keys), slow=1, jobs=(lease.id,))
-                    )
-                )
-            return bool(late)
+                keys = _used_keys(lease)
+                tally = DependencyTally(failed=1 / len(keys), slow=1, jobs=(lease.id,))
+                self._add_pending(dict.fromkeys(keys, tally))
+            return bool(overdue)
 
-    def _is_late(self, lease: Lease, ms: float) -> bool:
-        limits = [self._slow_after(key, lease.kind) for key in _keys(lease)]
-        known = [limit for limit in limits if limit is not None]
-        return bool(known) and ms > min(known)
+    def _is_slow(self, lease: Lease, ms: float) -> bool:
+        thresholds = [self._slow_threshold(key, lease.kind) for key in _used_keys(lease)]
+        return any(threshold is not None and ms > threshold for threshold in thresholds)
 
-    def _slow_after(self, key: str, kind: str) -> float | None:
-        guard = self.known.get(key, FRESH)
-        for_whom, limit = self._slow.get((key, kind), (None, None))
-        if for_whom is not guard:
-            limit = guard.slow_after(kind, self.terms(key))
-            self._slow[key, kind] = (guard, limit)
-        return limit
+    def _slow_threshold(self, key: str, kind: str) -> float | None:
+        guard = self.guards.get(key, NEW_GUARD)
+        cached = self._thresholds.get((key, kind))
+        if cached is not None and cached[0] is guard:
+            return cached[1]
+        threshold = guard.slow_threshold_ms(kind, self.config_for(key))
+        self._thresholds[key, kind] = (guard, threshold)
+        return threshold
 
-    # -- counting -----------------------------------------------------------------------------------
-    def _counted(self, endings: Sequence[Ending]) -> dict[str, DependencyTally]:
-        pages: dict[str, DependencyPage] = {}
+    # --- Counting ---
+
+    def _count(self, endings: Sequence[Ending]) -> dict[str, DependencyTally]:
+        builders: dict[str, TallyBuilder] = {}
         for ending in endings:
             lease = ending.lease
-            for probed in self.probes.get(lease.fence, ()) if self.probes else ():
-                pages.setdefault(probed, DependencyPage()).verdict = _verdict(ending, probed)
+            if self.probes:
+                for key in self.probes.get(lease.fence, ()):
+                    builder = builders.setdefault(key, TallyBuilder())
+                    builder.verdict = _probe_verdict(ending, key)
             if lease.uses:
-                keys = _keys(lease)
+                keys = _used_keys(lease)
                 for key in keys:
-                    self._enter(pages.setdefault(key, DependencyPage()), ending, key, len(keys))
-        return {key: seen for key, page in pages.items() if (seen := page.seen()) != NOTHING}
+                    builder = builders.setdefault(key, TallyBuilder())
+                    self._count_ending(builder, ending, key, len(keys))
+        tallies = {key: builder.build() for key, builder in builders.items()}
+        return {key: tally for key, tally in tallies.items() if tally != EMPTY_TALLY}
 
-    def _enter(self, page: DependencyPage, ending: Ending, key: str, keys: int) -> None:
-        """How this one ended, as far as it says something about one of so many that it used."""
-        lease, outcome = ending.lease, ending.outcome
-        if outcome.skipped:  # nothing was called
+    def _count_ending(self, builder: TallyBuilder, ending: Ending, key: str, keys: int) -> None:
+        """Count one ending for one of the `keys` dependencies that it used."""
+        lease = ending.lease
+        outcome = ending.outcome
+        if outcome.skipped:  # the handler was not called
             return
         if outcome.ended is Ended.RETURNED:
-            self._answered(page, ending, key, keys)
-        elif not _failed(ending) or outcome.failure is None:
+            self._count_success(builder, ending, key, keys)
+        elif outcome.failure is None or not _has_failed(ending):
             return
         elif outcome.failure.cls is Cls.RATE_LIMITED:
-            page.limited += 1
+            builder.limited += 1
         elif lease.fence not in self._overdue:
-            page.blame(blame(outcome.failure, keys), lease.id)
+            builder.add_blame(blame_share(outcome.failure, keys), lease.id)
 
-    def _answered(self, page: DependencyPage, ending: Ending, key: str, keys: int) -> None:
-        lease, ms = ending.lease, ending.duration_ms
+    def _count_success(self, builder: TallyBuilder, ending: Ending, key: str, keys: int) -> None:
+        lease = ending.lease
+        ms = ending.duration_ms
         if lease.failures:
-            page.retry_ok += 1
+            builder.retry_ok += 1
         else:
-            page.first_ok += 1
+            builder.first_ok += 1
         if ms is not None:
-            page.took(lease.kind, ms)
+            builder.add_duration(lease.kind, ms)
         if lease.fence in self._overdue:
             return
-        slow_after = self._slow_after(key, lease.kind)
-        if ms is not None and slow_after is not None and ms > slow_after:
-            page.slow += 1
-            page.blame(1 / keys, lease.id)
+        threshold = self._slow_threshold(key, lease.kind)
+        if ms is not None and threshold is not None and ms > threshold:
+            builder.slow += 1
+            builder.add_blame(1 / keys, lease.id)
         else:
-            page.ok += 1
+            builder.ok += 1
 
-    # -- telling ------------------------------------------------------------------------------------
-    def _tell(self, unit: Transaction, seen: Mapping[str, DependencyTally], now: Micros) -> None:
-        for key in sorted({*seen, *self._late}):
-            self.fold(unit, key, seen.get(key, NOTHING), now)
+    # --- Folding ---
 
-    def fold(self, unit: Transaction, key: str, seen: DependencyTally, now: Micros) -> None:
+    def _fold_all(self, tx: Transaction, tallies: Tallies, now: Micros) -> None:
+        for key in sorted({*tallies, *self._unfolded}):
+            self.fold(tx, key, tallies.get(key, EMPTY_TALLY), now)
+
+    def fold(self, tx: Transaction, key: str, tally: DependencyTally, now: Micros) -> None:
+        """Fold a tally into the guard, or store it if another worker has locked the guard."""
         name = ("dependency", key)
-        row = unit.guard(name)
+        row = tx.lock_guard(name)
         if row is None:
-            if seen != NOTHING:
-                unit.append_tally(name, seen.to_json())
-            self._late.add(key)
+            if tally != EMPTY_TALLY:
+                tx.append_tally(name, tally.to_json())
+            self._unfolded.add(key)
             return
-        self._late.discard(key)
-        told = [*map(read_seen, unit.take_tallies(name)), seen]
-        before, terms = read_guard_state(row.body), self.terms(key)
-        running = (
-            _running(unit, key) if before.reduced.limited or any(one.limited for one in told) else 0
+        self._unfolded.discard(key)
+        tallies = [parse_tally(body) for body in tx.take_tallies(name)]
+        tallies.append(tally)
+        before = load_guard(row.body)
+        running = 0
+        if before.throttle.limited or any(one.limited for one in tallies):
+            running = _count_running(tx, key)
+        after, changes = breaker.apply_tallies(
+            before,
+            tallies,
+            self.config_for(key),
+            now,
+            self.rng,
+            waiting=key in self.waiting,
+            running=running,
         )
-        after, changes = breaker.observed(
-            before, told, terms, now, self.rng, waiting=key in self.waiting, running=running
-        )
-        self.write(unit, row, before, after, changes)
+        self.write(tx, row, before, after, changes)
 
     def write(
         self,
-        unit: Transaction,
+        tx: Transaction,
         row: GuardRow,
         before: GuardState,
         after: GuardState,
         changes: breaker.Changes,
         *,
-        actor: str = GUARD,
+        actor: str = BREAKER_ACTOR,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """The guard as it is now, its gate and its events, in one transaction."""
-        unit.write_guard(
-            row._replace(active=after.active(self.terms(row.key)), body=after.to_json())
-        )
-        self.known[row.key] = after
+        """Write the guard, its gate and the events of its changes."""
+        active = after.affects_claims(self.config_for(row.key))
+        tx.update_guard(row._replace(active=active, body=after.to_json()))
+        self.guards[row.key] = after
         for change in changes:
-            if change.what == "opened":
-                unit.close_gate(
-                    Gate(
-                        "dependency",
-                        row.key,
-                        after.since,
-                        None,
-                        change.reason,
-                        actor,
-                        after.probe_at,
-                    )
-                )
-            elif change.what == "closed":
-                unit.open_gate("dependency", row.key)
-            news = {"dependency": row.key, "reason": change.reason, **_more(change, after), **more}
-            unit.write_events([NewEvent(_EVENTS[change.what], actor=actor, data=news)])
-            tell_guard(change.what, row.key, change.reason, actor, _more(change, after))
+            _write_change(tx, row.key, change, after, actor, more)
         if after.open and before.open and after.probe_at != before.probe_at:
-            unit.next_probe(("dependency", row.key), after.probe_at)
+            tx.set_probe_time(("dependency", row.key), after.probe_at)
 
-    # -- from time to time --------------------------------------------------------------------------
-    def read(self, rows: Iterable[GuardRow]) -> dict[str, GuardState]:
-        """The guards at work, as a look has found them; of all others nothing stands in the way."""
-        at_work = {row.key: read_guard_state(row.body) for row in rows if row.scope == "dependency"}
+    # --- Periodic ---
+
+    def load_guards(self, rows: Iterable[GuardRow]) -> dict[str, GuardState]:
+        """Update the cache from the guards that affect claims; all others have no effect."""
+        active = {row.key: load_guard(row.body) for row in rows if row.scope == "dependency"}
         with self.lock:
-            for key, guard in self.known.items():
-                if key not in at_work and (guard.hand is not None or guard.active(self.terms(key))):
-                    self.known[key] = replace(FRESH, times=guard.times, window=guard.window)
-            self.known |= at_work
-        return at_work
+            for key, guard in self.guards.items():
+                if key in active:
+                    continue
+                if guard.override is not None or guard.affects_claims(self.config_for(key)):
+                    self.guards[key] = replace(NEW_GUARD, times=guard.times, window=guard.window)
+            self.guards |= active
+        return active
 
-    def waits(self, unit: Transaction) -> set[str]:
-        """Of whom there is something to fold, or whom time may have changed."""
-        left = {key for scope, key in unit.tallied() if scope == "dependency"}
-        at_work = {row.key for row in unit.guards(at_work=True) if row.scope == "dependency"}
-        return left | at_work | self._seen.keys() | self._late
+    def find_pending_keys(self, tx: Transaction) -> set[str]:
+        """Return dependencies with tallies to fold, or whose guard may change with time."""
+        tallied = {key for scope, key in tx.list_tallied_guards() if scope == "dependency"}
+        guards = tx.list_guards(active_only=True)
+        active = {row.key for row in guards if row.scope == "dependency"}
+        return tallied | active | self._pending.keys() | self._unfolded
 
-    def taken(self) -> dict[str, DependencyTally]:
-        """What is not told yet, to be told now; a turn on another thread may count on meanwhile."""
+    def take_pending(self) -> dict[str, DependencyTally]:
+        """Return and clear what was not flushed yet. Another thread may continue to count."""
         with self.lock:
-            seen, self._seen = self._seen, {}
-            return seen
+            pending = self._pending
+            self._pending = {}
+            return pending
 
-    def give_back(self, seen: Mapping[str, DependencyTally]) -> None:
-        """It could not be told."""
+    def restore_pending(self, tallies: Tallies) -> None:
+        """Put back what could not be written."""
         with self.lock:
-            self._keep(seen)
+            self._add_pending(tallies)
 
-    def tend(
-        self,
-        unit: Transaction,
-        keys: Iterable[str],
-        seen: Mapping[str, DependencyTally],
-        now: Micros,
+    def fold_pending(
+        self, tx: Transaction, keys: Iterable[str], tallies: Tallies, now: Micros
     ) -> None:
-        """Fold this and what was left behind, and let guards see that time has passed."""
+        """Fold these tallies and the stored ones, and let guards react to the passed time."""
         with self.lock:
-            self._tell(unit, {**dict.fromkeys(keys, NOTHING), **seen}, now)
+            self._fold_all(tx, {**dict.fromkeys(keys, EMPTY_TALLY), **tallies}, now)
 
 
-def _more(change: breaker.BreakerChange, guard: GuardState) -> dict[str, Micros | float | None]:
-    if change.what == "opened":
+def _write_change(
+    tx: Transaction,
+    key: str,
+    change: BreakerChange,
+    guard: GuardState,
+    actor: str,
+    more: Mapping[str, Any],
+) -> None:
+    if change.type is ChangeType.OPENED:
+        gate = Gate("dependency", key, guard.since, None, change.reason, actor, guard.probe_at)
+        tx.close_gate(gate)
+    elif change.type is ChangeType.CLOSED:
+        tx.open_gate("dependency", key)
+    details = _change_details(change, guard)
+    data = {"dependency": key, "reason": change.reason, **details, **more}
+    tx.write_events([NewEvent(_EVENTS[change.type], actor=actor, data=data)])
+    _log_change(change, key, actor, details)
+
+
+def _change_details(change: BreakerChange, guard: GuardState) -> dict[str, Micros | float | None]:
+    if change.type is ChangeType.OPENED:
         return {"probe_at": guard.probe_at}
-    if change.what == "closed" and guard.ramp is not None:
+    if change.type is ChangeType.CLOSED and guard.ramp is not None:
         return {"rate": round(guard.ramp.rate, 3)}
     return {}
 
 
-def _verdict(ending: Ending, key: str) -> ProbeVerdict:
-    lease, outcome = ending.lease, ending.outcome
+def _log_change(change: BreakerChange, key: str, actor: str, details: Mapping[str, Any]) -> None:
+    level = logging.WARNING if change.type is ChangeType.OPENED else logging.INFO
+    what = change.type.value
+    extra = {"dependency": key, "change": what, "reason": change.reason, "actor": actor}
+    log.log(level, "dependency %s %s: %s", key, what, change.reason, extra={**extra, **details})
+
+
+def _probe_verdict(ending: Ending, key: str) -> ProbeVerdict:
+    lease = ending.lease
+    return ProbeVerdict(lease.id, lease.token, _has_probe_passed(ending, key))
+
+
+def _has_probe_passed(ending: Ending, key: str) -> bool | None:
+    """Return whether a probe shows that a dependency is up; None if it shows nothing."""
+    outcome = ending.outcome
     if outcome.skipped:
-        return ProbeVerdict(lease.id, lease.token, None)
+        return None
     if outcome.ended is Ended.RETURNED:
-        healthy = lease.kind != PROBE_KIND or bool(
-            json.loads(outcome.result or "{}").get("healthy")
-        )
-        return ProbeVerdict(lease.id, lease.token, healthy)
-    later = outcome.ended is Ended.RETRY or (
-        outcome.ended is Ended.HELD and outcome.dependency == key
-    )
-    return ProbeVerdict(
-        lease.id, lease.token, False if later or _let_down(ending, probe=True) else None
-    )
-
-
-def _let_down(ending: Ending, *, probe: bool) -> bool:
-    """Is what it uses to blame? Of a probe also if that answered, but wants to be called later: so it would all."""
-    failure = ending.outcome.failure
-    if failure is None or not _failed(ending):
+        if ending.lease.kind != PROBE_KIND:
+            return True
+        return bool(json.loads(outcome.result or "{}").get("healthy"))
+    held = outcome.ended is Ended.HELD and outcome.dependency == key
+    if held or outcome.ended is Ended.RETRY or _is_dependency_failure(ending, probe=True):
         return False
-    later = failure.cls is Cls.RATE_LIMITED or (
-        failure.cls is Cls.QUOTA and failure.retry_after is not None
-    )
-    return blame(failure, 1) > 0 or (probe and later)
+    return None
 
 
-def _failed(ending: Ending) -> bool:
-    """A handler that says itself that its failure is final has not been let down."""
+def _is_dependency_failure(ending: Ending, *, probe: bool) -> bool:
+    """Return True if a dependency may have caused the failure.
+
+    A probe also fails if the dependency responded but asked to be called later: every other job
+    would get the same answer.
+    """
+    failure = ending.outcome.failure
+    if failure is None or not _has_failed(ending):
+        return False
+    if blame_share(failure, 1) > 0:
+        return True
+    if not probe:
+        return False
+    quota_with_hint = failure.cls is Cls.QUOTA and failure.retry_after is not None
+    return failure.cls is Cls.RATE_LIMITED or quota_with_hint
+
+
+def _has_failed(ending: Ending) -> bool:
+    """Return True for a failure that the handler did not declare final.
+
+    A handler that declares its failure final knows the cause; it is not the dependency.
+    """
     return ending.outcome.ended is Ended.FAILED and not ending.outcome.final
 
 
-def _keys(lease: Lease) -> list[str]:
+def _used_keys(lease: Lease) -> list[str]:
     return [key for key in lease.uses.split(",") if key]
 
 
-def _sum(
-    one: Mapping[str, DependencyTally], other: Mapping[str, DependencyTally]
-) -> dict[str, DependencyTally]:
-    if not other:
-        return dict(one)
-    return {**one, **{key: one.get(key, NOTHING).plus(seen) for key, seen in other.items()}}
+def _add_tallies(first: Tallies, second: Tallies) -> dict[str, DependencyTally]:
+    result = dict(first)
+    for key, tally in second.items():
+        result[key] = result.get(key, EMPTY_TALLY).add(tally)
+    return result
 
 
-def _running(unit: Transaction, key: str) -> int:
-    return sum(count for _, uses, count in unit.running() if key in uses.split(","))
+def _count_running(tx: Transaction, key: str) -> int:
+    return sum(count for _, uses, count in tx.count_running() if key in uses.split(","))
 
 
-# Kinds whose jobs die of one cause: counted as they are settled, remembered by the fleet, held by one worker for all.
+# --- Kinds ---
 
-KIND_GUARD = "guard"  # the actor of what it does by itself
-LOOKED_AT = 10_000  # successes of all kinds: the newest
+KIND_BREAKER_ACTOR = "guard"  # actor of holds that a kind breaker makes itself
+MAX_SUCCESSES_SEARCHED = 10_000  # the newest, of all kinds
 
 
-read_kind_state = lru_cache(maxsize=512)(read_kind_body)
+load_kind_state = lru_cache(maxsize=512)(parse_kind_state)
 
 
 @dataclass
 class KindObserver:
-    """One per worker."""
+    """Counts dead jobs per kind and cause, and holds a kind for the whole fleet."""
 
-    terms: KindBreakerTerms = DEFAULT_KIND_TERMS
+    config: KindBreakerConfig = DEFAULT_KIND_BREAKER
 
     def observe(
         self,
-        unit: Transaction,
+        tx: Transaction,
         endings: Sequence[Ending],
         decisions: Sequence[Decision],
         now: Micros,
     ) -> dict[Fence, str]:
-        """Count who died; returns whom it spares, and the kind that is held: those died of what it is held for."""
-        deaths = self._deaths(endings, decisions, now) if self.terms.jobs else {}
+        """Count dead jobs.
+
+        Return, for each attempt that died of the cause for which its kind is held, the kind. Such
+        a job is not charged.
+        """
+        if not self.config.jobs:
+            return {}
+        deaths = _count_deaths(endings, decisions, now)
         if not deaths:
             return {}
         worked = {ending.lease.kind for ending in endings if ending.outcome.ended is Ended.RETURNED}
-        spared: dict[Fence, str] = {}
-        for kind, dead in sorted(deaths.items()):
-            held = self.fold(unit, kind, list(dead.values()), now, worked=kind in worked)
-            spared |= {
-                fence: kind
-                for fence, one in dead.items()
-                if held and one.fingerprint == held.fingerprint
-            }
-        return spared
-
-    def _deaths(
-        self, endings: Sequence[Ending], decisions: Sequence[Decision], now: Micros
-    ) -> dict[str, dict[Fence, KindDeath]]:
-        deaths: dict[str, dict[Fence, KindDeath]] = {}
-        for ending, decision in zip(endings, decisions, strict=True):
-            one = cause.death(ending.lease, decision, now) if decision.verb is Verb.DIE else None
-            if one is not None:
-                deaths.setdefault(ending.lease.kind, {})[ending.lease.fence] = one
-        return deaths
+        uncharged: dict[Fence, str] = {}
+        for kind, by_fence in sorted(deaths.items()):
+            held = self.fold(tx, kind, list(by_fence.values()), now, worked=kind in worked)
+            if held is None:
+                continue
+            for fence, death in by_fence.items():
+                if death.fingerprint == held.fingerprint:
+                    uncharged[fence] = kind
+        return uncharged
 
     def fold(
         self,
-        unit: Transaction,
+        tx: Transaction,
         kind: str,
-        dead: Sequence[KindDeath],
+        deaths: Sequence[KindDeath],
         now: Micros,
         *,
         worked: bool = False,
     ) -> KindHold | None:
-        """What is remembered of it, with these; returns for what it is held."""
+        """Fold deaths into the state of a kind. Return for which cause it is held.
+
+        If another worker has locked the state, the deaths are stored for it.
+        """
         name = ("kind", kind)
-        row = unit.guard(name)
-        if row is None:  # in another hand: who has it, or the next one, takes these along
-            if dead:
-                unit.append_tally(name, json.dumps(dead, separators=(",", ":")))
+        row = tx.lock_guard(name)
+        if row is None:
+            if deaths:
+                tx.append_tally(name, json.dumps(deaths, separators=(",", ":")))
             return None
-        told = [one for body in unit.take_tallies(name) for one in read_deaths(body)]
-        before = read_kind_state(row.body)
+        stored = [death for body in tx.take_tallies(name) for death in parse_deaths(body)]
+        before = load_kind_state(row.body)
         if before.held is not None:
             return before.held
-        after = cause.counted(before, [*told, *dead], self.terms, now)
-        if worked or cause.suspicious(after, self.terms, now):
-            success = Success(now, now) if worked else Success(*unit.last_success(kind, LOOKED_AT))
-            after = cause.judged(after, success, self.terms, now)
-        write(unit, row, after)
+        after = kind_breaker.add_deaths(before, [*stored, *deaths], self.config, now)
+        if worked:
+            after = kind_breaker.judge_streaks(after, LastSuccess(now, now), self.config, now)
+        elif kind_breaker.is_suspicious(after, self.config, now):
+            success = LastSuccess(*tx.find_last_success(kind, MAX_SUCCESSES_SEARCHED))
+            after = kind_breaker.judge_streaks(after, success, self.config, now)
+        write_kind_state(tx, row, after)
         if after.held is not None:
-            _hold(unit, kind, after.held, now)
+            _hold_kind(tx, kind, after.held, now)
         return after.held
 
-    def waits(self, unit: Transaction) -> list[str]:
-        """Kinds of which deaths were left behind."""
-        return (
-            sorted(kind for scope, kind in unit.tallied() if scope == "kind")
-            if self.terms.jobs
-            else []
-        )
+    def find_pending_kinds(self, tx: Transaction) -> list[str]:
+        """Return kinds with stored deaths to fold."""
+        if not self.config.jobs:
+            return []
+        return sorted(kind for scope, kind in tx.list_tallied_guards() if scope == "kind")
 
-    def tend(self, unit: Transaction, kinds: Iterable[str], now: Micros) -> None:
+    def fold_pending(self, tx: Transaction, kinds: Iterable[str], now: Micros) -> None:
         for kind in kinds:
-            self.fold(unit, kind, (), now)
+            self.fold(tx, kind, (), now)
 
 
-def causes_of(guards: GuardSection) -> KindObserver:
-    return KindObserver(
-        KindBreakerTerms(guards.same_cause, guards.same_cause_owners, guards.same_cause_alone)
-    )
+def _count_deaths(
+    endings: Sequence[Ending], decisions: Sequence[Decision], now: Micros
+) -> dict[str, dict[Fence, KindDeath]]:
+    """Return the deaths that count, by kind and attempt."""
+    deaths: dict[str, dict[Fence, KindDeath]] = {}
+    for ending, decision in zip(endings, decisions, strict=True):
+        if decision.verb is not Verb.DIE:
+            continue
+        death = kind_breaker.count_death(ending.lease, decision, now)
+        if death is not None:
+            deaths.setdefault(ending.lease.kind, {})[ending.lease.fence] = death
+    return deaths
 
 
-def write(unit: Transaction, row: GuardRow, memory: KindState) -> None:
-    """Claims never ask it: its gate says all they need."""
-    unit.write_guard(row._replace(active=False, body=memory.to_json()))
+def build_kind_observer(guards: GuardSection) -> KindObserver:
+    """Build the observer from the settings `guards.same_cause*`."""
+    config = KindBreakerConfig(guards.same_cause, guards.same_cause_owners, guards.same_cause_alone)
+    return KindObserver(config)
 
 
-def _hold(unit: Transaction, kind: str, held: KindHold, now: Micros) -> None:
-    unit.close_gate(Gate("kind", kind, now, None, held.reason, KIND_GUARD))
-    alert: dict[str, Any] = {"kind": kind, **held._asdict()}
-    unit.write_events(
+def write_kind_state(tx: Transaction, row: GuardRow, state: KindState) -> None:
+    """Write the state of a kind. Claims read only its gate, so the guard is never active."""
+    tx.update_guard(row._replace(active=False, body=state.to_json()))
+
+
+def _hold_kind(tx: Transaction, kind: str, held: KindHold, now: Micros) -> None:
+    tx.close_gate(Gate("kind", kind, now, None, held.reason, KIND_BREAKER_ACTOR))
+    hold_data = {"kind": kind, "reason": held.reason}
+    alert_data: dict[str, Any] = {"kind": kind, **held._asdict()}
+    tx.write_events(
         [
+            NewEvent(EventType.KIND_HELD, actor=KIND_BREAKER_ACTOR, data=hold_data),
             NewEvent(
-                EventType.KIND_HELD, actor=KIND_GUARD, data={"kind": kind, "reason": held.reason}
+                EventType.ALERT_FIRED, job_id=held.job, actor=KIND_BREAKER_ACTOR, data=alert_data
             ),
-            NewEvent(EventType.ALERT_FIRED, job_id=held.job, actor=KIND_GUARD, data=alert),
         ]
     )
 
 
-# What time alone does to guards, and what was left behind for them: folded by whoever comes by.
+# --- Chore ---
 
 
-def tend(store: Store, watch: DependencyObserver, causes: KindObserver) -> None:
-    """Quick where no guard is at work."""
-    with store.read() as unit:
-        keys, kinds = watch.waits(unit), causes.waits(unit)
-    if keys or kinds:
-        _fold(store, watch, causes, keys, kinds)
-
-
-def _fold(
-    store: Store,
-    watch: DependencyObserver,
-    causes: KindObserver,
-    keys: Iterable[str],
-    kinds: Iterable[str],
-) -> None:
-    seen = watch.taken()
+def fold_guards(store: Store, dependencies: DependencyObserver, kinds: KindObserver) -> None:
+    """Fold stored tallies and let guards react to the passed time. Cheap if no guard is active."""
+    with store.read() as tx:
+        pending_keys = dependencies.find_pending_keys(tx)
+        pending_kinds = kinds.find_pending_kinds(tx)
+    if not pending_keys and not pending_kinds:
+        return
+    tallies = dependencies.take_pending()
     try:
-        with store.begin() as unit:
-            now = unit.now()
-            watch.tend(unit, keys, seen, now)
-            causes.tend(unit, kinds, now)
+        with store.begin() as tx:
+            now = tx.now()
+            dependencies.fold_pending(tx, pending_keys, tallies, now)
+            kinds.fold_pending(tx, pending_kinds, now)
     except BaseException:
-        watch.give_back(seen)
+        dependencies.restore_pending(tallies)
         raise
-
-
-def tell_guard(what: str, key: str, reason: str, actor: str, more: Mapping[str, Any]) -> None:
-    """A breaker that opens or closes, or a limit it has changed."""
-    level = logging.WARNING if what == "opened" else logging.INFO
-    _guards.log(
-        level,
-        "dependency %s %s: %s",
-        key,
-        what,
-        reason,
-        extra={"dependency": key, "change": what, "reason": reason, "actor": actor, **more},
-    )
-
-
-_guards = logging.getLogger("mulligan.guards")

@@ -1,6 +1,7 @@
-"""What may pass a closed breaker: one probe for the whole fleet; and how a hold whose time is over ends.
+"""Probes of open breakers, expiry of timed holds, and declarations of dependencies.
 
-Each step holds the guard's row while it looks and takes, so that two workers never both do it; nobody waits for it.
+The fleet runs one probe at a time. Each step locks the guard's row while it checks and claims,
+so that two workers never probe at once. A worker does not wait for a locked row.
 """
 
 from __future__ import annotations
@@ -11,97 +12,110 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Lease
-from mulligan.core.durations import length
+from mulligan.core.durations import SECOND, Micros, check_duration
 from mulligan.core.errors import ConfigError, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, Gate, GuardRow, Lane, Micros, NewJob
+from mulligan.core.job import Gate, GuardRow, Lane, NewJob
 from mulligan.failures.redact import scrub
 from mulligan.guards import breaker
 from mulligan.guards import budget as budgets
-from mulligan.guards.gates import checked_concurrency, checked_rate
-from mulligan.guards.lanes import closed_keys
-from mulligan.guards.limits import rate_parts
-from mulligan.guards.observer import PROBE_KIND, DependencyObserver, read_guard_state
+from mulligan.guards.gates import check_concurrency, check_rate
+from mulligan.guards.lanes import find_closed_keys
+from mulligan.guards.limits import parse_rate_parts
+from mulligan.guards.observer import BREAKER_ACTOR, PROBE_KIND, DependencyObserver, load_guard
 from mulligan.guards.state import GuardState
-from mulligan.manifest.specs import DependencySpec, checked_name
+from mulligan.manifest.specs import DependencySpec, check_name
 from mulligan.storage.base import Transaction
 
-LOOKED_AT = breaker.MOST_TRIED + 10  # jobs of a lane: some of them have failed as probes already
+# More than the jobs that may have failed as probes already, so that an untried one is among them.
+MAX_PROBE_CANDIDATES = breaker.MAX_TRIED_JOBS + 10
 PROBE_QUEUE = "mulligan.probes"
-PROBE_LIMIT = 30 * SECOND
-UNASKED = 60 * SECOND  # for which those who have a function may keep all others waiting
+PROBE_TIMEOUT = 30 * SECOND
+# How long workers without the app's health check leave a due probe to workers that have it.
+PROBE_FUNCTION_GRACE = 60 * SECOND
 
-Open = tuple[str, int]  # lane key, priority
+OpenLane = tuple[str, int]  # lane key, priority
+
+# --- Probes ---
 
 
 @dataclass
 class Prober:
+    """Claims probes for one worker."""
+
     worker: str
-    watch: DependencyObserver
+    observer: DependencyObserver
     timeouts: Mapping[str, Micros]  # of the kinds this worker knows
 
-    def may(self, unit: Transaction, guard: GuardState, now: Micros) -> bool:
-        """Is it time, and is no probe under way?"""
+    def is_probe_due(self, tx: Transaction, guard: GuardState, now: Micros) -> bool:
+        """Return True if it is time to probe and no other probe is running."""
+        if not breaker.is_probe_due(guard, now):
+            return False
         probe = guard.probe
-        return breaker.may_probe(guard, now) and (
-            probe is None or not unit.runs(probe.job_id, probe.token)
-        )
+        return probe is None or not tx.is_running(probe.job_id, probe.token)
 
-    def take(self, unit: Transaction, key: str, lanes: Sequence[Open], now: Micros) -> Lease | None:
-        """`lanes`: those of it that wait for nothing else, or for others of which it is time to look too."""
-        with unit.together():
-            found = self._in_hand(unit, key, now)
-            if found is None:
-                return None
-            if self._asks(key, read_guard_state(found.body), now):
-                return self._started(unit, self._function(unit, key), [found], now)
-            return self._job(unit, found, lanes, now)
-
-    def _asks(self, key: str, guard: GuardState, now: Micros) -> bool:
-        """A function, not a job; unless it is another app's, and nobody who has it comes by."""
-        has, declared = (
-            key in self.watch.own and self.watch.own[key].probe,
-            self.watch.terms(key).probe,
-        )
-        return has or (declared and now - guard.probe_at < UNASKED)
-
-    def _in_hand(self, unit: Transaction, key: str, now: Micros) -> GuardRow | None:
-        """None: somebody else has it, or it is not time."""
-        row = unit.guard(("dependency", key))
-        return None if row is None or not self.may(unit, read_guard_state(row.body), now) else row
-
-    def _started(
-        self, unit: Transaction, lease: Lease | None, rows: Sequence[GuardRow], now: Micros
+    def claim_probe(
+        self, tx: Transaction, key: str, lanes: Sequence[OpenLane], now: Micros
     ) -> Lease | None:
-        """It looks for all of these."""
-        if lease is None:
-            return None
-        for row in rows:
-            guard = read_guard_state(row.body)
-            self.watch.write(
-                unit, row, guard, breaker.probing(guard, lease.id, lease.token, lease.kind, now), []
-            )
-            news = {"dependency": row.key, "kind": lease.kind}
-            unit.write_events(
-                [
-                    NewEvent(
-                        EventType.DEPENDENCY_PROBING, job_id=lease.id, actor="breaker", data=news
-                    )
-                ]
-            )
-        self.watch.probes[lease.fence] = tuple(row.key for row in rows)
-        cuts = [breaker.cut(read_guard_state(row.body), lease.kind, now) for row in rows]
-        usual = lease.timeout or self.timeouts.get(lease.kind) or PROBE_LIMIT
-        return lease._replace(timeout=min(usual, *cuts))
+        """Claim a health check or a waiting job as the probe of a dependency.
 
-    def _function(self, unit: Transaction, key: str) -> Lease | None:
-        """Only a worker whose app has it can call it."""
-        own = self.watch.own.get(key)
-        if own is None or not own.probe:
+        `lanes` wait for this dependency only, or also for others that are due for a probe.
+        """
+        with tx.atomically():
+            row = self._lock_due_guard(tx, key, now)
+            if row is None:
+                return None
+            if self._uses_health_check(key, load_guard(row.body), now):
+                lease = self._claim_health_check(tx, key)
+                return None if lease is None else self._start(tx, lease, [row], now)
+            return self._claim_job(tx, row, lanes, now)
+
+    def _uses_health_check(self, key: str, guard: GuardState, now: Micros) -> bool:
+        """Return True if the probe is the app's health check instead of a job.
+
+        If only another app declares the check, wait for its workers, but not for long.
+        """
+        if self._has_health_check(key):
+            return True
+        overdue = now - guard.probe_at
+        return self.observer.config_for(key).probe and overdue < PROBE_FUNCTION_GRACE
+
+    def _has_health_check(self, key: str) -> bool:
+        config = self.observer.declared.get(key)
+        return config is not None and config.probe
+
+    def _lock_due_guard(self, tx: Transaction, key: str, now: Micros) -> GuardRow | None:
+        """Lock a guard that is due for a probe; None if it is not due or locked by another."""
+        row = tx.lock_guard(("dependency", key))
+        if row is None or not self.is_probe_due(tx, load_guard(row.body), now):
+            return None
+        return row
+
+    def _start(self, tx: Transaction, lease: Lease, rows: Sequence[GuardRow], now: Micros) -> Lease:
+        """Record a claimed job as the probe of all these guards and limit its time."""
+        timeout = lease.timeout or self.timeouts.get(lease.kind) or PROBE_TIMEOUT
+        for row in rows:
+            before = load_guard(row.body)
+            timeout = min(timeout, breaker.probe_timeout(before, lease.kind, now))
+            after = breaker.start_probe(before, lease.id, lease.token, lease.kind, now)
+            self.observer.write(tx, row, before, after, [])
+            event = NewEvent(
+                EventType.DEPENDENCY_PROBING,
+                job_id=lease.id,
+                actor=BREAKER_ACTOR,
+                data={"dependency": row.key, "kind": lease.kind},
+            )
+            tx.write_events([event])
+        self.observer.probes[lease.fence] = tuple(row.key for row in rows)
+        return lease._replace(timeout=timeout)
+
+    def _claim_health_check(self, tx: Transaction, key: str) -> Lease | None:
+        """Enqueue and claim the job that calls the health check, if this app declares it."""
+        if not self._has_health_check(key):
             return None
         job = NewJob(
             id=new_id(),
@@ -109,134 +123,166 @@ class Prober:
             queue=PROBE_QUEUE,
             payload=json.dumps({"dependency": key}),
             max_retries=0,
-            timeout=PROBE_LIMIT,
-            deadline=10 * PROBE_LIMIT,
+            timeout=PROBE_TIMEOUT,
+            deadline=10 * PROBE_TIMEOUT,
         )
-        unit.insert([job], announce=True)
-        return next(iter(unit.take(self.worker, [job.id], 1)), None)
+        tx.insert_jobs([job], announce=True)
+        leases = tx.claim_jobs(self.worker, [job.id], 1)
+        return leases[0] if leases else None
 
-    def _job(
-        self, unit: Transaction, row: GuardRow, lanes: Sequence[Open], now: Micros
+    def _claim_job(
+        self, tx: Transaction, row: GuardRow, lanes: Sequence[OpenLane], now: Micros
     ) -> Lease | None:
-        """The first in order of the kind that is usually done soonest; one that failed before says less."""
-        guard, held = read_guard_state(row.body), closed_keys(unit.gates(), now)["dependency"]
-        for lane in sorted(lanes, key=lambda lane: _rank(guard, lane, held)):
-            shut = sorted(held.intersection(Lane.parse(lane[0]).uses.split(",")) - {row.key})
-            others = [found for key in shut if (found := self._in_hand(unit, key, now)) is not None]
-            if len(others) < len(shut):
+        """Claim the waiting job that is the best probe: of the fastest kind, and not tried yet."""
+        guard = load_guard(row.body)
+        held = find_closed_keys(tx.list_gates(), now)["dependency"]
+        for lane in sorted(lanes, key=lambda lane: _probe_rank(guard, lane, held)):
+            uses = Lane.parse(lane[0]).uses.split(",")
+            other_keys = sorted(held.intersection(uses) - {row.key})
+            locked = [self._lock_due_guard(tx, key, now) for key in other_keys]
+            others = [other for other in locked if other is not None]
+            if len(others) < len(other_keys):
                 continue
-            waiting = [found[2] for found in unit.candidates([lane], LOOKED_AT)]
-            fresh = [job_id for job_id in waiting if job_id not in guard.tried]
-            leases = unit.take(self.worker, fresh or waiting, 1)
+            due = [candidate[2] for candidate in tx.list_due_jobs([lane], MAX_PROBE_CANDIDATES)]
+            untried = [job_id for job_id in due if job_id not in guard.tried_jobs]
+            leases = tx.claim_jobs(self.worker, untried or due, 1)
             if leases:
-                return self._started(unit, leases[0], [row, *others], now)
+                return self._start(tx, leases[0], [row, *others], now)
         return None
 
 
-def _rank(guard: GuardState, lane: Open, held: set[str]) -> tuple[int, bool, float, int, str]:
-    """What uses another that is down too says least."""
-    parsed = Lane.parse(lane[0])
-    usual = guard.median(parsed.kind)
-    shut = len(held.intersection(parsed.uses.split(",")))
-    return shut, parsed.retry, float("inf") if usual is None else usual, lane[1], lane[0]
+class _ProbeRank(NamedTuple):
+    """Sort key of lanes for a probe: the smallest is the best."""
+
+    held_dependencies: int  # a job that needs another held dependency proves least
+    retry: bool
+    usual_ms: float
+    priority: int
+    lane: str
 
 
-def let_go(unit: Transaction, watch: DependencyObserver, gate: Gate, now: Micros) -> bool:
-    """A hold until a certain time is over: what waits comes on a ramp. False: somebody else is at it."""
-    with unit.together():
-        row = unit.guard(("dependency", gate.key))
+def _probe_rank(guard: GuardState, lane: OpenLane, held: set[str]) -> _ProbeRank:
+    key, priority = lane
+    parsed = Lane.parse(key)
+    usual_ms = guard.median_ms(parsed.kind)
+    return _ProbeRank(
+        held_dependencies=len(held.intersection(parsed.uses.split(","))),
+        retry=parsed.retry,
+        usual_ms=float("inf") if usual_ms is None else usual_ms,
+        priority=priority,
+        lane=key,
+    )
+
+
+def expire_hold(tx: Transaction, observer: DependencyObserver, gate: Gate, now: Micros) -> bool:
+    """Open a gate whose time is over; waiting jobs start on a ramp.
+
+    Return False if the gate stays: another worker has locked its guard, or it was extended.
+    """
+    with tx.atomically():
+        row = tx.lock_guard(("dependency", gate.key))
         if row is None:
             return False
-        found = next((one for one in unit.gates() if one[:2] == gate[:2]), None)
-        if found is None or found.until is None or found.until > now:
-            return found is None
-        before = read_guard_state(row.body)
+        current = next((one for one in tx.list_gates() if one[:2] == gate[:2]), None)
+        if current is None:
+            return True
+        if current.until is None or current.until > now:
+            return False
+        before = load_guard(row.body)
+        held = current.until - current.since
         changes: breaker.Changes = []
-        after = breaker.let_go(
-            before, found.until - found.since, watch.terms(gate.key), now, changes
-        )
-        watch.write(unit, row, before, after, changes)
+        after = breaker.expire_hold(before, held, observer.config_for(gate.key), now, changes)
+        observer.write(tx, row, before, after, changes)
     return True
 
 
-# A dependency as code declares it, and the system job that calls its health function.
+# --- Declarations ---
 
 MODES = ("hold", "fail_fast")
 
-Health = Callable[[], Any]  # sync or async; raises or returns False: it is down
+HealthCheck = Callable[[], Any]  # sync or async; unhealthy if it raises or returns False
 
 
-def dependency_spec(key: str, **said: Any) -> DependencySpec:
-    """Checked, field by field, so that a mistake is told where it was made."""
+def build_dependency_spec(key: str, **options: Any) -> DependencySpec:
+    """Check the options of `app.dependency()`, so that the error names the wrong one."""
     defaults = DependencySpec(key="")
-    mode = said.get("mode", defaults.mode)
+    mode = options.get("mode", defaults.mode)
     if mode not in MODES:
-        message = f"dependency {key!r}: mode is one of {', '.join(MODES)}, not {mode!r}"
+        message = f"dependency {key!r}: mode must be {' or '.join(MODES)}, not {mode!r}"
         raise ConfigError(message)
-    probe = said.get("probe")
+    probe = options.get("probe")
     if probe is not None and not callable(probe):
-        message = f"dependency {key!r}: probe is a function without arguments, not {probe!r:.80}"
+        message = (
+            f"dependency {key!r}: probe must be a function without arguments, not {probe!r:.80}"
+        )
         raise ConfigError(message)
-    slow = said.get("slow")
+    slow = options.get("slow")
     return DependencySpec(
-        key=checked_name("dependency", key),
-        max_concurrency=checked_concurrency(said.get("max_concurrency"), "max_concurrency"),
-        rate=checked_rate(said.get("rate")),
+        key=check_name("dependency", key),
+        max_concurrency=check_concurrency(options.get("max_concurrency"), "max_concurrency"),
+        rate=check_rate(options.get("rate")),
         mode=mode,
-        open_at=_share("open_at", said["open_at"]),
-        min_calls=_whole("min_calls", said["min_calls"]),
-        window=_span("window", said["window"]),
-        cool_down=_span("cool_down", said["cool_down"]),
-        budget=_budget(said["budget"]),
-        slow=None if slow is None else _span("slow", slow) / 1000,
+        open_at=_check_share("open_at", options["open_at"]),
+        min_calls=_check_count("min_calls", options["min_calls"]),
+        window=_check_positive_duration("window", options["window"]),
+        cool_down=_check_positive_duration("cool_down", options["cool_down"]),
+        budget=_parse_budget(options["budget"]),
+        slow=None if slow is None else _check_positive_duration("slow", slow) / 1000,
         probe=probe is not None,
     )
 
 
-def _share(name: str, value: Any) -> float:
+def _check_share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        message = f"{name} is a share between 0 and 1, not {value!r}"
+        message = f"{name} must be a share between 0 and 1, not {value!r}"
         raise Refused(message)
     return float(value)
 
 
-def _whole(name: str, value: Any) -> int:
+def _check_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        message = f"{name} must be a whole number from 1, not {value!r}"
+        message = f"{name} must be a whole number of at least 1, not {value!r}"
         raise Refused(message)
     return value
 
 
-def _span(name: str, value: Any) -> int:
-    micros = length(name, value)
+def _check_positive_duration(name: str, value: Any) -> int:
+    micros = check_duration(name, value)
     if micros <= 0:
-        message = f"{name} must be longer than nothing, not {value!r}"
+        message = f"{name} must be above 0 s, not {value!r}"
         raise Refused(message)
     return micros
 
 
-def _budget(value: Any) -> budgets.BudgetTerms | None:
-    """A share of the first tries, "N/h", or None: nobody counts."""
+def _parse_budget(value: Any) -> budgets.BudgetConfig | None:
+    """Parse a share of first attempts, a text like "100/h", or None for no budget."""
     if value is None:
         return None
-    parts = rate_parts(value) if isinstance(value, str) else None
-    if parts is not None and parts[0] > 0:
-        return budgets.per_period(*parts)
+    if isinstance(value, str):
+        parts = parse_rate_parts(value)
+        if parts is not None and parts[0] > 0:
+            return budgets.per_period(*parts)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        message = f'budget is retries per success (0.1), retries per period ("100/h") or None, not {value!r}'
+        message = (
+            "budget must be retries per success (0.1), retries per period"
+            f' ("100/h") or None, not {value!r}'
+        )
         raise Refused(message)
-    return budgets.BudgetTerms(share=float(value))
+    return budgets.BudgetConfig(share=float(value))
 
 
-async def ask(probes: Mapping[str, Health], dependency: str) -> dict[str, Any]:
-    """What the system job returns. Whatever the function does, this ends with a word about the dependency."""
+# --- Health checks ---
+
+
+async def run_health_check(probes: Mapping[str, HealthCheck], dependency: str) -> dict[str, Any]:
+    """Call the health check of a dependency. Never raises: any error means unhealthy."""
     function = probes[dependency]
     if inspect.iscoroutinefunction(function):
-        answer, error = await _awaited(function())
+        answer, error = await _await_answer(function())
     else:
-        answer, error = await _on_a_thread(function)
-        if inspect.isawaitable(answer):  # a lambda around a coroutine, an object that is called
-            answer, error = await _awaited(answer)
+        answer, error = await _call_on_thread(function)
+        if inspect.isawaitable(answer):  # a lambda that returns a coroutine, a callable object
+            answer, error = await _await_answer(answer)
     if error is not None:
         return {"healthy": False, "error": scrub(f"{type(error).__name__}: {error}")[:500]}
     return {"healthy": answer is not False}
@@ -245,33 +291,34 @@ async def ask(probes: Mapping[str, Health], dependency: str) -> dict[str, Any]:
 Answer = tuple[Any, BaseException | None]
 
 
-async def _awaited(answer: Awaitable[Any]) -> Answer:
+async def _await_answer(answer: Awaitable[Any]) -> Answer:
     try:
         return await answer, None
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is not well
+    except BaseException as error:  # noqa: BLE001 - any error means unhealthy
         return None, error
 
 
-async def _on_a_thread(function: Health) -> Answer:
-    """A thread of its own: one that hangs for ever must not take a pool's place."""
+async def _call_on_thread(function: HealthCheck) -> Answer:
+    """Call a function on a new thread: one that hangs for ever must not occupy a pool."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Answer] = loop.create_future()
 
     def finish(answer: Answer) -> None:
         if not done.done():
-            done.set_result(answer)  # an error too: a future refuses to be given some of them
+            # An error is a result too: futures refuse some exceptions, such as StopIteration.
+            done.set_result(answer)
 
     def call() -> None:
         answer: Answer
         try:
             answer = function(), None
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - reported to the caller
             answer = None, error
         try:
             loop.call_soon_threadsafe(finish, answer)
-        except RuntimeError:  # the loop is gone
+        except RuntimeError:  # the loop was closed
             return
 
     threading.Thread(target=call, name="mulligan-probe", daemon=True).start()

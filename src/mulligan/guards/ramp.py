@@ -1,7 +1,9 @@
-"""After a breaker has closed: how many jobs a second may start, so that the backlog is no second outage.
+"""Ramp after an outage, and throttle of a dependency that rate-limits calls.
 
-The rate begins low, grows while outcomes are good and falls when they are not: quickly far from the rate that hurt
-last time, slowly near it, so that most of the time is spent just below what the dependency can bear.
+The ramp limits how many jobs may start per second after a breaker closed, so that the backlog does
+not cause a second outage. The rate starts low, grows while outcomes are good and is cut when they
+are not. It grows fast far from the rate that caused the last cut and slowly near it, so that most
+of the time is spent just below what the dependency can handle.
 """
 
 from __future__ import annotations
@@ -10,233 +12,289 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros
 
-FIRST = 0.1  # of normal: where it begins
-LEAST = 1.0  # a judgement: never fewer
-BLIND = 0.1  # growth by one judgement where nobody knows what is normal, until it hurts
-QUICK, RESTING, PROBING = (
-    0.05,
-    0.0015,
-    0.01,
-)  # growth by one judgement, of the rate or of normal, whichever is more
-REST, PROBE, FREE = (
-    0.85,
-    0.95,
-    1.15,
-)  # of the rate that hurt: where resting begins, then probing, then quick again
+# --- Ramp ---
 
-TOO_MANY = 0.02  # of the outcomes, beyond the usual share
-FEW = 3  # failures may be chance
-UNSURE = 5  # judgements: who waits longer for certainty about a few failures never gets on
-AWAY = 1 / 3  # of the outcomes: who fails so many was not asked too much, it was away for a moment
-SOON = 10  # judgements: twice within them is no moment
-CALM, LITTLE = (
-    30,
-    10.0,
-)  # judgements without a cut at fewer a second: what it bore then is too little to go by
-BELOW, DEEPEST = 0.93, 0.5  # a cut leaves so much, less the share that failed
-ECHO = SECOND  # until outcomes are told
+FIRST_SHARE = 0.1  # of the normal rate: the rate at the start
+MIN_STARTS = 1.0  # per interval
 
-LEARN, SAMPLE = 0.03, 30  # how much so many outcomes say about the usual share
-MOST_USUAL = 0.5
+# Growth per interval, as a share of the current or the normal rate, whichever is larger.
+FAST_GROWTH = 0.05
+RESTING_GROWTH = 0.0015
+PROBING_GROWTH = 0.01
+UNKNOWN_GROWTH = 0.1  # of the current rate, if the normal rate is unknown, until the first cut
 
-USED = 0.5  # of the rate: with fewer outcomes it is not the rate that limits
-SPARE = 60  # judgements in a row
-KNOWN = 10.0  # a second: where nobody knows what is normal, as good as normal
-QUIET = 600 * SECOND
+# Zones, as shares of the rate of the last cut: growth is slow from REST, faster from PROBE and
+# fast again from FREE.
+REST_ZONE = 0.85
+PROBE_ZONE = 0.95
+FREE_ZONE = 1.15
+
+MAX_FAILURE_SHARE = 0.02  # above the usual share
+MIN_FAILURES = 3  # fewer may be chance
+MAX_UNSURE_INTERVALS = 5  # a few failures stop growth for at most this long
+OUTAGE_SHARE = 1 / 3  # so many failures are a short outage, not an overload
+REPEAT_INTERVALS = 10  # a second cut within them is an overload after all
+FORGET_INTERVALS = 30  # without a cut, below FORGET_RATE, the last cut says nothing any more
+FORGET_RATE = 10.0  # per second
+CUT_FACTOR = 0.93  # of the rate, less the share that failed
+MIN_CUT_FACTOR = 0.5
+REPORT_DELAY = SECOND  # until outcomes reach the guard
+
+LEARNING_WEIGHT = 0.03  # of one full sample in the usual failure share
+SAMPLE_SIZE = 30
+MAX_USUAL_SHARE = 0.5
+
+MIN_USED_SHARE = 0.5  # with fewer starts than this share, the rate is not what limits
+MAX_UNUSED_INTERVALS = 60  # in a row
+DEFAULT_NORMAL_RATE = 10.0  # per second, if the normal rate is unknown
+MAX_QUIET = 600 * SECOND
 
 
 class Ramp(NamedTuple):
-    """How much may start now, and what was seen since that was said."""
+    """Start rate of a recovering dependency, and the outcomes since it was last evaluated."""
 
-    rate: float  # dispatches a second that are allowed now, in the whole fleet
-    normal: float | None  # dispatches a second before the outage; None: nobody knows
-    at: Micros  # when it was last judged; after a cut ahead of now, until the outcomes of the old rate are told
-    every: Micros = SECOND  # how long one judgement takes: at least as long as most jobs
-    ok: int = 0  # outcomes since `at`
+    rate: float  # starts per second that are allowed in the whole fleet
+    normal_rate: float | None  # starts per second before the outage; None: unknown
+    # After a cut this is in the future, until the outcomes of the old rate have been reported.
+    evaluated_at: Micros
+    interval: Micros = SECOND  # between evaluations: at least as long as most jobs
+    ok: int = 0  # outcomes since `evaluated_at`
     failed: int = 0
-    hurt: float | None = None  # the rate at which it was cut last
-    usual: float = 0.0  # the share that fails at any rate
-    spare: int = 0  # judgements in a row that found the rate not used
-    calm: int = SOON  # judgements since the last cut
+    overload_rate: float | None = None  # rate of the last cut
+    usual_failure_share: float = 0.0  # share that fails at any rate
+    unused_intervals: int = 0  # in a row, in which the rate was not used
+    calm_intervals: int = REPEAT_INTERVALS  # since the last cut
 
 
-def begin(normal: float | None, now: Micros, every: Micros = SECOND) -> Ramp:
-    first = 2 * _least(every) if normal is None else max(normal * FIRST, _least(every))
-    return Ramp(first, normal, now, every)
+def start_ramp(normal_rate: float | None, now: Micros, interval: Micros = SECOND) -> Ramp:
+    """Return a ramp that starts at a tenth of the normal rate."""
+    if normal_rate is None:
+        rate = 2 * _min_rate(interval)
+    else:
+        rate = max(normal_rate * FIRST_SHARE, _min_rate(interval))
+    return Ramp(rate, normal_rate, now, interval)
 
 
-def _least(every: Micros) -> float:
-    return LEAST * SECOND / every
+def _min_rate(interval: Micros) -> float:
+    return MIN_STARTS * SECOND / interval
 
 
-def observed(ramp: Ramp, ok: int, failed: int, now: Micros) -> Ramp:
-    """With outcomes that were counted. May be called many times a second, or rarely, or with nothing."""
-    at = min(ramp.at, now + _deaf(ramp))  # unless the clock was set back
-    if now < at:
-        return ramp._replace(at=at)
-    seen = ramp._replace(at=at, ok=ramp.ok + ok, failed=ramp.failed + failed)
-    whole = now - at >= seen.every
-    count = float(seen.ok + seen.failed)
-    if not whole:  # failures are told before successes, so they count against all that may come
-        count = max(count, seen.rate * seen.every / SECOND)
-    beyond = seen.failed - seen.usual * count
-    chance = 2 * math.sqrt(seen.usual * (1 - seen.usual) * count)
-    if beyond >= max(FEW, TOO_MANY * count) + chance:
-        return _cut(seen, count, beyond / count, now)
-    unsure = beyond > TOO_MANY * count + chance and now - at < UNSURE * seen.every
-    return _grown(seen, count, now) if whole and count and not unsure else seen
+def apply_outcomes(ramp: Ramp, ok: int, failed: int, now: Micros) -> Ramp:
+    """Count outcomes and change the rate if it is time. May be called at any frequency."""
+    # A time too far ahead means that the clock was set back.
+    evaluated_at = min(ramp.evaluated_at, now + _settling_time(ramp))
+    if now < evaluated_at:
+        return ramp._replace(evaluated_at=evaluated_at)
+    ramp = ramp._replace(evaluated_at=evaluated_at, ok=ramp.ok + ok, failed=ramp.failed + failed)
+    elapsed = now - evaluated_at
+    interval_over = elapsed >= ramp.interval
+    count = float(ramp.ok + ramp.failed)
+    if not interval_over:
+        # Failures are reported before successes, so compare them with all expected outcomes.
+        count = max(count, ramp.rate * ramp.interval / SECOND)
+    usual = ramp.usual_failure_share
+    excess = ramp.failed - usual * count
+    chance = 2 * math.sqrt(usual * (1 - usual) * count)
+    if excess >= max(MIN_FAILURES, MAX_FAILURE_SHARE * count) + chance:
+        return _cut(ramp, count, excess / count, now)
+    suspicious = excess > MAX_FAILURE_SHARE * count + chance
+    unsure = suspicious and elapsed < MAX_UNSURE_INTERVALS * ramp.interval
+    if interval_over and count and not unsure:
+        return _grow(ramp, count, now)
+    return ramp
 
 
-def _deaf(ramp: Ramp) -> Micros:
-    """How long after a cut outcomes still tell of the rate before it."""
-    return ramp.every + ECHO
+def _settling_time(ramp: Ramp) -> Micros:
+    """Return how long after a cut outcomes still belong to the rate before it."""
+    return ramp.interval + REPORT_DELAY
 
 
-def _cut(ramp: Ramp, count: float, share: float, now: Micros) -> Ramp:
-    rate = max(ramp.rate * max(DEEPEST, BELOW - share), _least(ramp.every))
-    hurt = ramp.rate if share < AWAY or ramp.calm < SOON else ramp.hurt
-    return _judged(ramp, count, now + _deaf(ramp))._replace(rate=rate, hurt=hurt, spare=0, calm=0)
-
-
-def _grown(ramp: Ramp, count: float, now: Micros) -> Ramp:
-    forgets = ramp.calm >= CALM and ramp.rate < LITTLE
-    judged = _judged(ramp, count, now)._replace(
-        calm=ramp.calm + 1, hurt=None if forgets else ramp.hurt
+def _cut(ramp: Ramp, count: float, failed_share: float, now: Micros) -> Ramp:
+    factor = max(MIN_CUT_FACTOR, CUT_FACTOR - failed_share)
+    overload = failed_share < OUTAGE_SHARE or ramp.calm_intervals < REPEAT_INTERVALS
+    evaluated = _reset_outcomes(ramp, count, now + _settling_time(ramp))
+    return evaluated._replace(
+        rate=max(ramp.rate * factor, _min_rate(ramp.interval)),
+        overload_rate=ramp.rate if overload else ramp.overload_rate,
+        unused_intervals=0,
+        calm_intervals=0,
     )
-    if count < USED * ramp.rate * (now - ramp.at) / SECOND:
-        return judged._replace(spare=ramp.spare + 1)
-    return judged._replace(rate=ramp.rate + _growth(ramp), spare=0)
+
+
+def _grow(ramp: Ramp, count: float, now: Micros) -> Ramp:
+    forget = ramp.calm_intervals >= FORGET_INTERVALS and ramp.rate < FORGET_RATE
+    evaluated = _reset_outcomes(ramp, count, now)._replace(
+        calm_intervals=ramp.calm_intervals + 1,
+        overload_rate=None if forget else ramp.overload_rate,
+    )
+    allowed = ramp.rate * (now - ramp.evaluated_at) / SECOND
+    if count < MIN_USED_SHARE * allowed:
+        return evaluated._replace(unused_intervals=ramp.unused_intervals + 1)
+    return evaluated._replace(rate=ramp.rate + _growth(ramp), unused_intervals=0)
 
 
 def _growth(ramp: Ramp) -> float:
-    """Until it has hurt, by one a judgement at least: of what was hardly used nobody knows what it bears."""
-    if ramp.hurt is not None:
-        return _pace(ramp) * max(ramp.rate, ramp.normal or 0.0)
-    return max(
-        BLIND * ramp.rate if ramp.normal is None else QUICK * max(ramp.rate, ramp.normal),
-        _least(ramp.every),
+    """Return how much the rate grows. Before the first cut it grows by one start at least."""
+    if ramp.overload_rate is not None:
+        reference = max(ramp.rate, ramp.normal_rate or 0.0)
+        return _growth_share(ramp.rate / ramp.overload_rate) * reference
+    if ramp.normal_rate is None:
+        growth = UNKNOWN_GROWTH * ramp.rate
+    else:
+        growth = FAST_GROWTH * max(ramp.rate, ramp.normal_rate)
+    return max(growth, _min_rate(ramp.interval))
+
+
+def _growth_share(position: float) -> float:
+    """Return the growth for a rate, given as a share of the rate of the last cut."""
+    if not REST_ZONE <= position < FREE_ZONE:
+        return FAST_GROWTH
+    return RESTING_GROWTH if position < PROBE_ZONE else PROBING_GROWTH
+
+
+def _reset_outcomes(ramp: Ramp, count: float, at: Micros) -> Ramp:
+    """Learn the usual failure share from the counted outcomes and start a new interval."""
+    weight = LEARNING_WEIGHT * min(1.0, count / SAMPLE_SIZE)
+    usual = ramp.usual_failure_share
+    usual += weight * (ramp.failed / count - usual)
+    return ramp._replace(
+        evaluated_at=at, ok=0, failed=0, usual_failure_share=min(usual, MAX_USUAL_SHARE)
     )
 
 
-def _pace(ramp: Ramp) -> float:
-    if ramp.hurt is None or not REST <= ramp.rate / ramp.hurt < FREE:
-        return QUICK
-    return RESTING if ramp.rate / ramp.hurt < PROBE else PROBING
-
-
-def _judged(ramp: Ramp, count: float, at: Micros) -> Ramp:
-    weight = LEARN * min(1.0, count / SAMPLE)
-    usual = ramp.usual + weight * (ramp.failed / count - ramp.usual)
-    return ramp._replace(at=at, ok=0, failed=0, usual=min(usual, MOST_USUAL))
-
-
-def over(ramp: Ramp, now: Micros, *, waiting: bool) -> bool:
-    """May the limit be removed? `waiting`: due jobs of this dependency still wait."""
-    if ramp.spare >= SPARE:
+def is_finished(ramp: Ramp, now: Micros, *, waiting: bool) -> bool:
+    """Return True if the limit may be removed. `waiting`: due jobs still wait for it."""
+    if ramp.unused_intervals >= MAX_UNUSED_INTERVALS:
         return True
-    return not waiting and (ramp.rate >= _enough(ramp) or now - ramp.at >= QUIET)
+    if waiting:
+        return False
+    return ramp.rate >= _sufficient_rate(ramp) or now - ramp.evaluated_at >= MAX_QUIET
 
 
-def _enough(ramp: Ramp) -> float:
-    normal = KNOWN if ramp.normal is None else ramp.normal
-    return normal if ramp.hurt is None else min(normal, ramp.hurt * REST)
+def _sufficient_rate(ramp: Ramp) -> float:
+    normal = DEFAULT_NORMAL_RATE if ramp.normal_rate is None else ramp.normal_rate
+    if ramp.overload_rate is None:
+        return normal
+    return min(normal, ramp.overload_rate * REST_ZONE)
 
 
-def to_plain(ramp: Ramp) -> dict[str, Any]:
+def ramp_to_dict(ramp: Ramp) -> dict[str, Any]:
     return ramp._asdict()
 
 
-def from_plain(said: Mapping[str, Any]) -> Ramp:
-    return Ramp(**{name: said[name] for name in Ramp._fields if name in said})
+def ramp_from_dict(record: Mapping[str, Any]) -> Ramp:
+    """Restore a stored ramp. Fields of a newer version are ignored."""
+    return Ramp(**{name: record[name] for name in Ramp._fields if name in record})
 
 
-# Told to come less often: fewer at a time, for a while, and back again step by step.
+# --- Throttle ---
 
-TRIP, CLEAR = 0.05, 0.01  # shares of calls that were told to slow down
-ENOUGH = 20  # calls
-LESS, MORE = 0.7, 0.05
-DWELL = 30 * SECOND
-LASTS = 900 * SECOND
-
-
-class ThrottleTerms(NamedTuple):
-    """When to give way, and when to come back."""
-
-    trip: float = TRIP
-    clear: float = CLEAR
-    enough: int = ENOUGH
+TRIP_SHARE = 0.05  # of calls that were rate limited: throttle more
+CLEAR_SHARE = 0.01  # throttle less
+MIN_THROTTLE_CALLS = 20
+THROTTLE_DECREASE = 0.7
+THROTTLE_INCREASE = 0.05
+MIN_THROTTLE_INTERVAL = 30 * SECOND
+THROTTLE_LIFETIME = 900 * SECOND
 
 
-DEFAULT_THROTTLE = ThrottleTerms()
+class ThrottleConfig(NamedTuple):
+    """Shares of rate-limited calls at which the concurrency is reduced and raised."""
+
+    trip: float = TRIP_SHARE
+    clear: float = CLEAR_SHARE
+    min_calls: int = MIN_THROTTLE_CALLS
 
 
-class Reduced(NamedTuple):
-    limit: int | None = None  # at a time; None: not reduced
-    base: int = 0  # what it was before
-    at: Micros = 0  # of the last change
+DEFAULT_THROTTLE = ThrottleConfig()
+
+
+class ThrottleState(NamedTuple):
+    """Reduced concurrency of a dependency that asked for fewer calls."""
+
+    limit: int | None = None  # None: not throttled
+    base: int = 0  # concurrency before
+    changed_at: Micros = 0
     until: Micros = 0
-    limited: int = 0  # since the last change
+    limited: int = 0  # rate-limited calls since the last change
     calls: int = 0
 
 
-WHOLE = Reduced()
+UNTHROTTLED = ThrottleState()
 
 
-class Seat(NamedTuple):
-    """What is known besides: the declared maximum, how many run now, how long one takes."""
+class DependencyLoad(NamedTuple):
+    """Load of a dependency: declared maximum, running jobs, duration of one."""
 
-    most: int | None
+    max_concurrency: int | None
     running: int
-    takes: Micros = 0
+    duration: Micros = 0
 
 
-def throttle(
-    reduced: Reduced,
+def update_throttle(
+    throttle: ThrottleState,
     limited: int,
     calls: int,
-    seat: Seat,
+    load: DependencyLoad,
     now: Micros,
-    terms: ThrottleTerms = DEFAULT_THROTTLE,
-) -> tuple[Reduced, str | None]:
-    """With these calls more, and what there is to say about a change."""
-    if (
-        reduced.limit is not None and not 0 < reduced.until - now <= LASTS
-    ):  # or the clock was set back
-        reduced = WHOLE
-    reduced = reduced._replace(limited=reduced.limited + limited, calls=reduced.calls + calls)
-    if reduced.limit is None and reduced.limited == 0:
-        return WHOLE, None
-    if reduced.calls < terms.enough:
-        return reduced, None
-    share = reduced.limited / reduced.calls
-    rested = reduced.limit is None or not 0 <= now - reduced.at < max(DWELL, 2 * seat.takes)
-    if share > terms.trip and rested:
-        return _less(reduced, seat, now)
-    if share < terms.clear and rested:
-        return _more(reduced, seat, now)
-    if reduced.limit is None:
-        return WHOLE, None
-    return (reduced._replace(until=now + LASTS) if share >= terms.clear else reduced), None
+    config: ThrottleConfig = DEFAULT_THROTTLE,
+) -> tuple[ThrottleState, str | None]:
+    """Count calls and change the concurrency if needed. Return the state and the reason."""
+    expired = not 0 < throttle.until - now <= THROTTLE_LIFETIME  # or the clock was set back
+    if throttle.limit is not None and expired:
+        throttle = UNTHROTTLED
+    throttle = throttle._replace(limited=throttle.limited + limited, calls=throttle.calls + calls)
+    if throttle.limit is None and throttle.limited == 0:
+        return UNTHROTTLED, None
+    if throttle.calls < config.min_calls:
+        return throttle, None
+    share = throttle.limited / throttle.calls
+    if _may_change(throttle, load, now):
+        if share > config.trip:
+            return _decrease(throttle, load, now)
+        if share < config.clear:
+            return _increase(throttle, load, now)
+    if throttle.limit is None:
+        return UNTHROTTLED, None
+    if share >= config.clear:
+        throttle = throttle._replace(until=now + THROTTLE_LIFETIME)
+    return throttle, None
 
 
-def _less(reduced: Reduced, seat: Seat, now: Micros) -> tuple[Reduced, str | None]:
-    base = reduced.base or seat.most or max(1, seat.running)
-    before = base if reduced.limit is None else reduced.limit
-    limit = max(1, int(before * LESS))
-    said = f"{reduced.limited} of {reduced.calls} calls were told to slow down: {limit} at a time instead of {before}"
-    return Reduced(limit, base, now, now + LASTS), said if limit < before else None
+def _may_change(throttle: ThrottleState, load: DependencyLoad, now: Micros) -> bool:
+    """Return True if the effect of the last change can be seen."""
+    if throttle.limit is None:
+        return True
+    interval = max(MIN_THROTTLE_INTERVAL, 2 * load.duration)
+    return not 0 <= now - throttle.changed_at < interval
 
 
-def _more(reduced: Reduced, seat: Seat, now: Micros) -> tuple[Reduced, str | None]:
-    if reduced.limit is None:
-        return WHOLE, None
-    most = seat.most or reduced.base
-    limit = reduced.limit + max(1, int(reduced.limit * MORE))
-    said = f"{reduced.limited} of {reduced.calls} calls were told to slow down"
-    if limit >= most:
-        return WHOLE, f"{said}: as many at a time as before"
-    return Reduced(
-        limit, reduced.base, now, now + LASTS
-    ), f"{said}: {limit} at a time instead of {reduced.limit}"
+def _decrease(
+    throttle: ThrottleState, load: DependencyLoad, now: Micros
+) -> tuple[ThrottleState, str | None]:
+    base = throttle.base or load.max_concurrency or max(1, load.running)
+    before = base if throttle.limit is None else throttle.limit
+    limit = max(1, int(before * THROTTLE_DECREASE))
+    state = ThrottleState(limit, base, now, now + THROTTLE_LIFETIME)
+    if limit >= before:
+        return state, None
+    return state, f"{_describe_limited(throttle)}: concurrency reduced from {before} to {limit}"
+
+
+def _increase(
+    throttle: ThrottleState, load: DependencyLoad, now: Micros
+) -> tuple[ThrottleState, str | None]:
+    if throttle.limit is None:
+        return UNTHROTTLED, None
+    limit = throttle.limit + max(1, int(throttle.limit * THROTTLE_INCREASE))
+    limited = _describe_limited(throttle)
+    if limit >= (load.max_concurrency or throttle.base):
+        return UNTHROTTLED, f"{limited}: concurrency is no longer reduced"
+    state = ThrottleState(limit, throttle.base, now, now + THROTTLE_LIFETIME)
+    return state, f"{limited}: concurrency raised from {throttle.limit} to {limit}"
+
+
+def _describe_limited(throttle: ThrottleState) -> str:
+    return f"{throttle.limited:,} of {throttle.calls:,} calls were rate limited"

@@ -1,53 +1,65 @@
-"""What is remembered of a dependency, and what was declared about it."""
+"""State of a dependency's guard as stored, and the configuration of its breaker."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros
 from mulligan.guards import budget as budgets
-from mulligan.guards import ramp as ramps
-from mulligan.guards.budget import Bucket
-from mulligan.guards.ramp import WHOLE, Ramp, Reduced
-from mulligan.guards.window import EMPTY, Heat, Times, Window, quantile, read_times
+from mulligan.guards.budget import RetryBucket
+from mulligan.guards.ramp import (
+    UNTHROTTLED,
+    Ramp,
+    ThrottleState,
+    ramp_from_dict,
+    ramp_to_dict,
+)
+from mulligan.guards.window import (
+    EMPTY_WINDOW,
+    CallWindow,
+    Cusum,
+    DurationHistogram,
+    parse_histograms,
+    quantile,
+)
 
-SLOW_LEAST = 1000.0  # ms: what is quicker hurts nobody, whatever it took before
-SLOW_TIMES = 3.0  # the time that 19 of 20 need
+MIN_SLOW_MS = 1000.0  # faster calls never count as slow, even if they are usually much faster
+SLOW_FACTOR = 3.0  # a call is slow if it takes this many times the 95th percentile
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerTerms:
-    """What code declares of a dependency, else these defaults."""
+class BreakerConfig:
+    """Breaker of a dependency as code declares it; the defaults apply to all others."""
 
     mode: str = "hold"
     open_at: float = 0.5
     min_calls: int = 20
     window: Micros = 120 * SECOND
     cool_down: Micros = 30 * SECOND
-    budget: budgets.BudgetTerms | None = budgets.DEFAULT
-    slow: float | None = None  # ms
-    most: int | None = None  # at a time, as declared
-    probe: bool = False  # there is a function that looks whether it is well
+    budget: budgets.BudgetConfig | None = budgets.DEFAULT_BUDGET
+    slow_after_ms: float | None = None
+    max_concurrency: int | None = None
+    probe: bool = False  # the app declares a health check function
 
 
-DEFAULT = BreakerTerms()
+DEFAULT_BREAKER = BreakerConfig()
 
 
 class Probe(NamedTuple):
-    """The one attempt of the fleet that may go through while it is open. Under way as long as that attempt runs."""
+    """The one attempt in the fleet that may run while the breaker is open."""
 
     job_id: str
     token: int
     kind: str
     at: Micros
-    until: Micros  # when it is cut
+    until: Micros  # when it times out
 
 
-class Hand(NamedTuple):
-    """A person's word stands above the guard's until it ends."""
+class ManualOverride(NamedTuple):
+    """An operator's decision. The breaker does not change the state until it expires."""
 
     open: bool
     until: Micros | None
@@ -55,108 +67,125 @@ class Hand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
+    """Breaker, ramp, throttle and retry budget of one dependency."""
+
     open: bool = False
-    since: Micros = 0  # when the outage began
-    opened_at: Micros = 0  # the last time; it may have closed and opened again in one outage
-    closed_at: Micros = 0  # when the last one ended
+    since: Micros = 0  # start of the outage
+    opened_at: Micros = 0  # last opening; the breaker may open several times in one outage
+    closed_at: Micros = 0  # end of the last outage
     reason: str = ""
     probe_at: Micros = 0
     probe: Probe | None = None
-    passed: int = 0  # probes, one after the other
-    tried: tuple[str, ...] = ()  # jobs that failed as probes in this outage
-    normal: float | None = None  # dispatches a second before it
+    passed: int = 0  # consecutive probes that passed
+    tried_jobs: tuple[str, ...] = ()  # jobs that failed as probes in this outage
+    normal_rate: float | None = None  # starts per second before the outage
     ramp: Ramp | None = None
-    window: Window = EMPTY
-    times: Mapping[str, Times] = field(default_factory=dict)
-    at: Micros = 0  # of the last fold
-    bucket: Bucket | None = None  # None: full
-    reduced: Reduced = WHOLE
-    hand: Hand | None = None
+    window: CallWindow = EMPTY_WINDOW
+    times: Mapping[str, DurationHistogram] = field(default_factory=dict)  # by kind
+    updated_at: Micros = 0
+    bucket: RetryBucket | None = None  # None: full
+    throttle: ThrottleState = UNTHROTTLED
+    override: ManualOverride | None = None
 
-    def median(self, kind: str) -> float | None:
+    def median_ms(self, kind: str) -> float | None:
         return quantile(self.times.get(kind), 0.5)
 
-    def slow_after(self, kind: str, terms: BreakerTerms) -> float | None:
-        """From how many milliseconds on an answer counts as a failure; None: nobody knows what is usual."""
-        if terms.slow is not None:
-            return terms.slow
+    def slow_threshold_ms(self, kind: str, config: BreakerConfig) -> float | None:
+        """Return from when on a call counts as failed, or None if too few calls were measured."""
+        if config.slow_after_ms is not None:
+            return config.slow_after_ms
         usual = quantile(self.times.get(kind), 0.95)
-        return None if usual is None else max(SLOW_LEAST, SLOW_TIMES * usual)
+        if usual is None:
+            return None
+        return max(MIN_SLOW_MS, SLOW_FACTOR * usual)
 
-    def by_hand(self, now: Micros) -> Hand | None:
-        hand = self.hand
-        return None if hand is None or (hand.until is not None and hand.until <= now) else hand
+    def active_override(self, now: Micros) -> ManualOverride | None:
+        """Return the operator's override, unless it has expired."""
+        override = self.override
+        if override is None:
+            return None
+        if override.until is not None and override.until <= now:
+            return None
+        return override
 
     def is_down(self, now: Micros) -> bool:
-        """As its breaker or a person says."""
-        hand = self.by_hand(now)
-        return self.open or (hand is not None and hand.open)
+        """Return True if the breaker is open or an operator holds the dependency."""
+        override = self.active_override(now)
+        return self.open or (override is not None and override.open)
 
-    def active(self, terms: BreakerTerms) -> bool:
-        """Must claims ask it?"""
-        low = (
-            self.bucket is not None
-            and terms.budget is not None
-            and budgets.low(self.bucket, terms.budget)
-        )
-        held = self.open or (self.hand is not None and self.hand.open)
-        return held or self.ramp is not None or self.reduced.limit is not None or low
+    def affects_claims(self, config: BreakerConfig) -> bool:
+        """Return True if claims must read this guard."""
+        if self.open or (self.override is not None and self.override.open):
+            return True
+        if self.ramp is not None or self.throttle.limit is not None:
+            return True
+        if self.bucket is None or config.budget is None:
+            return False
+        return budgets.is_low(self.bucket, config.budget)
 
-    def tokens(self, terms: BreakerTerms, now: Micros) -> float | None:
-        """Retries that are left; None: nobody counts them."""
-        if terms.budget is None:
+    def retry_tokens(self, config: BreakerConfig, now: Micros) -> float | None:
+        """Return how many retries the budget has left, or None if there is no budget."""
+        if config.budget is None:
             return None
-        return (
-            terms.budget.size
-            if self.bucket is None
-            else budgets.filled(self.bucket, terms.budget, now).tokens
-        )
+        if self.bucket is None:
+            return config.budget.size
+        return budgets.refill(self.bucket, config.budget, now).tokens
 
     def to_json(self) -> str:
-        said: dict[str, Any] = {
-            name: value for name in _PLAIN if (value := getattr(self, name)) != getattr(FRESH, name)
-        }
+        """Return the fields that differ from a new guard."""
+        record: dict[str, Any] = {}
+        for name in _STORED_AS_IS:
+            value = getattr(self, name)
+            if value != getattr(NEW_GUARD, name):
+                record[name] = value
         if self.ramp is not None:
-            said["ramp"] = ramps.to_plain(self.ramp)
-        return json.dumps(said, separators=(",", ":"))
+            record["ramp"] = ramp_to_dict(self.ramp)
+        return json.dumps(record, separators=(",", ":"))
 
 
-FRESH = GuardState()
-_PLAIN = tuple(name for name in GuardState.__slots__ if name != "ramp")
+NEW_GUARD = GuardState()
+_STORED_AS_IS = tuple(name for name in GuardState.__slots__ if name != "ramp")
 
 
-def read_guard(text: str) -> GuardState:
-    """What a newer version remembers besides is left aside; what cannot be read is forgotten."""
+def parse_guard(text: str) -> GuardState:
+    """Parse a stored guard.
+
+    Fields of a newer version are ignored. An unreadable guard is new: it learns again.
+    """
+    if not text:
+        return NEW_GUARD
     try:
-        said = json.loads(text) if text else {}
-        return GuardState(
-            **{
-                name: _read(name, value)
-                for name, value in said.items()
-                if name in GuardState.__slots__
-            }
-        )
+        record = json.loads(text)
+        known = {
+            name: _parse_field(name, value)
+            for name, value in record.items()
+            if name in GuardState.__slots__
+        }
+        return GuardState(**known)
     except (AttributeError, KeyError, TypeError, ValueError):
-        return FRESH
+        return NEW_GUARD
 
 
-def _read(name: str, value: Any) -> Any:
-    reader = _READERS.get(name)
-    return value if reader is None or value is None else reader(value)
+def _parse_field(name: str, value: Any) -> Any:
+    parser = _PARSERS.get(name)
+    if parser is None or value is None:
+        return value
+    return parser(value)
 
 
-def _window(value: Any) -> Window:
-    buckets, heat, jobs = value
-    return Window(tuple((at, ok, failed) for at, ok, failed in buckets), Heat(*heat), tuple(jobs))
+def _parse_window(value: Any) -> CallWindow:
+    buckets, cusum, jobs = value
+    parsed = tuple((at, ok, failed) for at, ok, failed in buckets)
+    return CallWindow(parsed, Cusum(*cusum), tuple(jobs))
 
 
-_READERS: Mapping[str, Any] = {
-    "probe": lambda value: Probe(*value),
-    "tried": tuple,
-    "ramp": ramps.from_plain,
-    "window": _window,
-    "times": read_times,
-    "bucket": lambda value: Bucket(*value),
-    "reduced": lambda value: Reduced(*value),
-    "hand": lambda value: Hand(*value),
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "probe": Probe._make,
+    "tried_jobs": tuple,
+    "ramp": ramp_from_dict,
+    "window": _parse_window,
+    "times": parse_histograms,
+    "bucket": RetryBucket._make,
+    "throttle": ThrottleState._make,
+    "override": ManualOverride._make,
 }

@@ -1,4 +1,8 @@
-"""What workers have seen of a dependency, as numbers that add up. One of these is the body of a tally."""
+"""Call statistics of a dependency, and the tests that tell an outage from chance.
+
+Workers count outcomes into tallies that can be added up. A window of the last calls and a running
+sum (CUSUM) over all calls decide together whether the dependency is down.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,25 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Cls, Failure
-from mulligan.core.format import duration
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.format import format_duration
 
-MOST_JOBS = (
-    8  # of those that failed, so many are remembered by name: to know that it was not one alone
-)
-STEPS = 2  # of a doubling, in which durations are counted
-ENOUGH = 20  # durations from which on they say something
+MAX_FAILED_JOBS = 8  # job ids kept, to know that more than one job failed
+STEPS_PER_DOUBLING = 2  # resolution of duration histograms
+MIN_SAMPLES = 20  # durations needed for a quantile
 
-# Why a dependency may be to blame, and how much.
-BLAME: Mapping[Cls, float] = {Cls.TRANSIENT: 1.0, Cls.TIMEOUT: 1.0, Cls.UNKNOWN: 0.5}
+# How much a failure of a class speaks against the dependency. Other classes do not.
+BLAME_BY_CLASS: Mapping[Cls, float] = {Cls.TRANSIENT: 1.0, Cls.TIMEOUT: 1.0, Cls.UNKNOWN: 0.5}
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
-Times = Mapping[int, float]  # step of duration → how many
+DurationHistogram = Mapping[int, float]  # step of duration → count
+
+# --- Tallies ---
 
 
 class ProbeVerdict(NamedTuple):
-    """How a probe ended. `passed` None: it says nothing about the dependency."""
+    """Result of a probe. `passed` is None if it says nothing about the dependency."""
 
     job_id: str
     token: int
@@ -35,18 +39,21 @@ class ProbeVerdict(NamedTuple):
 
 
 class DependencyTally(NamedTuple):
-    ok: float = 0.0  # answered as they should
-    failed: float = 0.0  # failed or were slow, and the dependency is to blame
-    slow: int = 0  # of them
-    limited: int = 0  # were told to come less often
-    first_ok: int = 0  # succeeded at the first try
-    retry_ok: int = 0
+    """Outcomes of calls to one dependency. Stored as JSON until they are folded into its guard."""
+
+    ok: float = 0.0
+    failed: float = 0.0  # failed or slow, and the dependency may be to blame
+    slow: int = 0  # part of `failed`
+    limited: int = 0  # rate limited
+    first_ok: int = 0  # first attempts that succeeded
+    retry_ok: int = 0  # retries that succeeded
     retried: int = 0  # retries that were started
-    jobs: tuple[str, ...] = ()  # some of those that failed
-    times: Mapping[str, Times] = {}  # by kind, of those that succeeded
+    jobs: tuple[str, ...] = ()  # some of the jobs that failed
+    times: Mapping[str, DurationHistogram] = {}  # of successes, by kind
     verdict: ProbeVerdict | None = None
 
-    def plus(self, other: DependencyTally) -> DependencyTally:
+    def add(self, other: DependencyTally) -> DependencyTally:
+        """Return the sum of two tallies."""
         return DependencyTally(
             self.ok + other.ok,
             self.failed + other.failed,
@@ -55,8 +62,8 @@ class DependencyTally(NamedTuple):
             self.first_ok + other.first_ok,
             self.retry_ok + other.retry_ok,
             self.retried + other.retried,
-            tuple(dict.fromkeys((*self.jobs, *other.jobs)))[:MOST_JOBS],
-            merged(self.times, other.times) if other.times else self.times,
+            _merge_job_ids(self.jobs, other.jobs),
+            merge_histograms(self.times, other.times) if other.times else self.times,
             other.verdict or self.verdict,
         )
 
@@ -68,93 +75,118 @@ class DependencyTally(NamedTuple):
         return _encode({name: value for name, value in self._asdict().items() if value})
 
 
-NOTHING = DependencyTally()
+EMPTY_TALLY = DependencyTally()
 
 
-def read_seen(text: str) -> DependencyTally:
-    """A newer version may have counted more than we know."""
-    said = json.loads(text)
-    known = {name: said[name] for name in DependencyTally._fields if name in said}
-    if "jobs" in known:
-        known["jobs"] = tuple(known["jobs"])
-    if "times" in known:
-        known["times"] = read_times(known["times"])
-    if "verdict" in known:
-        known["verdict"] = ProbeVerdict(*known["verdict"])
-    return DependencyTally(**known)
+def parse_tally(text: str) -> DependencyTally:
+    """Parse a stored tally. Fields of a newer version are ignored."""
+    record = json.loads(text)
+    fields = {name: record[name] for name in DependencyTally._fields if name in record}
+    if "jobs" in fields:
+        fields["jobs"] = tuple(fields["jobs"])
+    if "times" in fields:
+        fields["times"] = parse_histograms(fields["times"])
+    if "verdict" in fields:
+        fields["verdict"] = ProbeVerdict(*fields["verdict"])
+    return DependencyTally(**fields)
 
 
-def read_times(said: Mapping[str, Mapping[str, float]]) -> dict[str, Times]:
-    return {
-        kind: {int(step): count for step, count in times.items()} for kind, times in said.items()
-    }
-
-
-def total(all_seen: Iterable[DependencyTally]) -> DependencyTally:
-    result = NOTHING
-    for seen in all_seen:
-        result = result.plus(seen)
+def sum_tallies(tallies: Iterable[DependencyTally]) -> DependencyTally:
+    result = EMPTY_TALLY
+    for tally in tallies:
+        result = result.add(tally)
     return result
 
 
-def blame(failure: Failure | None, keys: int) -> float:
-    """How much of this failure counts against each of so many dependencies: nobody can tell which of them it was."""
-    return 0.0 if failure is None else BLAME.get(failure.cls, 0.0) / max(1, keys)
+def blame_share(failure: Failure | None, dependencies: int) -> float:
+    """Return how much of a failure counts against each of the job's dependencies.
+
+    It is unknown which of them caused it, so the blame is divided equally.
+    """
+    if failure is None:
+        return 0.0
+    return BLAME_BY_CLASS.get(failure.cls, 0.0) / max(1, dependencies)
 
 
-# -- durations --------------------------------------------------------------------------------------
+def _merge_job_ids(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))[:MAX_FAILED_JOBS]
+
+
+# --- Durations ---
+
+
 @lru_cache(maxsize=4096)
-def step_of(ms: float) -> int:
-    return round(STEPS * math.log2(max(1.0, ms)))
+def duration_step(ms: float) -> int:
+    """Return the histogram step of a duration."""
+    return round(STEPS_PER_DOUBLING * math.log2(max(1.0, ms)))
 
 
-def merged(one: Mapping[str, Times], other: Mapping[str, Times]) -> dict[str, Times]:
-    both: dict[str, Any] = {kind: dict(times) for kind, times in one.items()}
-    for kind, times in other.items():
-        mine = both.setdefault(kind, {})
-        for step, count in times.items():
-            mine[step] = mine.get(step, 0) + count
-    return both
-
-
-def quantile(times: Times | None, share: float) -> float | None:
-    """In milliseconds; None: too few to say."""
-    whole = sum(times.values()) if times else 0
-    if times is None or whole < ENOUGH:
-        return None
-    left = whole * share
-    for step in sorted(times):
-        left -= times[step]
-        if left <= 0:
-            return float(2 ** (step / STEPS))
-    return float(2 ** (max(times) / STEPS))
-
-
-def faded(times: Mapping[str, Times], share: float, most_kinds: int) -> dict[str, Times]:
-    """What was long ago counts less; of many kinds the most frequent stay."""
-    kept = {
-        kind: {
-            step: round(count * share, 3) for step, count in steps.items() if count * share >= 0.05
-        }
-        for kind, steps in times.items()
+def parse_histograms(record: Mapping[str, Mapping[str, float]]) -> dict[str, DurationHistogram]:
+    """Restore the integer keys that JSON turned into text."""
+    return {
+        kind: {int(step): count for step, count in times.items()} for kind, times in record.items()
     }
-    often = sorted(
-        (kind for kind in kept if kept[kind]), key=lambda kind: -sum(kept[kind].values())
-    )
-    return {kind: kept[kind] for kind in often[:most_kinds]}
 
 
-# When is a dependency down? What its last calls say, over a window of time and by how fast it got worse.
+def merge_histograms(
+    first: Mapping[str, DurationHistogram], second: Mapping[str, DurationHistogram]
+) -> dict[str, DurationHistogram]:
+    """Add two sets of histograms, kind by kind."""
+    merged: dict[str, Any] = {kind: dict(times) for kind, times in first.items()}
+    for kind, times in second.items():
+        histogram = merged.setdefault(kind, {})
+        for step, count in times.items():
+            histogram[step] = histogram.get(step, 0) + count
+    return merged
 
-BUCKETS = 12  # of one window
-SURE = 0.95
-FALSE_ALARM = 1e6  # calls between two, at the share of failures that is still well
-WARY = 150.0  # the same after an outage: it may well be down still
-DISTINCT = 3  # jobs that must have failed: one that alone provokes errors is no outage
+
+def quantile(times: DurationHistogram | None, share: float) -> float | None:
+    """Return a quantile in milliseconds, or None if there are too few samples."""
+    if not times:
+        return None
+    total = sum(times.values())
+    if total < MIN_SAMPLES:
+        return None
+    remaining = total * share
+    for step in sorted(times):
+        remaining -= times[step]
+        if remaining <= 0:
+            return float(2 ** (step / STEPS_PER_DOUBLING))
+    return float(2 ** (max(times) / STEPS_PER_DOUBLING))
 
 
-class Heat(NamedTuple):
-    """The running sum, and what it is made of since it last stood at zero."""
+def decay_histograms(
+    times: Mapping[str, DurationHistogram], share: float, max_kinds: int
+) -> dict[str, DurationHistogram]:
+    """Scale all counts by `share` and keep the most frequent kinds."""
+    decayed = {}
+    for kind, histogram in times.items():
+        counts = _decay(histogram, share)
+        if counts:
+            decayed[kind] = counts
+    by_frequency = sorted(decayed, key=lambda kind: -sum(decayed[kind].values()))
+    return {kind: decayed[kind] for kind in by_frequency[:max_kinds]}
+
+
+def _decay(histogram: DurationHistogram, share: float) -> DurationHistogram:
+    """Scale the counts and drop those that became negligible."""
+    return {
+        step: round(count * share, 3) for step, count in histogram.items() if count * share >= 0.05
+    }
+
+
+# --- Outage detection ---
+
+BUCKETS = 12  # per window
+CONFIDENCE = 0.95
+# Threshold of the CUSUM: calls between two false alarms while the failure share is still normal.
+CALLS_PER_FALSE_ALARM = 1e6
+CALLS_PER_FALSE_ALARM_AFTER_OUTAGE = 150.0  # after an outage another one is likely
+MIN_FAILED_JOBS = 3  # a single job that always fails is not an outage
+
+
+class Cusum(NamedTuple):
+    """Running log-likelihood sum, and the calls since it last was zero."""
 
     sum: float = 0.0
     failed: float = 0.0
@@ -162,34 +194,38 @@ class Heat(NamedTuple):
     since: Micros = 0
 
 
-COLD = Heat()
+ZERO_CUSUM = Cusum()
 
 
-class Window(NamedTuple):
+class CallWindow(NamedTuple):
+    """Calls of the last minutes, in buckets of equal width."""
+
     buckets: tuple[tuple[Micros, float, float], ...] = ()  # start, ok, failed; oldest first
-    heat: Heat = COLD
-    jobs: tuple[str, ...] = ()  # some of those that failed in it
+    cusum: Cusum = ZERO_CUSUM
+    jobs: tuple[str, ...] = ()  # some of the jobs that failed
 
-    def plus(self, seen: DependencyTally, now: Micros, length: Micros, open_at: float) -> Window:
-        width = max(SECOND, length // BUCKETS)
+    def add(
+        self, tally: DependencyTally, now: Micros, length: Micros, open_at: float
+    ) -> CallWindow:
+        """Return the window with these calls, without the buckets that are too old."""
+        width = _bucket_width(length)
         start = now - now % width
-        kept = [
+        buckets = [
             bucket
             for bucket in self.buckets
             if now - length < bucket[0] + width and bucket[0] <= start
         ]
-        ok, failed = seen.ok, seen.failed
-        if kept and kept[-1][0] == start:
-            _, before, broken = kept.pop()
-            ok, failed = ok + before, failed + broken
+        ok = tally.ok
+        failed = tally.failed
+        if buckets and buckets[-1][0] == start:
+            _, ok_before, failed_before = buckets.pop()
+            ok += ok_before
+            failed += failed_before
         if ok or failed:
-            kept.append((start, ok, failed))
-        jobs = (
-            tuple(dict.fromkeys((*self.jobs, *seen.jobs)))[:MOST_JOBS]
-            if any(b[2] for b in kept)
-            else ()
-        )
-        return Window(tuple(kept), _heated(self.heat, seen, now, open_at), jobs)
+            buckets.append((start, ok, failed))
+        any_failed = any(bucket[2] for bucket in buckets)
+        jobs = _merge_job_ids(self.jobs, tally.jobs) if any_failed else ()
+        return CallWindow(tuple(buckets), _update_cusum(self.cusum, tally, now, open_at), jobs)
 
     @property
     def ok(self) -> float:
@@ -200,8 +236,8 @@ class Window(NamedTuple):
         return sum(bucket[2] for bucket in self.buckets)
 
     def rate(self, now: Micros, length: Micros) -> float | None:
-        """Successes a second where it was busiest; None: there were none."""
-        width = max(SECOND, length // BUCKETS)
+        """Return successes per second of the busiest bucket, or None if there were none."""
+        width = _bucket_width(length)
         rates = [
             ok * SECOND / max(SECOND, min(width, now - start))
             for start, ok, _ in self.buckets
@@ -210,58 +246,72 @@ class Window(NamedTuple):
         return max(rates, default=None)
 
 
-EMPTY = Window()
+EMPTY_WINDOW = CallWindow()
 
 
-def _heated(heat: Heat, seen: DependencyTally, now: Micros, open_at: float) -> Heat:
-    well, ill = 0.6 * open_at, open_at + 0.6 * (1 - open_at)
-    rise = math.log(ill / well)
-    fall = math.log((1 - well) / max(1e-9, 1 - ill))
-    height = max(0.0, heat.sum + seen.failed * rise - seen.ok * fall)
-    if height <= 0:
-        return COLD
-    since = heat.since if heat.sum > 0 else now
-    return Heat(height, heat.failed + seen.failed, heat.ok + seen.ok, since)
+def _bucket_width(length: Micros) -> Micros:
+    return max(SECOND, length // BUCKETS)
 
 
-def why_down(
-    window: Window,
+def _update_cusum(cusum: Cusum, tally: DependencyTally, now: Micros, open_at: float) -> Cusum:
+    """Add the log-likelihood of "down" against "healthy" for these calls."""
+    healthy = 0.6 * open_at
+    down = open_at + 0.6 * (1 - open_at)
+    rise = math.log(down / healthy)
+    fall = math.log((1 - healthy) / max(1e-9, 1 - down))
+    total = max(0.0, cusum.sum + tally.failed * rise - tally.ok * fall)
+    if total <= 0:
+        return ZERO_CUSUM
+    since = cusum.since if cusum.sum > 0 else now
+    return Cusum(total, cusum.failed + tally.failed, cusum.ok + tally.ok, since)
+
+
+def explain_outage(
+    window: CallWindow,
     now: Micros,
     length: Micros,
     open_at: float,
     min_calls: int,
     *,
-    wary: bool = False,
+    after_outage: bool = False,
 ) -> str | None:
-    """What it is that speaks for an outage; None: nothing does."""
-    if len(window.jobs) < DISTINCT:
+    """Return the evidence that the dependency is down, or None if there is none."""
+    if len(window.jobs) < MIN_FAILED_JOBS:
         return None
-    heat = window.heat
-    if heat.sum >= math.log(WARY if wary else FALSE_ALARM):
-        since = duration(max(1, round((now - heat.since) / SECOND)))
-        return f"{_of(heat.failed, heat.ok)} failed within {since}"
-    ok, failed = window.ok, window.failed
+    cusum = window.cusum
+    calls_per_alarm = CALLS_PER_FALSE_ALARM
+    if after_outage:
+        calls_per_alarm = CALLS_PER_FALSE_ALARM_AFTER_OUTAGE
+    if cusum.sum >= math.log(calls_per_alarm):
+        since = format_duration(max(1, round((now - cusum.since) / SECOND)))
+        return f"{_format_calls(cusum.failed, cusum.ok)} failed within {since}"
+    ok = window.ok
+    failed = window.failed
     calls = ok + failed
-    if (calls >= min_calls and failed >= open_at * calls) or surely(failed, ok, open_at) > SURE:
-        return f"{_of(failed, ok)} failed in the last {duration(length / SECOND)}"
+    over_share = calls >= min_calls and failed >= open_at * calls
+    if over_share or probability_above(failed, ok, open_at) > CONFIDENCE:
+        span = format_duration(length / SECOND)
+        return f"{_format_calls(failed, ok)} failed in the last {span}"
     return None
 
 
-def _of(failed: float, ok: float) -> str:
-    return f"{max(1, round(failed))} of {max(1, round(failed + ok))} calls"
+def _format_calls(failed: float, ok: float) -> str:
+    return f"{max(1, round(failed)):,} of {max(1, round(failed + ok)):,} calls"
 
 
-def surely(failed: float, ok: float, share: float) -> float:
-    """How sure one may be that more than this share of all calls fails: the upper tail of Beta(1 + failed, 1 + ok).
+def probability_above(failed: float, ok: float, share: float) -> float:
+    """Return the probability that more than this share of all calls fails.
 
-    Whole numbers make it a binomial sum. Halves (a failure of unknown class) are counted down.
+    It is the upper tail of Beta(1 + failed, 1 + ok), which is a binomial sum for whole numbers.
+    Fractions (failures of unknown class count half) are rounded in favour of the dependency.
     """
-    failures, successes = int(failed), math.ceil(ok)
-    calls = failures + successes
-    if failures * 2 < calls * share or calls > 1000:  # hopeless, or a case for the share alone
+    failures = int(failed)
+    calls = failures + math.ceil(ok)
+    # Far below the share there is nothing to test; above 1,000 calls the share alone decides.
+    if failures * 2 < calls * share or calls > 1000:
         return 0.0
-    chances = (
+    probabilities = (
         math.comb(calls + 1, k) * share**k * (1 - share) ** (calls + 1 - k)
         for k in range(failures + 1)
     )
-    return min(1.0, sum(chances))
+    return min(1.0, sum(probabilities))

@@ -1,1 +1,1 @@
-"""The page: what runs, what fails, what is done about it. It only reads."""
+"""The web server: the HTTP API under /api/v1 and the dashboard."""

@@ -1,4 +1,4 @@
-"""The routes of the dashboard, the API under /api/v1, and what is answered when something is not there."""
+"""The ASGI application: routes of the dashboard, the API under /api/v1, and error pages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from starlette.exceptions import HTTPException
 from mulligan.app.mulligan import Mulligan
 from mulligan.config import Settings
 from mulligan.core.errors import NotFound, Refused
-from mulligan.failures.redact import without_secrets
+from mulligan.failures.redact import remove_secrets
 from mulligan.http.api import create_api
+from mulligan.http.api.context import ApiContext
 from mulligan.http.api.problems import Problem
 from mulligan.http.dashboard.actions import ActionScreens
 from mulligan.http.dashboard.failures import FailureScreens
@@ -28,175 +29,181 @@ from mulligan.http.dashboard.notifications import NotificationScreens
 from mulligan.http.dashboard.overview import OverviewScreen
 from mulligan.http.dashboard.policies import PolicyScreens
 from mulligan.http.dashboard.queues import QueueScreens
-from mulligan.http.dashboard.renderer import LiveStream, Reader, Renderer
+from mulligan.http.dashboard.renderer import LiveStream, Renderer, VisitorRunner
 from mulligan.http.dashboard.retry import EditScreens
 from mulligan.http.dashboard.sessions import NotAllowed, NotSignedIn
-from mulligan.http.dashboard.sign_in import SignInScreens, to_sign_in
+from mulligan.http.dashboard.sign_in import SignInScreens, redirect_to_sign_in
 from mulligan.http.dashboard.status import StatusScreens
-from mulligan.http.middleware import API, SecurityMiddleware, is_local, path_in
-from mulligan.http.services import Away, Opening, away_words
+from mulligan.http.middleware import (
+    API_PREFIX,
+    SecurityMiddleware,
+    is_loopback_host,
+    path_below_root,
+)
+from mulligan.http.services import DatabaseUnavailable, StoreOpener, describe_outage
 
-AT_THE_TOP = (
-    "/livez",
-    "/readyz",
-    "/startupz",
-    "/metrics",
-    "/openapi.json",
-)  # where everybody looks for them
+# API routes that are also served at the root, where load balancers and scrapers expect them.
+ROOT_ALIASES = ("/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")
 STATIC = Path(__file__).parent / "dashboard" / "static"
-Answer = Callable[..., Awaitable[Response]]
+RouteHandler = Callable[..., Awaitable[Response]]
 
 
 def create_app(served: Settings | Mulligan) -> FastAPI:
-    """The dashboard and the API of a database, as the settings name it; of an app, to be mounted in one's own."""
+    """Build the dashboard and the API of a database (settings) or of an app to mount elsewhere."""
     settings = served.settings if isinstance(served, Mulligan) else served
-    opening = Opening(settings)
-    reader, api = Reader(settings, opening), create_api(served, opening)
+    opener = StoreOpener(settings)
+    runner = VisitorRunner(settings, opener)
+    api = create_api(served, opener)
+    context: ApiContext = api.state.context
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        reader.close()
-        api.state.room.close()
-        opening.close()
+        runner.close()
+        context.close()
+        opener.close()
 
-    app = FastAPI(title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
-    app.state.room = api.state.room
-    alone = served is settings and is_local(
-        settings.web.host
-    )  # on this machine, for who sits at it
-    api.state.room.candid = alone and not settings.web.public_url
-    named = urlsplit(settings.web.public_url).netloc
-    app.add_middleware(SecurityMiddleware, everywhere=not alone, named=named)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.mount(API, api)
-    for path in AT_THE_TOP:
-        at_the_top: Any = Moved(api, path)
-        app.add_route(path, at_the_top, methods=["GET", "HEAD"])
-    house = Renderer(reader, settings)
-    app.add_api_route(
-        "/live", LiveStream(house, api.state.room.hub).listen, methods=["GET"], response_model=None
+    app = FastAPI(
+        title="Mulligan", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
     )
-    for path, answer in _looks(house).items():
-        app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
-    for path, answer in _forms(house).items():
-        app.add_api_route(path, answer, methods=["POST"], response_model=None)
-    _when_not(app, TextPage(house))
+    app.state.context = context
+    # Our own server on loopback: only people on this machine can reach it.
+    is_local_server = served is settings and is_loopback_host(settings.web.host)
+    context.show_database_errors = is_local_server and not settings.web.public_url
+    public_host = urlsplit(settings.web.public_url).netloc
+    app.add_middleware(SecurityMiddleware, any_host=not is_local_server, public_host=public_host)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount(API_PREFIX, api)
+    for path in ROOT_ALIASES:
+        alias: Any = ApiAlias(api, path)
+        app.add_route(path, alias, methods=["GET", "HEAD"])
+    _add_screens(app, Renderer(runner, settings), context)
     return app
 
 
-class Moved:
-    """A route of the API under another path."""
+class ApiAlias:
+    """Serves a route of the API under another path."""
 
     def __init__(self, api: FastAPI, path: str) -> None:
-        self._api, self._path = api, path
+        self._api = api
+        self._path = path
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        root = scope.get("root_path", "") + API
+        root = scope.get("root_path", "") + API_PREFIX
         await self._api({**scope, "path": root + self._path, "root_path": root}, receive, send)
 
 
-def _looks(house: Renderer) -> dict[str, Answer]:
-    signing, jobs, failures = SignInScreens(house), JobScreens(house), FailureScreens(house)
-    batches, machinery, records = BatchScreens(house), QueueScreens(house), HistoryScreens(house)
-    knowledge, telling, acting = (
-        InsightScreens(house),
-        NotificationScreens(house),
-        ActionScreens(house),
-    )
-    policies = PolicyScreens(house)
+def _add_screens(app: FastAPI, renderer: Renderer, context: ApiContext) -> None:
+    live = LiveStream(renderer, context.hub)
+    app.add_api_route("/live", live.listen, methods=["GET"], response_model=None)
+    for path, handler in _get_routes(renderer).items():
+        app.add_api_route(path, handler, methods=["GET", "HEAD"], response_model=None)
+    for path, handler in _post_routes(renderer).items():
+        app.add_api_route(path, handler, methods=["POST"], response_model=None)
+    _add_error_pages(app, ErrorPages(renderer))
+
+
+def _get_routes(renderer: Renderer) -> dict[str, RouteHandler]:
+    jobs = JobScreens(renderer)
+    failures = FailureScreens(renderer)
+    batches = BatchScreens(renderer)
+    queues = QueueScreens(renderer)
+    history = HistoryScreens(renderer)
+    notifications = NotificationScreens(renderer)
+    policies = PolicyScreens(renderer)
     return {
-        "/": OverviewScreen(house).show,
-        "/sign-in": signing.show,
+        "/": OverviewScreen(renderer).show,
+        "/sign-in": SignInScreens(renderer).show,
         "/jobs": jobs.list,
         "/jobs/{job_id}": jobs.one,
-        "/jobs/{job_id}/edit": EditScreens(house).form,
+        "/jobs/{job_id}/edit": EditScreens(renderer).form,
         "/failures": failures.inbox,
         "/failures/{fingerprint}": failures.group,
         "/batches": batches.list,
         "/batches/{batch_id}": batches.one,
-        "/queues": machinery.queues,
-        "/dependencies": machinery.dependencies,
-        "/schedules": machinery.schedules,
-        "/operations": records.operations,
-        "/operations/new": acting.preview,
-        "/operations/{operation}": records.operation,
-        "/status/{text}": StatusScreens(house).show,
-        "/alerts": telling.alerts,
-        "/notifications": telling.deliveries,
-        "/insight": knowledge.insight,
+        "/queues": queues.queues,
+        "/dependencies": queues.dependencies,
+        "/schedules": queues.schedules,
+        "/operations": history.operations,
+        "/operations/new": ActionScreens(renderer).preview,
+        "/operations/{operation}": history.operation,
+        "/status/{text}": StatusScreens(renderer).show,
+        "/alerts": notifications.alerts,
+        "/notifications": notifications.deliveries,
+        "/insight": InsightScreens(renderer).insight,
         "/policies": policies.show,
         "/policies/what-if": policies.show,
         "/policies/rules/{rule:path}": policies.rule,
-        "/events": records.events,
-        "/audit": records.audit,
-        "/doctor": DoctorScreen(house).show,
+        "/events": history.events,
+        "/audit": history.audit,
+        "/doctor": DoctorScreen(renderer).show,
     }
 
 
-def _forms(house: Renderer) -> dict[str, Answer]:
-    signing, acting = SignInScreens(house), ActionScreens(house)
+def _post_routes(renderer: Renderer) -> dict[str, RouteHandler]:
+    sign_in = SignInScreens(renderer)
+    actions = ActionScreens(renderer)
     return {
-        "/sign-in": signing.enter,
-        "/sign-out": signing.leave,
-        "/jobs": acting.many,
-        "/operations": acting.start,
-        "/jobs/{job_id}/edit": EditScreens(house).look,
-        "/policies/what-if": PolicyScreens(house).what_if,
-        "/status/{text}": StatusScreens(house).retry,
-        "/{noun}/{name}/{verb}": acting.act,
+        "/sign-in": sign_in.sign_in,
+        "/sign-out": sign_in.sign_out,
+        "/jobs": actions.act_on_selected,
+        "/operations": actions.start,
+        "/jobs/{job_id}/edit": EditScreens(renderer).submit,
+        "/policies/what-if": PolicyScreens(renderer).what_if,
+        "/status/{text}": StatusScreens(renderer).retry,
+        "/{noun}/{name}/{verb}": actions.act,
     }
 
 
-def _when_not(app: FastAPI, plain: TextPage) -> None:
-    app.add_exception_handler(Away, plain.away)
-    app.add_exception_handler(NotSignedIn, plain.not_signed_in)
-    app.add_exception_handler(NotAllowed, plain.not_allowed)
-    app.add_exception_handler(NotFound, plain.not_found)
-    app.add_exception_handler(Refused, plain.refused)
-    app.add_exception_handler(HTTPException, plain.http_error)
+def _add_error_pages(app: FastAPI, pages: ErrorPages) -> None:
+    app.add_exception_handler(DatabaseUnavailable, pages.database_unavailable)
+    app.add_exception_handler(NotSignedIn, pages.not_signed_in)
+    app.add_exception_handler(NotAllowed, pages.not_allowed)
+    app.add_exception_handler(NotFound, pages.not_found)
+    app.add_exception_handler(Refused, pages.refused)
+    app.add_exception_handler(HTTPException, pages.http_error)
 
 
-class TextPage:
-    """What is said where there is no screen to show."""
+class ErrorPages:
+    """Dashboard pages for requests that fail."""
 
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
-    async def away(self, request: Request, error: Exception) -> Response:
-        """Never a 500 because the database is away: it will be back."""
-        words = "This page looks again by itself. Jobs that run go on; nothing is lost."
-        detail = away_words(error, candid=request.app.state.room.candid)
-        return self._message(request, 503, "The database does not answer", detail, words)
+    async def database_unavailable(self, request: Request, error: Exception) -> Response:
+        """Answer 503, never 500: a database outage is temporary."""
+        context: ApiContext = request.app.state.context
+        detail = describe_outage(error, show_detail=context.show_database_errors)
+        advice = "This page reloads by itself. Running jobs continue; nothing is lost."
+        return self._message(request, 503, "The database does not answer", detail, advice)
 
     async def not_signed_in(self, request: Request, _: Exception) -> Response:
         if request.method in {"GET", "HEAD"}:
-            return to_sign_in(request)
-        return self._message(
-            request, 403, "You are not signed in", "", "Nothing was done. Sign in and try again."
-        )
+            return redirect_to_sign_in(request)
+        advice = "Nothing was changed. Sign in and try again."
+        return self._message(request, 403, "You are not signed in", "", advice)
 
     async def not_allowed(self, request: Request, error: Exception) -> Response:
-        return self._message(request, 403, "That is not for you", str(error), "Nothing was done.")
+        return self._message(request, 403, "Not allowed", str(error), "Nothing was changed.")
 
     async def not_found(self, request: Request, error: Exception) -> Response:
-        return self._message(
-            request, 404, "Not found", str(error), "It may have been pruned by retention."
-        )
+        advice = "It may have been removed by retention."
+        return self._message(request, 404, "Not found", str(error), advice)
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        words = "Example: state:dead kind:render queue:mail"
-        return self._message(request, 400, "That cannot be asked", str(error), words)
+        advice = "Example of a filter: state:dead kind:render queue:mail"
+        return self._message(request, 400, "Invalid request", str(error), advice)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        if path_in(request.scope).startswith(API):  # with a line break in it, which no route takes
-            return Problem(status, "NOT_FOUND", "no such call").response()
-        title = "No such page" if status == 404 else "That cannot be done here"
+        # A path with a line break matches no mount, so API clients can end up here.
+        if path_below_root(request.scope).startswith(API_PREFIX):
+            return Problem(status, "NOT_FOUND", "no such API route").response()
+        title = "No such page" if status == 404 else "This request is not possible here"
         return self._message(request, status, title, "", "")
 
     def _message(
-        self, request: Request, status: int, title: str, detail: str, words: str
+        self, request: Request, status: int, title: str, detail: str, advice: str
     ) -> Response:
-        said = {"title": title, "detail": without_secrets(detail), "words": words}
-        return self._house.page(request, "message.html", "", status, **said)
+        values = {"title": title, "detail": remove_secrets(detail), "advice": advice}
+        return self._renderer.page(request, "message.html", "", status, **values)

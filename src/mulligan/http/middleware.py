@@ -1,8 +1,9 @@
-"""What every answer carries, and who may ask.
+"""Middleware of the web server: security headers, host check, timeouts and rate limits.
 
-A server that listens on this machine alone answers to its names alone, and to that of `web.public_url`: one that
-somebody else's DNS points at 127.0.0.1 is refused by its Host header. The API is for whoever has a key, from anywhere;
-a browser sends none by itself.
+A server that listens on loopback answers only to loopback host names and to `web.public_url`.
+Without this check, another site could point its DNS name at 127.0.0.1 and read the dashboard (DNS
+rebinding). The API and the health checks answer to any host name: they need a key, which browsers
+never add by themselves.
 """
 
 from __future__ import annotations
@@ -25,31 +26,39 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mulligan.config import WebSection
 from mulligan.http.api.problems import Problem
 
-HEADERS = {
+SECURITY_HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # without any, browsers would call the origin of our own forms null
+    # Not "no-referrer": browsers would then send "Origin: null" with our own forms.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-API = "/api/v1"
-FOR_ALL = (f"{API}/", "/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")
-_IN_BRACKETS = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
-_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+API_PREFIX = "/api/v1"
+ANY_HOST_PATHS = (f"{API_PREFIX}/", "/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")
+_BRACKETED_HOST = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+_RAW_HEADER_NAMES = frozenset(name for name, _ in _RAW_HEADERS)
+
+
+# --- Security headers and host check ---
 
 
 class SecurityMiddleware:
-    """Plain ASGI: it must see every answer, also those of other middleware."""
+    """Adds the security headers to every response and refuses unknown host names.
 
-    def __init__(self, app: Any, *, everywhere: bool = False, named: str = "") -> None:
+    It is an ASGI class, not a Starlette middleware, to cover responses of other middleware too.
+    """
+
+    def __init__(self, app: Any, *, any_host: bool = False, public_host: str = "") -> None:
         self._app = app
-        self._everywhere = everywhere
-        self._named = named.lower()  # by which people reach it through a proxy
+        self._any_host = any_host
+        self._public_host = public_host.lower()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -58,55 +67,65 @@ class SecurityMiddleware:
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                ours = {name for name, _ in _RAW}
-                kept = [
-                    (name, value) for name, value in message["headers"] if name.lower() not in ours
-                ]
-                message = {**message, "headers": [*kept, *_RAW]}
+                message = {**message, "headers": _with_security_headers(message["headers"])}
             await send(message)
 
-        if _ends_twice(scope):
-            await _refuse(
-                send_with_headers, 400, b"This request says twice where it ends.\n", close=True
-            )
-        elif (
-            path_in(scope).startswith(FOR_ALL) or self._everywhere or self._answers_to(_host(scope))
-        ):
+        if _has_two_lengths(scope):
+            text = b"This request has both Content-Length and Transfer-Encoding.\n"
+            await _refuse(send_with_headers, 400, text, close=True)
+        elif self._is_allowed(scope):
             await self._app(scope, receive, send_with_headers)
         else:
-            await _refuse(send_with_headers, 421, b"This page answers to localhost only.\n")
+            await _refuse(send_with_headers, 421, b"This server answers to localhost only.\n")
 
-    def _answers_to(self, host: str) -> bool:
-        return is_local(host) or (bool(host) and host.lower() == self._named)
+    def _is_allowed(self, scope: Any) -> bool:
+        if self._any_host or path_below_root(scope).startswith(ANY_HOST_PATHS):
+            return True
+        host = _host(scope)
+        return is_loopback_host(host) or (bool(host) and host.lower() == self._public_host)
 
 
-def path_in(scope: Any) -> str:
-    """The path under the prefix where we are mounted."""
+def _with_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    others = [(name, value) for name, value in headers if name.lower() not in _RAW_HEADER_NAMES]
+    return [*others, *_RAW_HEADERS]
+
+
+def path_below_root(scope: Any) -> str:
+    """Return the request path without the prefix under which the app is mounted."""
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-def is_local(host: str) -> bool:
-    if "]" in host and not _IN_BRACKETS.fullmatch(host):
+def is_loopback_host(host: str) -> bool:
+    """True if a Host header or an address names this machine, with or without a port."""
+    if "]" in host and not _BRACKETED_HOST.fullmatch(host):
         return False
     try:
-        name = (
-            host
-            if host.count(":") > 1 and "[" not in host
-            else urlsplit(f"//{host}").hostname or ""
-        )
+        name = _host_name(host)
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
 
+def _host_name(host: str) -> str:
+    is_bare_ipv6 = host.count(":") > 1 and "[" not in host
+    if is_bare_ipv6:
+        return host
+    return urlsplit(f"//{host}").hostname or ""
+
+
 def _host(scope: Any) -> str:
-    return next(
-        (value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), ""
-    )
+    for name, value in scope["headers"]:
+        if name == b"host":
+            return str(value.decode("latin-1"))
+    return ""
 
 
-def _ends_twice(scope: Any) -> bool:
-    """By its length and by its last chunk: a proxy may believe the one and we the other, and see two requests."""
+def _has_two_lengths(scope: Any) -> bool:
+    """True if a request has two length headers.
+
+    A proxy may trust one header and this server the other, and see two requests in one body
+    (request smuggling).
+    """
     names = {name for name, _ in scope["headers"]}
     return {b"content-length", b"transfer-encoding"} <= names
 
@@ -122,150 +141,161 @@ async def _refuse(send: Any, status: int, body: bytes, *, close: bool = False) -
     await send({"type": "http.response.body", "body": body})
 
 
-# How long a client may take: for the head of a request, for its body, and to take what it asked for.
+# --- Slow clients ---
 
-HEAD = 15.0  # seconds from its first byte, or from connecting
-BODY = 60.0  # seconds from the end of its head
-TAKEN = 60.0  # seconds in which nothing of an answer is taken
-FILES = 65_536  # descriptors that are enough for any number of clients
+HEAD_TIMEOUT = 15.0  # seconds for the head of a request, from its first byte or from connecting
+BODY_TIMEOUT = 60.0  # seconds for the body of a request
+WRITE_TIMEOUT = 60.0  # seconds in which a client reads nothing of a response
+MAX_OPEN_FILES = 65_536
 
 
-class SlowClientMiddleware(H11Protocol):
-    """A request that does not end in time, and an answer that nobody takes, end the connection."""
+class SlowClientProtocol(H11Protocol):
+    """An HTTP/1.1 protocol that closes connections of clients that send or read too slowly."""
 
-    _due: asyncio.TimerHandle | None = None
-    _body = False  # is it the body that is waited for?
-    _taken: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+    _reading_body = False
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait(HEAD)
+        self._start_read_timer(HEAD_TIMEOUT)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         state = self.conn.their_state
         if state is h11.SEND_BODY:
-            if not self._body:
-                self._wait(BODY)
-            self._body = True
-        elif state is h11.IDLE and not self._body:
-            if self._due is None:
-                self._wait(HEAD)
+            if not self._reading_body:
+                self._start_read_timer(BODY_TIMEOUT)
+            self._reading_body = True
+        elif state is h11.IDLE and not self._reading_body:
+            if self._read_timer is None:
+                self._start_read_timer(HEAD_TIMEOUT)
         else:
-            self._stop()
+            self._stop_read_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._taken = self.loop.call_later(TAKEN, self.transport.abort)
+        self._write_timer = self.loop.call_later(WRITE_TIMEOUT, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._taken is not None:
-            self._taken.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        if self._taken is not None:
-            self._taken.cancel()
+        self._stop_read_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
         super().connection_lost(exc)
 
-    def _wait(self, seconds: float) -> None:
-        self._stop()
-        self._due = self.loop.call_later(seconds, self.transport.abort)
+    def _start_read_timer(self, seconds: float) -> None:
+        self._stop_read_timer()
+        self._read_timer = self.loop.call_later(seconds, self.transport.abort)
 
-    def _stop(self) -> None:
-        self._body = False
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+    def _stop_read_timer(self) -> None:
+        self._reading_body = False
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
 
-def room_for_clients() -> None:
-    """As many descriptors as this user may have: the usual 1,024 are fewer than the streams of one server."""
-    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
-    if least != resource.RLIM_INFINITY and least < wanted:
+def raise_file_limit() -> None:
+    """Raise the limit of open files: the usual 1,024 are fewer than the streams of one server."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = MAX_OPEN_FILES
+    if hard != resource.RLIM_INFINITY:
+        target = min(target, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
-# How often somebody may ask: token buckets, in the memory of this process, of which there are never too many.
+# --- Token buckets ---
 
-LONGEST = 64  # characters of an address
-MOST = 10_000  # names remembered; the one that has asked least recently is forgotten first
+MAX_ADDRESS_LENGTH = 64  # characters; a proxy may forward anything
+MAX_CLIENTS = 10_000  # buckets in memory; the least recently used is dropped first
 
 
-class Taken(NamedTuple):
+class BucketState(NamedTuple):
+    """Result of looking at a token bucket."""
+
     allowed: bool
     left: int
-    wait: float  # seconds until the next one
+    wait: float  # seconds until the next token
 
 
-class Buckets:
-    """Each name has `burst` at once and `rate` a second. A rate of 0: as often as they like."""
+class TokenBuckets:
+    """In-memory token buckets by client name: `burst` at once, then `rate` per second.
 
-    def __init__(self, rate: float, burst: int, most: int = MOST) -> None:
-        self.rate, self.burst = rate, burst
-        self._most = most
-        self._full: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )  # tokens, and when there were so many
+    A rate of 0 means no limit.
+    """
+
+    def __init__(self, rate: float, burst: int, max_clients: int = MAX_CLIENTS) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._max_clients = max_clients
+        # name → (tokens, time at which there were so many)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._full)
+        return len(self._buckets)
 
-    def take(self, name: str, now: float | None = None) -> Taken:
-        """One of them, if one is left."""
+    def take(self, name: str, now: float | None = None) -> BucketState:
+        """Take a token if one is left."""
         at = time.monotonic() if now is None else now
         tokens = self._tokens(name, at)
         if self.rate and tokens < 1:
-            return Taken(allowed=False, left=0, wait=(1 - tokens) / self.rate)
+            return BucketState(allowed=False, left=0, wait=(1 - tokens) / self.rate)
         if self.rate:
-            self._keep(name, tokens - 1, at)
-        return Taken(allowed=True, left=math.floor(tokens - 1), wait=0.0)
+            self._store(name, tokens - 1, at)
+        return BucketState(allowed=True, left=math.floor(tokens - 1), wait=0.0)
 
-    def look(self, name: str, now: float | None = None) -> Taken:
-        """Is one left? None is taken."""
+    def peek(self, name: str, now: float | None = None) -> BucketState:
+        """Return whether a token is left without taking it."""
         tokens = self._tokens(name, time.monotonic() if now is None else now)
-        empty = bool(self.rate) and tokens < 1
-        return Taken(not empty, math.floor(tokens), (1 - tokens) / self.rate if empty else 0.0)
+        if self.rate and tokens < 1:
+            return BucketState(False, math.floor(tokens), (1 - tokens) / self.rate)
+        return BucketState(True, math.floor(tokens), 0.0)
 
     def _tokens(self, name: str, now: float) -> float:
-        tokens, at = self._full.get(name, (float(self.burst), now))
+        tokens, at = self._buckets.get(name, (float(self.burst), now))
         return min(float(self.burst), tokens + (now - at) * self.rate)
 
-    def _keep(self, name: str, tokens: float, now: float) -> None:
-        self._full[name] = (tokens, now)
-        self._full.move_to_end(name)
-        if len(self._full) > self._most:
-            self._full.popitem(last=False)
+    def _store(self, name: str, tokens: float, now: float) -> None:
+        self._buckets[name] = (tokens, now)
+        self._buckets.move_to_end(name)
+        if len(self._buckets) > self._max_clients:
+            self._buckets.popitem(last=False)
 
 
-class Remembered:
-    """A few texts that were seen lately."""
+class RecentSet:
+    """A set that holds the most recently added items."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+    def __init__(self, size: int = MAX_CLIENTS) -> None:
+        self._size = size
+        self._items: OrderedDict[bytes, None] = OrderedDict()
 
-    def __contains__(self, text: bytes) -> bool:
-        return text in self._seen
+    def __contains__(self, item: bytes) -> bool:
+        return item in self._items
 
-    def add(self, text: bytes) -> None:
-        self._seen[text] = None
-        self._seen.move_to_end(text)
-        if len(self._seen) > self._most:
-            self._seen.popitem(last=False)
+    def add(self, item: bytes) -> None:
+        self._items[item] = None
+        self._items.move_to_end(item)
+        if len(self._items) > self._size:
+            self._items.popitem(last=False)
 
-    def drop(self, text: bytes) -> None:
-        self._seen.pop(text, None)
+    def discard(self, item: bytes) -> None:
+        self._items.pop(item, None)
 
 
-def place_of(request: Request) -> str:
-    """Where somebody asks from. Whoever has one address of IPv6 has the 2⁶⁴ beside it."""
-    host = (
-        request.client.host[:LONGEST] if request.client is not None else ""
-    )  # a proxy may have passed on anything
+def client_network(request: Request) -> str:
+    """Return the client's IPv4 address, or the /64 network of its IPv6 address.
+
+    A client with one IPv6 address usually controls its whole /64.
+    """
+    host = ""
+    if request.client is not None:
+        host = request.client.host[:MAX_ADDRESS_LENGTH]
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -275,80 +305,89 @@ def place_of(request: Request) -> str:
     return str(ipaddress.ip_network((address, 64), strict=False))
 
 
-# HEAD is GET without its body, wherever there is a GET.
+# --- HEAD requests ---
 
-STREAM = "/events"  # it has no end, so its HEAD is a route of its own
+STREAM_PATH = "/events"  # has its own HEAD route: its GET never ends
 
 
 class HeadMiddleware:
-    """Plain ASGI."""
+    """Answers HEAD requests with the GET route, without the body."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD" or path_in(scope) == STREAM:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        if not is_head or path_below_root(scope) == STREAM_PATH:
             await self._app(scope, receive, send)
             return
 
-        async def send_head(message: Any) -> None:
-            await send(
-                {**message, "body": b""} if message["type"] == "http.response.body" else message
-            )
+        async def send_without_body(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
 
-        await self._app({**scope, "method": "GET"}, receive, send_head)
-
-
-# How often a key may ask, and how often a place may try keys that are none. Each process counts for itself.
-
-GUESSES = 100  # wrong keys from one place at once
-GUESSES_AGAIN = 1.0  # and a second
+        await self._app({**scope, "method": "GET"}, receive, send_without_body)
 
 
-class Rates:
-    def __init__(self, said: WebSection) -> None:
-        self._calls = Buckets(said.rate, said.burst)
-        self._guesses = Buckets(GUESSES_AGAIN, GUESSES)
-        self._good = Remembered()
+# --- Rate limits of API keys ---
 
-    def admit(self, request: Request, seal: bytes) -> None:
-        """Before a key is looked up. Who has come in before is not kept out because of a neighbour."""
-        if seal in self._good:
+GUESS_BURST = 100  # wrong keys from one network at once
+GUESS_RATE = 1.0  # and per second
+
+
+class KeyRateLimits:
+    """Limits calls per key and wrong keys per client network. Each process counts for itself."""
+
+    def __init__(self, settings: WebSection) -> None:
+        self._calls = TokenBuckets(settings.rate, settings.burst)
+        self._guesses = TokenBuckets(GUESS_RATE, GUESS_BURST)
+        self._valid_keys = RecentSet()
+
+    def check_guesses(self, request: Request, key_hash: bytes) -> None:
+        """Refuse clients whose network sent too many wrong keys.
+
+        Keys that were valid before pass: a neighbour who guesses must not lock them out.
+        """
+        if key_hash in self._valid_keys:
             return
-        taken = self._guesses.look(place_of(request))
-        if not taken.allowed:
-            raise _too_many("too many wrong keys from where you are", taken)
+        bucket = self._guesses.peek(client_network(request))
+        if not bucket.allowed:
+            raise _too_many("too many wrong keys from your network", bucket)
 
-    def wrong(self, request: Request, seal: bytes) -> None:
-        self._good.drop(seal)
-        self._guesses.take(place_of(request))
+    def record_wrong_key(self, request: Request, key_hash: bytes) -> None:
+        self._valid_keys.discard(key_hash)
+        self._guesses.take(client_network(request))
 
-    def right(self, request: Request, seal: bytes, name: str) -> None:
-        """It counts against the key; `name` also says against what of it."""
-        self._good.add(seal)
-        taken = self._calls.take(name)
+    def record_call(self, request: Request, key_hash: bytes, name: str) -> None:
+        """Count a call of a valid key against the bucket `name`. Raise 429 if it is empty."""
+        self._valid_keys.add(key_hash)
+        bucket = self._calls.take(name)
         if not self._calls.rate:
             return
-        request.state.rate = self._fields(taken)
-        if not taken.allowed:
-            words = f"this key asks more often than {self._calls.rate:g} times a second (web.rate, web.burst)"
-            raise _too_many(words, taken)
+        request.state.rate_headers = self._headers(bucket)
+        if not bucket.allowed:
+            limit = f"{self._calls.rate:g} requests per second"
+            raise _too_many(f"this key may send {limit} (web.rate, web.burst)", bucket)
 
-    def _fields(self, taken: Taken) -> list[tuple[bytes, bytes]]:
-        """As draft-ietf-httpapi-ratelimit-headers has them."""
-        window = math.ceil(self._calls.burst / self._calls.rate)
-        policy = f'"key";q={self._calls.burst};w={window}'
-        left = f'"key";r={taken.left};t={math.ceil((self._calls.burst - taken.left) / self._calls.rate)}'
-        return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode())]
-
-
-def _too_many(words: str, taken: Taken) -> Problem:
-    headers = {"retry-after": str(max(1, math.ceil(taken.wait)))}
-    return Problem(429, "RATE_LIMITED", words, retryable=True, headers=headers)
+    def _headers(self, bucket: BucketState) -> list[tuple[bytes, bytes]]:
+        """Return the fields of draft-ietf-httpapi-ratelimit-headers."""
+        burst = self._calls.burst
+        rate = self._calls.rate
+        window = math.ceil(burst / rate)
+        reset = math.ceil((burst - bucket.left) / rate)
+        policy = f'"key";q={burst};w={window}'
+        state = f'"key";r={bucket.left};t={reset}'
+        return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", state.encode())]
 
 
-class RateFields:
-    """Plain ASGI: every answer to a key says how many more it may ask for."""
+def _too_many(detail: str, bucket: BucketState) -> Problem:
+    headers = {"retry-after": str(max(1, math.ceil(bucket.wait)))}
+    return Problem(429, "RATE_LIMITED", detail, retryable=True, headers=headers)
+
+
+class RateLimitHeaderMiddleware:
+    """Adds rate limit headers to every response to a key."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -356,9 +395,9 @@ class RateFields:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         state = scope.setdefault("state", {})
 
-        async def send_with_fields(message: Any) -> None:
-            if message["type"] == "http.response.start" and "rate" in state:
-                message = {**message, "headers": [*message["headers"], *state["rate"]]}
+        async def send_with_rate_headers(message: Any) -> None:
+            if message["type"] == "http.response.start" and "rate_headers" in state:
+                message = {**message, "headers": [*message["headers"], *state["rate_headers"]]}
             await send(message)
 
-        await self._app(scope, receive, send_with_fields)
+        await self._app(scope, receive, send_with_rate_headers)

@@ -1,4 +1,7 @@
-"""A socket, uvicorn on it, and an end in order."""
+"""Start the web server: bind a socket, run uvicorn on it, shut down cleanly.
+
+`python -m mulligan.http` runs `main`; its settings come from the environment and mulligan.toml.
+"""
 
 from __future__ import annotations
 
@@ -16,45 +19,55 @@ from urllib.parse import urlencode
 import uvicorn
 
 from mulligan.access.keys import Keys, Sessions
-from mulligan.app.background import leave_with_stdin as leave
+from mulligan.app.background import stop_at_end_of_stdin
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import ConfigError, SchemaError, StoreUnavailable
 from mulligan.http.app import create_app
-from mulligan.http.middleware import SlowClientMiddleware, is_local, room_for_clients
-from mulligan.http.services import Opening
-from mulligan.observability.logs import log_to
+from mulligan.http.middleware import SlowClientProtocol, is_loopback_host, raise_file_limit
+from mulligan.http.services import StoreOpener
+from mulligan.observability.logs import configure_logging
 
-PORTS = 50  # how far to look for a free one
-
-
-LEAVE_EVERY = 0.5  # seconds; a server that is still starting does not hear the first signal
+PORTS_TO_TRY = 50
+# Repeat the stop signal: uvicorn ignores signals until it has started.
+STOP_SIGNAL_INTERVAL = 0.5  # seconds
 
 
 class CannotServe(Exception):
-    """No address to be had."""
+    """The server cannot listen on the configured address."""
 
 
 def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False) -> None:
-    host = allowed(settings)
-    listening = _bind(host, settings.web.port, PORTS if may_move else 1)
-    usual = settings.log.level == "INFO"  # of which a server says nothing that anybody misses
-    log_to(settings.log.model_copy(update={"level": "WARNING"}) if usual else settings.log)
+    """Serve the dashboard and the API until a signal, or until stdin ends.
+
+    `may_move` allows the next free port if the configured one is taken.
+    """
+    host = check_bind_address(settings)
+    listener = _bind(host, settings.web.port, PORTS_TO_TRY if may_move else 1)
+    _configure_logs(settings)
     app = create_app(settings)
-    room_for_clients()
-    config = server_config(app)
-    # uvicorn raises the signal it was ended by once more; ended in order is no death by signal.
+    raise_file_limit()
+    # After a clean shutdown uvicorn raises the signal that stopped it again. Ignore it, so that
+    # the exit status is 0.
     signal.signal(signal.SIGTERM, lambda *_: None)
     if leave_with_stdin:
-        leave(again=LEAVE_EVERY)
-    Server(config, _address(listening) + _way_in(settings), app.state.room.hub.close).run(
-        sockets=[listening]
-    )
+        stop_at_end_of_stdin(repeat=STOP_SIGNAL_INTERVAL)
+    address = _url(listener) + _sign_in_path(settings)
+    server = Server(server_config(app), address, app.state.context.hub.close)
+    server.run(sockets=[listener])
+
+
+def _configure_logs(settings: Settings) -> None:
+    """Log warnings only, unless another level than the default is set."""
+    log = settings.log
+    if log.level == "INFO":
+        log = log.model_copy(update={"level": "WARNING"})
+    configure_logging(log)
 
 
 def server_config(app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=SlowClientMiddleware,
+        http=SlowClientProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -64,7 +77,7 @@ def server_config(app: Any) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """Tells its address on stdout once it answers there, and ends its streams when it stops."""
+    """Prints its address on stdout once it accepts requests, and ends its streams on shutdown."""
 
     def __init__(
         self, config: uvicorn.Config, address: str, end_streams: Callable[[], None]
@@ -85,96 +98,106 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def allowed(settings: Settings) -> str:
-    """This machine alone, unless somebody has a key to come in with from elsewhere."""
+def check_bind_address(settings: Settings) -> str:
+    """Return the address to bind. Refuse a public address as long as no valid key exists."""
     host = "127.0.0.1" if settings.web.host == "localhost" else settings.web.host
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        message = f"web.host {host!r} is not a loopback address, nor any other; use 127.0.0.1, or 0.0.0.0 for all"
-        raise ConfigError(message) from None
-    if not address.is_loopback and not _has_keys(settings):
         message = (
-            f"web.host {host!r} is not a loopback address, and there is no key yet: everybody could ask, and nobody be "
-            "answered. Make one first: mulligan keys create --scope '*' --role admin; or use 127.0.0.1"
+            f"web.host {host!r} is not a loopback address or any other IP address. "
+            "Use 127.0.0.1, or 0.0.0.0 for all interfaces."
+        )
+        raise ConfigError(message) from None
+    if not address.is_loopback and not _has_valid_key(settings):
+        message = (
+            f"web.host {host!r} is not a loopback address, and no key exists yet, so nobody could "
+            "sign in. Create a key first: mulligan keys create --scope '*' --role admin. "
+            "Or use 127.0.0.1."
         )
         raise ConfigError(message)
     return host
 
 
-def _way_in(settings: Settings) -> str:
-    """On this machine: what signs in whoever started us, once. Elsewhere people have keys."""
-    if not is_local(settings.web.host):
+def _sign_in_path(settings: Settings) -> str:
+    """Return the path of a one-time sign-in link on a loopback server, else an empty string."""
+    if not is_loopback_host(settings.web.host):
         return ""
-    opening = Opening(settings)
+    opener = StoreOpener(settings)
     try:
-        return f"sign-in?{urlencode({'link': Sessions(opening).link()})}"
+        return f"sign-in?{urlencode({'link': Sessions(opener).create_link()})}"
     except (StoreUnavailable, SchemaError):
-        return ""  # there is nothing to see yet, and the page will say so
+        return ""  # the page itself reports that there is no database
     finally:
-        opening.close()
+        opener.close()
 
 
-def _has_keys(settings: Settings) -> bool:
-    opening = Opening(settings)
+def _has_valid_key(settings: Settings) -> bool:
+    opener = StoreOpener(settings)
     try:
-        return any(key.state == "valid" for key in Keys(opening).list())
+        return any(key.state == "valid" for key in Keys(opener).list())
     except (StoreUnavailable, SchemaError) as error:
-        message = f"web.host {settings.web.host!r} is not a loopback address, and whether there is a key: {error}"
+        message = (
+            f"web.host {settings.web.host!r} is not a loopback address, which needs a key, "
+            f"and the keys cannot be read: {error}"
+        )
         raise ConfigError(message) from error
     finally:
-        opening.close()
+        opener.close()
 
 
 def _bind(host: str, port: int, ports: int) -> socket.socket:
-    for candidate in _candidates(port, ports):
+    for candidate in _candidate_ports(port, ports):
         try:
-            listening = _listen(host, candidate)
+            listener = _listen(host, candidate)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 message = f"cannot serve on {host} port {candidate}: {error.strerror}"
                 raise CannotServe(message) from error
             continue
         if candidate != port:
-            sys.stderr.write(f"port {port} is taken; using {candidate}\n")
-        return listening
-    message = f"port {port} of {host} is taken; choose another: --port 8400"
+            sys.stderr.write(f"port {port} is in use; using {candidate}\n")
+        return listener
+    message = f"port {port} of {host} is in use. Choose another one, for example --port 8400."
     raise CannotServe(message)
 
 
-def _candidates(port: int, ports: int) -> Iterable[int]:
-    return (port,) if port == 0 else range(port, min(port + ports, 65_536))
+def _candidate_ports(port: int, ports: int) -> Iterable[int]:
+    if port == 0:
+        return (port,)
+    return range(port, min(port + ports, 65_536))
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    # Said by its name: asyncio sends at once only where it knows that it is TCP; elsewhere an answer may wait 40 ms.
-    listening = socket.socket(
-        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Name the protocol: asyncio sets TCP_NODELAY only if it is IPPROTO_TCP. Without it a response
+    # can wait 40 ms for the client's delayed ACK.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(128)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
     except OSError:
-        listening.close()
+        listener.close()
         raise
-    return listening
+    return listener
 
 
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-# `python -m mulligan.http`: serves the page; its settings come from the environment and mulligan.toml.
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    if ":" in host:
+        host = f"[{host}]"
+    return f"http://{host}:{port}/"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="mulligan web")
     parser.add_argument(
-        "--may-move", action="store_true", help="take the next free port when this one is taken"
+        "--may-move",
+        action="store_true",
+        help="use the next free port if the configured one is in use",
     )
-    parser.add_argument("--leave-with-stdin", action="store_true", help="end when stdin ends")
+    parser.add_argument("--leave-with-stdin", action="store_true", help="stop when stdin is closed")
     args = parser.parse_args()
     try:
         serve(read_settings(), may_move=args.may_move, leave_with_stdin=args.leave_with_stdin)
@@ -184,7 +207,3 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

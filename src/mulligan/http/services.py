@@ -1,4 +1,4 @@
-"""The database, asked on threads: opened only where one is, and waited for no longer than a visitor would."""
+"""Access to the database for HTTP handlers: threads, lazy opening, and services per caller."""
 
 from __future__ import annotations
 
@@ -35,85 +35,98 @@ T = TypeVar("T")
 
 log = logging.getLogger("mulligan.http")
 
-DRIVERS = ("apsw", "sqlite3", "psycopg")  # a file that is no database, a table that was dropped
-PATIENCE = 4.0  # seconds; the driver itself may try longer
+DRIVER_MODULES = ("apsw", "sqlite3", "psycopg")
+QUERY_TIMEOUT = 4.0  # seconds; the driver itself may retry for longer
 THREADS = 4
 
 
-class Away(Exception):
-    """The database does not answer, or is not ours to read."""
+class DatabaseUnavailable(Exception):
+    """The database does not answer, or it cannot be read."""
 
 
-def away_words(error: Exception, *, candid: bool) -> str:
-    """Before a database answers nobody can be known, and where it is, is no matter of strangers."""
+def describe_outage(error: Exception, *, show_detail: bool) -> str:
+    """Return a sentence about a database outage.
+
+    Callers cannot be authenticated while the database is down, and the error may name its address.
+    So the detail is shown only if `show_detail` is set, on a server that listens on loopback.
+    """
     log.info("the database does not answer: %s", error)
-    return str(error) if candid else "it is asked again all the time, and mulligan doctor says more"
+    if show_detail:
+        return str(error)
+    return 'The server keeps trying to reconnect. Run "mulligan doctor" on the server for details.'
 
 
-class Threads:
-    """A few of them, for questions that wait for a database."""
+class DatabaseThreads:
+    """A small thread pool for calls that block on the database."""
 
-    def __init__(self, name: str, most: int = THREADS) -> None:
-        self._threads = ThreadPoolExecutor(most, name)
+    def __init__(self, name: str, size: int = THREADS) -> None:
+        self._pool = ThreadPoolExecutor(size, name)
 
-    async def ask(self, call: Callable[[], T], patience: float = PATIENCE) -> T:
-        running = asyncio.get_running_loop().run_in_executor(self._threads, call)
+    async def run(self, call: Callable[[], T], seconds: float = QUERY_TIMEOUT) -> T:
+        """Run `call` on a thread. Raise DatabaseUnavailable if the database fails or is slow."""
+        running = asyncio.get_running_loop().run_in_executor(self._pool, call)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 return await running
         except TimeoutError:
-            message = f"no answer within {patience:g} s"
-            raise Away(message) from None
+            message = f"no answer within {seconds:g} s"
+            raise DatabaseUnavailable(message) from None
         except (StoreUnavailable, SchemaError) as error:
-            raise Away(str(error)) from error
+            raise DatabaseUnavailable(str(error)) from error
         except Exception as error:
-            if not type(error).__module__.startswith(DRIVERS):
+            # Driver errors mean that the file is not a database or that a table was dropped.
+            if not type(error).__module__.startswith(DRIVER_MODULES):
                 raise
             log.exception("cannot read the database")
-            raise Away(f"{type(error).__name__}: it cannot be read") from error
+            message = f"the database cannot be read ({type(error).__name__})"
+            raise DatabaseUnavailable(message) from error
 
-    def aside(self, call: Callable[[], object]) -> None:
-        """Whose answer nobody waits for; if it cannot be done, it is not done."""
+    def run_detached(self, call: Callable[[], object]) -> None:
+        """Run `call` on a thread without waiting for it. Errors are logged at debug level."""
 
         def work() -> None:
             try:
                 call()
             except Exception:
-                log.debug("not done aside", exc_info=True)
+                log.debug("background call failed", exc_info=True)
 
-        with contextlib.suppress(RuntimeError):  # they are closed
-            self._threads.submit(work)
+        with contextlib.suppress(RuntimeError):  # the pool is shut down
+            self._pool.submit(work)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Opening:
-    """Opened at the first question, and only where a database is: looking must not make one."""
+class StoreOpener:
+    """Opens the store on first use, and again if the SQLite file was replaced.
+
+    Opening never creates a SQLite file: a read-only page must not leave an empty database behind.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._store: Store | None = None
-        self._file: tuple[int, int] | None = None
+        self._file_id: tuple[int, int] | None = None
         self._lock = threading.Lock()
 
     def __call__(self) -> Store:
-        file = self._there()
+        file_id = self._current_file_id()
         with self._lock:
-            if self._store is not None and file != self._file:
-                self._store.close()  # another file has this name now
+            if self._store is not None and file_id != self._file_id:
+                self._store.close()
                 self._store = None
             if self._store is None:
-                self._store, self._file = self._opened(), file
+                self._store = self._open()
+                self._file_id = file_id
             return self._store
 
-    def _opened(self) -> Store:
-        said = self._settings
+    def _open(self) -> Store:
+        settings = self._settings
         store = open_store(
-            said.database_url,
-            schema=said.schema_name,
-            notify_callers=said.notify_callers,
-            listen_url=said.listen_url,
+            settings.database_url,
+            schema=settings.schema_name,
+            notify_callers=settings.notify_callers,
+            listen_url=settings.listen_url,
         )
         try:
             store.check_schema()
@@ -122,107 +135,113 @@ class Opening:
             raise
         return store
 
-    def _there(self) -> tuple[int, int] | None:
-        """Which file it is now; None: not a file."""
+    def _current_file_id(self) -> tuple[int, int] | None:
+        """Return (device, inode) of the SQLite file, or None for other databases."""
         url = self._settings.database_url
         if not url.startswith("sqlite"):
             return None
         try:
-            found = Path(url.partition("///")[2] or "mulligan.db").stat()
+            status = Path(url.partition("///")[2] or "mulligan.db").stat()
         except FileNotFoundError:
-            message = f"there is no {url} yet; a worker makes it: mulligan worker APP"
+            message = (
+                f"there is no database {url} yet. Start a worker to create it: mulligan worker APP"
+            )
             raise StoreUnavailable(message) from None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
 
 
-# Everything an app offers for looking and repairing, over one database, in the name of one caller.
+# --- Services ---
 
 
 class WebServices:
+    """The services of an app over one store, acting in the name of one actor."""
+
     def __init__(
         self,
-        opening: Callable[[], Store],
+        open_store: Callable[[], Store],
         settings: Settings,
         actor: str,
         registry: Registry | None = None,
     ) -> None:
-        self._opening, self._actor, self._registry = opening, actor, registry or Registry()
+        self._open_store = open_store
+        self._actor = actor
+        self._registry = registry or Registry()
         self.settings = settings
 
     @property
     def store(self) -> Store:
-        return self._opening()
+        return self._open_store()
 
     @cached_property
     def jobs(self) -> Jobs:
-        return Jobs(self._opening, self.settings, self._actor, self._registry.handlers)
+        return Jobs(self._open_store, self.settings, self._actor, self._registry.handlers)
 
     @cached_property
     def failures(self) -> Failures:
-        return Failures(self._opening, self._actor)
+        return Failures(self._open_store, self._actor)
 
     @cached_property
     def operations(self) -> Operations:
-        return Operations(self._opening, self._actor)
+        return Operations(self._open_store, self._actor)
 
     @cached_property
     def batches(self) -> Batches:
-        return Batches(self._opening, self.jobs, self._actor)
+        return Batches(self._open_store, self.jobs, self._actor)
 
     @cached_property
     def queues(self) -> Queues:
-        return Queues(self._opening, self._actor)
+        return Queues(self._open_store, self._actor)
 
     @cached_property
     def dependencies(self) -> Dependencies:
-        return Dependencies(self._opening, self._actor)
+        return Dependencies(self._open_store, self._actor)
 
     @cached_property
     def kinds(self) -> Kinds:
-        return Kinds(self._opening, self._actor)
+        return Kinds(self._open_store, self._actor)
 
     @cached_property
     def schedules(self) -> Schedules:
-        return Schedules(self._opening, self.jobs, self._registry.schedules, self._actor)
+        return Schedules(self._open_store, self.jobs, self._registry.schedules, self._actor)
 
     @cached_property
     def events(self) -> Events:
-        return Events(self._opening)
+        return Events(self._open_store)
 
     @cached_property
     def alerts(self) -> Alerts:
-        return Alerts(self._opening, lambda: self.settings.alerts, self._actor)
+        return Alerts(self._open_store, lambda: self.settings.alerts, self._actor)
 
     @cached_property
     def policies(self) -> Policies:
-        return Policies(self._opening, lambda: self.settings, self._registry)
+        return Policies(self._open_store, lambda: self.settings, self._registry)
 
     @cached_property
     def subscriptions(self) -> Subscriptions:
-        return Subscriptions(self._opening, lambda: self.settings, self._actor)
+        return Subscriptions(self._open_store, lambda: self.settings, self._actor)
 
     @cached_property
     def deliveries(self) -> Deliveries:
-        return Deliveries(self._opening, lambda: self.settings, self._actor)
+        return Deliveries(self._open_store, lambda: self.settings, self._actor)
 
     @cached_property
     def status(self) -> StatusLinks:
-        return StatusLinks(self._opening, lambda: self.settings)
+        return StatusLinks(self._open_store, lambda: self.settings)
 
     @cached_property
     def keys(self) -> Keys:
-        return Keys(self._opening, self._actor)
+        return Keys(self._open_store, self._actor)
 
 
-class CallerServices(WebServices):
-    """The desk of one visitor of the pages."""
+class VisitorServices(WebServices):
+    """The services of one visitor of the dashboard."""
 
     def __init__(self, store: Store, settings: Settings, visitor: Visitor) -> None:
         super().__init__(lambda: store, settings, visitor.actor)
         self.visitor = visitor
         self.owner = visitor.owner
-        self.private = visitor.private  # may words in quotes find what only the private half says?
+        self.private = visitor.may_see_private  # quoted search words also match private text

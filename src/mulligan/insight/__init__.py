@@ -1,1 +1,1 @@
-"""Insight: statistics over many jobs."""
+"""Insight: statistics about retries and failures, and advice derived from them."""

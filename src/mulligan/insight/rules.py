@@ -1,6 +1,7 @@
-"""What many jobs came to: from counts to numbers that mean something, as docs/operate/insight.md defines them.
+"""Insight: statistics about many jobs, and advice derived from them. Pure.
 
-A number is given with what it rests on; where nothing was tried nothing is claimed.
+docs/operate/insight.md defines each number. A number comes with its evidence; without any trial
+there is no number.
 """
 
 from __future__ import annotations
@@ -13,33 +14,34 @@ from datetime import datetime
 from typing import NamedTuple
 
 from mulligan.core.attempt import RETRYABLE, Cls
-from mulligan.core.format import duration, ordinal
-from mulligan.core.job import SECOND, to_datetime
+from mulligan.core.durations import SECOND, to_datetime
+from mulligan.core.format import format_duration, format_ordinal
 from mulligan.core.statistics import (
-    FAILED,
+    FAILED_OUTCOMES,
     Chance,
     CodeCount,
     FailureCount,
-    HandCount,
+    GenerationCount,
     InsightCounts,
     JobCount,
-    LifeCount,
+    ManualRetryCount,
     Observation,
     Share,
     TrialCount,
-    chance,
-    quantile,
-    share,
+    estimate_chance,
+    estimate_share,
+    event_time_quantile,
 )
 
 DAY_MS = 86_400_000
-HORIZON_MS = 7 * DAY_MS  # a success that comes later is no rescue
+RESCUE_LIMIT_MS = 7 * DAY_MS  # a later success does not count as a rescue
 HALF_LIFE = 7 * 86_400 * SECOND
 ENDED = frozenset({"succeeded", "dead", "cancelled"})
+SUCCEEDED_OR_DEAD = frozenset({"succeeded", "dead"})
 USER_CAUSED = frozenset({Cls.INVALID_INPUT, Cls.CANCELLED})
-CODE_WEIGHT = 10.0  # trials that the class is worth when one of its codes is judged
+CODE_WEIGHT = 10.0  # weight of a class, in trials, when the chance of one of its codes is estimated
 
-# Means and weights that hold until there are data.
+# Mean and weight, in trials, of the prior of each class.
 PRIORS: Mapping[str, tuple[float, float]] = {
     Cls.RATE_LIMITED: (0.90, 6),
     Cls.TRANSIENT: (0.75, 4),
@@ -54,8 +56,11 @@ PRIORS: Mapping[str, tuple[float, float]] = {
 }
 
 
-class Cell(NamedTuple):
-    """Automatic retries: the `attempt`-th attempts of jobs that had failed so before, and how many succeeded."""
+# --- Numbers ---
+
+
+class RetryCell(NamedTuple):
+    """Success of the automatic retries with one number, after one kind of failure."""
 
     cls: str
     code: str
@@ -65,16 +70,16 @@ class Cell(NamedTuple):
 
 
 class NextChance(NamedTuple):
-    """What the `attempt`-th attempt would do after such a failure; `code` is empty for the class as a whole."""
+    """Estimated success of an attempt after one kind of failure."""
 
     cls: str
-    code: str
+    code: str  # empty: the whole class
     attempt: int
     chance: Chance
 
 
 class Waste(NamedTuple):
-    """What failed attempts of a class took."""
+    """Cost and time of the failed attempts of a class."""
 
     cls: str
     failures: int
@@ -82,23 +87,23 @@ class Waste(NamedTuple):
     seconds: float
 
 
-class Between(NamedTuple):
-    """A share of which only bounds are known."""
+class ShareBounds(NamedTuple):
+    """Bounds of a share that is not known exactly."""
 
     low: Share
     high: Share
 
 
-class Lately(NamedTuple):
-    """Attempts that ended within the last minutes, whenever their jobs were enqueued; counted by workers."""
+class RecentRates(NamedTuple):
+    """Attempts that ended within the last minutes, as counted by workers."""
 
     minutes: int
-    failed: Share  # of those that succeeded or failed
-    retries: Share  # of all of them
+    failed: Share
+    retries: Share
 
 
 class Day(NamedTuple):
-    """Jobs enqueued on a day (UTC). Rates of a day that has not ended yet for 99 % of its jobs mean little."""
+    """Jobs enqueued on one day (UTC)."""
 
     day: datetime
     jobs: int
@@ -108,25 +113,28 @@ class Day(NamedTuple):
 
     @property
     def settled(self) -> bool:
+        """True if at most 1 % of the jobs are pending; before that, rates mean little."""
         return self.pending <= 0.01 * self.jobs
 
 
-class Waited(NamedTuple):
-    """Seconds from the first failure to success; None: less than that share ever succeeded, as far as one can see."""
+class TimeToSuccess(NamedTuple):
+    """Seconds from the first failure to success; None: so large a share has not succeeded."""
 
     p50: float | None
     p95: float | None
-    rescued_p50: float | None  # of those that did succeed
+    rescued_p50: float | None  # of jobs that did succeed
     rescued_p95: float | None
     rescued_mean: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
+    """Statistics about the jobs enqueued in a period."""
+
     since: datetime
     until: datetime
     jobs: int
-    pending: int  # of them, not ended yet
+    pending: int  # not ended yet
     attempts: int
     failed_first: int  # jobs whose first counted attempt failed
     retry_success: Share
@@ -134,201 +142,241 @@ class Numbers:
     permanent_failure: Share
     user_failure: Share
     unknown: Share
-    false_permanent: Share  # a hint only: dead by verdict, begun again by hand, and succeeded
-    false_retriable: Between
+    false_permanent: Share  # a hint only: not retried, then retried manually with success
+    false_retriable: ShareBounds
     amplification: float | None
     retry_cost: float
     retry_seconds: float
     retry_cost_per_job: float | None
     retry_cost_per_retried: float | None
     wasted: tuple[Waste, ...]
-    time_to_success: Waited
-    cells: tuple[Cell, ...]
+    time_to_success: TimeToSuccess
+    cells: tuple[RetryCell, ...]
     chances: tuple[NextChance, ...]
     days: tuple[Day, ...]
 
 
-def numbers(tally: InsightCounts) -> Numbers:
-    jobs = sum(row.jobs for row in tally.jobs)
-    started = sum(row.jobs for row in tally.lives)
-    attempts = sum(row.attempts for row in tally.ended)
-    retried = _jobs(tally.lives, retried=True)
-    cost = sum(row.cost for row in tally.trials)
+def compute_numbers(counts: InsightCounts) -> Numbers:
+    """Compute all statistics from the counts of a period."""
+    jobs = _sum_jobs(counts.jobs)
+    started = _sum_jobs(counts.generations)
+    retried_generations = [row for row in counts.generations if row.retried]
+    failed_generations = [row for row in counts.generations if row.ms is not None]
+    attempts = sum(row.attempts for row in counts.ended)
+    retry_cost = sum(row.cost for row in counts.trials)
     return Numbers(
-        since=to_datetime(tally.since),
-        until=to_datetime(tally.now),
+        since=to_datetime(counts.since),
+        until=to_datetime(counts.now),
         jobs=jobs,
-        pending=sum(row.jobs for row in tally.jobs if row.state not in ENDED),
+        pending=_sum_jobs(row for row in counts.jobs if row.state not in ENDED),
         attempts=attempts,
-        failed_first=sum(row.jobs for row in tally.lives if row.ms is not None),
-        retry_success=_rescued(row for row in tally.lives if row.retried),
-        rescue=_rescued(tally.lives),
-        permanent_failure=_dead(tally.jobs, user=False),
-        user_failure=_dead(tally.jobs, user=True),
-        unknown=_unknown(tally.failures),
-        false_permanent=_begun_again(tally),
-        false_retriable=false_retriable(tally.lives),
-        amplification=attempts / started if started else None,
-        retry_cost=cost,
-        retry_seconds=sum(row.busy for row in tally.trials) / SECOND,
-        retry_cost_per_job=cost / jobs if jobs else None,
-        retry_cost_per_retried=cost / retried if retried else None,
-        wasted=tuple(_wasted(tally.failures)),
-        time_to_success=_waited(tally.lives),
-        cells=tuple(_cells(tally.trials)),
-        chances=tuple(chances(tally.trials, tally.width)),
-        days=tuple(_days(tally.jobs)),
+        failed_first=_sum_jobs(failed_generations),
+        retry_success=_rescued_share(retried_generations),
+        rescue=_rescued_share(counts.generations),
+        permanent_failure=_dead_share(counts.jobs, user_caused=False),
+        user_failure=_dead_share(counts.jobs, user_caused=True),
+        unknown=_unknown_share(counts.failures),
+        false_permanent=_false_permanent_share(counts.manual_retries),
+        false_retriable=bound_false_retriable(counts.generations),
+        amplification=_ratio(attempts, started),
+        retry_cost=retry_cost,
+        retry_seconds=sum(row.busy for row in counts.trials) / SECOND,
+        retry_cost_per_job=_ratio(retry_cost, jobs),
+        retry_cost_per_retried=_ratio(retry_cost, _sum_jobs(retried_generations)),
+        wasted=_waste_by_class(counts.failures),
+        time_to_success=_time_to_success(failed_generations),
+        cells=tuple(_build_cells(counts.trials)),
+        chances=tuple(estimate_chances(counts.trials, counts.age_step)),
+        days=tuple(_group_by_day(counts.jobs)),
     )
 
 
-# -- shares of jobs ---------------------------------------------------------------------------------
-def _jobs(lives: Iterable[LifeCount], *, retried: bool) -> int:
-    return sum(row.jobs for row in lives if row.retried is retried)
+# --- Shares of jobs ---
 
 
-def _rescued(lives: Iterable[LifeCount]) -> Share:
-    """Of first lives that failed once and have ended: those that succeeded, within the horizon, with nobody's help."""
-    ended = [row for row in lives if row.ms is not None and row.outcome in {"succeeded", "dead"}]
-    good = sum(
-        row.jobs for row in ended if row.outcome == "succeeded" and (row.ms or 0) <= HORIZON_MS
-    )
-    return share(good, sum(row.jobs for row in ended))
+def _sum_jobs(rows: Iterable[JobCount | GenerationCount]) -> int:
+    return sum(row.jobs for row in rows)
 
 
-def _dead(jobs: Iterable[JobCount], *, user: bool) -> Share:
-    """Dead by such causes, of all that succeeded or died. What is held, parked or waits is not terminal."""
-    ended = [row for row in jobs if row.state in {"succeeded", "dead"}]
-    dead = sum(
-        row.jobs for row in ended if row.state == "dead" and (row.cls in USER_CAUSED) is user
-    )
-    return share(dead, sum(row.jobs for row in ended))
+def _ratio(value: float, divisor: int) -> float | None:
+    return value / divisor if divisor else None
 
 
-def false_retriable(lives: Iterable[LifeCount], cls: str | None = None) -> Between:
-    """Verdicts "try again" about jobs that were hopeless: at least those that a later verdict called so, at most all
-    that never succeeded. Between the two nobody knows, for their attempts ended at the limit.
-    """
-    ended = [
-        row
-        for row in lives
-        if row.cls and row.outcome in {"succeeded", "dead"} and (cls is None or row.cls == cls)
+def _rescued_share(generations: Iterable[GenerationCount]) -> Share:
+    """Return the share of jobs that failed first and then succeeded within a week, unaided."""
+    ended = [row for row in generations if row.ms is not None and row.outcome in SUCCEEDED_OR_DEAD]
+    rescued = [
+        row for row in ended if row.outcome == "succeeded" and (row.ms or 0) <= RESCUE_LIMIT_MS
     ]
-    whole = sum(row.jobs for row in ended)
-    dead = [row for row in ended if row.outcome == "dead"]
-    surely = sum(row.jobs for row in dead if row.hopeless)
-    return Between(share(surely, whole), share(sum(row.jobs for row in dead), whole))
+    return estimate_share(_sum_jobs(rescued), _sum_jobs(ended))
 
 
-def _begun_again(tally: InsightCounts) -> Share:
-    by_verdict = [row for row in tally.by_hand if row.cls not in RETRYABLE]
-    return share(sum(row.successes for row in by_verdict), sum(row.tries for row in by_verdict))
+def _dead_share(jobs: Iterable[JobCount], *, user_caused: bool) -> Share:
+    """Return the share of dead jobs by cause. Held, parked and waiting jobs do not count."""
+    ended = [row for row in jobs if row.state in SUCCEEDED_OR_DEAD]
+    dead = [row for row in ended if row.state == "dead" and (row.cls in USER_CAUSED) is user_caused]
+    return estimate_share(_sum_jobs(dead), _sum_jobs(ended))
 
 
-def _unknown(failures: Sequence[FailureCount]) -> Share:
+def bound_false_retriable(
+    generations: Iterable[GenerationCount], cls: str | None = None
+) -> ShareBounds:
+    """Return bounds of the share of retries that had no chance.
+
+    At least the jobs whose last failure was judged not retryable, at most all that died: whether
+    the others would ever have succeeded is unknown.
+    """
+    retried = [row for row in generations if row.cls and row.outcome in SUCCEEDED_OR_DEAD]
+    if cls is not None:
+        retried = [row for row in retried if row.cls == cls]
+    total = _sum_jobs(retried)
+    dead = [row for row in retried if row.outcome == "dead"]
+    hopeless = [row for row in dead if row.hopeless]
+    return ShareBounds(
+        estimate_share(_sum_jobs(hopeless), total), estimate_share(_sum_jobs(dead), total)
+    )
+
+
+def _false_permanent_share(manual_retries: Iterable[ManualRetryCount]) -> Share:
+    not_retried = [row for row in manual_retries if row.cls not in RETRYABLE]
+    successes = sum(row.successes for row in not_retried)
+    return estimate_share(successes, sum(row.tries for row in not_retried))
+
+
+def _unknown_share(failures: Sequence[FailureCount]) -> Share:
     unknown = sum(row.failures for row in failures if row.cls == Cls.UNKNOWN)
-    return share(unknown, sum(row.failures for row in failures))
+    return estimate_share(unknown, sum(row.failures for row in failures))
 
 
-def _wasted(failures: Iterable[FailureCount]) -> Iterator[Waste]:
+def _waste_by_class(failures: Iterable[FailureCount]) -> tuple[Waste, ...]:
+    """Return the waste of each class, the most expensive first."""
     by_class: defaultdict[str, list[FailureCount]] = defaultdict(list)
     for row in failures:
         by_class[row.cls].append(row)
-    found = [
-        Waste(
-            cls,
-            sum(r.failures for r in rows),
-            sum(r.cost for r in rows),
-            sum(r.busy for r in rows) / SECOND,
-        )
-        for cls, rows in by_class.items()
+    found = []
+    for cls, rows in by_class.items():
+        count = sum(row.failures for row in rows)
+        cost = sum(row.cost for row in rows)
+        seconds = sum(row.busy for row in rows) / SECOND
+        found.append(Waste(cls, count, cost, seconds))
+    return tuple(sorted(found, key=lambda waste: (-waste.cost, -waste.seconds, waste.cls)))
+
+
+def _time_to_success(failed: Iterable[GenerationCount]) -> TimeToSuccess:
+    """Return quantiles that take dead jobs as never succeeding and pending ones as censored."""
+    observations = [
+        Observation(_observed_seconds(row), row.outcome == "succeeded", row.jobs) for row in failed
     ]
-    yield from sorted(found, key=lambda waste: (-waste.cost, -waste.seconds, waste.cls))
+    rescued = [observation for observation in observations if observation.occurred]
+    return TimeToSuccess(
+        p50=event_time_quantile(0.5, observations),
+        p95=event_time_quantile(0.95, observations),
+        rescued_p50=event_time_quantile(0.5, rescued),
+        rescued_p95=event_time_quantile(0.95, rescued),
+        rescued_mean=_mean_time(rescued),
+    )
 
 
-def _waited(lives: Iterable[LifeCount]) -> Waited:
-    """A dead job never succeeds, so it stays among those that have not; one that waits is watched until now."""
-    failed = [row for row in lives if row.ms is not None]
-    all_ = [Observation(_time(row), row.outcome == "succeeded", row.jobs) for row in failed]
-    rescued = [ending for ending in all_ if ending.came]
-    half, most = quantile(0.5, all_), quantile(0.95, all_)
-    return Waited(half, most, quantile(0.5, rescued), quantile(0.95, rescued), _mean(rescued))
+def _observed_seconds(row: GenerationCount) -> float:
+    if row.outcome == "dead":
+        return math.inf
+    return max(0, row.ms or 0) / 1000
 
 
-def _mean(endings: Sequence[Observation]) -> float | None:
-    jobs = sum(ending.jobs for ending in endings)
-    return sum(ending.at * ending.jobs for ending in endings) / jobs if jobs else None
+def _mean_time(observations: Sequence[Observation]) -> float | None:
+    jobs = sum(observation.jobs for observation in observations)
+    return _ratio(sum(observation.at * observation.jobs for observation in observations), jobs)
 
 
-def _time(row: LifeCount) -> float:
-    return math.inf if row.outcome == "dead" else max(0, row.ms or 0) / 1000
-
-
-def _days(jobs: Iterable[JobCount]) -> Iterator[Day]:
+def _group_by_day(jobs: Iterable[JobCount]) -> Iterator[Day]:
     by_day: defaultdict[int, list[JobCount]] = defaultdict(list)
     for row in jobs:
         by_day[row.day].append(row)
     for day, rows in sorted(by_day.items()):
-        count = {state: sum(row.jobs for row in rows if row.state == state) for state in ENDED}
-        whole = sum(row.jobs for row in rows)
-        pending = whole - sum(count.values())
         yield Day(
-            to_datetime(day * 86_400 * SECOND), whole, pending, count["succeeded"], count["dead"]
+            day=to_datetime(day * 86_400 * SECOND),
+            jobs=_sum_jobs(rows),
+            pending=_sum_jobs(row for row in rows if row.state not in ENDED),
+            succeeded=_sum_jobs(row for row in rows if row.state == "succeeded"),
+            dead=_sum_jobs(row for row in rows if row.state == "dead"),
         )
 
 
-# -- attempts ---------------------------------------------------------------------------------------
-def _cells(trials: Iterable[TrialCount]) -> Iterator[Cell]:
-    """A job that uses several dependencies counts for each of them."""
-    found: defaultdict[tuple[str, str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+# --- Success of attempts ---
+
+
+def _build_cells(trials: Iterable[TrialCount]) -> Iterator[RetryCell]:
+    """Yield one cell per failure, dependency and attempt.
+
+    A job with several dependencies counts for each of them.
+    """
+    successes: defaultdict[tuple[str, str, str, int], int] = defaultdict(int)
+    totals: defaultdict[tuple[str, str, str, int], int] = defaultdict(int)
     for row in trials:
         for dependency in row.uses.split(","):
-            counts = found[row.cls, row.code, dependency, row.k]
-            counts[0] += row.successes
-            counts[1] += row.trials
-    for key, (good, whole) in sorted(found.items()):
-        yield Cell(*key, share(good, whole))
+            key = (row.cls, row.code, dependency, row.k)
+            successes[key] += row.successes
+            totals[key] += row.trials
+    for key in sorted(totals):
+        yield RetryCell(*key, estimate_share(successes[key], totals[key]))
 
 
-def chances(trials: Sequence[TrialCount], width: int) -> Iterator[NextChance]:
-    """First the class, from its prior; then each of its codes, from the class."""
-    for cls, k in sorted({(row.cls, row.k) for row in trials}):
-        mean, weight = PRIORS.get(cls, PRIORS[Cls.UNKNOWN])
-        rows = [row for row in trials if (row.cls, row.k) == (cls, k)]
-        whole = chance(mean, weight, (_seen(row, width) for row in rows))
-        yield NextChance(cls, "", k, whole)
+def estimate_chances(trials: Sequence[TrialCount], age_step: int) -> Iterator[NextChance]:
+    """Yield the chance of each class, from its prior, then of each of its codes, from the class."""
+    for cls, attempt in sorted({(row.cls, row.k) for row in trials}):
+        prior_mean, prior_weight = PRIORS.get(cls, PRIORS[Cls.UNKNOWN])
+        rows = [row for row in trials if (row.cls, row.k) == (cls, attempt)]
+        weighted = [_weigh(row, age_step) for row in rows]
+        class_chance = estimate_chance(prior_mean, prior_weight, weighted)
+        yield NextChance(cls, "", attempt, class_chance)
         for code in sorted({row.code for row in rows}):
-            mine = [_seen(row, width) for row in rows if row.code == code]
-            yield NextChance(cls, code, k, chance(whole.mean, CODE_WEIGHT, mine))
+            weighted = [_weigh(row, age_step) for row in rows if row.code == code]
+            code_chance = estimate_chance(class_chance.mean, CODE_WEIGHT, weighted)
+            yield NextChance(cls, code, attempt, code_chance)
 
 
-def _seen(row: TrialCount, width: int) -> tuple[float, int, int]:
-    """What is a half-life old counts half."""
-    age = (max(0, row.age) + 0.5) * width
+def _weigh(row: TrialCount, age_step: int) -> tuple[float, int, int]:
+    """Return (weight, trials, successes). The weight halves with each half-life."""
+    age = (max(0, row.age) + 0.5) * age_step
     return 0.5 ** (age / HALF_LIFE), row.trials, row.successes
 
 
-def lately(minutes: int, ends: Iterable[tuple[str, bool, int]]) -> Lately:
-    """`ends`: outcome, was it a retry, how many."""
-    known = [end for end in ends if end[0] == "succeeded" or end[0] in FAILED]
-    whole = sum(n for _, _, n in known)
-    failed = sum(n for outcome, _, n in known if outcome in FAILED)
-    return Lately(
-        minutes, share(failed, whole), share(sum(n for _, again, n in known if again), whole)
-    )
+class AttemptCount(NamedTuple):
+    """Attempts with one outcome."""
+
+    outcome: str
+    is_retry: bool
+    attempts: int
 
 
-# What the numbers advise, in words, ranked by what it would save. Said only where at least twenty trials carry it.
+def compute_recent_rates(minutes: int, counts: Iterable[AttemptCount]) -> RecentRates:
+    """Compute the rates of the last minutes, of attempts that succeeded or failed."""
+    total = 0
+    failed = 0
+    retries = 0
+    for outcome, is_retry, attempts in counts:
+        if outcome != "succeeded" and outcome not in FAILED_OUTCOMES:
+            continue
+        total += attempts
+        if outcome in FAILED_OUTCOMES:
+            failed += attempts
+        if is_retry:
+            retries += attempts
+    return RecentRates(minutes, estimate_share(failed, total), estimate_share(retries, total))
 
-ENOUGH = 20  # trials below which nothing is said
-HOPELESS = 0.15  # attempts whose chance is surely below this are worth leaving out
-HOPEFUL = 0.20  # and those whose chance is surely above this are worth adding to
-LEAST_SAVED = 0.05  # of the retries of a code
-UNKNOWN = 0.10
-ONE_INCIDENT = 2  # hours within which many failures may be a single event
+
+# --- Advice ---
+
+ENOUGH = 20  # trials that an advice needs at least
+HOPELESS = 0.15  # attempts whose chance is below this, with 95 % confidence, are not worth making
+HOPEFUL = 0.20  # attempts whose chance is above this, with 95 % confidence, are worth adding
+MIN_SAVED = 0.05  # share of the retries of a code that a lower limit must save
+MIN_UNKNOWN = 0.10  # share of failures without a rule from which on a rule is advised
+SINGLE_INCIDENT_HOURS = 2  # failures within so few hours may be one incident
 
 
 class Advice(NamedTuple):
-    """One sentence or two, and what following it would have saved in the time that was looked at."""
+    """A short text, and what following it would have saved in the period."""
 
     text: str
     code: str = ""
@@ -337,139 +385,165 @@ class Advice(NamedTuple):
     cost: float = 0.0
 
 
-def advice(tally: InsightCounts) -> tuple[Advice, ...]:
-    found = [*_cuts(tally), *_raises(tally), *_by_hand(tally.by_hand), *_unknowns(tally.failures)]
+def build_advice(counts: InsightCounts) -> tuple[Advice, ...]:
+    """Return all advice that enough trials support, the largest saving first."""
+    found = [
+        *_advise_lower_limits(counts),
+        *_advise_higher_limits(counts),
+        *_advise_on_manual_retries(counts.manual_retries),
+        *_advise_new_rule(counts.failures),
+    ]
     return tuple(sorted(found, key=lambda one: (-one.cost, -one.seconds, -one.attempts)))
 
 
-def percent(value: float | None) -> str:
-    """`61 %`, `3 %`, `0.4 %`, `under 0.1 %`, `–`."""
+def format_percent(value: float | None) -> str:
+    """Return `61 %`, `3 %`, `0.4 %`, `under 0.1 %`, or `–` for None."""
     if value is None:
         return "–"
-    shown = value * 100
-    if 0 < shown < 0.1:
+    percent = value * 100
+    if 0 < percent < 0.1:
         return "under 0.1 %"
-    return f"{shown:.0f} %" if shown >= 10 or shown == round(shown) else f"{shown:.1f} %"
+    if percent >= 10 or percent == round(percent):
+        return f"{percent:.0f} %"
+    return f"{percent:.1f} %"
 
 
-# -- a lower limit ----------------------------------------------------------------------------------
-def _cuts(tally: InsightCounts) -> Iterator[Advice]:
-    for (cls, code), rows in _by_code(tally.trials).items():
-        count = next((one for one in tally.codes if (one.cls, one.code) == (cls, code)), None)
-        cut = next(
-            (k for k in range(2, max(row.k for row in rows) + 1) if _hopeless(rows, k)), None
-        )
-        if cut is not None and count is not None:
-            yield _cut(rows, cut, count)
-
-
-def _by_code(trials: Sequence[TrialCount]) -> dict[tuple[str, str], list[TrialCount]]:
+def _group_by_code(trials: Sequence[TrialCount]) -> dict[tuple[str, str], list[TrialCount]]:
     found: defaultdict[tuple[str, str], list[TrialCount]] = defaultdict(list)
     for row in trials:
         found[row.cls, row.code].append(row)
     return dict(sorted(found.items()))
 
 
-def _from(rows: Sequence[TrialCount], k: int) -> Share:
-    """Success of the k-th and all later attempts."""
-    late = [row for row in rows if row.k >= k]
-    return share(sum(row.successes for row in late), sum(row.trials for row in late))
+# --- Advice: lower the limit ---
 
 
-def _hopeless(rows: Sequence[TrialCount], k: int) -> bool:
-    late = _from(rows, k)
-    return (
-        late.whole >= ENOUGH
-        and late.high <= HOPELESS
-        and late.whole >= LEAST_SAVED * _from(rows, 2).whole
-    )
+def _advise_lower_limits(counts: InsightCounts) -> Iterator[Advice]:
+    codes = {(count.cls, count.code): count for count in counts.codes}
+    for key, rows in _group_by_code(counts.trials).items():
+        attempt = _first_hopeless_attempt(rows)
+        if attempt is not None and key in codes:
+            yield _advise_lower_limit(rows, attempt, codes[key])
 
 
-def _cut(rows: Sequence[TrialCount], k: int, count: CodeCount) -> Advice:
-    late, all_ = _from(rows, k), _from(rows, 2)
-    dropped = [row for row in rows if row.k >= k]
-    lost = percent(late.part / count.jobs if count.jobs else 0)
+def _first_hopeless_attempt(rows: Sequence[TrialCount]) -> int | None:
+    """Return the first attempt from which on retries hardly ever succeed."""
+    last = max(row.k for row in rows)
+    total = _success_from(rows, 2).whole
+    for attempt in range(2, last + 1):
+        late = _success_from(rows, attempt)
+        is_certain = late.whole >= ENOUGH and late.high <= HOPELESS
+        if is_certain and late.whole >= MIN_SAVED * total:
+            return attempt
+    return None
+
+
+def _success_from(rows: Sequence[TrialCount], attempt: int) -> Share:
+    """Return the success of this attempt and all later ones."""
+    late = [row for row in rows if row.k >= attempt]
+    return estimate_share(sum(row.successes for row in late), sum(row.trials for row in late))
+
+
+def _advise_lower_limit(rows: Sequence[TrialCount], attempt: int, count: CodeCount) -> Advice:
+    late = _success_from(rows, attempt)
+    total = _success_from(rows, 2)
+    dropped = [row for row in rows if row.k >= attempt]
     seconds = sum(row.busy for row in dropped) / SECOND
+    lost = format_percent(late.part / count.jobs if count.jobs else 0)
+    saved = format_percent(late.whole / total.whole)
     text = (
-        f"{_which(rows, k, count.code)} succeed {percent(late.value)} ({late.part} of {late.whole}, "
-        f"surely below {percent(late.high)}); {_limit(k, count)} would lose {lost} of those {count.jobs} jobs and save "
-        f"{percent(late.whole / all_.whole)} of their retries, {duration(round(seconds, 1))} of work.{_incident(count)}"
+        f"{_name_attempts(rows, attempt, count.code)} succeed in {format_percent(late.value)} "
+        f"of cases ({late.part:,} of {late.whole:,}; with 95 % confidence below "
+        f"{format_percent(late.high)}). {_name_limit(attempt, count)} would lose {lost} of "
+        f"{count.jobs:,} jobs and save {saved} of their retries, "
+        f"{format_duration(round(seconds, 1))} of work.{_incident_caveat(count)}"
     )
     return Advice(text, count.code, late.whole, seconds, sum(row.cost for row in dropped))
 
 
-def _which(rows: Sequence[TrialCount], k: int, code: str) -> str:
-    if k == 2:
+def _name_attempts(rows: Sequence[TrialCount], attempt: int, code: str) -> str:
+    if attempt == 2:
         return f"Retries after {code}"
-    later = any(row.k > k for row in rows)
-    return f"{ordinal(k)}{' and later' if later else ''} attempts after {code}"
+    later = " and later" if any(row.k > attempt for row in rows) else ""
+    return f"{format_ordinal(attempt)}{later} attempts after {code}"
 
 
-def _limit(k: int, count: CodeCount) -> str:
-    if k == 2:
-        return "not retrying it at all (a rule of your own with a class that is not retried, or max_retries=0)"
-    return f'a limit of {k - 1} attempts (Policy(classes={{"{count.cls}": Policy(max_retries={k - 2})}}))'
+def _name_limit(attempt: int, count: CodeCount) -> str:
+    if attempt == 2:
+        return "Not retrying it (a rule with a class that is not retried, or max_retries=0)"
+    policy = f'Policy(classes={{"{count.cls}": Policy(max_retries={attempt - 2})}})'
+    return f"A limit of {attempt - 1} attempts, {policy},"
 
 
-def _incident(count: CodeCount) -> str:
-    if count.hours > ONE_INCIDENT:
+def _incident_caveat(count: CodeCount) -> str:
+    if count.hours > SINGLE_INCIDENT_HOURS:
         return ""
-    within = "one hour" if count.hours <= 1 else f"{count.hours} different hours"
-    return f" But all of it fell into {within}: perhaps one incident, which is one observation."
+    hours = "one hour" if count.hours <= 1 else f"{count.hours} different hours"
+    return f" All of these failures fell into {hours}, perhaps into one incident."
 
 
-# -- a higher limit ---------------------------------------------------------------------------------
-def _raises(tally: InsightCounts) -> Iterator[Advice]:
-    for (cls, code), rows in _by_code(tally.trials).items():
-        last = max(row.k for row in rows)
-        there = share(*_at(rows, last))
-        ended = sum(
+# --- Advice: raise the limit ---
+
+
+def _advise_higher_limits(counts: InsightCounts) -> Iterator[Advice]:
+    for (cls, code), rows in _group_by_code(counts.trials).items():
+        if cls not in RETRYABLE:
+            continue
+        attempt = max(row.k for row in rows)
+        success = _success_at(rows, attempt)
+        died = sum(
             row.failures
-            for row in tally.failures
-            if (row.cls, row.code, row.verb) == (cls, code, "die")
-            and row.k >= last
-            and cls in RETRYABLE
+            for row in counts.failures
+            if (row.cls, row.code, row.verb) == (cls, code, "die") and row.k >= attempt
         )
-        if there.whole >= ENOUGH and there.low >= HOPEFUL and ended:
-            low, high = round(there.low * ended), round(there.high * ended)
-            yield Advice(
-                f"{ordinal(last)} attempts after {code} still succeed {percent(there.value)} ({there.part} of "
-                f"{there.whole}), and {ended} jobs ended there. One more retry might have saved {low} to {high} of "
-                "them; nobody has tried, so this is a guess.",
-                code,
-            )
+        if died and success.whole >= ENOUGH and success.low >= HOPEFUL:
+            yield Advice(_higher_limit_text(attempt, code, success, died), code)
 
 
-def _at(rows: Sequence[TrialCount], k: int) -> tuple[int, int]:
-    here = [row for row in rows if row.k == k]
-    return sum(row.successes for row in here), sum(row.trials for row in here)
+def _success_at(rows: Sequence[TrialCount], attempt: int) -> Share:
+    here = [row for row in rows if row.k == attempt]
+    return estimate_share(sum(row.successes for row in here), sum(row.trials for row in here))
 
 
-# -- verdicts ---------------------------------------------------------------------------------------
-def _by_hand(rows: Sequence[HandCount]) -> Iterator[Advice]:
+def _higher_limit_text(attempt: int, code: str, success: Share, died: int) -> str:
+    low = round(success.low * died)
+    high = round(success.high * died)
+    return (
+        f"{format_ordinal(attempt)} attempts after {code} still succeed in "
+        f"{format_percent(success.value)} of cases ({success.part:,} of {success.whole:,}), and "
+        f"{died:,} jobs died there. One more retry might have saved {low:,} to {high:,} of them. "
+        "This is an estimate: no such retry was made."
+    )
+
+
+# --- Advice: check or add rules ---
+
+
+def _advise_on_manual_retries(rows: Sequence[ManualRetryCount]) -> Iterator[Advice]:
     for row in rows:
-        tried = share(row.successes, row.tries)
-        if row.cls not in RETRYABLE and row.tries >= ENOUGH and tried.low >= HOPEFUL:
-            yield Advice(
-                f"{row.tries} jobs that were not retried because of {row.code} (rule {row.rule}) were begun again by "
-                f"hand, and {percent(tried.value)} of them succeeded within a day. People retry what they have "
-                "repaired, so this proves nothing; but look at the rule.",
-                row.code,
-            )
+        success = estimate_share(row.successes, row.tries)
+        if row.cls in RETRYABLE or row.tries < ENOUGH or success.low < HOPEFUL:
+            continue
+        text = (
+            f"{row.tries:,} jobs that were not retried because of {row.code} (rule {row.rule}) "
+            f"were retried manually, and {format_percent(success.value)} of them succeeded within "
+            "a day. People retry what they have fixed, so this proves nothing, but check the rule."
+        )
+        yield Advice(text, row.code)
 
 
-def _unknowns(failures: Sequence[FailureCount]) -> Iterator[Advice]:
-    whole = sum(row.failures for row in failures)
+def _advise_new_rule(failures: Sequence[FailureCount]) -> Iterator[Advice]:
+    total = sum(row.failures for row in failures)
     by_code: defaultdict[str, int] = defaultdict(int)
     for row in failures:
         if row.cls == Cls.UNKNOWN:
             by_code[row.code] += row.failures
     unknown = sum(by_code.values())
-    if whole < ENOUGH or unknown < UNKNOWN * whole:
+    if total < ENOUGH or unknown < MIN_UNKNOWN * total:
         return
     code = max(by_code, key=lambda name: (by_code[name], name))
-    yield Advice(
-        f"{percent(unknown / whole)} of the failures ({unknown} of {whole}) have a cause that no rule knows; most of "
-        f"them are {code} ({by_code[code]}). A rule of your own would say whether trying again helps.",
-        code,
+    text = (
+        f"{format_percent(unknown / total)} of failures ({unknown:,} of {total:,}) match no rule. "
+        f"Most of them are {code} ({by_code[code]:,}). Add a rule that says whether a retry helps."
     )
+    yield Advice(text, code)

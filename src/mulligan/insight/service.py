@@ -1,4 +1,7 @@
-"""`app.insight`: what the jobs of the last days came to, from counts the store makes over a bounded range of ids."""
+"""`app.insight`: statistics and advice about the jobs of the last days.
+
+The database counts over a bounded range of job ids, so that a large history costs no more.
+"""
 
 from __future__ import annotations
 
@@ -9,111 +12,149 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from mulligan.config import Settings
-from mulligan.core.durations import span_of
-from mulligan.core.errors import Moment
-from mulligan.core.format import duration, moment
-from mulligan.core.ids import SKEW, first_id
-from mulligan.core.job import SECOND, Micros
+from mulligan.core.durations import SECOND, Micros, resolve_lookback
+from mulligan.core.errors import DurationOrTime
+from mulligan.core.format import format_duration, format_time
+from mulligan.core.ids import MAX_CLOCK_SKEW, first_id
 from mulligan.core.statistics import InsightCounts
-from mulligan.insight.rules import Advice, Lately, Numbers, advice, lately, numbers
-from mulligan.manifest.declared import stored_kinds
+from mulligan.insight.rules import (
+    Advice,
+    AttemptCount,
+    Numbers,
+    RecentRates,
+    build_advice,
+    compute_numbers,
+    compute_recent_rates,
+)
+from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import KindSpec
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.history_queries import InsightScope
 from mulligan.storage.stat_queries import MINUTE
 
-SINCE = timedelta(days=7)
-JOBS = 100_000  # at most so many are looked at, the newest
-ATTEMPTS = 100_000
-ROWS = 20_000  # of one answer
-STEPS = 32  # into which the time is divided, to let what is old count less
+DEFAULT_PERIOD = timedelta(days=7)
+MAX_JOBS = 100_000  # the newest
+MAX_ATTEMPTS = 100_000
+MAX_ROWS = 20_000  # of one query
+AGE_STEPS = 32  # into which the period is divided, so that older trials weigh less
 DAY = 86_400 * SECOND
-LATELY = (5, 60)  # minutes
+RECENT_MINUTES = (5, 60)
+PENDING_STATES = frozenset({"queued", "running", "parked"})
 
 
 @dataclass(frozen=True, slots=True)
 class Insight:
-    """The numbers, what they advise, and what to keep in mind when reading them."""
+    """Statistics, advice, and notes about their limits."""
 
     kind: str | None
     queue: str | None
-    partial: bool  # only the newest jobs were looked at
+    partial: bool  # only the newest jobs were counted
     notes: tuple[str, ...]
     numbers: Numbers
     advice: tuple[Advice, ...]
-    lately: tuple[Lately, ...]  # the last 5 minutes, the last hour
+    lately: tuple[RecentRates, ...]  # the last 5 minutes, the last hour
 
 
-def insight(
-    store: Store, settings: Settings, since: Moment, kind: str | None, queue: str | None
+def load_insight(
+    store: Store, settings: Settings, since: DurationOrTime, kind: str | None, queue: str | None
 ) -> Insight:
-    with store.read() as unit:
-        now, kinds = unit.now(), stored_kinds(unit)
-        span = span_of(since, now)
-        kept = _kept(settings, kinds.get(kind or ""))
-        tally = _counted(unit, now, min(span, kept), kind, queue)
-        recent = tuple(_lately(unit, now, kind, queue))
-    notes = tuple(_notes(tally, span, kept, () if kind else tuple(_short(kinds, min(span, kept)))))
-    return Insight(kind, queue, tally.cut, notes, numbers(tally), advice(tally), recent)
+    """Load the statistics of a period, of all jobs or of one kind or queue."""
+    with store.read() as tx:
+        now = tx.now()
+        kinds = load_kinds(tx)
+        requested = resolve_lookback(since, now)
+        retention = _retention(settings, kinds.get(kind or ""))
+        period = min(requested, retention)
+        counts = _load_counts(tx, now, period, kind, queue)
+        recent = tuple(_load_recent_rates(tx, now, kind, queue))
+    notes = []
+    if requested > retention:
+        notes.append(_retention_note(retention))
+    if kind is None:
+        notes.extend(_short_retention_notes(kinds, period))
+    notes.extend(_count_notes(counts))
+    return Insight(
+        kind=kind,
+        queue=queue,
+        partial=counts.truncated,
+        notes=tuple(notes),
+        numbers=compute_numbers(counts),
+        advice=build_advice(counts),
+        lately=recent,
+    )
 
 
-def _lately(
-    unit: Transaction, now: Micros, kind: str | None, queue: str | None
-) -> Iterator[Lately]:
-    """From what is counted minute by minute; without a worker nobody counts."""
-    asked = {"kind": kind, "queue": queue}
-    wanted = {name: value for name, value in asked.items() if value is not None}.items()
-    said = [
-        (row, json.loads(row.labels)) for row in unit.stats(["tries"], now - max(LATELY) * MINUTE)
-    ]
-    mine = [(row, labels) for row, labels in said if wanted <= labels.items()]
-    for minutes in LATELY:
-        ends = [(labels, row.n) for row, labels in mine if row.minute > now // MINUTE - minutes]
-        yield lately(minutes, [(labels["outcome"], labels["try"] != "1", n) for labels, n in ends])
+def _load_recent_rates(
+    tx: Transaction, now: Micros, kind: str | None, queue: str | None
+) -> Iterator[RecentRates]:
+    """Yield the rates of recent minutes, from the counters of workers."""
+    filters = {"kind": kind, "queue": queue}
+    wanted = {name: value for name, value in filters.items() if value is not None}
+    found: list[tuple[int, AttemptCount]] = []
+    for row in tx.list_stats(["tries"], now - max(RECENT_MINUTES) * MINUTE):
+        labels = json.loads(row.labels)
+        if wanted.items() <= labels.items():
+            count = AttemptCount(labels["outcome"], labels["try"] != "1", row.n)
+            found.append((row.minute, count))
+    for minutes in RECENT_MINUTES:
+        first_minute = now // MINUTE - minutes
+        recent = [count for minute, count in found if minute > first_minute]
+        yield compute_recent_rates(minutes, recent)
 
 
-def _kept(settings: Settings, spec: KindSpec | None) -> Micros:
-    """For how long succeeded jobs stay. Of what is older only failures are left, and every rate would be wrong."""
+def _retention(settings: Settings, spec: KindSpec | None) -> Micros:
+    """Return how long succeeded jobs are stored.
+
+    Of older jobs only failures are left, and every rate would be wrong.
+    """
     if spec is not None and spec.retention is not None:
         return spec.retention
     return round(settings.retention.succeeded * SECOND)
 
 
-def _counted(
-    unit: Transaction, now: Micros, span: Micros, kind: str | None, queue: str | None
+def _load_counts(
+    tx: Transaction, now: Micros, period: Micros, kind: str | None, queue: str | None
 ) -> InsightCounts:
-    low = first_id((time.time_ns() // 1000 - span - SKEW) // 1000)
-    width = max(DAY, span // STEPS)
-    return unit.tally(InsightScope(low, now - span, width, kind, queue, JOBS, ATTEMPTS, ROWS))
+    oldest_id = first_id((time.time_ns() // 1000 - period - MAX_CLOCK_SKEW) // 1000)
+    age_step = max(DAY, period // AGE_STEPS)
+    scope = InsightScope(
+        oldest_id, now - period, age_step, kind, queue, MAX_JOBS, MAX_ATTEMPTS, MAX_ROWS
+    )
+    return tx.count_insight(scope)
 
 
-def _short(kinds: Mapping[str, KindSpec], span: Micros) -> Iterator[str]:
+# --- Notes ---
+
+
+def _retention_note(retention: Micros) -> str:
+    stored_for = format_duration(retention / SECOND)
     return (
-        name
-        for name, spec in sorted(kinds.items())
-        if spec.retention is not None and spec.retention < span
+        f"Succeeded jobs are stored for {stored_for} (retention), so older jobs are not counted: "
+        "only their failures are left."
     )
 
 
-def _notes(
-    tally: InsightCounts, span: Micros, kept: Micros, short: tuple[str, ...]
-) -> Iterator[str]:
-    if span > kept:
+def _short_retention_notes(kinds: Mapping[str, KindSpec], period: Micros) -> Iterator[str]:
+    names = [
+        name
+        for name, spec in sorted(kinds.items())
+        if spec.retention is not None and spec.retention < period
+    ]
+    if names:
         yield (
-            f"Succeeded jobs are kept for {duration(kept / SECOND)} (retention), so nothing older is counted: "
-            "of older jobs only failures are left."
+            f"Jobs of kind {', '.join(names)} are stored for a shorter time, "
+            "so their failures look more common than they are."
         )
-    if short:
-        yield f"Jobs of kind {', '.join(short)} are kept for less time; their failures look commoner than they are."
-    if tally.cut:
+
+
+def _count_notes(counts: InsightCounts) -> Iterator[str]:
+    if counts.truncated:
+        oldest = min((row.day * DAY for row in counts.jobs), default=counts.since)
         yield (
-            f"More was there than is looked at: only the newest jobs are counted, up to {JOBS:,} jobs and {ATTEMPTS:,} "
-            f"attempts. The oldest of them was enqueued on {moment(_oldest(tally))[:10]}."
+            f"Only the newest jobs are counted: up to {MAX_JOBS:,} jobs and {MAX_ATTEMPTS:,} "
+            f"attempts. The oldest of them was enqueued on {format_time(oldest)[:10]}."
         )
-    pending = sum(row.jobs for row in tally.jobs if row.state in {"queued", "running", "parked"})
+    pending = sum(row.jobs for row in counts.jobs if row.state in PENDING_STATES)
     if pending:
-        yield f"{pending} jobs have not ended yet; they are in no rate, and may change it."
-
-
-def _oldest(tally: InsightCounts) -> Micros:
-    return min((row.day * DAY for row in tally.jobs), default=tally.since)
+        jobs = "1 job has" if pending == 1 else f"{pending:,} jobs have"
+        yield f"{jobs} not ended yet. The rates do not include pending jobs and may change."

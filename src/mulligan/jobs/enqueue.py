@@ -1,4 +1,4 @@
-"""From a call to a NewJob: everything is checked before anything is written."""
+"""Turn an enqueue call into checked `NewJob` values; nothing is written before all checks pass."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Lease
-from mulligan.core.durations import length, length_or_moment
-from mulligan.core.errors import Moment, PayloadRefused, Refused, Seconds
+from mulligan.core.durations import Micros, check_duration, check_duration_or_time
+from mulligan.core.errors import Duration, DurationOrTime, PayloadRefused, Refused
 from mulligan.core.ids import new_id, new_ids
-from mulligan.core.job import BEHIND_PAYLOAD, Micros, NewJob, NewJobColumns
-from mulligan.core.json import indexed
+from mulligan.core.job import AFTER_PAYLOAD, NewJob, NewJobColumns
+from mulligan.core.json import index_entries
 from mulligan.core.tracing import trace_text
 from mulligan.core.unique import DEFAULT_COVER, Unique, unique_hash
-from mulligan.guards.limits import share_of
-from mulligan.manifest.arguments import all_json, to_json
-from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, checked_name, free_name
-from mulligan.retries.policy import Policy, policy_text
+from mulligan.guards.limits import owner_share
+from mulligan.manifest.arguments import to_json, to_json_many
+from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_name, check_user_name
+from mulligan.retries.policy import Policy, encode_policy
 
-MOST_PRIORITY = 9
-MOST_RETRIES = 1_000_000
-MOST_TEXT = 500
+MAX_PRIORITY = 9
+MAX_RETRIES_LIMIT = 1_000_000
+MAX_TEXT_LENGTH = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnqueueOptions:
-    """What may be said about one enqueue beyond its payload; None: as the kind says."""
+    """Options of one enqueue besides the payload. None means the kind's default."""
 
     queue: str | None = None
-    delay: Moment | None = None
+    delay: DurationOrTime | None = None
     priority: int | None = None
     owner: str = ""
     unique: str | Unique | None = None
@@ -38,8 +38,8 @@ class EnqueueOptions:
     must_have: bool = False
     max_retries: int | None = None
     policy: Policy | None = None
-    timeout: Seconds | None = None
-    deadline: Moment | None = None
+    timeout: Duration | None = None
+    deadline: DurationOrTime | None = None
     connection: Any = None
     traceparent: str | None = None
     tracestate: str | None = None
@@ -53,27 +53,28 @@ def new_job(
     limit: int,
     queues: Mapping[str, QueueSpec],
 ) -> NewJob:
-    """One checked job. `payload` is made of plain JSON values already."""
-    return new_like(spec, handler, payload, options, limit, common(spec, options, queues))
+    """Return one checked job. `payload` must already consist of JSON values."""
+    template = job_template(spec, options, queues)
+    return new_job_from_template(spec, handler, payload, options, limit, template)
 
 
-def new_like(
+def new_job_from_template(
     spec: KindSpec,
     handler: Handler | None,
     payload: Any,
     options: EnqueueOptions,
     limit: int,
-    begun: NewJob,
+    template: NewJob,
 ) -> NewJob:
-    """The same where what does not depend on the payload is known, as `common` makes it."""
-    what = "the payload of " + begun.kind
+    """Return one checked job; `template` holds what does not depend on the payload."""
+    what = "the payload of " + template.kind
     text = to_json(payload, what)
     if len(text) > limit:
-        raise _too_long(what, len(text), limit)
-    job = NewJob._make((new_id(), begun.kind, begun.queue, text, *begun[BEHIND_PAYLOAD:]))
-    if _by_options(handler, options):
-        return job if not spec.index else _indexed(job, spec, payload)
-    return _own(job, spec, handler, payload, options)
+        raise _payload_too_large(what, len(text), limit)
+    job = NewJob._make((new_id(), template.kind, template.queue, text, *template[AFTER_PAYLOAD:]))
+    if not _depends_on_payload(handler, options):
+        return _with_indexed_arguments(job, spec, payload) if spec.index else job
+    return _with_payload_fields(job, spec, handler, payload, options)
 
 
 def new_jobs(
@@ -82,227 +83,256 @@ def new_jobs(
     payloads: Sequence[Any],
     options: EnqueueOptions,
     limit: int,
-    begun: NewJob,
+    template: NewJob,
 ) -> Sequence[NewJob]:
-    """Several with the same options."""
-    texts = _texts(begun.kind, payloads, limit)
-    flat = (
-        handler is not None and handler.arguments.flat
-    )  # then they were copied, and nothing in them can change
-    jobs = NewJobColumns(begun, new_ids(len(texts)), texts, payloads if flat else None)
-    if _by_options(handler, options):
-        return (
-            jobs
-            if not spec.index
-            else [_indexed(job, spec, one) for job, one in zip(jobs, payloads, strict=True)]
-        )
-    return [
-        _own(job, spec, handler, payload, options)
-        for job, payload in zip(jobs, payloads, strict=True)
-    ]
+    """Return checked jobs that share their options. Plain jobs are returned as columns."""
+    texts = _payload_texts(template.kind, payloads, limit)
+    # Flat payloads were copied while they were encoded, so the caller cannot change them later.
+    is_flat = handler is not None and handler.arguments.is_flat
+    decoded = payloads if is_flat else None
+    jobs = NewJobColumns(template, new_ids(len(texts)), texts, decoded)
+    pairs = zip(jobs, payloads, strict=True)
+    if _depends_on_payload(handler, options):
+        return [_with_payload_fields(job, spec, handler, one, options) for job, one in pairs]
+    if spec.index:
+        return [_with_indexed_arguments(job, spec, one) for job, one in pairs]
+    return jobs
 
 
-def _by_options(handler: Handler | None, options: EnqueueOptions) -> bool:
-    """Does nothing but its index depend on a job's payload?"""
-    return (
-        handler is None or (handler.uses is None and handler.unique is None)
-    ) and options.unique is None
+def _depends_on_payload(handler: Handler | None, options: EnqueueOptions) -> bool:
+    """Return whether dependencies or the unique key of a job follow from its payload."""
+    if options.unique is not None:
+        return True
+    return handler is not None and (handler.uses is not None or handler.unique is not None)
 
 
-def _texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
+def _payload_texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
     what = "the payload of " + kind
-    texts = all_json(payloads) or [to_json(payload, what) for payload in payloads]
+    texts = to_json_many(payloads) or [to_json(payload, what) for payload in payloads]
     longest = max(map(len, texts), default=0)
     if longest > limit:
-        raise _too_long(what, longest, limit)
+        raise _payload_too_large(what, longest, limit)
     return texts
 
 
-def _too_long(what: str, long: int, limit: int) -> PayloadRefused:
+def _payload_too_large(what: str, size: int, limit: int) -> PayloadRefused:
     return PayloadRefused(
-        f"{what} is {long} bytes of JSON, the limit is {limit}; store it elsewhere"
+        f"{what} is {size:,} bytes of JSON; the limit is {limit:,} (setting limits.payload). "
+        "Store the data elsewhere and pass a reference."
     )
 
 
-def _indexed(job: NewJob, spec: KindSpec, payload: Any) -> NewJob:
-    return job._replace(args=indexed(payload, spec.index))
+def _with_indexed_arguments(job: NewJob, spec: KindSpec, payload: Any) -> NewJob:
+    return job._replace(args=index_entries(payload, spec.index))
 
 
-def _own(
+def _with_payload_fields(
     job: NewJob, spec: KindSpec, handler: Handler | None, payload: Any, options: EnqueueOptions
 ) -> NewJob:
-    """With what follows from its payload."""
-    unique, key = _unique(handler, options, job.owner, job.queue, payload)
-    return job._replace(
-        uses=_uses(spec, handler, payload),
-        unique_key=key,
-        unique_hash=None if key is None else unique_hash(job.owner, spec.name, key),
-        unique_cover=None if unique is None else unique.cover,
-        unique_for=None if unique is None else unique.span,
+    """Add what follows from the payload: dependencies, unique key and index_entries arguments."""
+    job = job._replace(
+        uses=_resolve_uses(spec, handler, payload),
         unique_exact=isinstance(options.unique, str),
-        args=indexed(payload, spec.index),
+        args=index_entries(payload, spec.index),
+    )
+    unique, key = _resolve_unique(handler, options, job.owner, job.queue, payload)
+    if unique is None or key is None:
+        return job
+    return job._replace(
+        unique_key=key,
+        unique_hash=unique_hash(job.owner, spec.name, key),
+        unique_cover=unique.covered_states,
+        unique_for=unique.period,
     )
 
 
-def common(spec: KindSpec, options: EnqueueOptions, queues: Mapping[str, QueueSpec]) -> NewJob:
-    """As every job with these options begins."""
-    queue = (
-        free_name("queue", options.queue) if options.queue else checked_name("queue", spec.queue)
-    )
-    joins = joined(options)
-    owner = checked_text("owner", options.owner) or joins.owner
-    delay, run_at = (0, None) if options.delay is None else length_or_moment("delay", options.delay)
-    deadline, deadline_at = (
-        (None, None) if options.deadline is None else length_or_moment("deadline", options.deadline)
-    )
+def job_template(
+    spec: KindSpec, options: EnqueueOptions, queues: Mapping[str, QueueSpec]
+) -> NewJob:
+    """Return a job without id and payload: everything that its options and kind decide."""
+    queue = _resolve_queue(spec, options)
+    batch = read_batch_option(options)
+    owner = check_text("owner", options.owner) or batch.owner
+    priority = spec.priority if options.priority is None else options.priority
+    delay, run_at = _length_or_time("delay", options.delay)
+    deadline, deadline_at = _length_or_time("deadline", options.deadline)
+    is_fair = queue in queues and queues[queue].fair
+    trace = None
+    if options.traceparent:
+        trace = trace_text(options.traceparent, options.tracestate)
     return NewJob(
         id="",
         kind=spec.name,
         queue=queue,
         payload="",
         owner=owner,
-        priority=checked_priority(spec.priority if options.priority is None else options.priority),
+        priority=check_priority(priority),
         uses=spec.uses,
         delay=delay or 0,
         run_at=run_at,
-        max_retries=checked_count(options.max_retries),
-        policy=policy_text(options.policy),
-        timeout=checked_timeout(options.timeout),
+        max_retries=check_max_retries(options.max_retries),
+        policy=encode_policy(options.policy),
+        timeout=check_timeout(options.timeout),
         deadline=deadline,
         deadline_at=deadline_at,
-        share=share_of(owner) if queue in queues and queues[queue].fair else "",
-        batch_id=joins.batch_id,
-        must_have=joins.must_have,
-        added_by=joins.added_by,
-        trace=trace_text(options.traceparent, options.tracestate) if options.traceparent else None,
+        share=owner_share(owner) if is_fair else "",
+        batch_id=batch.batch_id,
+        must_have=batch.must_have,
+        added_by=batch.added_by,
+        trace=trace,
     )
 
 
-class Joined(NamedTuple):
-    """What was said about a batch; its owner, where whatever was given knows it."""
+def _resolve_queue(spec: KindSpec, options: EnqueueOptions) -> str:
+    if options.queue:
+        return check_user_name("queue", options.queue)
+    return check_name("queue", spec.queue)
+
+
+def _length_or_time(name: str, value: DurationOrTime | None) -> tuple[Micros | None, Micros | None]:
+    """Return (length, None) or (None, time); (None, None) if the option is not set."""
+    if value is None:
+        return None, None
+    return check_duration_or_time(name, value)
+
+
+class BatchMembership(NamedTuple):
+    """Which batch a new job joins. The owner is empty if only the batch's id is known."""
 
     batch_id: str | None = None
     owner: str = ""
     must_have: bool = False
-    added_by: tuple[str, str, int] | None = None
+    added_by: tuple[str, str, int] | None = None  # job, worker and token of the running member
 
 
-def joined(options: EnqueueOptions) -> Joined:
-    """A batch, its id, or the context of a running member, which adds others to its own batch."""
-    batch, must_have = options.batch, checked_flag("must_have", options.must_have)
+def read_batch_option(options: EnqueueOptions) -> BatchMembership:
+    """Read `batch=`: a batch, a batch id, or the context of a running member of a batch."""
+    must_have = check_flag("must_have", options.must_have)
+    batch = options.batch
     if batch is None:
         if must_have:
-            message = "must_have says that a batch cannot do without this job; say batch= too"
-            raise Refused(message)
-        return Joined()
+            raise Refused("must_have=True needs a batch. Pass batch= as well.")
+        return BatchMembership()
     lease = getattr(batch, "lease", None)
     if isinstance(lease, Lease):
-        if lease.batch_id is None:
-            message = (
-                f"batch=ctx adds to the batch of the running job, and job {lease.id} is in none"
-            )
-            raise Refused(message)
-        return Joined(lease.batch_id, "", must_have, (lease.id, lease.worker, lease.token))
+        return _batch_of_running_job(lease, must_have=must_have)
     owner = getattr(batch, "owner", "")
-    batch_id = checked_text("batch", getattr(batch, "id", batch), least=1)
-    return Joined(batch_id, owner if isinstance(owner, str) else "", must_have)
+    if not isinstance(owner, str):
+        owner = ""
+    batch_id = check_text("batch", getattr(batch, "id", batch), min_length=1)
+    return BatchMembership(batch_id, owner, must_have)
 
 
-def _unique(
+def _batch_of_running_job(lease: Lease, *, must_have: bool) -> BatchMembership:
+    if lease.batch_id is None:
+        raise Refused(
+            "batch=ctx adds a job to the batch of the running job, "
+            f"but job {lease.id} is not in a batch"
+        )
+    added_by = (lease.id, lease.worker, lease.token)
+    return BatchMembership(lease.batch_id, "", must_have, added_by)
+
+
+def _resolve_unique(
     handler: Handler | None, options: EnqueueOptions, owner: str, queue: str, payload: Any
 ) -> tuple[Unique | None, str | None]:
     declared = handler.unique if handler is not None else None
     if isinstance(options.unique, str):
-        cover = declared if declared is not None else Unique(while_=DEFAULT_COVER)
-        return cover, checked_text("unique", options.unique, least=1)
-    unique: Any = declared if options.unique is None else options.unique
-    if not isinstance(unique, Unique | None):
-        message = f"unique must be a text or Unique(...), not {unique!r:.80}"
-        raise Refused(message)
-    return (None, None) if unique is None else (unique, unique.key(owner, queue, payload))
+        unique = declared if declared is not None else Unique(while_=DEFAULT_COVER)
+        return unique, check_text("unique", options.unique, min_length=1)
+    requested: Any = declared if options.unique is None else options.unique
+    if requested is None:
+        return None, None
+    if not isinstance(requested, Unique):
+        raise Refused(f"unique must be a string or Unique(...), not {requested!r:.80}")
+    return requested, requested.key(owner, queue, payload)
 
 
-def _uses(spec: KindSpec, handler: Handler | None, payload: Any) -> str:
+def _resolve_uses(spec: KindSpec, handler: Handler | None, payload: Any) -> str:
     if handler is None or handler.uses is None:
         return spec.uses
-    return uses_text(
-        handler.uses({**payload})
-    )  # whatever it does to it, a caller's own stays as it is
+    # A copy, so that the app's function cannot change the caller's payload.
+    return format_uses(handler.uses({**payload}))
 
 
-def uses_text(uses: Any) -> str:
-    """One key or several, sorted, as lanes spell them."""
+def format_uses(uses: Any) -> str:
+    """Return one dependency key or several as lanes store them: sorted, joined by commas."""
     if not uses:
         return ""
     keys: Any = (uses,) if isinstance(uses, str) else uses
     if not isinstance(keys, Iterable):
-        message = f"uses must be a dependency's key or several, not {uses!r:.80}"
-        raise Refused(message)
-    return ",".join(sorted({checked_name("dependency", key) for key in keys}))
+        raise Refused(f"uses must be one or more dependency keys, not {uses!r:.80}")
+    return ",".join(sorted({check_name("dependency", key) for key in keys}))
 
 
-def checked_priority(value: Any) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not -MOST_PRIORITY <= value <= MOST_PRIORITY
-    ):
-        message = f"priority must be a whole number from -9 (first) to 9 (last), not {value!r}"
-        raise Refused(message)
-    return value
+def check_priority(value: Any) -> int:
+    """Return a priority from -9 (first) to 9 (last)."""
+    if not _is_int(value) or not -MAX_PRIORITY <= value <= MAX_PRIORITY:
+        raise Refused(f"priority must be a whole number from -9 (first) to 9 (last), not {value!r}")
+    return int(value)
 
 
-def checked_count(value: Any) -> int | None:
+def check_max_retries(value: Any) -> int | None:
+    """Return a retry limit, or None if none is set."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RETRIES:
-        message = f"max_retries must be a whole number from 0 to {MOST_RETRIES}, not {value!r}"
-        raise Refused(message)
-    return value
+    if not _is_int(value) or not 0 <= value <= MAX_RETRIES_LIMIT:
+        raise Refused(
+            f"max_retries must be a whole number from 0 to {MAX_RETRIES_LIMIT:,}, not {value!r}"
+        )
+    return int(value)
 
 
-def checked_flag(name: str, value: Any) -> bool:
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a boolean option; other truthy values are refused."""
     if not isinstance(value, bool):
-        message = f"{name} must be True or False, not {value!r:.80}"
-        raise Refused(message)
+        raise Refused(f"{name} must be True or False, not {value!r:.80}")
     return value
 
 
-def checked_memory(value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-        message = f"memory_limit must be a whole number of bytes above 0, not {value!r}"
-        raise Refused(message)
-    return value
+def check_memory_limit(value: Any) -> int | None:
+    """Return a memory limit in bytes, or None if none is set."""
+    if value is None:
+        return None
+    if not _is_int(value) or value <= 0:
+        raise Refused(f"memory_limit must be a whole number of bytes above 0, not {value!r}")
+    return int(value)
 
 
-def checked_cost(value: Any) -> float:
+def check_cost(value: Any) -> float:
+    """Return the cost of an attempt; 0 if none is set."""
     if value is None:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        message = f"cost must be a finite number, not below zero, not {value!r}"
-        raise Refused(message)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise Refused(f"cost must be a finite number of at least 0, not {value!r}")
     return float(value)
 
 
-def checked_timeout(value: Any) -> Micros | None:
+def check_timeout(value: Any) -> Micros | None:
+    """Return a time limit, or None if none is set."""
     if value is None:
         return None
-    limit = length("timeout", value)
+    limit = check_duration("timeout", value)
     if not limit:
-        message = "timeout must be above 0 s"
-        raise Refused(message)
+        raise Refused("timeout must be above 0 s")
     return limit
 
 
-def checked_text(name: str, value: Any, *, least: int = 0) -> str:
-    if not isinstance(value, str) or not least <= len(value) <= MOST_TEXT or "\x00" in value:
-        message = f"{name} must be a text of {least} to {MOST_TEXT} characters without NUL, not {value!r:.80}"
-        raise Refused(message)
+def check_text(name: str, value: Any, *, min_length: int = 0) -> str:
+    """Return a short text that every database can store."""
+    is_valid = isinstance(value, str) and min_length <= len(value) <= MAX_TEXT_LENGTH
+    if not is_valid or "\x00" in value:
+        raise Refused(
+            f"{name} must be a string of {min_length} to {MAX_TEXT_LENGTH} characters without NUL, "
+            f"not {value!r:.80}"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
-        message = f"{name} must be valid Unicode; this one has a lone surrogate"
-        raise Refused(message) from None
-    return str.__str__(
-        value
-    )  # not of a class of the caller's: what is kept of it would be handed to others
+        raise Refused(f"{name} must be valid Unicode, but it contains a lone surrogate") from None
+    return str.__str__(value)  # Never store an instance of a caller's str subclass.

@@ -1,4 +1,4 @@
-"""Why a job is where it is: its story in sentences, the facts that hold for it, and what could be done."""
+"""Explain a job: its story in sentences, why it waits, its policy, and what a person can do."""
 
 from __future__ import annotations
 
@@ -7,47 +7,41 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import IntEnum
 from typing import Any, NamedTuple
 
-from mulligan.batches.rules import shown
+from mulligan.batches.rules import displayed_state
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Verb
+from mulligan.core.durations import SECOND, Micros, to_datetime
 from mulligan.core.event import Event, EventType
-from mulligan.core.format import duration, moment, one_line, safe
-from mulligan.core.job import (
-    SECOND,
-    AttemptRow,
-    Gate,
-    Job,
-    JobRow,
-    Micros,
-    State,
-    WorkerRow,
-    to_datetime,
-)
-from mulligan.core.lifecycle import legal_from
-from mulligan.failures.facts import FACTS
-from mulligan.guards.describe import GateClosure, closure_words, closures
+from mulligan.core.format import format_duration, format_size, format_time, one_line, safe_text
+from mulligan.core.job import AttemptRow, Gate, Job, JobRow, State, WorkerRow
+from mulligan.core.lifecycle import legal_verbs
+from mulligan.failures.facts import FACTS_KEY
+from mulligan.guards.describe import GateClosure, describe_closure, find_closures
 from mulligan.jobs import sentences
-from mulligan.jobs.view import jobs_of, traffic_now
-from mulligan.jobs.why import NO_TRAFFIC, JobSurroundings, standing
-from mulligan.manifest.declared import stored_kinds, stored_queues
+from mulligan.jobs.view import load_job_views, load_limit_state
+from mulligan.jobs.why import WaitContext, describe_now
+from mulligan.manifest.declared import load_kinds, load_queues
 from mulligan.manifest.specs import DEFAULT_TIMEOUT, DELIVERY_QUEUE, KindSpec
-from mulligan.retries.backoff import Fixed, Table
+from mulligan.retries.backoff import describe_backoff
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
 from mulligan.storage.base import Transaction
-from mulligan.worker.liveness import WorkerStatus, workers_seen
+from mulligan.worker.liveness import WorkerStatus, worker_statuses
 
-# A job's life in sentences: from rows to words, and nothing else. The same text for Python, terminal and page.
+LATE_AFTER = 2 * SECOND  # A start is reported as late from this delay.
+SENTENCES_AT_START = 60  # A longer story loses its middle.
+SENTENCES_AT_END = 340
+_COUNTED_ENDINGS = frozenset({Ended.FAILED, Ended.RETRY})
 
-LATE = 2 * SECOND  # a start that is later than this after its time is worth a word
-FIRST, LAST = 60, 340  # sentences kept of a life that is longer
-_COUNTED = frozenset({Ended.FAILED, Ended.RETRY})
+
+# --- Story: stored rows to sentences ---
 
 
 class Sentence(NamedTuple):
-    """One thing that happened. `detail` is of the private half, and there only if it was asked for."""
+    """One thing that happened. `detail` holds the private part of a failure if requested."""
 
     at: datetime
     text: str
@@ -56,179 +50,208 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """All that is stored about a job, as values."""
+    """Everything stored about one job."""
 
     row: JobRow
     attempts: Sequence[AttemptRow]  # oldest first
-    events: Sequence[Event]  # its own, oldest first
+    events: Sequence[Event]  # of this job, oldest first
     policy: EffectivePolicy
-    gates: Sequence[Gate] = ()  # as they stand
-    news: Sequence[Event] = field(default=())  # what happened to gates while it waited
+    gates: Sequence[Gate] = ()  # current state
+    gate_events: Sequence[Event] = field(default=())  # changes of gates while the job waited
 
 
-class _Item(NamedTuple):
+class _Rank(IntEnum):
+    """Order of entries with the same time."""
+
+    END = 0
+    EVENT = 1
+    START = 2
+
+
+class _TimelineEntry(NamedTuple):
+    """An event, or the start or end of an attempt. A job row stands for its running attempt."""
+
     at: Micros
-    rank: int  # of what happened in the same instant
-    what: AttemptRow | Event | JobRow
-    ends: bool = False
+    rank: _Rank
+    source: AttemptRow | Event | JobRow
 
 
-def story(life: JobHistory, *, private: bool = False) -> tuple[Sentence, ...]:
-    """Every sentence with its moment, in order; the middle of a very long life is left out, and that is said."""
-    told = [
-        Sentence(to_datetime(at), text, _detail(of) if private and of is not None else ())
-        for at, text, of in _tell(life)
-        if text
-    ]
-    return _shortened(told)
+class _Line(NamedTuple):
+    """A sentence of the story; `attempt` is set if it is about the end of one."""
+
+    at: Micros
+    text: str
+    attempt: AttemptRow | None = None
 
 
-def waits(life: JobHistory) -> list[tuple[Micros, Micros]]:
-    """From when to when it could have run and did not: worth asking what was closed then."""
-    due: Micros | None = _first_due(life)
+def build_story(history: JobHistory, *, private: bool = False) -> tuple[Sentence, ...]:
+    """Return the story in order. A very long story loses its middle, and a sentence says so."""
+    story = []
+    for line in _story_lines(history):
+        if line.text:
+            detail = _private_detail(line.attempt) if private and line.attempt is not None else ()
+            story.append(Sentence(to_datetime(line.at), line.text, detail))
+    return _shorten(story)
+
+
+def find_late_starts(history: JobHistory) -> list[tuple[Micros, Micros]]:
+    """Return (due, started) of every attempt that started late."""
+    due: Micros | None = _first_due(history)
     found = []
-    for item in _items(life):
-        if _is_start(item) and due is not None and item.at - due >= LATE:
-            found.append((due, item.at))
-        due = _due_after(item, due)
+    for entry in _timeline(history):
+        if due is not None and _is_late_start(entry, due):
+            found.append((due, entry.at))
+        due = _due_after(entry, due)
     return found
 
 
-def _tell(life: JobHistory) -> Iterator[tuple[Micros, str, AttemptRow | None]]:
-    queued = next((event for event in life.events if event.type == EventType.JOB_QUEUED), None)
-    yield life.row.created_at, sentences.enqueued(life.row, queued), None
-    if queued is None and life.row.token > 0:
-        yield (
-            life.row.created_at,
-            "Early events are no longer kept, so not all who moved it may be named here.",
-            None,
-        )
-    shut = closures(life.row, life.gates, life.news)
-    failures = _failures(life.attempts)
-    due: Micros | None = _first_due(life)
-    for item in _items(life):
-        if _is_start(item):
-            yield from _start(item, due, shut, life.row)
-        elif isinstance(item.what, Event):
-            yield item.at, sentences.happened(item.what), None
-        elif isinstance(item.what, AttemptRow):
-            yield item.at, sentences.attempt_ended(item.what, life.row), item.what
-            for text in sentences.decided(item.what, failures[item.what.token], life.policy):
-                yield item.at, text, None
-        due = _due_after(item, due)
+def _is_late_start(entry: _TimelineEntry, due: Micros) -> bool:
+    return entry.rank is _Rank.START and entry.at - due >= LATE_AFTER
 
 
-def _items(life: JobHistory) -> list[_Item]:
-    items = [_Item(attempt.started_at, 2, attempt) for attempt in life.attempts]
-    items += [_Item(attempt.ended_at, 0, attempt, ends=True) for attempt in life.attempts]
-    items += [_Item(event.at, 1, event) for event in life.events]
-    if life.row.state == State.RUNNING and life.row.started_at is not None:
-        items.append(_Item(life.row.started_at, 2, life.row))
-    return sorted(items, key=lambda item: item[:2])
+def _story_lines(history: JobHistory) -> Iterator[_Line]:
+    row = history.row
+    yield from _enqueue_lines(history)
+    closures = find_closures(row, history.gates, history.gate_events)
+    failure_numbers = _number_failures(history.attempts)
+    due: Micros | None = _first_due(history)
+    for entry in _timeline(history):
+        source = entry.source
+        if entry.rank is _Rank.START:
+            yield from _start_lines(entry, due, closures, row)
+        elif isinstance(source, Event):
+            yield _Line(entry.at, sentences.describe_event(source))
+        elif isinstance(source, AttemptRow):
+            yield _Line(entry.at, sentences.describe_attempt(source, row), source)
+            number = failure_numbers[source.token]
+            for text in sentences.describe_decision(source, number, history.policy):
+                yield _Line(entry.at, text)
+        due = _due_after(entry, due)
 
 
-def _is_start(item: _Item) -> bool:
-    return not item.ends and not isinstance(item.what, Event)
+def _enqueue_lines(history: JobHistory) -> Iterator[_Line]:
+    row = history.row
+    queued = _queued_event(history)
+    yield _Line(row.created_at, sentences.describe_enqueue(row, queued))
+    if queued is None and row.token > 0:
+        text = "Early events were deleted by retention, so some actions may be missing here."
+        yield _Line(row.created_at, text)
 
 
-def _start(
-    item: _Item, due: Micros | None, shut: Sequence[GateClosure], row: JobRow
-) -> Iterator[tuple[Micros, str, AttemptRow | None]]:
-    if due is not None and item.at - due >= LATE:
-        kept = [closure_words(one, item.at) for one in shut if one.over(due, item.at)]
-        yield item.at, sentences.late(due, item.at, kept), None
-    if isinstance(item.what, JobRow):
-        yield item.at, sentences.began(row), None
-
-
-def _first_due(life: JobHistory) -> Micros:
-    for event in life.events:
+def _queued_event(history: JobHistory) -> Event | None:
+    for event in history.events:
         if event.type == EventType.JOB_QUEUED:
-            run_at = event.data.get("run_at")
-            return (
-                max(life.row.created_at, run_at) if isinstance(run_at, int) else life.row.created_at
-            )
-    return life.row.created_at
+            return event
+    return None
 
 
-def _due_after(item: _Item, due: Micros | None) -> Micros | None:
-    """Since when it may run, after this; None: it waits for nobody."""
-    if _is_start(item):
+def _timeline(history: JobHistory) -> list[_TimelineEntry]:
+    row = history.row
+    entries = [_TimelineEntry(event.at, _Rank.EVENT, event) for event in history.events]
+    for attempt in history.attempts:
+        entries.append(_TimelineEntry(attempt.started_at, _Rank.START, attempt))
+        entries.append(_TimelineEntry(attempt.ended_at, _Rank.END, attempt))
+    if row.state == State.RUNNING and row.started_at is not None:
+        entries.append(_TimelineEntry(row.started_at, _Rank.START, row))
+    return sorted(entries, key=lambda entry: (entry.at, entry.rank))
+
+
+def _start_lines(
+    entry: _TimelineEntry, due: Micros | None, closures: Sequence[GateClosure], row: JobRow
+) -> Iterator[_Line]:
+    if due is not None and _is_late_start(entry, due):
+        relevant = [closure for closure in closures if closure.overlaps(due, entry.at)]
+        delays = [describe_closure(closure, entry.at) for closure in relevant]
+        yield _Line(entry.at, sentences.describe_late_start(due, entry.at, delays))
+    if isinstance(entry.source, JobRow):
+        yield _Line(entry.at, sentences.describe_running_attempt(row))
+
+
+def _first_due(history: JobHistory) -> Micros:
+    created_at = history.row.created_at
+    queued = _queued_event(history)
+    run_at = queued.data.get("run_at") if queued is not None else None
+    return max(created_at, run_at) if isinstance(run_at, int) else created_at
+
+
+def _due_after(entry: _TimelineEntry, due: Micros | None) -> Micros | None:
+    """Return since when the job may start after this entry; None if it does not wait."""
+    if entry.rank is _Rank.START:
         return None
-    if isinstance(item.what, AttemptRow):
-        return item.what.next_run_at
-    if isinstance(item.what, Event) and item.what.type in {
-        EventType.JOB_RETRIED,
-        EventType.JOB_RELEASED,
-    }:
-        later = item.what.data.get("run_at")
-        return (later if isinstance(later, int) else item.at) if "from" in item.what.data else due
+    source = entry.source
+    if isinstance(source, AttemptRow):
+        return source.next_run_at
+    if isinstance(source, Event) and source.type in _REQUEUE_EVENTS and "from" in source.data:
+        run_at = source.data.get("run_at")
+        return run_at if isinstance(run_at, int) else entry.at
     return due
 
 
-def _failures(attempts: Sequence[AttemptRow]) -> dict[int, sentences.Nth]:
-    """By token: counted failures of its generation, up to this attempt and with it."""
-    found: dict[int, sentences.Nth] = {}
-    so_far: Counter[tuple[int, str, str | None]] = Counter()
-    for one in attempts:
-        keys = [
-            (one.generation, "", None),
-            (one.generation, "class", one.cls),
-            (one.generation, "code", one.code),
-        ]
-        if one.ended in _COUNTED and one.verb != Verb.HOLD:  # what a dependency had to answer for
-            so_far.update(keys)
-        found[one.token] = sentences.Nth(*(so_far[key] for key in keys))
-    return found
+_REQUEUE_EVENTS = frozenset({EventType.JOB_RETRIED, EventType.JOB_RELEASED})
 
 
-def _detail(attempt: AttemptRow) -> tuple[str, ...]:
-    parts = {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in _private(attempt).items()
-    }
-    return tuple(f"{name}: {safe(value)}" for name, value in parts.items())
+def _number_failures(attempts: Sequence[AttemptRow]) -> dict[int, sentences.FailureNumber]:
+    """Return by token: counted failures of the generation up to and including this attempt."""
+    numbers: dict[int, sentences.FailureNumber] = {}
+    totals: Counter[int] = Counter()
+    by_class: Counter[tuple[int, str | None]] = Counter()
+    by_code: Counter[tuple[int, str | None]] = Counter()
+    for attempt in attempts:
+        generation = attempt.generation
+        cls = (generation, attempt.cls)
+        code = (generation, attempt.code)
+        # A failure that was held is charged to its dependency, not to the job.
+        if attempt.ended in _COUNTED_ENDINGS and attempt.verb != Verb.HOLD:
+            totals[generation] += 1
+            by_class[cls] += 1
+            by_code[code] += 1
+        number = sentences.FailureNumber(totals[generation], by_class[cls], by_code[code])
+        numbers[attempt.token] = number
+    return numbers
 
 
-def _private(attempt: AttemptRow) -> dict[str, Any]:
-    """For people: the facts beside it are for programs."""
-    found: dict[str, Any] = json.loads(attempt.private or "{}")
-    return {name: value for name, value in found.items() if name != FACTS}
+def _private_detail(attempt: AttemptRow) -> tuple[str, ...]:
+    """Return the private part of a failure as lines. Facts are for programs and left out."""
+    private: dict[str, Any] = json.loads(attempt.private or "{}")
+    lines = []
+    for name, value in private.items():
+        if name != FACTS_KEY:
+            text = value if isinstance(value, str) else json.dumps(value)
+            lines.append(f"{name}: {safe_text(text)}")
+    return tuple(lines)
 
 
-def _shortened(told: list[Sentence]) -> tuple[Sentence, ...]:
-    if len(told) <= FIRST + LAST:
-        return tuple(told)
-    left = len(told) - FIRST - LAST
-    gap = Sentence(
-        told[FIRST].at,
-        f"{left} sentences are left out here; app.jobs.attempts(id) has every attempt.",
-    )
-    return (*told[:FIRST], gap, *told[-LAST:])
+def _shorten(story: list[Sentence]) -> tuple[Sentence, ...]:
+    omitted = len(story) - SENTENCES_AT_START - SENTENCES_AT_END
+    if omitted <= 0:
+        return tuple(story)
+    text = f"{omitted:,} sentences are omitted here. app.jobs.attempts(id) returns every attempt."
+    gap = Sentence(story[SENTENCES_AT_START].at, text)
+    return (*story[:SENTENCES_AT_START], gap, *story[-SENTENCES_AT_END:])
 
 
-# -- as one text ------------------------------------------------------------------------------------
-def written(row: JobRow, now_line: str, told: Sequence[Sentence], now: Micros) -> str:
-    """What a support person could paste into a mail: what it is, where it stands, what happened."""
+# --- Story as one text ---
+def format_story(row: JobRow, now_line: str, story: Sequence[Sentence], now: Micros) -> str:
+    """Return a text to paste into a mail: what the job is, its status, and what happened."""
     owner = f" of owner {one_line(row.owner)}" if row.owner else ""
-    head = f"Job {row.id}{owner}: kind {row.kind}, queue {row.queue}, {row.state}. As of {moment(now)}."
-    lines = [head, "", "Now", f"  {now_line}", "", "What happened"]
-    for one in told:
-        lines.append(f"  {one.at:%Y-%m-%d %H:%M:%S} UTC  {one.text}")
-        lines += [f"      {line}" for part in one.detail for line in part.splitlines()]
+    job = f"Job {row.id}{owner}: kind {row.kind}, queue {row.queue}, {row.state}."
+    lines = [f"{job} As of {format_time(now)}.", "", "Now", f"  {now_line}", "", "What happened"]
+    for sentence in story:
+        lines.append(f"  {sentence.at:%Y-%m-%d %H:%M:%S} UTC  {sentence.text}")
+        for part in sentence.detail:
+            lines += [f"      {line}" for line in part.splitlines()]
     return "\n".join(lines) + "\n"
 
 
-# Why a job is where it is: its story in sentences, the facts that hold for it, and what could be done.
-
-BY_HAND = (Verb.RETRY_BY_HAND, Verb.RELEASE, Verb.CANCEL, Verb.DISCARD)
-WAITS = 10  # how many waits are looked into, the newest
-NEWS = 5_000  # events read at each end of a wait
-NEAR = 100  # events before it: a hold is told just before or after the ending that asked for it
+# --- Explanation ---
+MANUAL_VERBS = (Verb.RETRY_BY_HAND, Verb.RELEASE, Verb.CANCEL, Verb.DISCARD)
+MAX_WAITS_EXPLAINED = 10  # the newest ones
+MAX_GATE_EVENTS = 5_000  # events read per wait
+GATE_EVENT_MARGIN = 100  # A hold may be written just before the ending that caused it.
 
 
 class Fact(NamedTuple):
-    """One thing that holds for a job, and whose word it is: job, kind, system, or nothing."""
+    """One value that applies to a job, and the scope that set it: job, kind, queue or system."""
 
     name: str
     value: str
@@ -237,196 +260,210 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
+    """Everything that `jobs explain` shows."""
+
     job: Job
     now: str  # one line: why, until when, what would end it sooner
-    story: tuple[Sentence, ...]  # what happened, in order
-    text: str  # both, as plain text
+    story: tuple[Sentence, ...]  # oldest first
+    text: str  # `now` and `story` as plain text
     facts: tuple[Fact, ...]
     attempts: tuple[AttemptRow, ...]  # oldest first
-    choices: tuple[str, ...]  # what a parked job offers
-    moves: tuple[Verb, ...]  # what a person may do to it now
+    choices: tuple[str, ...]  # choices that a parked job offers
+    moves: tuple[Verb, ...]  # manual actions that are possible now
 
     def __str__(self) -> str:
         return self.text
 
 
-def explanation(
-    unit: Transaction,
+def explain_job(
+    tx: Transaction,
     row: JobRow,
     system: RetrySection,
-    again: Callable[[str], Job],
+    reload: Callable[[str], Job],
     *,
     private: bool = False,
 ) -> Explanation:
-    kinds, now = stored_kinds(unit), unit.now()
-    policy = EffectivePolicies(system, kinds, stored_queues(unit, now)).of(row)
+    """Read everything about a job and explain it."""
+    now = tx.now()
+    kinds = load_kinds(tx)
     spec = kinds.get(row.kind)
-    fit = _fit(unit, row)
-    line = standing(row, _scene(unit, row, spec, fit, now))
-    life = _life(unit, row, policy)
-    told = story(life, private=private)
+    policy = EffectivePolicies(system, kinds, load_queues(tx, now)).for_job(row)
+    workers = _matching_workers(tx, row)
+    now_line = describe_now(row, _load_wait_context(tx, row, spec, workers, now))
+    history = _load_history(tx, row, policy)
+    story = build_story(history, private=private)
+    facts = [
+        *_effort_facts(row),
+        *_worker_facts(row, workers),
+        *_batch_facts(tx, row),
+        *_limit_facts(row, spec),
+        *_policy_facts(row, policy),
+        *_unique_key_facts(row),
+    ]
     return Explanation(
-        job=jobs_of(unit, [row], again)[0],
-        now=line,
-        story=told,
-        text=written(row, line, told, now),
-        facts=(
-            *_so_far(row),
-            *_workers(row, fit),
-            *_batch(unit, row),
-            *_limits(row, spec),
-            *_policy(row, policy),
-            *_key(row),
-        ),
-        attempts=tuple(life.attempts),
-        choices=_choices(row),
-        moves=tuple(
-            verb for verb in BY_HAND if verb in legal_from(State(row.state)) or _may_ask(verb, row)
-        ),
+        job=load_job_views(tx, [row], reload)[0],
+        now=now_line,
+        story=story,
+        text=format_story(row, now_line, story, now),
+        facts=tuple(facts),
+        attempts=tuple(history.attempts),
+        choices=tuple(json.loads(row.choices or "[]")),
+        moves=_possible_moves(row),
     )
 
 
-def _life(unit: Transaction, row: JobRow, policy: EffectivePolicy) -> JobHistory:
-    life = JobHistory(row, unit.attempts(row.id), unit.story(row.id), policy)
-    late = waits(life)[-WAITS:]
-    if not late:
-        return life
-    return replace(life, gates=unit.gates(), news=_news(unit, life.events, late))
+def _possible_moves(row: JobRow) -> tuple[Verb, ...]:
+    legal = legal_verbs(State(row.state))
+    can_ask_to_stop = row.state == State.RUNNING and row.cancel_reason is None
+    return tuple(
+        verb for verb in MANUAL_VERBS if verb in legal or (verb is Verb.CANCEL and can_ask_to_stop)
+    )
 
 
-def _news(
-    unit: Transaction, events: Sequence[Event], late: Sequence[tuple[Micros, Micros]]
+def _load_history(tx: Transaction, row: JobRow, policy: EffectivePolicy) -> JobHistory:
+    history = JobHistory(row, tx.list_attempts(row.id), tx.list_events_of_job(row.id), policy)
+    waits = find_late_starts(history)[-MAX_WAITS_EXPLAINED:]
+    if not waits:
+        return history
+    gate_events = _load_gate_events(tx, history.events, waits)
+    return replace(history, gates=tx.list_gates(), gate_events=gate_events)
+
+
+def _load_gate_events(
+    tx: Transaction, events: Sequence[Event], waits: Sequence[tuple[Micros, Micros]]
 ) -> list[Event]:
-    """What happened to gates during these waits; ids grow with time, so the job's own events mark where to look."""
+    """Return the changes of gates during these waits.
+
+    Event ids grow with time, so the job's events around a wait bound the ids to read.
+    """
     found: dict[int, Event] = {}
-    for begin, end in late:
-        after = max((event.id for event in events if event.at <= begin), default=0)
+    for start, end in waits:
+        after = max((event.id for event in events if event.at <= start), default=0)
         before = min((event.id for event in events if event.at >= end), default=0)
-        found |= {
-            event.id: event for event in unit.gate_news(max(0, after - NEAR), before + 1, NEWS)
-        }
-    return [found[key] for key in sorted(found)]
+        first = max(0, after - GATE_EVENT_MARGIN)
+        for event in tx.list_gate_events(first, before + 1, MAX_GATE_EVENTS):
+            found[event.id] = event
+    return [found[event_id] for event_id in sorted(found)]
 
 
-def _scene(
-    unit: Transaction, row: JobRow, spec: KindSpec | None, fit: Sequence[WorkerStatus], now: Micros
-) -> JobSurroundings:
-    waiting = row.state == State.QUEUED
-    return JobSurroundings(
+def _load_wait_context(
+    tx: Transaction,
+    row: JobRow,
+    spec: KindSpec | None,
+    workers: Sequence[WorkerStatus],
+    now: Micros,
+) -> WaitContext:
+    context = WaitContext(
         now,
-        unit.gates() if waiting else (),
-        traffic_now(unit, now) if waiting else NO_TRAFFIC,
-        len(fit),
-        _free(fit),
-        row.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT),
+        workers=len(workers),
+        free_slots=_free_slots(workers),
+        timeout=row.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT),
     )
+    if row.state != State.QUEUED:
+        return context
+    return context._replace(gates=tx.list_gates(), limit_state=load_limit_state(tx, now))
 
 
-def _fit(unit: Transaction, row: JobRow) -> list[WorkerStatus]:
-    """Live workers that take this job, asked only while it waits."""
+def _matching_workers(tx: Transaction, row: JobRow) -> list[WorkerStatus]:
+    """Return live workers that can run this job; read only while it waits."""
     if row.state != State.QUEUED:
         return []
-    return [seen for seen in workers_seen(unit) if seen.life == "live" and _takes(seen.row, row)]
+    return [
+        status
+        for status in worker_statuses(tx)
+        if status.life == "live" and _takes(status.row, row)
+    ]
 
 
-def _free(fit: Sequence[WorkerStatus]) -> int:
-    return sum(max(0, seen.row.concurrency - seen.running) for seen in fit)
+def _free_slots(workers: Sequence[WorkerStatus]) -> int:
+    return sum(max(0, status.row.concurrency - status.running) for status in workers)
 
 
-def _choices(row: JobRow) -> tuple[str, ...]:
-    return tuple(json.loads(row.choices or "[]"))
-
-
-def _may_ask(verb: Verb, row: JobRow) -> bool:
-    """A running job cannot be cancelled at once, but asked to stop."""
-    return verb is Verb.CANCEL and row.state == State.RUNNING and row.cancel_reason is None
-
-
-def _so_far(row: JobRow) -> Iterator[Fact]:
+def _effort_facts(row: JobRow) -> Iterator[Fact]:
     if row.token:
-        yield Fact("so far", so_far(row))
+        yield Fact("so far", describe_effort(row))
 
 
-def so_far(job: Job | JobRow) -> str:
-    """What a job has taken since it was enqueued: worth a look before it is run again."""
-    tries = f"{job.token} attempt{'' if job.token == 1 else 's'}"
-    lives = job.generation if job.attempt else job.generation - 1  # this one may not have begun
-    within = f" in {lives} lives" if lives > 1 else ""
-    return f"{tries}{within}{f', cost {job.cost:g}' if job.cost else ''}"
+def describe_effort(job: Job | JobRow) -> str:
+    """Return what a job has taken since it was enqueued: attempts, generations and cost."""
+    text = "1 attempt" if job.token == 1 else f"{job.token:,} attempts"
+    generations = job.generation if job.attempt else job.generation - 1  # without one not started
+    if generations > 1:
+        text += f" in {generations} generations"
+    if job.cost:
+        text += f", cost {job.cost:g}"
+    return text
 
 
-def _workers(row: JobRow, fit: Sequence[WorkerStatus]) -> Iterator[Fact]:
+def _worker_facts(row: JobRow, workers: Sequence[WorkerStatus]) -> Iterator[Fact]:
     if row.state == State.RUNNING:
         yield Fact("worker", row.worker or "")
+    elif row.state == State.QUEUED and workers:
+        yield Fact("matching workers", f"{len(workers)} live, {_free_slots(workers)} free slots")
     elif row.state == State.QUEUED:
-        yield Fact(
-            "workers for it", f"{len(fit)} live, {_free(fit)} free slots" if fit else "none is live"
-        )
+        yield Fact("matching workers", "none is live")
 
 
-def _batch(unit: Transaction, row: JobRow) -> Iterator[Fact]:
-    batch = unit.batch(row.batch_id) if row.batch_id is not None else None
+def _batch_facts(tx: Transaction, row: JobRow) -> Iterator[Fact]:
+    batch = tx.get_batch(row.batch_id) if row.batch_id is not None else None
     if batch is not None:
-        yield Fact(
-            "batch",
-            f"{batch.name} ({batch.id}), {shown(batch.outcome, expired=batch.expired_at is not None)}",
-        )
+        state = displayed_state(batch.outcome, expired=batch.expired_at is not None)
+        yield Fact("batch", f"{batch.name} ({batch.id}), {state}")
 
 
 def _takes(worker: WorkerRow, row: JobRow) -> bool:
+    if row.kind not in json.loads(worker.kinds):
+        return False
     queues = json.loads(worker.queues)
-    return row.kind in json.loads(worker.kinds) and (
-        not queues or row.queue in {*queues, DELIVERY_QUEUE}
-    )
+    return not queues or row.queue in {*queues, DELIVERY_QUEUE}
 
 
-def _limits(row: JobRow, spec: KindSpec | None) -> Iterator[Fact]:
-    timeout = row.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT)
-    yield Fact(
-        "time limit",
-        duration(timeout / SECOND),
-        "job" if row.timeout else "kind" if spec else "system",
-    )
+def _limit_facts(row: JobRow, spec: KindSpec | None) -> Iterator[Fact]:
+    yield _timeout_fact(row, spec)
     if spec is None:
-        yield Fact("kind", f"no stored manifest knows {row.kind}")
-    elif spec.alone or row.alone:
-        yield Fact("runs alone", "in a process of its own", "kind" if spec.alone else "job")
-    if spec is not None and spec.memory_limit:
-        yield Fact("memory limit", f"{spec.memory_limit} bytes", "kind")
+        yield Fact("kind", f"no stored manifest has kind {row.kind}")
+        return
+    if spec.alone or row.alone:
+        yield Fact("runs alone", "in its own process", "kind" if spec.alone else "job")
+    if spec.memory_limit:
+        yield Fact("memory limit", format_size(spec.memory_limit), "kind")
 
 
-def _policy(row: JobRow, policy: EffectivePolicy) -> Iterator[Fact]:
+def _timeout_fact(row: JobRow, spec: KindSpec | None) -> Fact:
+    timeout = DEFAULT_TIMEOUT
+    origin = "system"
+    if row.timeout:
+        timeout = row.timeout
+        origin = "job"
+    elif spec is not None:
+        timeout = spec.timeout
+        origin = "kind"
+    return Fact("time limit", format_duration(timeout / SECOND), origin)
+
+
+def _policy_facts(row: JobRow, policy: EffectivePolicy) -> Iterator[Fact]:
     if not policy.enabled:
         yield Fact("retries", "switched off by retry.enabled", "system")
     yield Fact("retries", _used(row.failures, policy.max_retries), policy.max_retries_from)
     for cls in Cls:
-        cap = policy.cap_for(cls)
-        if cap is not None and cap < policy.max_retries:
-            yield Fact(f"of class {cls}", f"at most {cap}", policy.cap_from(cls) or "")
+        limit = policy.class_limit(cls)
+        if limit is not None and limit < policy.max_retries:
+            origin = policy.class_limit_scope(cls) or ""
+            yield Fact(f"retries of class {cls}", f"at most {limit}", origin)
     yield Fact("losses", _used(row.losses, policy.max_losses), policy.max_losses_from)
     if policy.max_snoozes is not None:
         yield Fact("snoozes", _used(row.snoozes, policy.max_snoozes), policy.max_snoozes_from)
     if policy.max_age is not None:
-        yield Fact(
-            "gives up", f"{duration(policy.max_age)} after it was enqueued", policy.max_age_from
-        )
-    yield Fact("backoff", _backoff(policy.backoff), policy.backoff_from)
+        age = f"{format_duration(policy.max_age)} after it was enqueued"
+        yield Fact("no retry later than", age, policy.max_age_from)
+    yield Fact("backoff", describe_backoff(policy.backoff), policy.backoff_from)
 
 
 def _used(used: int, limit: int) -> str:
     return f"{used} of {limit} used"
 
 
-def _backoff(backoff: Any) -> str:
-    if isinstance(backoff, Fixed):
-        return f"always {duration(backoff.seconds)}"
-    if isinstance(backoff, Table):
-        return ", ".join(duration(step) for step in backoff.seconds) + ", then the last again"
-    most = duration(backoff.cap)
-    return f"{duration(backoff.base)}, then {backoff.factor:g} times the one before, up to {most}; jitter {backoff.jitter}"
-
-
-def _key(row: JobRow) -> Iterator[Fact]:
+def _unique_key_facts(row: JobRow) -> Iterator[Fact]:
     if row.unique_key is not None:
-        held = "held" if row.unique_hash is not None else "free again"
-        yield Fact("unique key", f"{row.unique_key} ({held})", "job")
+        status = "reserved" if row.unique_hash is not None else "free"
+        yield Fact("unique key", f"{row.unique_key} ({status})", "job")

@@ -1,7 +1,9 @@
-"""One filter language: `state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h arg.clip:7 "moov atom"`.
+"""Parse the filter language that finds jobs.
 
-All parts must match; of several values of one field (`state:dead,parked`) any. Words in quotes search what failure
-groups say, ids and unique keys, never payloads; `arg.` compares one argument, whole.
+Example: `state:dead kind:render code:GW_5XX group:v2-… owner:acme since:2h arg.clip:7 "moov atom"`.
+
+All parts must match. Several values of one field (`state:dead,parked`) match any of them. Quoted
+terms search failure groups, ids and unique keys, never payloads. `arg.` compares one argument.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import shlex
 from collections.abc import Iterable
 
 from mulligan.core.attempt import Cls
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
-from mulligan.core.job import SECOND, State
-from mulligan.storage.search_queries import OF_THE_DEAD, READ
+from mulligan.core.job import State
+from mulligan.storage.search_queries import ARGUMENT_PREFIX, DEAD_ONLY_FIELDS
 
 Filter = dict[str, str | tuple[str, ...]]
 
@@ -30,12 +33,12 @@ FIELDS = {
     "class": "class",
     "group": "group",
 }
-PATH = re.compile(r"[\w-]+(?:\.[\w-]+)*")  # of an argument
-LONGEST_PATH = 100
-SEVERAL = frozenset({"state", "phase", "kind", "queue", "code", "class", "group"})
-MOST_VALUES = 20
-MOST_WORDS = 5
-MOST_ARGUMENTS = 5
+ARGUMENT_PATH = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+MAX_PATH_LENGTH = 100
+MULTI_VALUE_FIELDS = frozenset({"state", "phase", "kind", "queue", "code", "class", "group"})
+MAX_VALUES = 20
+MAX_SEARCH_TERMS = 5
+MAX_ARGUMENTS = 5
 PHASES = (
     "scheduled",
     "backing_off",
@@ -47,143 +50,141 @@ PHASES = (
     "dead",
     "cancelled",
 )
-OF_THE_MOMENT = ("ready", "limited", "over_budget", "no_worker")
+UNSEARCHABLE_PHASES = ("ready", "limited", "over_budget", "no_worker")
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _TOKEN = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
 
 
 def parse_filter(text: str) -> Filter:
-    """What `Unit.page` understands, and `words` to look up; anything else is refused with the nearest right word."""
+    """Return field → value, with quoted terms under `terms`. Refuse unknown fields with a hint."""
     if not text.isprintable():
-        message = f"filter {text!r} holds characters that cannot be printed"
-        raise Refused(message)
+        raise Refused(f"filter {text!r} contains unprintable characters")
     found: Filter = {}
-    words: list[str] = []
-    for word, quoted in _tokens(text):
-        name, colon, value = word.partition(":")
-        if quoted and not (colon and _is_field(name)):
-            words.append(word)
+    terms: list[str] = []
+    for part, is_quoted in _split_parts(text):
+        name, colon, value = part.partition(":")
+        if is_quoted and not (colon and _is_field(name)):
+            terms.append(part)
             continue
-        _known(word, name, colon)
+        _check_field(part, name, colon)
         field = FIELDS.get(name, name)
         if field in found:
-            raise Refused(_twice(name))
-        found[field] = _values(name, value)
-    if words:
-        found["words"] = _searched(words)
-    _agree(found)
+            raise Refused(_describe_duplicate(name))
+        found[field] = _parse_value(name, value)
+    if terms:
+        found["terms"] = _check_terms(terms)
+    _check_combination(found)
     return found
 
 
-def _tokens(text: str) -> Iterable[tuple[str, bool]]:
-    """Each part as it is meant, and whether it begins with a quote."""
+def _split_parts(text: str) -> Iterable[tuple[str, bool]]:
+    """Return each part without its quotes, and whether it began with a quote."""
     try:
         parts = shlex.split(text)
     except ValueError as error:
-        message = f"filter {text!r}: {error}"
-        raise Refused(message) from None
+        raise Refused(f"filter {text!r}: {error}") from None
     raw = _TOKEN.findall(text)
-    alike = len(raw) == len(parts)
-    return [(part, alike and raw[place][0] in "\"'") for place, part in enumerate(parts)]
+    if len(raw) != len(parts):
+        return [(part, False) for part in parts]
+    return [(part, token[0] in "\"'") for part, token in zip(parts, raw, strict=True)]
 
 
-def _known(word: str, name: str, colon: str) -> None:
+def _check_field(part: str, name: str, colon: str) -> None:
     if colon and _is_field(name):
         return
-    if name.startswith(READ):
-        message = f"filter {word!r} is not arg.name:value; write arg.customer:42, or arg.address.city:Rome for one inside"
-        raise Refused(message)
-    near = difflib.get_close_matches(name, FIELDS, n=1)
-    hint = f"did you mean {near[0]}:?" if near else f"fields: {', '.join(FIELDS)}"
-    quotes = "" if colon else f'; to search for a word, quote it: "{word}"'
-    message = f"filter {word!r} is not field:value; {hint}{quotes}"
-    raise Refused(message)
+    if name.startswith(ARGUMENT_PREFIX):
+        raise Refused(
+            f"filter {part!r} is not arg.name:value. "
+            "Write arg.customer:42, or arg.address.city:Rome for a nested argument."
+        )
+    similar = difflib.get_close_matches(name, FIELDS, n=1)
+    hint = f"did you mean {similar[0]}:?" if similar else f"fields: {', '.join(FIELDS)}"
+    if not colon:
+        hint += f'; to search for a term, quote it: "{part}"'
+    raise Refused(f"filter {part!r} is not field:value; {hint}")
 
 
 def _is_field(name: str) -> bool:
-    return name in FIELDS or (name.startswith(READ) and is_path(name.removeprefix(READ)))
+    return name in FIELDS or (
+        name.startswith(ARGUMENT_PREFIX) and is_argument_path(name.removeprefix(ARGUMENT_PREFIX))
+    )
 
 
-def _twice(name: str) -> str:
-    if name in SEVERAL:
-        return f"filter {name}: is given twice; several values are one part: {name}:a,b"
-    return f"filter {name}: is given twice, and a job has only one; leave one of them out"
+def _describe_duplicate(name: str) -> str:
+    if name in MULTI_VALUE_FIELDS:
+        return f"filter {name}: appears twice. Write several values as {name}:a,b"
+    return f"filter {name}: appears twice, but a job has only one. Remove one of them."
 
 
-def _values(name: str, text: str) -> str | tuple[str, ...]:
+def _parse_value(name: str, text: str) -> str | tuple[str, ...]:
     if name == "since":
-        return str(round(_since(text) * SECOND))
-    if name not in SEVERAL:
+        return str(round(_parse_since(text) * SECOND))
+    if name not in MULTI_VALUE_FIELDS:
         return text
     values = tuple(dict.fromkeys(text.split(",")))
-    if len(values) > MOST_VALUES:
-        message = f"filter {name}: has {len(values)} values; {MOST_VALUES} at most"
-        raise Refused(message)
+    if len(values) > MAX_VALUES:
+        raise Refused(f"filter {name}: has {len(values)} values; at most {MAX_VALUES} are allowed")
     for value in values:
-        _check(name, value)
+        _check_value(name, value)
     if "" in values and name not in {"kind", "queue"}:
-        message = f"filter {name}:{text}: a value is missing"
-        raise Refused(message)
+        raise Refused(f"filter {name}:{text}: a value is missing")
     return values[0] if len(values) == 1 else values
 
 
-def _check(name: str, value: str) -> None:
+def _check_value(name: str, value: str) -> None:
     known: dict[str, Iterable[str]] = {
         "state": State,
         "class": Cls,
-        "phase": (*PHASES, *OF_THE_MOMENT),
+        "phase": (*PHASES, *UNSEARCHABLE_PHASES),
     }
     if name in known and value not in list(known[name]):
-        message = f"filter {name}:{value}: no such {name}; one of {', '.join(known[name])}"
-        raise Refused(message)
-    if name == "phase" and value in OF_THE_MOMENT:
-        message = (
-            f"filter phase:{value}: whether a due job is {value} depends on the workers and limits of the moment and "
-            f"cannot be searched; write state:queued and read the phase of each. Possible: {', '.join(PHASES)}"
+        raise Refused(f"filter {name}:{value}: no such {name}; one of {', '.join(known[name])}")
+    if name == "phase" and value in UNSEARCHABLE_PHASES:
+        raise Refused(
+            f"filter phase:{value} cannot be searched: it depends on current workers and limits. "
+            f"Use state:queued and read the phase of each job. Possible: {', '.join(PHASES)}"
         )
-        raise Refused(message)
 
 
-def _searched(words: list[str]) -> tuple[str, ...]:
-    if len(words) > MOST_WORDS:
-        message = f"filter: {len(words)} quoted words; {MOST_WORDS} at most"
-        raise Refused(message)
-    if any(not word.strip() for word in words):
-        message = "filter: the quotes are empty; write what to search for"
-        raise Refused(message)
-    return tuple(words)
+def _check_terms(terms: list[str]) -> tuple[str, ...]:
+    if len(terms) > MAX_SEARCH_TERMS:
+        raise Refused(f"filter: {len(terms)} quoted terms; at most {MAX_SEARCH_TERMS} are allowed")
+    if any(not term.strip() for term in terms):
+        raise Refused("filter: a quoted term is empty. Write what to search for.")
+    return tuple(terms)
 
 
-def _agree(found: Filter) -> None:
-    """What is known of dead jobs only finds no others."""
-    if sum(name.startswith(READ) for name in found) > MOST_ARGUMENTS:
-        message = f"filter: {MOST_ARGUMENTS} arguments at most"
-        raise Refused(message)
-    field = next((name for name in OF_THE_DEAD if name in found), None)
+def _check_combination(found: Filter) -> None:
+    """Refuse too many arguments, and fields of dead jobs together with other states."""
+    if sum(name.startswith(ARGUMENT_PREFIX) for name in found) > MAX_ARGUMENTS:
+        raise Refused(f"filter: at most {MAX_ARGUMENTS} arguments are allowed")
+    field = next((name for name in DEAD_ONLY_FIELDS if name in found), None)
     states = found.get("state", "dead")
-    if field is not None and State.DEAD.value not in (
-        (states,) if isinstance(states, str) else states
-    ):
-        said = states if isinstance(states, str) else ",".join(states)
-        message = f"filter {field}: finds what jobs died of, and state:{said} are not dead; leave one of them out"
-        raise Refused(message)
+    if isinstance(states, str):
+        states = (states,)
+    if field is not None and State.DEAD.value not in states:
+        raise Refused(
+            f"filter {field}: matches only dead jobs, but state:{','.join(states)} "
+            "excludes them. Remove one of the two."
+        )
 
 
-def _since(text: str) -> float:
-    """How long ago, in seconds."""
-    length = seconds(text)
+def _parse_since(text: str) -> float:
+    """Return how long ago, in seconds."""
+    length = parse_seconds(text)
     if length is None:
-        message = f"filter since:{text}: no length of time; write since:30s, since:5m, since:2h or since:1d"
-        raise Refused(message)
+        raise Refused(
+            f"filter since:{text}: not a duration. Write since:30s, since:5m, since:2h or since:1d"
+        )
     return length
 
 
-def is_path(text: str) -> bool:
-    """May an argument be named so?"""
-    return len(text) <= LONGEST_PATH and PATH.fullmatch(text) is not None
+def is_argument_path(text: str) -> bool:
+    """Return whether a text may name an argument, such as `address.city`."""
+    return len(text) <= MAX_PATH_LENGTH and ARGUMENT_PATH.fullmatch(text) is not None
 
 
-def seconds(text: str) -> float | None:
-    """`30`, `30s`, `5m`, `2h`, `1d`; None: nothing of the kind."""
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds of `30`, `30s`, `5m`, `2h` or `1d`; None for anything else."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(s|m|min|h|d|)", text.strip())
     return None if found is None else float(found[1]) * _UNITS[found[2]]

@@ -1,4 +1,7 @@
-"""What a retry by hand changes of a job: checked before anything is written, and told as before and after."""
+"""Checks before a manual retry, and the overrides it may apply to a job.
+
+Everything is checked before anything is written. Each refusal has its own error code.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from mulligan.batches import completion as batching
+from mulligan.batches import completion
 from mulligan.core import lifecycle
 from mulligan.core.attempt import Verb
+from mulligan.core.durations import SECOND, Micros, to_datetime
 from mulligan.core.errors import (
     ConfigError,
     DependencyOpen,
@@ -24,42 +28,47 @@ from mulligan.core.errors import (
     RetryRefused,
     UniqueTaken,
 )
-from mulligan.core.format import moment, one_line
-from mulligan.core.job import SECOND, JobRow, Lane, Limit, Micros, State, to_datetime
-from mulligan.core.json import indexed
+from mulligan.core.format import format_time, one_line
+from mulligan.core.job import JobRow, Lane, Limit, State
+from mulligan.core.json import index_entries
 from mulligan.core.unique import Unique, unique_hash
-from mulligan.failures.redact import shown
-from mulligan.guards.limits import next_start, rate_parts, refilled, share_of
-from mulligan.guards.observer import DependencyObserver, read_guard_state
-from mulligan.jobs.enqueue import checked_count, checked_priority, checked_timeout, uses_text
-from mulligan.manifest.arguments import refusal, to_json
-from mulligan.manifest.declared import holding_manifests, stored_kinds, stored_queues, terms_of_all
-from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, free_name
-from mulligan.retries.policy import Policy, given, policy_text
+from mulligan.failures.redact import scrub_public
+from mulligan.guards.limits import next_start_at, owner_share, parse_rate_parts, refill_bucket
+from mulligan.guards.observer import DependencyObserver, load_guard
+from mulligan.jobs.enqueue import check_max_retries, check_priority, check_timeout, format_uses
+from mulligan.manifest.arguments import refusal_message, to_json
+from mulligan.manifest.declared import (
+    load_active_manifests,
+    load_kinds,
+    load_queues,
+    merge_breaker_configs,
+)
+from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_user_name
+from mulligan.retries.policy import Policy, encode_policy, parse_job_settings
 from mulligan.storage.base import Transaction
-from mulligan.worker.settlement import frees_key
+from mulligan.worker.settlement import frees_unique_key
 
-LONGEST = 300  # characters of a payload's value that an event tells
-GONE = "[redacted]"
-TELLING = re.compile(
+MAX_SHOWN_LENGTH = 300  # characters of a payload value in an event
+REDACTED = "[redacted]"
+SECRET_NAME = re.compile(
     r"passw|passphrase|secret|token|(?:api|private)_?key|credential|auth|pwd|session", re.IGNORECASE
 )
 
 
-class KnownKinds(NamedTuple):
-    """What is known where the retry is asked for: with the app its handler, else what a worker has stored."""
+class KindInfo(NamedTuple):
+    """Spec and handler of a kind. The handler is known only where the app is loaded."""
 
     spec: KindSpec | None
     handler: Handler | None
     queues: Mapping[str, QueueSpec]
-    most: int  # bytes of a payload
+    max_payload: int  # bytes of JSON
 
 
-BESIDE = frozenset({"args", "told"})  # what is no column of a job
+NON_COLUMN_FIELDS = frozenset({"args", "changes"})
 
 
 class JobOverrides(NamedTuple):
-    """New values of columns, None: as it was; and what there is to tell."""
+    """New values of a job's columns (None: unchanged) and the changes to report."""
 
     queue: str | None = None
     lane: str | None = None
@@ -70,212 +79,217 @@ class JobOverrides(NamedTuple):
     payload: str | None = None
     uses: str | None = None
     unique_key: str | None = None
-    args: tuple[tuple[str, str], ...] | None = None  # what filters find it by
-    told: Mapping[str, Mapping[str, Any]] = {}  # name → before, after
+    args: tuple[tuple[str, str], ...] | None = None  # indexed arguments
+    changes: Mapping[str, Mapping[str, Any]] = {}  # field name → before, after
 
     @property
     def columns(self) -> dict[str, Any]:
+        """Return the changed columns by name."""
         return {
             name: value
             for name, value in self._asdict().items()
-            if name not in BESIDE and value is not None
+            if name not in NON_COLUMN_FIELDS and value is not None
         }
 
 
 UNCHANGED = JobOverrides()
 
 
-def kinds_of(
-    unit: Transaction, row: JobRow, handlers: Mapping[str, Handler], most: int
-) -> KnownKinds:
+def load_kind_info(
+    tx: Transaction, row: JobRow, handlers: Mapping[str, Handler], max_payload: int
+) -> KindInfo:
+    """Return what is known about the kind of a job."""
     handler = handlers.get(row.kind)
-    spec = stored_kinds(unit).get(row.kind) if handler is None else handler.spec
-    return KnownKinds(spec, handler, stored_queues(unit, unit.now()), most)
+    spec = load_kinds(tx).get(row.kind) if handler is None else handler.spec
+    return KindInfo(spec, handler, load_queues(tx, tx.now()), max_payload)
 
 
-def checked(overrides: Any) -> Mapping[str, Any]:
-    """By themselves; whether they fit a job is another question."""
-    _names("overrides", overrides or {})
-    said = dict(overrides or {})
-    strange = sorted(said.keys() - _CHECKED.keys() - {"payload"})
-    if strange:
-        message = (
-            f"cannot override {', '.join(strange)}; possible: {', '.join([*_CHECKED, 'payload'])}"
-        )
-        raise OverrideRefused(message)
-    return {
-        name: value if name == "payload" else _checked(name, value) for name, value in said.items()
-    }
+def check_overrides(overrides: Any) -> Mapping[str, Any]:
+    """Check names and values of overrides, regardless of the job they are for."""
+    _check_mapping("overrides", overrides or {})
+    requested = dict(overrides or {})
+    unknown = sorted(requested.keys() - _CHECKS.keys() - {"payload"})
+    if unknown:
+        possible = ", ".join([*_CHECKS, "payload"])
+        raise OverrideRefused(f"cannot override {', '.join(unknown)}. Possible: {possible}")
+    checked = {}
+    for name, value in requested.items():
+        checked[name] = value if name == "payload" else _check_value(name, value)
+    return checked
 
 
-def amended(row: JobRow, overrides: Mapping[str, Any] | None, known: KnownKinds) -> JobOverrides:
-    """All of it checked. May call functions of the app: not to be called inside a transaction."""
-    said = checked(overrides)
-    change = UNCHANGED._replace(
-        **{name: value for name, value in said.items() if name != "payload"}
-    )
-    if said.get("payload"):
-        change = _edited(row, said["payload"], known, change)
-    home = given(row.settings).get("home")  # back from where an escalation has moved it
-    change = _with_key(row, change, home or row.queue, known)
+def apply_overrides(
+    row: JobRow, overrides: Mapping[str, Any] | None, kind: KindInfo
+) -> JobOverrides:
+    """Check overrides against a job and return its new columns.
+
+    May call functions of the app, so it must not run inside a transaction.
+    """
+    columns = dict(check_overrides(overrides))
+    payload_fields = columns.pop("payload", None)
+    change = UNCHANGED._replace(**columns)
+    if payload_fields:
+        change = _edit_payload(row, payload_fields, kind, change)
+    # An escalation step may have moved the job; a retry returns it to its original queue.
+    home = parse_job_settings(row.settings).get("home")
+    change = _update_unique_key(row, change, home or row.queue, kind)
     if change.queue or change.uses is not None or home:
         change = change._replace(queue=change.queue or home)
-        change = change._replace(lane=_lane(row, change, known.queues))
-    return change._replace(told=_told(row, change))
+        change = change._replace(lane=_lane_key(row, change, kind.queues))
+    return change._replace(changes=_describe_changes(row, change))
 
 
-def homeward(unit: Transaction, row: JobRow) -> JobOverrides:
-    """Nothing but this: back in the queue it was enqueued for, from where an escalation had moved it."""
-    if not given(row.settings).get("home"):
+def return_to_home_queue(tx: Transaction, row: JobRow) -> JobOverrides:
+    """Return the overrides that undo the queue change of an escalation step, and nothing else."""
+    if not parse_job_settings(row.settings).get("home"):
         return UNCHANGED
-    return amended(row, None, kinds_of(unit, row, {}, 0))
+    return apply_overrides(row, None, load_kind_info(tx, row, {}, 0))
 
 
-# -- values -----------------------------------------------------------------------------------------
-def _policy(value: Any) -> str | None:
+# --- Values ---
+def _check_policy(value: Any) -> str | None:
     try:
-        return policy_text(Policy.from_plain(value) if isinstance(value, Mapping) else value)
+        return encode_policy(Policy.from_dict(value) if isinstance(value, Mapping) else value)
     except ValidationError as errors:
-        found = "; ".join(
-            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors.errors()
-        )
-        raise OverrideRefused(found) from None
+        parts = []
+        for error in errors.errors():
+            field = ".".join(map(str, error["loc"]))
+            parts.append(f"{field}: {error['msg']}")
+        raise OverrideRefused("; ".join(parts)) from None
 
 
-def _queue(value: Any) -> str:
-    return free_name("queue", value)
+def _check_queue(value: Any) -> str:
+    return check_user_name("queue", value)
 
 
-_CHECKED: Mapping[str, Callable[[Any], Any]] = {
-    "max_retries": checked_count,
-    "queue": _queue,
-    "priority": checked_priority,
-    "timeout": checked_timeout,
-    "policy": _policy,
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "max_retries": check_max_retries,
+    "queue": _check_queue,
+    "priority": check_priority,
+    "timeout": check_timeout,
+    "policy": _check_policy,
 }
 
 
-def _checked(name: str, value: Any) -> Any:
+def _check_value(name: str, value: Any) -> Any:
     if value is None:
-        message = f"override {name}: None says nothing; leave it out to keep what the job has"
-        raise OverrideRefused(message)
+        raise OverrideRefused(
+            f"override {name} is None. Leave it out to keep the value that the job has."
+        )
     try:
-        return _CHECKED[name](value)
+        return _CHECKS[name](value)
     except (MulliganError, ConfigError) as error:
-        message = f"override {name}: {error}"
-        raise OverrideRefused(message) from None
+        raise OverrideRefused(f"override {name}: {error}") from None
 
 
-def _names(what: str, said: Any) -> None:
-    if not isinstance(said, Mapping) or not all(isinstance(name, str) for name in said):
-        message = f"{what} map names to values, not {said!r:.80}"
-        raise OverrideRefused(message)
+def _check_mapping(what: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise OverrideRefused(f"{what} must map names to values, not {value!r:.80}")
 
 
-# -- payload ----------------------------------------------------------------------------------------
-def _edited(row: JobRow, fields: Any, known: KnownKinds, change: JobOverrides) -> JobOverrides:
-    _names("the payload's overrides", fields)
-    _allowed(row.kind, fields, known.spec)
-    merged = {**json.loads(row.payload), **fields}
-    if known.handler is not None:
-        merged = known.handler.arguments.encode(merged)
+# --- Payload ---
+def _edit_payload(row: JobRow, fields: Any, kind: KindInfo, change: JobOverrides) -> JobOverrides:
+    _check_mapping("the payload's overrides", fields)
+    _check_editable(row.kind, fields, kind.spec)
+    payload = {**json.loads(row.payload), **fields}
+    if kind.handler is not None:
+        payload = kind.handler.arguments.encode(payload)
     else:
-        _fits(row.kind, merged, known.spec)
-    text = to_json(merged, f"the payload of {row.kind}")
-    if len(text) > known.most:
-        message = f"the payload of {row.kind} would be {len(text)} bytes of JSON, the limit is {known.most}"
-        raise PayloadRefused(message)
-    args = (
-        indexed(merged, known.spec.index) if known.spec is not None and known.spec.index else None
-    )
-    return change._replace(payload=text, uses=_uses(row, merged, known), args=args)
+        _check_schema(row.kind, payload, kind.spec)
+    text = to_json(payload, f"the payload of {row.kind}")
+    if len(text) > kind.max_payload:
+        raise PayloadRefused(
+            f"the payload of {row.kind} would be {len(text):,} bytes of JSON; "
+            f"the limit is {kind.max_payload:,}"
+        )
+    args = None
+    if kind.spec is not None and kind.spec.index:
+        args = index_entries(payload, kind.spec.index)
+    return change._replace(payload=text, uses=_changed_uses(row, payload, kind), args=args)
 
 
-def _allowed(kind: str, fields: Mapping[str, Any], spec: KindSpec | None) -> None:
+def _check_editable(kind: str, fields: Mapping[str, Any], spec: KindSpec | None) -> None:
     editable = () if spec is None else spec.editable
-    strange = sorted(set(fields).difference(editable))
-    if not strange:
+    refused = sorted(set(fields).difference(editable))
+    if not refused:
         return
-    allowed = (
-        f"kind {kind} allows: {', '.join(editable)}"
-        if editable
-        else (
-            f"kind {kind} allows none; its code says which: @app.job(editable=…)"
-            if spec is not None
-            else f"no worker has told what kind {kind} allows"
-        )
-    )
-    message = f"payload field {', '.join(strange)} cannot be changed; {allowed}"
-    raise OverrideRefused(message)
+    if editable:
+        hint = f"kind {kind} allows: {', '.join(editable)}"
+    elif spec is not None:
+        hint = f"kind {kind} allows none. Declare them in its code: @app.job(editable=…)"
+    else:
+        hint = f"no worker has declared which fields kind {kind} allows"
+    raise OverrideRefused(f"payload field {', '.join(refused)} cannot be changed; {hint}")
 
 
-def _fits(kind: str, payload: Any, spec: KindSpec | None) -> None:
-    """By the stored schema: stricter than the handler, which also takes "7" for 7."""
+def _check_schema(kind: str, payload: Any, spec: KindSpec | None) -> None:
+    """Check a payload against the stored schema, which unlike the handler refuses "7" for 7."""
     if spec is None or not spec.schema:
-        message = f"kind {kind}: its arguments have no JSON schema to check this by; retry it where its app is"
-        raise OverrideRefused(message)
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # noqa: PLC0415 - slow, seldom needed
-
-    errors = sorted(
-        Draft202012Validator(spec.schema).iter_errors(payload),
-        key=lambda error: list(map(str, error.path)),
-    )
-    if errors:
-        parts = [
-            f"{'.'.join(map(str, error.path)) or 'payload'}: {shown(error.message, LONGEST)}"
-            for error in errors
-        ]
-        message = f"{kind}: {'; '.join(parts)}"
-        raise PayloadRefused(message)
-
-
-def _uses(row: JobRow, payload: Any, known: KnownKinds) -> str | None:
-    """Where they follow from the payload, only the app can tell."""
-    if known.spec is None or not known.spec.uses_by_payload:
-        return None
-    if known.handler is None or known.handler.uses is None:
-        message = (
-            f"kind {row.kind}: what it uses follows from its payload, and only its app can tell; retry it there: "
-            "app.jobs.retry(id, overrides=…)"
+        raise OverrideRefused(
+            f"kind {kind} has no JSON schema to check the payload against. "
+            "Retry the job from the app: app.jobs.retry(id, overrides=…)"
         )
-        raise OverrideRefused(message)
-    uses = uses_text(known.handler.uses(payload))
+    from jsonschema import (  # type: ignore[import-untyped] # noqa: PLC0415 - slow import, rarely used
+        Draft202012Validator,
+    )
+
+    errors = list(Draft202012Validator(spec.schema).iter_errors(payload))
+    errors.sort(key=lambda error: list(map(str, error.path)))
+    if errors:
+        parts = []
+        for error in errors:
+            path = ".".join(map(str, error.path)) or "payload"
+            parts.append(f"{path}: {scrub_public(error.message, MAX_SHOWN_LENGTH)}")
+        raise PayloadRefused(f"{kind}: {'; '.join(parts)}")
+
+
+def _changed_uses(row: JobRow, payload: Any, kind: KindInfo) -> str | None:
+    """Return the new dependencies if they follow from the payload and changed."""
+    if kind.spec is None or not kind.spec.uses_by_payload:
+        return None
+    if kind.handler is None or kind.handler.uses is None:
+        raise OverrideRefused(
+            f"the dependencies of kind {row.kind} follow from its payload, and only its app can "
+            "compute them. Retry the job from the app: app.jobs.retry(id, overrides=…)"
+        )
+    uses = format_uses(kind.handler.uses(payload))
     return None if uses == row.uses else uses
 
 
-# -- what follows from it -----------------------------------------------------------------------------
-def _with_key(row: JobRow, change: JobOverrides, queue: str, known: KnownKinds) -> JobOverrides:
-    """A key that was made of what changes changes with it; one that somebody gave stays."""
-    if row.unique_key is None or known.spec is None or not known.spec.unique_by:
+# --- Values that follow from the changes ---
+def _update_unique_key(
+    row: JobRow, change: JobOverrides, queue: str, kind: KindInfo
+) -> JobOverrides:
+    """Recompute a unique key that was made from changed values; keep one that a caller chose."""
+    if row.unique_key is None or kind.spec is None or not kind.spec.unique_by:
         return change
-    unique = Unique(by=known.spec.unique_by)
+    unique = Unique(by=kind.spec.unique_by)
     if unique.key(row.owner, queue, json.loads(row.payload)) != row.unique_key:
         return change
-    after = unique.key(row.owner, change.queue or queue, json.loads(change.payload or row.payload))
-    return change if after == row.unique_key else change._replace(unique_key=after)
+    payload = json.loads(change.payload or row.payload)
+    key = unique.key(row.owner, change.queue or queue, payload)
+    return change if key == row.unique_key else change._replace(unique_key=key)
 
 
-def _lane(row: JobRow, change: JobOverrides, queues: Mapping[str, QueueSpec]) -> str:
-    queue, uses = change.queue or row.queue, row.uses if change.uses is None else change.uses
-    return lane_in(row._replace(uses=uses), queue, queues).key
+def _lane_key(row: JobRow, change: JobOverrides, queues: Mapping[str, QueueSpec]) -> str:
+    uses = row.uses if change.uses is None else change.uses
+    return lane_in_queue(row._replace(uses=uses), change.queue or row.queue, queues).key
 
 
-def lane_in(row: JobRow, queue: str, queues: Mapping[str, QueueSpec]) -> Lane:
-    """Of this job in this queue, where owners may take turns."""
-    share = share_of(row.owner) if queue in queues and queues[queue].fair else ""
+def lane_in_queue(row: JobRow, queue: str, queues: Mapping[str, QueueSpec]) -> Lane:
+    """Return the lane that this job would have in a queue."""
+    is_fair = queue in queues and queues[queue].fair
+    share = owner_share(row.owner) if is_fair else ""
     return Lane(queue, row.kind, row.uses, False, share)
 
 
-# -- what is told -------------------------------------------------------------------------------------
-def _told(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]]:
-    """Of payloads through redaction: an event is read by owners and by webhooks."""
+# --- Changes to report ---
+def _describe_changes(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]]:
+    """Return field name → before and after. Payload values are redacted: owners read them.
+    The unique key is left out: it is made of values that are reported anyway.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for name in (
-        "max_retries",
-        "queue",
-        "priority",
-        "uses",
-    ):  # a key is made of what is told anyway
+    for name in ("max_retries", "queue", "priority", "uses"):
         after = getattr(change, name)
         if after is not None and after != getattr(row, name):
             found[name] = {"before": getattr(row, name), "after": after}
@@ -283,160 +297,173 @@ def _told(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]]:
         before = None if row.timeout is None else row.timeout / SECOND
         found["timeout"] = {"before": before, "after": change.timeout / SECOND}
     if change.policy is not None and change.policy != row.policy:
-        found["policy"] = {
-            "before": json.loads(row.policy or "null"),
-            "after": json.loads(change.policy),
-        }
-    return found | _payload_told(row, change)
+        policy = json.loads(row.policy or "null")
+        found["policy"] = {"before": policy, "after": json.loads(change.policy)}
+    return found | _describe_payload_changes(row, change)
 
 
-def _payload_told(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]]:
+def _describe_payload_changes(row: JobRow, change: JobOverrides) -> dict[str, dict[str, Any]]:
     if change.payload is None:
         return {}
-    before, after = json.loads(row.payload), json.loads(change.payload)
-    return {
-        f"payload.{name}": {
-            "before": hidden(name, before.get(name)),
-            "after": hidden(name, after.get(name)),
-        }
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name) or (name in before) != (name in after)
-    }
+    before = json.loads(row.payload)
+    after = json.loads(change.payload)
+    changes = {}
+    for name in sorted({*before, *after}):
+        is_same = before.get(name) == after.get(name) and (name in before) == (name in after)
+        if not is_same:
+            changes[f"payload.{name}"] = {
+                "before": redact_value(name, before.get(name)),
+                "after": redact_value(name, after.get(name)),
+            }
+    return changes
 
 
-def hidden(name: str, value: Any) -> Any:
-    """As any outlet may show it: a field with a telling name not at all, a long text in part."""
-    if TELLING.search(name):
-        return None if value is None else GONE
+def redact_value(name: str, value: Any) -> Any:
+    """Return a payload value fit for any reader: secrets removed, long texts shortened."""
+    if SECRET_NAME.search(name):
+        return None if value is None else REDACTED
     text = json.dumps({name: value})
-    if len(text) > LONGEST:
-        return shown(value if isinstance(value, str) else json.dumps(value), LONGEST)
-    safe = shown(text)
-    if safe == text:
+    if len(text) > MAX_SHOWN_LENGTH:
+        value_text = value if isinstance(value, str) else json.dumps(value)
+        return scrub_public(value_text, MAX_SHOWN_LENGTH)
+    scrubbed = scrub_public(text)
+    if scrubbed == text:
         return value
     try:
-        return json.loads(safe)[name]
+        return json.loads(scrubbed)[name]
     except (ValueError, KeyError, TypeError):
-        return GONE
+        return REDACTED
 
 
-# What must hold before a job is run again by hand, each with its own code; asked before anything changes.
-
-OWNER = "owner"  # the scope of its meter
-
-
-class Busy(Exception):
-    """The meter is in another hand, for the length of a transaction."""
+# --- Preconditions ---
+OWNER_SCOPE = "owner"  # scope of the meter that counts manual retries of an owner
 
 
-def key_after(row: JobRow, state: State, key: str | None = None) -> str | None:
-    """Back in a covered state the job wants its key again; another holder refuses the move."""
+class MeterBusy(Exception):
+    """Another transaction holds the owner's meter."""
+
+
+def unique_hash_after(row: JobRow, state: State, key: str | None = None) -> str | None:
+    """Return the unique key hash that the job holds in `state`; None if it holds none there.
+
+    `key` replaces the job's key. If another job holds the hash, the move is refused.
+    """
     name = key or row.unique_key
-    if name is None or frees_key(row.unique_cover, state):
+    if name is None or frees_unique_key(row.unique_cover, state):
         return None
-    return (
-        unique_hash(row.owner, row.kind, name)
-        if key or row.unique_hash is None
-        else row.unique_hash
-    )
+    if key or row.unique_hash is None:
+        return unique_hash(row.owner, row.kind, name)
+    return row.unique_hash
 
 
-def refusals(
-    unit: Transaction, row: JobRow, change: JobOverrides, at: Micros | None
+def find_refusals(
+    tx: Transaction, row: JobRow, change: JobOverrides, at: Micros | None
 ) -> Iterator[MulliganError]:
-    """Everything that stands in the way of a retry by hand, as far as the database can tell."""
+    """Yield every reason in the database to refuse a manual retry."""
     checks: tuple[Callable[[], None], ...] = (
-        lambda: _state(row),
-        lambda: batching.check_retry(unit, row),
-        lambda: _key(unit, row, change),
-        lambda: _dependencies(unit, row, change, at),
+        lambda: _check_state(row),
+        lambda: completion.check_member_retry(tx, row),
+        lambda: _check_unique_key(tx, row, change),
+        lambda: _check_dependencies(tx, row, change, at),
     )
     for check in checks:
         try:
             check()
         except MulliganError as error:
             yield error
-            if isinstance(
-                error, IllegalMove
-            ):  # of a job that cannot be retried nothing else is asked
+            if isinstance(error, IllegalMove):  # The other checks make no sense in this state.
                 return
 
 
-def _state(row: JobRow) -> None:
-    lifecycle.move(Verb.RETRY_BY_HAND, State(row.state))
+def _check_state(row: JobRow) -> None:
+    lifecycle.next_state(Verb.RETRY_BY_HAND, State(row.state))
 
 
-def _key(unit: Transaction, row: JobRow, change: JobOverrides) -> None:
-    wanted = key_after(row, State.QUEUED, change.unique_key)
-    holder = None if wanted is None else unit.key_holder(wanted)
+def _check_unique_key(tx: Transaction, row: JobRow, change: JobOverrides) -> None:
+    wanted = unique_hash_after(row, State.QUEUED, change.unique_key)
+    holder = None if wanted is None else tx.find_unique_holder(wanted)
     if holder not in (None, row.id):
-        raise UniqueTaken(taken(row, change, holder))
+        raise UniqueTaken(describe_taken_key(row, change, holder))
 
 
-def taken(row: JobRow, change: JobOverrides, holder: str | None) -> str:
+def describe_taken_key(row: JobRow, change: JobOverrides, holder: str | None) -> str:
+    """Return an error text: another job holds the unique key that this job needs."""
     key = one_line(change.unique_key or row.unique_key or "")
-    who = f"job {holder}" if holder else "another job"
-    return f"{who} holds the unique key {key!r} of job {row.id} now; cancel or discard that one first, or leave this one"
+    holder_name = f"job {holder}" if holder else "another job"
+    return (
+        f"{holder_name} holds the unique key {key!r} of job {row.id}. "
+        "Cancel or discard that job first."
+    )
 
 
-def _dependencies(unit: Transaction, row: JobRow, change: JobOverrides, at: Micros | None) -> None:
-    now = unit.now()
-    if at is None or at <= now:  # else it may be well again by then
-        refuse_down(unit, row.uses if change.uses is None else change.uses, now)
+def _check_dependencies(
+    tx: Transaction, row: JobRow, change: JobOverrides, at: Micros | None
+) -> None:
+    now = tx.now()
+    if at is None or at <= now:  # A later retry may find the dependency recovered.
+        refuse_if_dependency_down(tx, row.uses if change.uses is None else change.uses, now)
 
 
-def refuse_down(unit: Transaction, uses: str, now: Micros) -> None:
-    """Down, and of those whose jobs end at once. Of others the job waits, and its `why` says so."""
+def refuse_if_dependency_down(tx: Transaction, uses: str, now: Micros) -> None:
+    """Refuse if a `fail_fast` dependency is down: the job would die at once.
+
+    Jobs of a dependency in mode `hold` simply wait, and their `why` says so.
+    """
     keys = [key for key in uses.split(",") if key]
     if not keys:
         return
-    guards = {
-        one.key: read_guard_state(one.body)
-        for one in unit.guards(at_work=True)
-        if one.scope == "dependency"
-    }
+    guards = {}
+    for guard_row in tx.list_guards(active_only=True):
+        if guard_row.scope == "dependency":
+            guards[guard_row.key] = load_guard(guard_row.body)
     down = [key for key in keys if key in guards and guards[key].is_down(now)]
-    terms = (
-        DependencyObserver(others=terms_of_all(holding_manifests(unit, now)))
-        if down
-        else DependencyObserver()
+    if not down:
+        return
+    observer = DependencyObserver(
+        declared_elsewhere=merge_breaker_configs(load_active_manifests(tx, now))
     )
     for key in down:
-        if terms.terms(key).mode == "fail_fast":
-            message = (
-                f"dependency {key} is down since {moment(guards[key].since)}, and jobs that use it end at once: this "
-                f"one would too. Retry it later (at=), or close it first: mulligan deps close {quote(key)}"
+        if observer.config_for(key).mode == "fail_fast":
+            raise DependencyOpen(
+                f"dependency {key} is down since {format_time(guards[key].since)}, "
+                "so the job would die at once. "
+                "Retry it later (at=), or close the breaker first: "
+                f"mulligan deps close {quote(key)}"
             )
-            raise DependencyOpen(message)
 
 
-def ask_app(row: JobRow, change: JobOverrides, known: KnownKinds) -> None:
-    """`can_retry=` of its kind, where the app is; elsewhere a worker asks it before the first attempt."""
-    handler = known.handler
+def check_can_retry(row: JobRow, change: JobOverrides, kind: KindInfo) -> None:
+    """Call the kind's `can_retry=`. Where the app is not loaded, a worker calls it later."""
+    handler = kind.handler
     if handler is None or handler.can_retry is None:
         return
     arguments = handler.arguments.decode(change.payload or row.payload)
+    can_retry = handler.can_retry
     try:
-        why = refusal(handler.can_retry.answer(handler.can_retry.given(arguments)))
+        refusal = refusal_message(can_retry.call_blocking(can_retry.select_arguments(arguments)))
     except Exception as error:
-        message = f"nothing was changed: can_retry of kind {row.kind} could not answer ({type(error).__name__})"
-        raise RetryRefused(message) from error
-    if why:
-        message = f"kind {row.kind} says that this job must not run again: {why}"
-        raise RetryRefused(message)
+        raise RetryRefused(
+            f"nothing was changed: can_retry of kind {row.kind} raised {type(error).__name__}"
+        ) from error
+    if refusal:
+        raise RetryRefused(f"can_retry of kind {row.kind} refused: {refusal}")
 
 
-def spend(unit: Transaction, owner: str, allowed: str) -> None:
-    """One retry by hand of what an owner is allowed, counted for the whole fleet."""
-    many, seconds = rate_parts(allowed) or (0.0, 1)
-    key = (OWNER, owner)
-    found = unit.meters([key])[key]
-    if found is None:
-        raise Busy
-    limit = Limit(rate=many / seconds)
-    meter = refilled(found[0], many / seconds, found[1], burst=many)
-    again = next_start(limit, meter)
-    if again is not None:
-        message = f"owner {one_line(owner)} may retry {allowed} by hand, and has; the next is possible at {moment(again)}"
-        raise RetryLimited(message, to_datetime(again))
-    unit.spend(key, meter._replace(tokens=meter.tokens - 1))
+def spend_manual_retry(tx: Transaction, owner: str, rate_limit: str) -> None:
+    """Count one manual retry against the owner's rate limit, for the whole fleet."""
+    burst, seconds = parse_rate_parts(rate_limit) or (0.0, 1)
+    rate = burst / seconds
+    key = (OWNER_SCOPE, owner)
+    stored = tx.lock_token_buckets([key])[key]
+    if stored is None:
+        raise MeterBusy
+    meter, now = stored
+    meter = refill_bucket(meter, rate, now, burst=burst)
+    next_at = next_start_at(Limit(rate=rate), meter)
+    if next_at is not None:
+        raise RetryLimited(
+            f"owner {one_line(owner)} has used up {rate_limit} manual retries; "
+            f"the next is possible at {format_time(next_at)}",
+            to_datetime(next_at),
+        )
+    tx.update_token_bucket(key, meter._replace(tokens=meter.tokens - 1))

@@ -1,4 +1,7 @@
-"""By hand: retry, cancel, release, discard, move. The same table of moves, the same events, with actor and reason."""
+"""Manual actions on jobs: retry, cancel, release, discard and move to another queue.
+
+They use the lifecycle table and events of every other move, with an actor and a reason.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mulligan.batches import completion as batching
+from mulligan.batches import completion
 from mulligan.core import lifecycle
 from mulligan.core.attempt import Verb
-from mulligan.core.durations import length_or_moment
+from mulligan.core.durations import Micros, check_duration_or_time
 from mulligan.core.errors import (
     ChoiceRefused,
     DeadlineFirst,
+    DurationOrTime,
     IllegalMove,
-    Moment,
     MulliganError,
     NotFound,
     ReasonMissing,
@@ -23,152 +26,178 @@ from mulligan.core.errors import (
     UniqueTaken,
 )
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.format import moment
-from mulligan.core.job import JobRow, Lane, Micros, State
+from mulligan.core.format import format_time
+from mulligan.core.job import JobRow, Lane, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.jobs.preconditions import (
     UNCHANGED,
-    Busy,
     JobOverrides,
-    KnownKinds,
-    amended,
-    ask_app,
-    homeward,
-    key_after,
-    kinds_of,
-    refusals,
-    spend,
-    taken,
+    KindInfo,
+    MeterBusy,
+    apply_overrides,
+    check_can_retry,
+    describe_taken_key,
+    find_refusals,
+    load_kind_info,
+    return_to_home_queue,
+    spend_manual_retry,
+    unique_hash_after,
 )
 from mulligan.manifest.specs import Handler
 from mulligan.storage.base import Move, Store, Transaction
 from mulligan.storage.search_queries import ArgRow
-from mulligan.worker.job_log import tell_move
+from mulligan.worker.job_log import log_manual_action
 
-ROUNDS = 3  # somebody else may move the job between our look and our move
-PATIENCE = 100  # times
-PAUSE = 0.02  # seconds
-PAYLOAD = 1024 * 1024
+MAX_TRIES = 3  # Another transaction may move the job between our read and our move.
+MAX_METER_TRIES = 100
+METER_PAUSE = 0.02  # seconds
+DEFAULT_MAX_PAYLOAD = 1024 * 1024  # bytes
 
 
 class ManualRetry(NamedTuple):
-    """What is said with a retry by hand beside the job, the actor and the reason."""
+    """Options of a manual retry besides job, actor and reason."""
 
     overrides: Mapping[str, Any] | None = None
-    at: Moment | None = None
-    owner: str | None = None  # acts as this owner: sees only their jobs, and has their limit
-    handlers: Mapping[str, Handler] = {}  # where the app is at hand
-    allowed: str | None = None  # "20/h": how many an owner may retry by hand
-    most: int = PAYLOAD  # bytes of a payload
+    at: DurationOrTime | None = None
+    owner: str | None = None  # Act as this owner: see only their jobs, obey their rate limit.
+    handlers: Mapping[str, Handler] = {}  # empty where the app is not loaded
+    rate_limit: str | None = None  # manual retries that an owner may make, such as "20/h"
+    max_payload: int = DEFAULT_MAX_PAYLOAD
+
+
+DEFAULT_RETRY = ManualRetry()
 
 
 class RetryPreview(NamedTuple):
-    """What a retry by hand would do, and what stands in its way."""
+    """Changes that a manual retry would make, and every reason to refuse it."""
 
     row: JobRow
     changes: Mapping[str, Mapping[str, Any]]
     refused: tuple[MulliganError, ...]
 
 
-# -- retry --------------------------------------------------------------------------------------------
-def retry(store: Store, job_id: str, *, actor: str, reason: str = "", **said: Any) -> JobRow:
-    """dead, parked or cancelled → queued, as a new generation; its history stays. `said`: fields of a Wish."""
-    wish = ManualRetry(**said)
-    for _ in range(ROUNDS):
-        row, known, now = _look(store, job_id, wish)
-        lifecycle.move(Verb.RETRY_BY_HAND, State(row.state))
-        change, at = amended(row, wish.overrides, known), _moment(wish.at, now)
-        for error in _refused(store, row, change, at):
+class _RetryTarget(NamedTuple):
+    """The job to retry and what is known about its kind, read in one transaction."""
+
+    row: JobRow
+    kind: KindInfo
+    now: Micros
+
+
+# --- Retry ---
+def retry(
+    store: Store,
+    job_id: str,
+    *,
+    actor: str,
+    reason: str = "",
+    request: ManualRetry = DEFAULT_RETRY,
+) -> JobRow:
+    """Queue a dead, parked or cancelled job as a new generation. Its history stays."""
+    for _ in range(MAX_TRIES):
+        target = _load_target(store, job_id, request)
+        row = target.row
+        lifecycle.next_state(Verb.RETRY_BY_HAND, State(row.state))
+        overrides = apply_overrides(row, request.overrides, target.kind)
+        run_at = _resolve_time(request.at, target.now)
+        for error in _find_refusals(store, row, overrides, run_at):
             raise error
-        ask_app(row, change, known)
-        done = _retried(store, row, change, at, actor, reason, wish)
-        if done is not None:
-            return done
-    raise IllegalMove(_quick(job_id))
+        check_can_retry(row, overrides, target.kind)
+        retried = _retry_once(store, row, overrides, run_at, actor, reason, request)
+        if retried is not None:
+            return retried
+    raise IllegalMove(_changed_meanwhile(job_id))
 
 
-def preview(store: Store, job_id: str, **said: Any) -> RetryPreview:
-    """The same checks, and nothing is written: what would change, and everything that is in the way."""
-    wish = ManualRetry(**said)
-    row, known, now = _look(store, job_id, wish)
-    change, at, errors = UNCHANGED, None, []
+def preview_retry(store: Store, job_id: str, request: ManualRetry = DEFAULT_RETRY) -> RetryPreview:
+    """Run all checks of `retry` without writing: what would change, and all that refuses it."""
+    target = _load_target(store, job_id, request)
+    row = target.row
+    overrides = UNCHANGED
+    run_at = None
+    errors: list[MulliganError] = []
     try:
-        change, at = amended(row, wish.overrides, known), _moment(wish.at, now)
+        overrides = apply_overrides(row, request.overrides, target.kind)
+        run_at = _resolve_time(request.at, target.now)
     except MulliganError as error:
-        errors = [error]
-    errors = [*_refused(store, row, change, at), *errors]
-    try:
-        if not errors:
-            ask_app(row, change, known)
-    except MulliganError as error:
-        errors = [error]
-    return RetryPreview(row, change.told, tuple(errors))
+        errors.append(error)
+    errors = [*_find_refusals(store, row, overrides, run_at), *errors]
+    if not errors:
+        try:
+            check_can_retry(row, overrides, target.kind)
+        except MulliganError as error:
+            errors.append(error)
+    return RetryPreview(row, overrides.changes, tuple(errors))
 
 
-def _look(store: Store, job_id: str, wish: ManualRetry) -> tuple[JobRow, KnownKinds, Micros]:
-    with store.read() as unit:
-        row = _found(unit, job_id, wish.owner)
-        return row, kinds_of(unit, row, wish.handlers, wish.most), unit.now()
+def _load_target(store: Store, job_id: str, request: ManualRetry) -> _RetryTarget:
+    with store.read() as tx:
+        row = _load_job(tx, job_id, request.owner)
+        kind = load_kind_info(tx, row, request.handlers, request.max_payload)
+        return _RetryTarget(row, kind, tx.now())
 
 
-def _moment(at: Moment | None, now: Micros) -> Micros | None:
-    """One that has passed is now."""
+def _resolve_time(at: DurationOrTime | None, now: Micros) -> Micros | None:
+    """Return when to run; a time in the past becomes now."""
     if at is None:
         return None
-    span, fixed = length_or_moment("at", at)
-    return max(now, now + span if span is not None else fixed or now)
+    delay, time_at = check_duration_or_time("at", at)
+    if delay is not None:
+        return max(now, now + delay)
+    return max(now, time_at or now)
 
 
-def _refused(
-    store: Store, row: JobRow, change: JobOverrides, at: Micros | None
+def _find_refusals(
+    store: Store, row: JobRow, overrides: JobOverrides, run_at: Micros | None
 ) -> list[MulliganError]:
-    with store.read() as unit:
-        return list(refusals(unit, row, change, at))
+    with store.read() as tx:
+        return list(find_refusals(tx, row, overrides, run_at))
 
 
-class _TooLate(Exception):
-    """Somebody was quicker; nothing of this transaction may stay."""
+class _MovedMeanwhileError(Exception):
+    """Another transaction moved the job first; roll this one back."""
 
 
-def _retried(
+def _retry_once(
     store: Store,
     row: JobRow,
-    change: JobOverrides,
-    at: Micros | None,
+    overrides: JobOverrides,
+    run_at: Micros | None,
     actor: str,
     reason: str,
-    wish: ManualRetry,
+    request: ManualRetry,
 ) -> JobRow | None:
-    """None: somebody was quicker."""
-    for _ in range(PATIENCE):
+    """Retry the job if it is still as we read it. Return None if it was moved meanwhile."""
+    for _ in range(MAX_METER_TRIES):
         try:
-            with store.begin() as unit:
-                if wish.owner is not None and wish.allowed:
-                    spend(unit, wish.owner, wish.allowed)
-                if not move_in(unit, row, Verb.RETRY_BY_HAND, actor, reason, change=change, at=at):
-                    raise _TooLate
-                done = _found(unit, row.id)
-                _in_time(done)
-            tell_move(Verb.RETRY_BY_HAND, done, actor, reason)
-            return done
-        except _TooLate:
+            with store.begin() as tx:
+                if request.owner is not None and request.rate_limit:
+                    spend_manual_retry(tx, request.owner, request.rate_limit)
+                moved = move_job(
+                    tx, row, Verb.RETRY_BY_HAND, actor, reason, change=overrides, at=run_at
+                )
+                if not moved:
+                    raise _MovedMeanwhileError
+                retried = _load_job(tx, row.id)
+                _check_deadline(retried)
+            log_manual_action(Verb.RETRY_BY_HAND, retried, actor, reason)
+            return retried
+        except _MovedMeanwhileError:
             return None
-        except Busy:
-            time.sleep(PAUSE)
-    message = "others of this owner retry at this very moment; try again"
-    raise StoreUnavailable(message)
+        except MeterBusy:
+            time.sleep(METER_PAUSE)
+    raise StoreUnavailable("too many manual retries of this owner at the same time; try again")
 
 
-def _in_time(row: JobRow) -> None:
+def _check_deadline(row: JobRow) -> None:
     if row.deadline_at is not None and row.run_at >= row.deadline_at:
-        message = (
-            f"job {row.id} could not run at {moment(row.run_at)}: its deadline, which begins anew with the retry, "
-            f"passes at {moment(row.deadline_at)}"
+        raise DeadlineFirst(
+            f"job {row.id} cannot run at {format_time(row.run_at)}: "
+            f"its deadline, counted from this retry, is {format_time(row.deadline_at)}"
         )
-        raise DeadlineFirst(message)
 
 
-# -- the others ---------------------------------------------------------------------------------------
+# --- Release, discard, cancel ---
 def release(
     store: Store,
     job_id: str,
@@ -178,48 +207,48 @@ def release(
     reason: str = "",
     owner: str | None = None,
 ) -> JobRow:
-    """parked → queued, with what was decided."""
-    with store.read() as unit:
-        check_choice(_found(unit, job_id, owner), choice)
-    return _by_hand(store, job_id, Verb.RELEASE, actor, reason, owner, choice=choice)
+    """Queue a parked job again, with the choice that a person made."""
+    with store.read() as tx:
+        check_choice(_load_job(tx, job_id, owner), choice)
+    return _move_by_hand(store, job_id, Verb.RELEASE, actor, reason, owner, choice=choice)
 
 
 def check_choice(row: JobRow, choice: str | None) -> None:
+    """Refuse a choice that the parked job does not offer."""
     offered = json.loads(row.choices or "[]")
     if choice is not None and offered and choice not in offered:
-        message = f"choice {choice!r} is not one of those the job offers: {', '.join(offered)}"
-        raise ChoiceRefused(message)
+        raise ChoiceRefused(f"unknown choice {choice!r}. The job offers: {', '.join(offered)}")
 
 
 def discard(
     store: Store, job_id: str, *, actor: str, reason: str, owner: str | None = None
 ) -> JobRow:
-    """dead or parked → cancelled: nobody wants it any more."""
-    must_say_why(reason)
-    return _by_hand(store, job_id, Verb.DISCARD, actor, reason, owner)
+    """Cancel a dead or parked job that will not be repaired."""
+    require_reason(reason)
+    return _move_by_hand(store, job_id, Verb.DISCARD, actor, reason, owner)
 
 
-def must_say_why(reason: str) -> None:
+def require_reason(reason: str) -> None:
+    """Refuse to discard without a reason."""
     if not reason.strip():
-        message = "discard needs a reason: it is the last thing anybody will read about this job"
-        raise ReasonMissing(message)
+        raise ReasonMissing("discard needs a reason: why will this job not be run again?")
 
 
 def cancel(
     store: Store, job_id: str, *, actor: str, reason: str = "", owner: str | None = None
 ) -> JobRow:
-    """queued or parked → cancelled at once; running → asked to stop, cancelled once its code has stopped."""
-    return _by_hand(store, job_id, Verb.CANCEL, actor, reason, owner)
+    """Cancel a queued or parked job at once; ask a running one to stop."""
+    return _move_by_hand(store, job_id, Verb.CANCEL, actor, reason, owner)
 
 
-def foretell(verb: Verb, state: State) -> str:
-    """Where a move by hand would lead; refused as the move itself would be."""
+def preview_move(verb: Verb, state: State) -> str:
+    """Return the state that a manual action leads to; raise what the action would raise."""
     if verb is Verb.CANCEL and state is State.RUNNING:
         return "asked to stop"
-    return str(lifecycle.move(verb, state))
+    return str(lifecycle.next_state(verb, state))
 
 
-def _by_hand(
+def _move_by_hand(
     store: Store,
     job_id: str,
     verb: Verb,
@@ -229,48 +258,39 @@ def _by_hand(
     *,
     choice: str | None = None,
 ) -> JobRow:
-    for _ in range(ROUNDS):
-        with store.begin() as unit:
-            row = _found(unit, job_id, owner)
-            done = (
-                _found(unit, job_id)
-                if move_in(unit, row, verb, actor, reason, choice=choice)
-                else None
-            )
-        if done is not None:
-            tell_move(verb, done, actor, reason)
-            return done
-    raise IllegalMove(_quick(job_id))
+    for _ in range(MAX_TRIES):
+        with store.begin() as tx:
+            row = _load_job(tx, job_id, owner)
+            moved = None
+            if move_job(tx, row, verb, actor, reason, choice=choice):
+                moved = _load_job(tx, job_id)
+        if moved is not None:
+            log_manual_action(verb, moved, actor, reason)
+            return moved
+    raise IllegalMove(_changed_meanwhile(job_id))
 
 
-def _ask(
-    unit: Transaction, row: JobRow, actor: str, reason: str, data: Mapping[str, Any] | None
+def _request_stop(
+    tx: Transaction, row: JobRow, actor: str, reason: str, data: Mapping[str, Any] | None
 ) -> bool:
-    """Ask a running attempt to stop; once asked is enough."""
+    """Ask a running attempt to stop; a second request changes nothing."""
     if row.cancel_reason is not None:
         return True
-    asked = unit.request_cancel(row.id, row.token, reason or "cancelled by hand")
-    if asked:
-        seen = {
-            "before": {"state": row.state, "stopping": False},
-            "after": {"state": row.state, "stopping": True},
-        }
-        unit.write_events(
-            [
-                _event(
-                    EventType.JOB_CANCEL_REQUESTED,
-                    row,
-                    actor,
-                    {"reason": reason, **seen, **(data or {})},
-                )
-            ]
-        )
-    return asked
+    if not tx.request_cancel(row.id, row.token, reason or "cancelled by hand"):
+        return False
+    event_data = {
+        "reason": reason,
+        "before": {"state": row.state, "stopping": False},
+        "after": {"state": row.state, "stopping": True},
+        **(data or {}),
+    }
+    tx.write_events([_job_event(EventType.JOB_CANCEL_REQUESTED, row, actor, event_data)])
+    return True
 
 
-# -- the one door of moves by hand --------------------------------------------------------------------
-def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
-    unit: Transaction,
+# --- One move with its event ---
+def move_job(  # noqa: PLR0913 - every manual move goes through here
+    tx: Transaction,
     row: JobRow,
     verb: Verb,
     actor: str,
@@ -280,51 +300,57 @@ def move_in(  # noqa: PLR0913 - the one seam of all who move by hand
     change: JobOverrides = UNCHANGED,
     at: Micros | None = None,
     data: Mapping[str, Any] | None = None,
-    behind: bool = False,
-    alone: bool = True,
+    as_retry: bool = False,
+    update_batch: bool = True,
 ) -> bool:
-    """One move with its event, in the caller's transaction; False: somebody was quicker. To cancel what runs is to ask.
+    """Make one move and write its event in the caller's transaction.
 
-    `data`: more to tell. `behind`: into the lane of retries, so that fresh work goes first. Not `alone`: the caller
-    sees to the batch of the job, once for all its members.
+    Return False if another transaction moved the job first. Cancelling a running job only asks
+    it to stop. `data` is added to the event. `as_retry` puts the job into the lane of retries,
+    so that fresh work goes first. With `update_batch=False` the caller updates the job's batch,
+    once for all members.
     """
     if verb is Verb.CANCEL and row.state == State.RUNNING:
-        return _ask(unit, row, actor, reason, data)
-    state = lifecycle.move(verb, State(row.state))
-    if verb is Verb.RETRY_BY_HAND and alone:
-        batching.check_retry(unit, row)
-    if change == UNCHANGED and verb is Verb.RETRY_BY_HAND:
-        change = homeward(unit, row)
-    move = _move(unit, row, verb, state, reason, choice, change, at)
-    done = _moved(unit, row, change, move._replace(sign="1") if behind else move)
-    if done:
-        _index(unit, row, change)
-        news = {**_news(row, move, reason, choice, change, at), **(data or {})}
-        unit.write_events([_event(lifecycle.event_for(verb), row, actor, news)])
-        if alone:
-            batching.moved(unit, row, state, actor=actor, reason=reason)
-    return done
+        return _request_stop(tx, row, actor, reason, data)
+    state = lifecycle.next_state(verb, State(row.state))
+    if verb is Verb.RETRY_BY_HAND:
+        if update_batch:
+            completion.check_member_retry(tx, row)
+        if change == UNCHANGED:
+            change = return_to_home_queue(tx, row)
+    move = _build_move(tx, row, verb, state, reason, choice, change, at)
+    if as_retry:
+        move = move._replace(lane_suffix="1")
+    if not _write_move(tx, row, change, move):
+        return False
+    _reindex_arguments(tx, row, change)
+    event_data = {**_move_data(row, move, reason, choice, change, at), **(data or {})}
+    tx.write_events([_job_event(lifecycle.event_for(verb), row, actor, event_data)])
+    if update_batch:
+        completion.update_after_move(tx, row, state, actor=actor, reason=reason)
+    return True
 
 
-def _moved(unit: Transaction, row: JobRow, change: JobOverrides, move: Move) -> bool:
+def _write_move(tx: Transaction, row: JobRow, change: JobOverrides, move: Move) -> bool:
     try:
-        return unit.move(move)
+        return tx.move_job(move)
     except UniqueTaken as clash:
-        assert move.unique_hash is not None  # noqa: S101 - only a wanted key can be taken
-        if unit.free_key(move.unique_hash):  # its time is over
-            return unit.move(move)
-        raise UniqueTaken(taken(row, change, unit.key_holder(move.unique_hash))) from clash
+        assert move.unique_hash is not None  # noqa: S101 - only a move with a key can clash
+        if tx.release_expired_key(move.unique_hash):  # The holder's `Unique(for_=…)` has run out.
+            return tx.move_job(move)
+        holder = tx.find_unique_holder(move.unique_hash)
+        raise UniqueTaken(describe_taken_key(row, change, holder)) from clash
 
 
-def _index(unit: Transaction, row: JobRow, change: JobOverrides) -> None:
-    """What filters find it by follows its payload."""
+def _reindex_arguments(tx: Transaction, row: JobRow, change: JobOverrides) -> None:
+    """Replace the indexed arguments if the payload changed them."""
     if change.args is not None:
-        unit.forget_args([row.id])
-        unit.write_args([ArgRow(row.id, row.kind, name, value) for name, value in change.args])
+        tx.delete_args([row.id])
+        tx.write_args([ArgRow(row.id, row.kind, name, value) for name, value in change.args])
 
 
-def requeue_in(
-    unit: Transaction,
+def requeue_job(
+    tx: Transaction,
     row: JobRow,
     lane: Lane,
     actor: str,
@@ -332,31 +358,34 @@ def requeue_in(
     *,
     data: Mapping[str, Any] | None = None,
 ) -> bool:
-    """queued → queued, in the queue of this lane; everything else about the job stays. False: somebody was quicker."""
-    state = lifecycle.move(Verb.MOVE, State(row.state))
-    move = _move(unit, row, Verb.MOVE, state, row.reason, row.choice, at=row.run_at)
-    done = unit.move(
-        move._replace(run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, sign=None)
+    """Move a queued job to the queue of this lane and change nothing else.
+
+    Return False if another transaction moved the job first.
+    """
+    state = lifecycle.next_state(Verb.MOVE, State(row.state))
+    move = _build_move(tx, row, Verb.MOVE, state, row.reason, row.choice, at=row.run_at)
+    move = move._replace(
+        run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, lane_suffix=None
     )
-    if done:
-        told = {
-            "reason": reason,
-            "before": {"queue": row.queue},
-            "after": {"queue": lane.queue},
-            **(data or {}),
-        }
-        unit.write_events(
-            [_event(lifecycle.event_for(Verb.MOVE), row, actor, {"from": row.state, **told})]
-        )
-    return done
+    if not tx.move_job(move):
+        return False
+    event_data = {
+        "from": row.state,
+        "reason": reason,
+        "before": {"queue": row.queue},
+        "after": {"queue": lane.queue},
+        **(data or {}),
+    }
+    tx.write_events([_job_event(lifecycle.event_for(Verb.MOVE), row, actor, event_data)])
+    return True
 
 
-def _quick(job_id: str) -> str:
-    return f"job {job_id} changed while we looked; look again"
+def _changed_meanwhile(job_id: str) -> str:
+    return f"job {job_id} was changed by someone else at the same time; look at it and try again"
 
 
-def _move(
-    unit: Transaction,
+def _build_move(
+    tx: Transaction,
     row: JobRow,
     verb: Verb,
     state: State,
@@ -365,25 +394,31 @@ def _move(
     change: JobOverrides = UNCHANGED,
     at: Micros | None = None,
 ) -> Move:
-    queued = state is State.QUEUED
+    run_at = None
+    if state is State.QUEUED:
+        run_at = at or tx.now()
     return Move(
         id=row.id,
         from_state=row.state,
         generation=row.generation,
         token=row.token,
         state=state.value,
-        run_at=(at or unit.now()) if queued else None,
+        run_at=run_at,
         new_generation=verb is Verb.RETRY_BY_HAND,
         finished=state in TERMINAL,
         error=None,
-        reason=reason or f"{verb} by hand",
+        reason=reason or _default_reason(verb),
         choice=choice,
-        unique_hash=key_after(row, state, change.unique_key),
+        unique_hash=unique_hash_after(row, state, change.unique_key),
         **change.columns,
     )
 
 
-def _news(
+def _default_reason(verb: Verb) -> str:
+    return str(verb) if verb is Verb.RETRY_BY_HAND else f"{verb} by hand"
+
+
+def _move_data(
     row: JobRow,
     move: Move,
     reason: str,
@@ -391,34 +426,38 @@ def _news(
     change: JobOverrides,
     at: Micros | None,
 ) -> dict[str, Any]:
+    """Return the data of the event about a move."""
     generation = row.generation + move.new_generation
-    seen = {
-        "before": {"state": row.state, "generation": row.generation},
-        "after": {"state": move.state, "generation": generation},
-    }
-    news: dict[str, Any] = {"kind": row.kind, "queue": row.queue}
-    news |= {"from": row.state, "reason": reason, "generation": generation}
-    said = {
-        "choice": choice,
-        "max_retries": change.max_retries,
-        "run_at": at,
-        "changes": dict(change.told),
-    }
-    news |= {name: value for name, value in said.items() if value not in (None, {})}
-    return {**news, **seen}
+    data: dict[str, Any] = {"kind": row.kind, "queue": row.queue, "from": row.state}
+    data["reason"] = reason
+    data["generation"] = generation
+    if choice is not None:
+        data["choice"] = choice
+    if change.max_retries is not None:
+        data["max_retries"] = change.max_retries
+    if at is not None:
+        data["run_at"] = at
+    if change.changes:
+        data["changes"] = dict(change.changes)
+    data["before"] = {"state": row.state, "generation": row.generation}
+    data["after"] = {"state": move.state, "generation": generation}
+    return data
 
 
-def _event(kind: EventType, row: JobRow, actor: str, data: dict[str, Any]) -> NewEvent:
-    told = {"kind": row.kind, "queue": row.queue, **data}
+def _job_event(kind: EventType, row: JobRow, actor: str, data: dict[str, Any]) -> NewEvent:
     return NewEvent(
-        kind, job_id=row.id, batch_id=row.batch_id, owner=row.owner, actor=actor, data=told
+        kind,
+        job_id=row.id,
+        batch_id=row.batch_id,
+        owner=row.owner,
+        actor=actor,
+        data={"kind": row.kind, "queue": row.queue, **data},
     )
 
 
-def _found(unit: Transaction, job_id: str, owner: str | None = None) -> JobRow:
-    """Another owner's job is answered exactly like one that does not exist."""
-    row = unit.get(job_id)
+def _load_job(tx: Transaction, job_id: str, owner: str | None = None) -> JobRow:
+    """Return a job's row. Another owner's job is reported exactly like one that does not exist."""
+    row = tx.get_job(job_id)
     if row is None or owner not in (None, row.owner):
-        message = f"no job {job_id!r}"
-        raise NotFound(message)
+        raise NotFound(f"no job {job_id!r}")
     return row

@@ -1,4 +1,4 @@
-"""Arguments by which filters find jobs: what an index finds, and what to do about jobs that came before."""
+"""Resolve filters to database searches, index job arguments, and page through results."""
 
 from __future__ import annotations
 
@@ -7,183 +7,218 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Self
 
+from mulligan.core.attempt import Verb
 from mulligan.core.errors import NotFound, Refused
 from mulligan.core.job import AttemptRow, Job, JobRow
-from mulligan.core.json import indexed
+from mulligan.core.json import index_entries
 from mulligan.jobs.filter import Filter
-from mulligan.manifest.declared import stored_kinds
-from mulligan.manifest.specs import OURS, KindSpec
+from mulligan.manifest.declared import load_kinds
+from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.search_queries import INDEXED, READ, ArgRow, Counted, Skimmed, Where
+from mulligan.storage.search_queries import (
+    ARGUMENT_PREFIX,
+    INDEXED_PREFIX,
+    ArgRow,
+    BoundedCount,
+    BoundedPage,
+    Where,
+)
 
-STEP = 500
-NARROW = ("kind", "group", "batch_id", "owner")
+INDEX_STEP = 500
+NARROWING_FIELDS = ("kind", "group", "batch_id", "owner")
 
 
-# -- filters ----------------------------------------------------------------------------------------
-def by_index(unit: Transaction, where: Filter, kinds: Mapping[str, KindSpec]) -> Where:
-    """The filter with those arguments marked that an index finds; others need company that bounds the search."""
-    paths = [name.removeprefix(READ) for name in where if name.startswith(READ)]
+# --- Indexed arguments in filters ---
+def mark_indexed(tx: Transaction, where: Filter, kinds: Mapping[str, KindSpec]) -> Where:
+    """Mark the arguments that an index can find. If there are none, require a narrow filter."""
+    paths = [
+        name.removeprefix(ARGUMENT_PREFIX) for name in where if name.startswith(ARGUMENT_PREFIX)
+    ]
     if not paths:
         return where
-    known = {**stored_kinds(unit), **kinds}
-    fast = {path for path in paths if _is_indexed(path, where, known)}
-    if not fast:
-        _must_be_narrow(paths[0], where, known)
-    marked = {f"{READ}{path}": f"{INDEXED}{path}" for path in fast}
+    known = {**load_kinds(tx), **kinds}
+    indexed = {path for path in paths if _is_indexed(path, where, known)}
+    if not indexed:
+        _require_narrow_filter(paths[0], where, known)
+    marked = {f"{ARGUMENT_PREFIX}{path}": f"{INDEXED_PREFIX}{path}" for path in indexed}
     return {marked.get(name, name): value for name, value in where.items()}
 
 
 def _is_indexed(path: str, where: Filter, known: Mapping[str, KindSpec]) -> bool:
-    """By every kind that is asked for; if none is named, by any of the users': those that do not declare it are not
-    meant then.
+    """Return whether every kind that the filter names indexes this argument.
+
+    Without a kind in the filter, one user kind that indexes it is enough: kinds that do not
+    declare the argument cannot be meant.
     """
-    having = {name for name, spec in known.items() if path in spec.index}
+    kinds = {name for name, spec in known.items() if path in spec.index}
     named = where.get("kind")
     if named is None:
-        return any(not name.startswith(OURS) for name in having)
-    return {*((named,) if isinstance(named, str) else named)} <= having
+        return any(not name.startswith(SYSTEM_PREFIX) for name in kinds)
+    if isinstance(named, str):
+        return named in kinds
+    return kinds.issuperset(named)
 
 
-def _must_be_narrow(path: str, where: Filter, known: Mapping[str, KindSpec]) -> None:
-    if "since" in where and any(name in where for name in NARROW):
+def _require_narrow_filter(path: str, where: Filter, known: Mapping[str, KindSpec]) -> None:
+    if "since" in where and any(name in where for name in NARROWING_FIELDS):
         return
-    having = sorted(
-        name for name, spec in known.items() if path in spec.index and not name.startswith(OURS)
-    )
-    who = f"indexed by {', '.join(having)} alone" if having else "indexed by no kind"
-    message = (
-        f'filter arg.{path}: {who}; declare @app.job(index=("{path}",)), or say where to look: since: '
+    kinds = []
+    for name, spec in known.items():
+        if path in spec.index and not name.startswith(SYSTEM_PREFIX):
+            kinds.append(name)
+    indexed_by = f"only by {', '.join(sorted(kinds))}" if kinds else "by no kind"
+    raise Refused(
+        f"filter arg.{path}: indexed {indexed_by}. "
+        f'Declare @app.job(index=("{path}",)), or narrow the search: since: '
         "(like since:1d) and one of kind:, group:, batch:, owner:"
     )
-    raise Refused(message)
 
 
-# -- jobs that came before --------------------------------------------------------------------------
-def rows_of(spec: KindSpec, job_id: str, payload: str) -> list[ArgRow]:
-    return [
-        ArgRow(job_id, spec.name, name, value)
-        for name, value in indexed(json.loads(payload), spec.index)
-    ]
+# --- Indexing of arguments ---
+def index_rows(spec: KindSpec, job_id: str, payload: str) -> list[ArgRow]:
+    """Return the index rows of one job."""
+    entries = index_entries(json.loads(payload), spec.index)
+    return [ArgRow(job_id, spec.name, name, value) for name, value in entries]
 
 
-def index_again(unit: Transaction, spec: KindSpec | None, job_id: str, payload: str) -> None:
-    """For who changes a payload: in the same transaction."""
-    unit.forget_args([job_id])
+def reindex_job(tx: Transaction, spec: KindSpec | None, job_id: str, payload: str) -> None:
+    """Replace the index rows of a job, in the transaction that changes its payload."""
+    tx.delete_args([job_id])
     if spec is not None and spec.index:
-        unit.write_args(rows_of(spec, job_id, payload))
+        tx.write_args(index_rows(spec, job_id, payload))
 
 
-def index_all(store: Store, kind: str, passed: Callable[[int], None] = lambda _: None) -> int:
-    """Every job of a kind, newest first, in small steps; safe to repeat and to break off. Returns how many."""
-    with store.read() as unit:
-        spec = stored_kinds(unit).get(kind)
-    if spec is None:
-        message = f"no worker has named kind {kind!r} yet, so nobody knows what it indexes"
-        raise NotFound(message)
-    if not spec.index:
-        message = f'kind {kind!r} declares no index; write @app.job(index=("…",)) and start a worker with it first'
-        raise Refused(message)
-    count, before = 0, None
+def index_kind(store: Store, kind: str, on_progress: Callable[[int], None] = lambda _: None) -> int:
+    """Index the arguments of every job of a kind, newest first, and return how many jobs.
+
+    Works in small steps; it is safe to interrupt and to repeat.
+    """
+    spec = _load_indexed_kind(store, kind)
+    count = 0
+    before = None
     while True:
-        with store.read() as unit:
-            rows = unit.page({"kind": kind}, STEP, before)
-        _write(store, spec, rows)
+        with store.read() as tx:
+            rows = tx.list_jobs({"kind": kind}, INDEX_STEP, before)
+        _write_index(store, spec, rows)
         count += len(rows)
-        passed(len(rows))
-        if len(rows) < STEP:
+        on_progress(len(rows))
+        if len(rows) < INDEX_STEP:
             return count
         before = rows[-1].id
 
 
-def _write(store: Store, spec: KindSpec, rows: list[JobRow]) -> None:
-    """Of those that are still there: what retention has removed meanwhile must not come back."""
-    with store.begin() as unit:
-        there = {row.id for row in rows if unit.get(row.id) is not None}
-        unit.write_args(
-            [arg for row in rows if row.id in there for arg in rows_of(spec, row.id, row.payload)]
+def _load_indexed_kind(store: Store, kind: str) -> KindSpec:
+    with store.read() as tx:
+        spec = load_kinds(tx).get(kind)
+    if spec is None:
+        raise NotFound(
+            f"unknown kind {kind!r}: no worker has stored it. Start a worker that has it."
         )
+    if not spec.index:
+        raise Refused(
+            f"kind {kind!r} declares no index. "
+            'Add @app.job(index=("…",)) and start a worker with it first.'
+        )
+    return spec
 
 
-# Words in quotes: which failure groups, ids and unique keys they name. Never payloads, and never a whole table.
+def _write_index(store: Store, spec: KindSpec, rows: list[JobRow]) -> None:
+    """Write the index rows of jobs that still exist: retention may have removed some meanwhile."""
+    with store.begin() as tx:
+        entries: list[ArgRow] = []
+        for row in rows:
+            if tx.get_job(row.id) is not None:
+                entries += index_rows(spec, row.id, row.payload)
+        tx.write_args(entries)
 
-GROUPS_READ = 500  # the newest
-MOST_FOUND = 200
+
+# --- Quoted search terms ---
+# They search failure groups, ids and unique keys. Never payloads, and never a whole table.
+MAX_GROUPS_SEARCHED = 500  # the newest groups
+MAX_MATCHES = 200
 
 
-def resolved(
-    unit: Transaction,
+def resolve_filter(
+    tx: Transaction,
     where: Filter,
     owner: str | None = None,
     kinds: Mapping[str, KindSpec] = MappingProxyType({}),
     *,
     private: bool = True,
 ) -> Where:
-    """The filter with what its words name in their place. For an owner only their own jobs speak, in public.
+    """Replace quoted terms by the groups and ids they match. For an owner, search only their jobs.
 
-    `kinds`: what is known of kinds beyond the stored manifests. `private`: are both halves searched?
+    `kinds` are kinds that may not be stored yet. With `private`, terms also match the private part
+    of failures.
     """
-    meant = dict(by_index(unit, where, kinds))
-    words = meant.pop("words", None)
-    return meant if words is None else _named(unit, meant, words, owner, private=private)
+    resolved = dict(mark_indexed(tx, where, kinds))
+    terms = resolved.pop("terms", None)
+    if terms is None:
+        return resolved
+    return _resolve_terms(tx, resolved, terms, owner, private=private)
 
 
-def _named(
-    unit: Transaction, rest: Filter, words: Sequence[str], owner: str | None, *, private: bool
+def _resolve_terms(
+    tx: Transaction, where: Filter, terms: Sequence[str], owner: str | None, *, private: bool
 ) -> Where:
-    groups = _groups(unit, words, owner, private=private)
-    ids = _ids(unit, words[0]) if len(words) == 1 else []
-    if groups and not ids and "group" not in rest:
-        rest["group"] = tuple(groups)
-    else:
-        rest["near"] = (*(f"id:{one}" for one in ids), *(f"group:{one}" for one in groups))
-    return rest
+    groups = _find_groups(tx, terms, owner, private=private)
+    ids = _find_ids(tx, terms[0]) if len(terms) == 1 else []
+    if groups and not ids and "group" not in where:
+        where["group"] = tuple(groups)
+        return where
+    matches = [f"id:{job_id}" for job_id in ids]
+    matches += [f"group:{group}" for group in groups]
+    where["near"] = tuple(matches)
+    return where
 
 
-def _ids(unit: Transaction, word: str) -> list[str]:
-    """Jobs whose id or unique key begins so."""
-    return list(dict.fromkeys([*unit.find(word, MOST_FOUND), *unit.find_keys(word, MOST_FOUND)]))
+def _find_ids(tx: Transaction, term: str) -> list[str]:
+    """Return jobs whose id or unique key begins with a term."""
+    found = [*tx.find_jobs(term, MAX_MATCHES), *tx.find_jobs_by_key(term, MAX_MATCHES)]
+    return list(dict.fromkeys(found))
 
 
-def _groups(
-    unit: Transaction, words: Sequence[str], owner: str | None, *, private: bool
+def _find_groups(
+    tx: Transaction, terms: Sequence[str], owner: str | None, *, private: bool
 ) -> list[str]:
-    """Groups whose newest member says all of them: in its name, code or message, of either half."""
-    wanted = [word.casefold() for word in words]
-    of: dict[str, str] = {} if owner is None else {"owner": owner}
-    samples = unit.group_samples([name for name, _ in unit.group_names(owner, GROUPS_READ)], of)
-    ids = [row.id for row in samples.values()]
-    attempts = unit.latest_attempts(ids) if owner is None and private else {}
-    said = {name: _text(name, row, attempts.get(row.id)) for name, row in samples.items()}
-    return [name for name, text in said.items() if all(word in text for word in wanted)][
-        :MOST_FOUND
-    ]
+    """Return groups whose newest job contains all terms in its group name, code or message."""
+    wanted = [term.casefold() for term in terms]
+    names = [name for name, _ in tx.list_groups(owner, MAX_GROUPS_SEARCHED)]
+    samples = tx.get_group_samples(names, {} if owner is None else {"owner": owner})
+    attempts: Mapping[str, AttemptRow] = {}
+    if owner is None and private:
+        attempts = tx.get_latest_attempts([row.id for row in samples.values()])
+    found = []
+    for name, row in samples.items():
+        text = _searchable_text(name, row, attempts.get(row.id))
+        if all(term in text for term in wanted):
+            found.append(name)
+    return found[:MAX_MATCHES]
 
 
-def _text(name: str, row: JobRow, attempt: AttemptRow | None) -> str:
+def _searchable_text(name: str, row: JobRow, attempt: AttemptRow | None) -> str:
     error = json.loads(row.error or "{}")
     parts = [name, str(error.get("code", "")), str(error.get("message", ""))]
-    if attempt is not None and attempt.verb == "die":
+    if attempt is not None and attempt.verb == Verb.DIE:
         private = json.loads(attempt.private or "{}")
-        parts += [
-            value for key, value in private.items() if isinstance(value, str) and key in SEARCHED
-        ]
+        for field, value in private.items():
+            if isinstance(value, str) and field in SEARCHED_FIELDS:
+                parts.append(value)
     return "\n".join(parts).casefold()
 
 
-SEARCHED = frozenset(
-    {"message", "stderr", "detail"}
-)  # of the private half: what was said, not where
+SEARCHED_FIELDS = frozenset({"message", "stderr", "detail"})  # of the private part
 
 
-# A page of jobs and a count, which say themselves when they are not the whole answer.
+# --- Results ---
 
 
 class JobList(list[Job]):
     """Jobs, newest first.
 
-    `cursor`: say it as `before` for what comes after; None: this was the end. `partial`: looking stopped after 50,000
-    jobs, before the page was full; from `cursor` on there may be more that match.
+    Pass `cursor` as `before` to get the next page; None means that this was the last page.
+    `partial`: the search stopped after 50,000 jobs before the page was full; more may follow
+    from `cursor`.
     """
 
     cursor: str | None = None
@@ -191,23 +226,28 @@ class JobList(list[Job]):
 
 
 class CappedCount(int):
-    """How many. `capped`: counting stopped there. `partial`: looking stopped after 50,000 jobs; there may be more."""
+    """A count. `capped`: stopped at the cap. `partial`: stopped after 50,000 searched jobs."""
 
     capped: bool
     partial: bool
 
     def __new__(cls, value: int, *, capped: bool = False, partial: bool = False) -> Self:
-        made = super().__new__(cls, value)
-        made.capped, made.partial = capped, partial
-        return made
+        count = super().__new__(cls, value)
+        count.capped = capped
+        count.partial = partial
+        return count
 
 
-def job_list(jobs: Iterable[Job], found: Skimmed, limit: int) -> JobList:
-    made = JobList(jobs)
-    made.partial = found.stopped is not None
-    made.cursor = found.stopped or (made[-1].id if len(made) >= limit else None)
-    return made
+def build_job_list(jobs: Iterable[Job], found: BoundedPage, limit: int) -> JobList:
+    """Return one page of jobs with its cursor."""
+    page = JobList(jobs)
+    page.partial = found.stopped is not None
+    page.cursor = found.stopped
+    if page.cursor is None and len(page) >= limit:
+        page.cursor = page[-1].id
+    return page
 
 
-def counted(found: Counted, cap: int) -> CappedCount:
+def build_count(found: BoundedCount, cap: int) -> CappedCount:
+    """Return a count that says whether it is complete."""
     return CappedCount(found.jobs, capped=found.jobs >= cap, partial=found.stopped is not None)

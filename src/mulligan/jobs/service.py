@@ -10,33 +10,36 @@ from functools import partial
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.core.errors import Moment, NotFound, Refused, StoreUnavailable, WaitTimeout
+from mulligan.core.durations import Micros
+from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.core.event import Event
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import AttemptRow, Job, Micros, NewJob, State, in_columns
+from mulligan.core.job import AttemptRow, Job, NewJob, State, as_columns
 from mulligan.core.lifecycle import TERMINAL
-from mulligan.jobs import repair as recover
-from mulligan.jobs.explain import Explanation, explanation
+from mulligan.jobs import repair
+from mulligan.jobs.explain import Explanation, explain_job
 from mulligan.jobs.filter import parse_filter
-from mulligan.jobs.search import CappedCount, JobList, counted, job_list, resolved
-from mulligan.jobs.view import fresh_job, fresh_jobs, jobs_of
+from mulligan.jobs.search import CappedCount, JobList, build_count, build_job_list, resolve_filter
+from mulligan.jobs.view import load_job_views, view_new_job, view_new_jobs
 from mulligan.manifest.specs import Handler, KindSpec
 from mulligan.storage.base import Inserted, Store, Transaction
 
-Some = list[Job]  # the classes below have a method called list
-Story = list[Event]
-Attempts = list[AttemptRow]
+JobViews = list[Job]  # The classes below have a method named list.
+EventList = list[Event]
+AttemptList = list[AttemptRow]
 Overrides = Mapping[str, Any]
 
-WAIT_EVERY = 0.05
-WAIT_MOST = 0.5
-LIST_MOST = 1000
-COUNT_MOST = 10_000
-NAMED = 5  # ids that are named when a beginning fits several
-WAITED_FOR = frozenset({*TERMINAL, State.PARKED})
+POLL_INTERVAL = 0.05
+MAX_POLL_INTERVAL = 0.5
+MAX_JOBS_LISTED = 1000
+DEFAULT_COUNT_CAP = 10_000
+MAX_IDS_NAMED = 5  # ids listed when a prefix matches several
+WAIT_ENDS_IN = frozenset({*TERMINAL, State.PARKED})
 
 
 class Jobs:
+    """Read jobs, wait for them and repair them."""
+
     def __init__(
         self,
         store: Callable[[], Store],
@@ -47,142 +50,147 @@ class Jobs:
         self._open = store
         self._settings = settings
         self._actor = actor
-        self._handlers = {} if handlers is None else handlers  # where the app is at hand
+        self._handlers = {} if handlers is None else handlers  # empty where no app is loaded
 
     @property
     def _kinds(self) -> Mapping[str, KindSpec]:
-        """Of this process, whose manifest may not be stored yet."""
+        """Return the kinds of this process, whose manifest may not be stored yet."""
         return {name: handler.spec for name, handler in self._handlers.items()}
 
     @property
     def _store(self) -> Store:
         return self._open()
 
-    # -- read -------------------------------------------------------------------------------------
+    # --- Read ---
     def get(self, job_id: str, *, owner: str | None = None) -> Job:
-        """With `owner`, somebody else's job answers like one that does not exist."""
-        with self._store.read() as unit:
-            row = unit.get(job_id)
+        """Return one job. With `owner`, another owner's job counts as missing."""
+        with self._store.read() as tx:
+            row = tx.get_job(job_id)
             if row is None or owner not in (None, row.owner):
-                raise NotFound(_no_such(job_id))
-            return jobs_of(unit, [row], self.get)[0]
+                raise NotFound(_no_such_job(job_id))
+            return load_job_views(tx, [row], self.get)[0]
 
     def resolve(self, prefix: str) -> str:
-        """A whole id, from as many of its first characters as make it unique."""
+        """Return the full id that begins with `prefix`."""
         if len(prefix) == LENGTH:
             return prefix
-        if not prefix:  # an unset variable in a shell: it must not mean the only job there is
-            message = "the id is empty; give at least its first characters"
-            raise Refused(message)
-        with self._store.read() as unit:
-            found = unit.find(prefix, NAMED + 1)
-        if len(found) == 1:
-            return found[0]
-        raise NotFound(ambiguous("job", prefix, found) if found else _no_such(prefix))
+        if not prefix:  # An unset shell variable must not select the only job.
+            raise Refused("the id is empty. Pass an id or its first characters.")
+        with self._store.read() as tx:
+            found = tx.find_jobs(prefix, MAX_IDS_NAMED + 1)
+        if not found:
+            raise NotFound(_no_such_job(prefix))
+        if len(found) > 1:
+            raise NotFound(describe_ambiguous_id("job", prefix, found))
+        return found[0]
 
     def list(
         self,
-        filter: str = "",  # noqa: A002 - CONTRACT's name
+        filter: str = "",  # noqa: A002 - public name
         *,
         limit: int = 50,
         before: str | None = None,
         owner: str | None = None,
         private: bool = True,
     ) -> JobList:
-        """Newest first; `before` is the `cursor` of the page above. At most 50,000 jobs are looked at.
+        """Return jobs that match a filter, newest first. At most 50,000 jobs are searched.
 
-        `owner`: of their jobs only. `private`: may words in quotes find what only the private half says?
+        `before` is the `cursor` of the previous page. `owner` restricts the list to their jobs.
+        With `private=False`, quoted search terms do not match the private part of failures.
         """
-        if not 1 <= limit <= LIST_MOST:
-            message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
-            raise Refused(message)
+        if not 1 <= limit <= MAX_JOBS_LISTED:
+            raise Refused(f"limit must be from 1 to {MAX_JOBS_LISTED:,}, not {limit}")
         where = parse_filter(filter)
         if owner is not None and where.setdefault("owner", owner) != owner:
             return JobList()
-        with self._store.read() as unit:
-            found = unit.skim(
-                resolved(unit, where, owner, self._kinds, private=private), limit, before
-            )
-            return job_list(jobs_of(unit, found.rows, self.get), found, limit)
+        with self._store.read() as tx:
+            resolved = resolve_filter(tx, where, owner, self._kinds, private=private)
+            found = tx.list_jobs_bounded(resolved, limit, before)
+            return build_job_list(load_job_views(tx, found.rows, self.get), found, limit)
 
     def count(
         self,
-        filter: str = "",  # noqa: A002 - as above
+        filter: str = "",  # noqa: A002 - public name
         *,
-        cap: int = COUNT_MOST,
+        cap: int = DEFAULT_COUNT_CAP,
         owner: str | None = None,
         private: bool = True,
     ) -> CappedCount:
-        """How many jobs match. It stops at `cap`, and with 50,000 jobs looked at, and says so.
+        """Count jobs that match a filter. Counting stops at `cap` or after 50,000 searched jobs.
 
-        `owner`, `private`: as for `list`.
+        `owner` and `private` work as in `list`.
         """
         where = parse_filter(filter)
         if owner is not None and where.setdefault("owner", owner) != owner:
             return CappedCount(0)
-        with self._store.read() as unit:
-            return counted(
-                unit.skim_count(resolved(unit, where, owner, self._kinds, private=private), cap),
-                cap,
-            )
+        with self._store.read() as tx:
+            resolved = resolve_filter(tx, where, owner, self._kinds, private=private)
+            return build_count(tx.count_jobs_bounded(resolved, cap), cap)
 
     def explain(self, job_id: str, *, private: bool = False) -> Explanation:
-        """Its story, why it is where it is, what holds for it, what could be done; `private`: with messages, traces."""
-        with self._store.read() as unit:
-            row = unit.get(job_id)
+        """Explain a job: its story, why it is where it is, its policy, and possible actions.
+
+        `private` adds the private part of failures: messages and stack traces.
+        """
+        with self._store.read() as tx:
+            row = tx.get_job(job_id)
             if row is None:
-                raise NotFound(_no_such(job_id))
-            return explanation(unit, row, self._settings.retry, self.get, private=private)
+                raise NotFound(_no_such_job(job_id))
+            return explain_job(tx, row, self._settings.retry, self.get, private=private)
 
-    def history(self, job_id: str) -> Story:
-        """Everything that happened to a job, in order."""
-        with self._store.read() as unit:
-            if unit.get(job_id) is None:
-                raise NotFound(_no_such(job_id))
-            return unit.story(job_id)
+    def history(self, job_id: str) -> EventList:
+        """Return every stored event of a job, oldest first."""
+        with self._store.read() as tx:
+            if tx.get_job(job_id) is None:
+                raise NotFound(_no_such_job(job_id))
+            return tx.list_events_of_job(job_id)
 
-    def attempts(self, job_id: str) -> Attempts:
-        """Every finished attempt, oldest first, with both halves of its failure."""
-        with self._store.read() as unit:
-            if unit.get(job_id) is None:
-                raise NotFound(_no_such(job_id))
-            return unit.attempts(job_id)
+    def attempts(self, job_id: str) -> AttemptList:
+        """Return every finished attempt, oldest first, with both parts of its failure."""
+        with self._store.read() as tx:
+            if tx.get_job(job_id) is None:
+                raise NotFound(_no_such_job(job_id))
+            return tx.list_attempts(job_id)
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
-        """The job once it has ended (succeeded, dead, cancelled) or needs a person (parked)."""
-        patience = _Patience(job_id, timeout)
-        while (state := self._state(job_id)) not in WAITED_FOR:
-            time.sleep(patience.pause(state))
-        return self.get(job_id)
+        """Wait until a job has ended (succeeded, dead, cancelled) or is parked, and return it."""
+        poll = _Poll(job_id, timeout)
+        while True:
+            state = self._state(job_id)
+            if state in WAIT_ENDS_IN:
+                return self.get(job_id)
+            time.sleep(poll.next_pause(state))
 
     def _state(self, job_id: str) -> str:
-        """For who waits; that may be through an outage too."""
+        """Return the state of a job, or a placeholder during a database outage."""
         try:
-            with self._store.read() as unit:
-                row = unit.get(job_id)
+            with self._store.read() as tx:
+                row = tx.get_job(job_id)
         except StoreUnavailable:
-            return "out of sight"
+            return "in an unknown state (database unavailable)"
         if row is None:
-            raise NotFound(_no_such(job_id))
+            raise NotFound(_no_such_job(job_id))
         return row.state
 
-    # -- repair -----------------------------------------------------------------------------------
+    # --- Repair ---
     def retry(
         self,
         job_id: str,
         *,
         reason: str = "",
         overrides: Overrides | None = None,
-        at: Moment | None = None,
+        at: DurationOrTime | None = None,
         owner: str | None = None,
     ) -> Job:
-        """A new generation of a dead, parked or cancelled job: counters at zero, history and limits kept.
+        """Start a new generation of a dead, parked or cancelled job.
 
-        `overrides`: max_retries, queue, priority, timeout, policy, and payload, a mapping of fields its kind calls
-        editable. `at`: when; a length from now or a datetime. `owner`: act as this owner.
+        Counters restart; history and limits stay. `overrides` may set max_retries, queue,
+        priority, timeout, policy and payload (a mapping of fields that the kind declares
+        editable). `at` is when to run: a duration from now or a datetime. `owner` acts as
+        this owner.
         """
-        wish = self._wish(overrides, at, owner)
-        recover.retry(self._store, job_id, actor=self._actor, reason=reason, **wish)
+        request = self._retry_request(overrides, at, owner)
+        repair.retry(self._store, job_id, actor=self._actor, reason=reason, request=request)
         return self.get(job_id)
 
     def preview_retry(
@@ -190,95 +198,101 @@ class Jobs:
         job_id: str,
         *,
         overrides: Overrides | None = None,
-        at: Moment | None = None,
+        at: DurationOrTime | None = None,
         owner: str | None = None,
-    ) -> recover.RetryPreview:
-        """What `retry` would change, and everything that would refuse it. Nothing is written."""
-        return recover.preview(self._store, job_id, **self._wish(overrides, at, owner))
+    ) -> repair.RetryPreview:
+        """Return what `retry` would change and everything that would refuse it, without writing."""
+        request = self._retry_request(overrides, at, owner)
+        return repair.preview_retry(self._store, job_id, request)
 
-    def _wish(
-        self, overrides: Overrides | None, at: Moment | None, owner: str | None
-    ) -> dict[str, Any]:
-        limits = self._settings.limits
-        said: dict[str, Any] = {
-            "overrides": overrides,
-            "at": at,
-            "owner": owner,
-            "handlers": self._handlers,
-        }
-        return said | {"allowed": limits.retries_by_hand, "most": limits.payload}
+    def _retry_request(
+        self, overrides: Overrides | None, at: DurationOrTime | None, owner: str | None
+    ) -> repair.ManualRetry:
+        return repair.ManualRetry(
+            overrides=overrides,
+            at=at,
+            owner=owner,
+            handlers=self._handlers,
+            rate_limit=self._settings.limits.retries_by_hand,
+            max_payload=self._settings.limits.payload,
+        )
 
     def cancel(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
-        recover.cancel(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
+        """Cancel a queued or parked job at once; ask a running job to stop."""
+        repair.cancel(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
     def release(
         self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None
     ) -> Job:
-        recover.release(
+        """Queue a parked job again, with one of the choices it offers."""
+        repair.release(
             self._store, job_id, actor=self._actor, choice=choice, reason=reason, owner=owner
         )
         return self.get(job_id)
 
     def discard(self, job_id: str, *, reason: str, owner: str | None = None) -> Job:
-        recover.discard(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
+        """Cancel a dead or parked job that will not be repaired. A reason is required."""
+        repair.discard(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
-    # -- for enqueue ------------------------------------------------------------------------------
-    def fresh(self, new: NewJob, now: Micros) -> Job:
-        """One that was inserted at this moment."""
-        return fresh_job(new, now, self.get)
+    # --- Views of enqueued jobs ---
+    def view_inserted(self, new: NewJob, now: Micros) -> Job:
+        """Return the view of one job that was just inserted."""
+        return view_new_job(new, now, self.get)
 
-    def all_fresh(self, new: Sequence[NewJob], now: Micros) -> Some:
-        """Several of them."""
-        alike = in_columns(new) if len(new) > 1 else None
-        return (
-            [self.fresh(job, now) for job in new]
-            if alike is None
-            else fresh_jobs(alike, now, self.get)
-        )
+    def view_all_inserted(self, new: Sequence[NewJob], now: Micros) -> JobViews:
+        """Return the views of jobs that were just inserted."""
+        columns = as_columns(new) if len(new) > 1 else None
+        if columns is None:
+            return [self.view_inserted(job, now) for job in new]
+        return view_new_jobs(columns, now, self.get)
 
-    def inserted(
-        self, unit: Transaction, new: Sequence[NewJob], answers: Sequence[Inserted]
-    ) -> Some:
-        """The jobs as they stand now: a new one is known already, only a twin must be read."""
+    def view_enqueued(
+        self, tx: Transaction, new: Sequence[NewJob], answers: Sequence[Inserted]
+    ) -> JobViews:
+        """Return the jobs as they are stored. Only duplicates of existing jobs must be read."""
         now = answers[0].created_at if answers else 0
         if all(answer.fresh and answer.created_at == now for answer in answers):
-            return self.all_fresh(new, now)
-        return [
-            self.fresh(job, answer.created_at) if answer.fresh else self._twin(unit, answer.id)
-            for job, answer in zip(new, answers, strict=True)
-        ]
+            return self.view_all_inserted(new, now)
+        views = []
+        for job, answer in zip(new, answers, strict=True):
+            if answer.fresh:
+                views.append(self.view_inserted(job, answer.created_at))
+            else:
+                views.append(self._view_duplicate(tx, answer.id))
+        return views
 
-    def _twin(self, unit: Transaction, job_id: str) -> Job:
-        row = unit.get(job_id)
+    def _view_duplicate(self, tx: Transaction, job_id: str) -> Job:
+        row = tx.get_job(job_id)
         if row is None:
-            raise NotFound(_no_such(job_id))
-        return replace(jobs_of(unit, [row], self.get)[0], deduplicated=True)
+            raise NotFound(_no_such_job(job_id))
+        return replace(load_job_views(tx, [row], self.get)[0], deduplicated=True)
 
 
-class _Patience:
-    """How long to pause between two looks at a job, and when to give up."""
+class _Poll:
+    """Pauses between two reads of a job that is waited for, and the timeout."""
 
     def __init__(self, job_id: str, timeout: float | None) -> None:
         self._job_id = job_id
         self._timeout = timeout
-        self._began = time.monotonic()
-        self._pause = WAIT_EVERY
+        self._started = time.monotonic()
+        self._pause = POLL_INTERVAL
 
-    def pause(self, state: str) -> float:
-        pause, self._pause = self._pause, min(WAIT_MOST, self._pause * 1.2)
+    def next_pause(self, state: str) -> float:
+        """Return how long to sleep; raise WaitTimeout once the timeout has passed."""
+        pause = self._pause
+        self._pause = min(MAX_POLL_INTERVAL, pause * 1.2)
         if self._timeout is None:
             return pause
-        left = self._began + self._timeout - time.monotonic()
-        if left <= 0:
-            message = f"job {self._job_id} is still {state} after {self._timeout} s"
-            raise WaitTimeout(message)
-        return min(pause, left)
+        remaining = self._started + self._timeout - time.monotonic()
+        if remaining <= 0:
+            raise WaitTimeout(f"job {self._job_id} is still {state} after {self._timeout} s")
+        return min(pause, remaining)
 
 
 class AsyncJobs:
-    """The same, awaitable: each call on a thread."""
+    """Awaitable form of `Jobs`: each call runs on a thread."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -288,26 +302,23 @@ class AsyncJobs:
 
     async def list(
         self,
-        filter: str = "",  # noqa: A002
+        filter: str = "",  # noqa: A002 - public name
         *,
         limit: int = 50,
         before: str | None = None,
         owner: str | None = None,
         private: bool = True,
     ) -> JobList:
-        said: dict[str, Any] = {
-            "limit": limit,
-            "before": before,
-            "owner": owner,
-            "private": private,
-        }
-        return await asyncio.to_thread(partial(self._jobs.list, filter, **said))
+        call = partial(
+            self._jobs.list, filter, limit=limit, before=before, owner=owner, private=private
+        )
+        return await asyncio.to_thread(call)
 
     async def count(
         self,
-        filter: str = "",  # noqa: A002
+        filter: str = "",  # noqa: A002 - public name
         *,
-        cap: int = COUNT_MOST,
+        cap: int = DEFAULT_COUNT_CAP,
         owner: str | None = None,
         private: bool = True,
     ) -> CappedCount:
@@ -318,19 +329,21 @@ class AsyncJobs:
     async def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         return await asyncio.to_thread(self._jobs.explain, job_id, private=private)
 
-    async def history(self, job_id: str) -> Story:
+    async def history(self, job_id: str) -> EventList:
         return await asyncio.to_thread(self._jobs.history, job_id)
 
-    async def attempts(self, job_id: str) -> Attempts:
+    async def attempts(self, job_id: str) -> AttemptList:
         return await asyncio.to_thread(self._jobs.attempts, job_id)
 
-    async def wait(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - the contract's name
-        """On a thread only for each look: a thousand may wait."""
-        patience = _Patience(job_id, timeout)
-        look = self._jobs._state  # noqa: SLF001 - its other half
-        while (state := await asyncio.to_thread(look, job_id)) not in WAITED_FOR:  # noqa: ASYNC110 - the end comes from elsewhere
-            await asyncio.sleep(patience.pause(state))
-        return await self.get(job_id)
+    async def wait(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - public name
+        """Wait as `Jobs.wait` does, using a thread only for each read: thousands may wait."""
+        poll = _Poll(job_id, timeout)
+        read_state = self._jobs._state  # noqa: SLF001 - the sync half of this class
+        while True:
+            state = await asyncio.to_thread(read_state, job_id)
+            if state in WAIT_ENDS_IN:
+                return await self.get(job_id)
+            await asyncio.sleep(poll.next_pause(state))
 
     async def retry(
         self,
@@ -338,20 +351,22 @@ class AsyncJobs:
         *,
         reason: str = "",
         overrides: Overrides | None = None,
-        at: Moment | None = None,
+        at: DurationOrTime | None = None,
         owner: str | None = None,
     ) -> Job:
-        said: dict[str, Any] = {"reason": reason, "overrides": overrides, "at": at, "owner": owner}
-        return await asyncio.to_thread(partial(self._jobs.retry, job_id, **said))
+        call = partial(
+            self._jobs.retry, job_id, reason=reason, overrides=overrides, at=at, owner=owner
+        )
+        return await asyncio.to_thread(call)
 
     async def preview_retry(
         self,
         job_id: str,
         *,
         overrides: Overrides | None = None,
-        at: Moment | None = None,
+        at: DurationOrTime | None = None,
         owner: str | None = None,
-    ) -> recover.RetryPreview:
+    ) -> repair.RetryPreview:
         return await asyncio.to_thread(
             self._jobs.preview_retry, job_id, overrides=overrides, at=at, owner=owner
         )
@@ -370,11 +385,13 @@ class AsyncJobs:
         return await asyncio.to_thread(self._jobs.discard, job_id, reason=reason, owner=owner)
 
 
-def ambiguous(what: str, prefix: str, found: Sequence[str]) -> str:
-    """Which ones it could be, so that the next try can be the right one."""
-    more = ", …" if len(found) > NAMED else ""
-    return f"{prefix!r} begins more than one {what} id: {', '.join(found[:NAMED])}{more}; give more of it"
+def describe_ambiguous_id(what: str, prefix: str, found: Sequence[str]) -> str:
+    """Return an error text that lists the ids a prefix could mean."""
+    ids = ", ".join(found[:MAX_IDS_NAMED])
+    if len(found) > MAX_IDS_NAMED:
+        ids += ", …"
+    return f"{prefix!r} begins more than one {what} id: {ids}. Type more characters."
 
 
-def _no_such(job_id: str) -> str:
+def _no_such_job(job_id: str) -> str:
     return f"no job {job_id!r}"

@@ -1,4 +1,4 @@
-"""A stored job as people see it."""
+"""Build the public `Job` from stored rows."""
 
 from __future__ import annotations
 
@@ -8,90 +8,106 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from mulligan.core.format import moment
+from mulligan.core.durations import Micros, to_datetime
+from mulligan.core.format import format_time
 from mulligan.core.job import (
-    SAID,
+    OPTION_FIELDS,
     AttemptRow,
+    Gate,
     Job,
     JobRow,
     Limit,
-    Micros,
+    LimitKey,
     NewJob,
     NewJobColumns,
     State,
-    to_datetime,
 )
-from mulligan.guards.capacity import running_under
+from mulligan.guards.capacity import count_running
 from mulligan.guards.describe import GuardedDependency
-from mulligan.guards.limits import effective, lasts, tighter
-from mulligan.guards.observer import read_guard_state
-from mulligan.guards.state import DEFAULT
-from mulligan.jobs.why import NO_TRAFFIC, Traffic, phase
-from mulligan.manifest.declared import holding_manifests, limits_of_all, terms_of_all
+from mulligan.guards.limits import is_limit_active, merge_limits, tighten_limit
+from mulligan.guards.observer import load_guard
+from mulligan.guards.state import DEFAULT_BREAKER, GuardState
+from mulligan.jobs.why import NO_LIMITS, LimitState, Phase, derive_phase
+from mulligan.manifest.declared import (
+    load_active_manifests,
+    merge_breaker_configs,
+    merge_declared_limits,
+)
 from mulligan.storage.base import Transaction
 from mulligan.worker.upkeep import live_kinds
 
 
-def jobs_of(
-    unit: Transaction, rows: Sequence[JobRow], again: Callable[[str], Job] | None = None
+def load_job_views(
+    tx: Transaction, rows: Sequence[JobRow], reload: Callable[[str], Job] | None = None
 ) -> list[Job]:
-    """Complete rows with what lies in other tables, one question each for all of them."""
+    """Return the public view of each row. Related tables are read once for all rows."""
     if not rows:
         return []
-    now = unit.now()
-    waiting = any(row.state == State.QUEUED for row in rows)
-    gates = unit.gates() if waiting else []
-    known = live_kinds(unit) if waiting else None
-    traffic = traffic_now(unit, now) if waiting else NO_TRAFFIC
-    latest = unit.latest_attempts(
-        [row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED]
-    )
-    return [
-        job_of(row, latest.get(row.id), phase(row, gates, now, known, traffic), again)
-        for row in rows
-    ]
+    now = tx.now()
+    gates: Sequence[Gate] = ()
+    known_kinds = None
+    limit_state = NO_LIMITS
+    if any(row.state == State.QUEUED for row in rows):
+        gates = tx.list_gates()
+        known_kinds = live_kinds(tx)
+        limit_state = load_limit_state(tx, now)
+    unfinished = [row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED]
+    latest = tx.get_latest_attempts(unfinished)
+    views = []
+    for row in rows:
+        phase = derive_phase(row, gates, now, known_kinds, limit_state)
+        views.append(build_job_view(row, latest.get(row.id), phase, reload))
+    return views
 
 
-def traffic_now(unit: Transaction, now: Micros) -> Traffic:
-    manifests = holding_manifests(unit, now)
-    said = {
-        (row.scope, row.key): Limit(row.concurrency, row.rate)
-        for row in unit.limits()
-        if lasts(row, now)
-    }
-    limits = effective(limits_of_all(manifests), said)
-    at_work = {
-        row.key: read_guard_state(row.body)
-        for row in unit.guards(at_work=True)
-        if row.scope == "dependency"
-    }
-    terms = terms_of_all(manifests) if at_work else {}
-    kept = {
-        key: GuardedDependency(guard, terms.get(key, DEFAULT)) for key, guard in at_work.items()
-    }
-    for key, guard in at_work.items():
-        if guard.reduced.limit is not None:
-            name = ("dependency", key)
-            limits[name] = tighter(limits.get(name, Limit()), guard.reduced.limit, None, None)
-    return Traffic(limits, running_under(unit.running()) if limits else {}, kept)
+def load_limit_state(tx: Transaction, now: Micros) -> LimitState:
+    """Read the limits and dependency guards that delay jobs now."""
+    manifests = load_active_manifests(tx, now)
+    stored = {}
+    for row in tx.list_limits():
+        if is_limit_active(row, now):
+            stored[row.scope, row.key] = Limit(row.concurrency, row.rate)
+    limits = merge_limits(merge_declared_limits(manifests), stored)
+    guards = {}
+    for guard in tx.list_guards(active_only=True):
+        if guard.scope == "dependency":
+            guards[guard.key] = load_guard(guard.body)
+    dependencies = {}
+    if guards:
+        terms = merge_breaker_configs(manifests)
+        for key, state in guards.items():
+            dependencies[key] = GuardedDependency(state, terms.get(key, DEFAULT_BREAKER))
+            _apply_reduced_limit(limits, key, state)
+    running = count_running(tx.count_running()) if limits else {}
+    return LimitState(limits, running, dependencies)
 
 
-def job_of(
+def _apply_reduced_limit(limits: dict[LimitKey, Limit], key: str, guard: GuardState) -> None:
+    """Lower the dependency's limit where its guard has reduced it after rate-limit errors."""
+    if guard.throttle.limit is not None:
+        name = ("dependency", key)
+        limits[name] = tighten_limit(limits.get(name, Limit()), guard.throttle.limit, None, None)
+
+
+def build_job_view(
     row: JobRow,
     latest: AttemptRow | None,
-    shown: tuple[str, str],
-    again: Callable[[str], Job] | None = None,
+    phase: Phase,
+    reload: Callable[[str], Job] | None = None,
 ) -> Job:
+    """Return the public view of one row. `latest` is its latest attempt, if it has one."""
     state = State(row.state)
-    stage, why = shown
+    next_retry_at = None
+    if state is State.QUEUED and row.attempt > 0:
+        next_retry_at = to_datetime(row.run_at)
     return Job(
         id=row.id,
         kind=row.kind,
         queue=row.queue,
         owner=row.owner,
         state=state,
-        phase=stage,
-        why=why,
+        phase=phase.name,
+        why=phase.why,
         payload=json.loads(row.payload),
         result=None if row.result is None else json.loads(row.result),
         priority=row.priority,
@@ -108,70 +124,74 @@ def job_of(
         uses=tuple(filter(None, row.uses.split(","))),
         created_at=to_datetime(row.created_at),
         run_at=to_datetime(row.run_at),
-        started_at=_moment(row.started_at),
-        finished_at=_moment(row.finished_at),
-        deadline_at=_moment(row.deadline_at),
+        started_at=_optional_datetime(row.started_at),
+        finished_at=_optional_datetime(row.finished_at),
+        deadline_at=_optional_datetime(row.deadline_at),
         error=_error(row, latest),
-        next_retry_at=to_datetime(row.run_at)
-        if state is State.QUEUED and row.attempt > 0
-        else None,
+        next_retry_at=next_retry_at,
         deduplicated=False,
         cost=row.cost,
-        _again=again,
+        _reload=reload,
     )
 
 
-def fresh_job(new: NewJob, now: Micros, again: Callable[[str], Job]) -> Job:
-    """One that was inserted at this moment."""
-    return _made(_fresh(new, now, _decode(new.payload)[0], again))
+def view_new_job(new: NewJob, now: Micros, reload: Callable[[str], Job]) -> Job:
+    """Return the view of a job that was just inserted, without reading it back."""
+    payload, _ = _decode(new.payload)
+    return _build_job(_new_job_fields(new, now, payload, reload))
 
 
-_decode = json.JSONDecoder().raw_decode  # of a text we wrote: nothing stands around it
+_decode = json.JSONDecoder().raw_decode  # Faster than json.loads; safe because we wrote the text.
 
 
-def fresh_jobs(new: NewJobColumns, now: Micros, again: Callable[[str], Job]) -> list[Job]:
-    """The same for several: what they share is made once, their payloads are read as one text if they must be."""
-    fields = _fresh(new.like, now, None, again)
-    payloads = json.loads(f"[{','.join(new.payloads)}]") if new.values is None else new.values
+def view_new_jobs(new: NewJobColumns, now: Micros, reload: Callable[[str], Job]) -> list[Job]:
+    """Return the views of jobs that were just inserted. Shared fields are built once."""
+    fields = _new_job_fields(new.template, now, None, reload)
+    payloads = new.decoded
+    if payloads is None:
+        payloads = json.loads(f"[{','.join(new.payloads)}]")
     return [
-        _made({**fields, "id": id_, "payload": one})
-        for id_, one in zip(new.ids, payloads, strict=True)
+        _build_job({**fields, "id": id_, "payload": payload})
+        for id_, payload in zip(new.ids, payloads, strict=True)
     ]
 
 
-def _made(fields: dict[str, Any]) -> Job:
-    made = object.__new__(Job)
-    object.__setattr__(made, "__dict__", fields)  # as its own beginning would, one by one
-    return made
+def _build_job(fields: dict[str, Any]) -> Job:
+    """Create a Job from all its fields at once: faster than the frozen dataclass's `__init__`."""
+    job = object.__new__(Job)
+    object.__setattr__(job, "__dict__", fields)
+    return job
 
 
-def _fresh(new: NewJob, now: Micros, payload: Any, again: Callable[[str], Job]) -> dict[str, Any]:
-    """The fields of a Job."""
-    created_at = run_at = to_datetime(now)
+def _new_job_fields(
+    new: NewJob, now: Micros, payload: Any, reload: Callable[[str], Job]
+) -> dict[str, Any]:
+    created_at = to_datetime(now)
     fields = {
-        **_said(new.kind, new.queue, new[SAID]),
+        **_shared_fields(new.kind, new.queue, new[OPTION_FIELDS]),
         "id": new.id,
         "payload": payload,
         "created_at": created_at,
+        "run_at": created_at,
+        "_reload": reload,
     }
     if new.delay or new.run_at is not None:
         due = now + new.delay if new.run_at is None else new.run_at
-        run_at = to_datetime(due)
+        fields["run_at"] = to_datetime(due)
         if due > now:
-            fields |= {"phase": "scheduled", "why": f"scheduled for {moment(due)}"}
-    if new.deadline is not None or new.deadline_at is not None:
-        fields["deadline_at"] = _moment(
-            new.deadline_at if new.deadline is None else now + new.deadline
-        )
-    fields["run_at"] = run_at
-    fields["_again"] = again
+            fields["phase"] = "scheduled"
+            fields["why"] = f"scheduled for {format_time(due)}"
+    if new.deadline is not None:
+        fields["deadline_at"] = to_datetime(now + new.deadline)
+    elif new.deadline_at is not None:
+        fields["deadline_at"] = to_datetime(new.deadline_at)
     return fields
 
 
 @lru_cache(maxsize=512)
-def _said(kind: str, queue: str, said: tuple[Any, ...]) -> dict[str, Any]:
-    """The fields that do not tell one fresh job from another of which the same is said, and places for the others."""
-    new = NewJob("", kind, queue, "", *said)
+def _shared_fields(kind: str, queue: str, options: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the fields that new jobs with equal options share, and defaults for the others."""
+    new = NewJob("", kind, queue, "", *options)
     return {
         "id": "",
         "kind": kind,
@@ -203,12 +223,12 @@ def _said(kind: str, queue: str, said: tuple[Any, ...]) -> dict[str, Any]:
         "next_retry_at": None,
         "deduplicated": False,
         "cost": 0.0,
-        "_again": None,
+        "_reload": None,
     }
 
 
 def _error(row: JobRow, latest: AttemptRow | None) -> Mapping[str, Any] | None:
-    """The final error of a dead job; before that, what the latest attempt said."""
+    """Return the final error of a dead job, or else the error of its latest attempt."""
     if row.error is not None:
         return {**json.loads(row.error), "final": True}
     if latest is None or latest.code is None:
@@ -223,5 +243,5 @@ def _error(row: JobRow, latest: AttemptRow | None) -> Mapping[str, Any] | None:
     }
 
 
-def _moment(at: Micros | None) -> datetime | None:
+def _optional_datetime(at: Micros | None) -> datetime | None:
     return None if at is None else to_datetime(at)

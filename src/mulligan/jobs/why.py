@@ -1,49 +1,98 @@
-"""Where a job stands now, in one line: why, until when, and what to type to end that sooner."""
+"""Derive a job's phase and explain in one sentence what it waits for and what ends the wait."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mulligan.core.format import moment, one_line, per, span, stopped, who
-from mulligan.core.job import Gate, Guarded, JobRow, Lane, Limit, Micros, State
-from mulligan.guards import describe as holding
+from mulligan.core.durations import Micros
+from mulligan.core.format import (
+    as_sentence,
+    format_actor,
+    format_elapsed,
+    format_rate,
+    format_time,
+    one_line,
+)
+from mulligan.core.job import Gate, JobRow, Lane, Limit, LimitKey, State
+from mulligan.guards import describe as guards
 from mulligan.guards.describe import GuardedDependency
 from mulligan.guards.lanes import is_closed
 
-# What people want to see beyond the stored state: a phase, and one sentence that says why.
 
-_SOONER = "cancel it and retry it by hand to run it now"
+class LimitState(NamedTuple):
+    """Limits in force, jobs running under each, and dependencies whose guard is active."""
 
-
-class Traffic(NamedTuple):
-    """The limits that hold now, how many run under each, and the dependencies whose guards are at work."""
-
-    limits: Mapping[Guarded, Limit]
-    running: Mapping[Guarded, int]
-    kept: Mapping[str, GuardedDependency] = {}
+    limits: Mapping[LimitKey, Limit]
+    running: Mapping[LimitKey, int]
+    dependencies: Mapping[str, GuardedDependency] = {}
 
 
-NO_TRAFFIC = Traffic({}, {})
+NO_LIMITS = LimitState({}, {})
 
 
-def phase(
+class Phase(NamedTuple):
+    """A derived phase and the sentence that explains it."""
+
+    name: str
+    why: str
+
+
+class FullLimit(NamedTuple):
+    """A limit that delays a job, and how many jobs run under it."""
+
+    key: LimitKey
+    limit: Limit
+    running: int
+
+
+class WaitContext(NamedTuple):
+    """Facts outside the job's row that decide when it runs."""
+
+    now: Micros
+    gates: Iterable[Gate] = ()
+    limit_state: LimitState = NO_LIMITS
+    workers: int = 0  # live workers that take this kind from this queue
+    free_slots: int = 0  # slots that these workers have free
+    timeout: Micros | None = None  # time limit of a running attempt
+
+
+class _GateTerms(NamedTuple):
+    """How sentences describe a gate of one scope."""
+
+    closed: str
+    opens: str
+    open_command: str
+
+
+_GATE_TERMS = {
+    "queue": _GateTerms("paused", "resumes", "mulligan queues resume"),
+    "kind": _GateTerms("held", "releases", "mulligan kinds release"),
+    "dependency": _GateTerms("held", "closes", "mulligan deps close"),
+}
+_LIMIT_COMMANDS = {"queue": "mulligan queues set", "dependency": "mulligan deps set"}
+_RUN_NOW = "to run it now, cancel and retry it"
+
+
+# --- Phase and short reason ---
+def derive_phase(
     row: JobRow,
     gates: Iterable[Gate],
     now: Micros,
     known_kinds: frozenset[str] | None = None,
-    traffic: Traffic = NO_TRAFFIC,
-) -> tuple[str, str]:
-    """(phase, why): why it is so, when that ends, and what would end it sooner."""
+    limit_state: LimitState = NO_LIMITS,
+) -> Phase:
+    """Return the phase of a job and why: what it waits for, until when, and what ends it sooner."""
     if row.state == State.QUEUED:
-        return _queued_phase(row, gates, now, known_kinds, traffic)
+        return _queued_phase(row, gates, now, known_kinds, limit_state)
     if row.state == State.RUNNING:
         return _running_phase(row)
     if row.state == State.PARKED:
-        return "parked", f"{_given(row, 'a person must decide')}; release, retry or discard it"
-    return str(row.state), _final(row)
+        question = row.reason or "a person must decide"
+        return Phase("parked", f"{question}; release, retry or discard it")
+    return Phase(str(row.state), _final_reason(row))
 
 
 def _queued_phase(
@@ -51,285 +100,282 @@ def _queued_phase(
     gates: Iterable[Gate],
     now: Micros,
     known_kinds: frozenset[str] | None,
-    traffic: Traffic,
-) -> tuple[str, str]:
-    gate = keeps(row, gates, now)
+    limit_state: LimitState,
+) -> Phase:
+    gate = find_blocking_gate(row, gates, now)
     if gate is not None:
-        return "held", _held(gate, now)
-    if row.run_at <= now and known_kinds is not None and row.kind not in known_kinds:
-        return "no_worker", f"no live worker knows kind {row.kind}; start one that does"
+        return Phase("held", _held_reason(gate, now))
     if row.run_at <= now:
-        return _slowed_phase(row, now, traffic) or ("ready", "waits for a free worker")
+        return _due_phase(row, now, known_kinds, limit_state)
+    due = _time_in(row.run_at, now)
     if row.attempt == 0:
-        return "scheduled", f"due {_in_time(row.run_at, now)}; {_SOONER}"
-    return (
-        "backing_off",
-        f"{_given(row, 'waits before the next attempt')}; next attempt {_in_time(row.run_at, now)}; {_SOONER}",
-    )
+        return Phase("scheduled", f"due {due}; {_RUN_NOW}")
+    reason = row.reason or "waiting for the next attempt"
+    return Phase("backing_off", f"{reason}; next attempt {due}; {_RUN_NOW}")
 
 
-def _slowed_phase(row: JobRow, now: Micros, traffic: Traffic) -> tuple[str, str] | None:
-    if short := holding.over_budget(row, traffic.kept, now):
-        return "over_budget", short
-    if slow := holding.recovering(row, traffic.kept):
-        return "limited", f"{slow}; waits for its turn"
-    full = full_limit(row, traffic)
-    return full and ("limited", limit_words(*full))
+def _due_phase(
+    row: JobRow, now: Micros, known_kinds: frozenset[str] | None, limit_state: LimitState
+) -> Phase:
+    if known_kinds is not None and row.kind not in known_kinds:
+        return Phase("no_worker", f"no live worker handles kind {row.kind}; start one that does")
+    over_budget = guards.describe_budget(row, limit_state.dependencies, now)
+    if over_budget:
+        return Phase("over_budget", over_budget)
+    recovering = guards.describe_recovery(row, limit_state.dependencies)
+    if recovering:
+        return Phase("limited", recovering)
+    full = find_full_limit(row, limit_state)
+    if full is not None:
+        return Phase("limited", describe_limit(full))
+    return Phase("ready", "waiting for a free worker")
 
 
-def full_limit(row: JobRow, traffic: Traffic) -> tuple[Guarded, Limit, int] | None:
-    """The first limit on its way that leaves no room, or that a rate paces; and how many run under it."""
-    for key in Lane(row.queue, row.kind, row.uses, retry=False).guards:
-        limit, running = traffic.limits.get(key, Limit()), traffic.running.get(key, 0)
-        if limit.rate is not None or (
-            limit.concurrency is not None and running >= limit.concurrency
-        ):
-            return key, limit, running
+def find_full_limit(row: JobRow, limit_state: LimitState) -> FullLimit | None:
+    """Return the first limit of the job's lane that is used up or paced by a rate."""
+    for key in Lane(row.queue, row.kind, row.uses, retry=False).limit_keys:
+        limit = limit_state.limits.get(key, Limit())
+        full = FullLimit(key, limit, limit_state.running.get(key, 0))
+        if limit.rate is not None or _is_used_up(full):
+            return full
     return None
 
 
-def limit_words(key: Guarded, limit: Limit, running: int) -> str:
-    name = " ".join(key)
-    if limit.concurrency is not None and running >= limit.concurrency:
-        return f"{name} runs at most {limit.concurrency} at a time, {running} now; waits for one to end"
-    return f"{name} starts at most {per(limit.rate or 0)}; waits for its turn"
+def _is_used_up(full: FullLimit) -> bool:
+    return full.limit.concurrency is not None and full.running >= full.limit.concurrency
 
 
-def keeps(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
-    """The closed gate that keeps this job longest, if it does so longer than the job's own time."""
-    uses = row.uses.split(",") if row.uses else []
-    on_the_way = {("queue", row.queue), ("kind", row.kind), *(("dependency", key) for key in uses)}
-    closed = [
-        gate for gate in gates if (gate.scope, gate.key) in on_the_way and is_closed(gate, now)
-    ]
-    gate = max(closed, key=_lasting, default=None)
-    end = None if gate is None else holding.ends_at(gate)
-    return gate if row.run_at <= now or end is None or end >= row.run_at else None
+def describe_limit(full: FullLimit) -> str:
+    """Return which limit delays the job: `queue mail runs at most 2 jobs at a time (2 running)`."""
+    name = " ".join(full.key)
+    if _is_used_up(full):
+        most = f"{full.limit.concurrency:,}"
+        return f"{name} runs at most {most} at a time ({full.running:,} running)"
+    return f"{name} starts at most {format_rate(full.limit.rate or 0)}"
 
 
-def _lasting(gate: Gate) -> tuple[bool, Micros]:
-    end = holding.ends_at(gate)
+def find_blocking_gate(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
+    """Return the closed gate that delays this job longest, if it stays closed past its due time."""
+    keys = {("queue", row.queue), ("kind", row.kind)}
+    keys.update(("dependency", key) for key in row.uses.split(",") if key)
+    closed = [gate for gate in gates if (gate.scope, gate.key) in keys and is_closed(gate, now)]
+    if not closed:
+        return None
+    gate = max(closed, key=_closed_until)
+    end = guards.expected_end(gate)
+    if row.run_at > now and end is not None and end < row.run_at:
+        return None
+    return gate
+
+
+def _closed_until(gate: Gate) -> tuple[bool, Micros]:
+    """Sort key: gates without an end time last, then by end time."""
+    end = guards.expected_end(gate)
     return end is None, end or 0
 
 
-def _held(gate: Gate, now: Micros) -> str:
+def _held_reason(gate: Gate, now: Micros) -> str:
+    since = format_time(gate.since)
     because = f": {gate.reason.rstrip('.')}" if gate.reason else ""
-    since = f"since {moment(gate.since)}"
-    if holding.is_down(gate):
-        sooner = f"look now: {holding.looks_now(gate)}; let all go: {holding.lets_go(gate)}"
-        return f"dependency {gate.key} is down {since}{because}; {holding.next_probe(gate, now)}; {sooner}"
-    by = f" by {who(gate.actor)}" if gate.actor else ""
-    verb, word, undo = _WORDS[gate.scope]
-    end = (
-        f"until somebody {word} it" if gate.until is None else f"until {_in_time(gate.until, now)}"
-    )
-    return f"{gate.scope} {gate.key} is {verb} {since}{by}, {end}{because}; sooner: mulligan {undo} {quote(gate.key)}"
-
-
-# By scope: what is done to it, who undoes it …s it, and how.
-_WORDS = {
-    "queue": ("paused", "resumes", "queues resume"),
-    "kind": ("held", "releases", "kinds release"),
-    "dependency": ("held", "closes", "deps close"),
-}
-
-
-def _running_phase(row: JobRow) -> tuple[str, str]:
-    since = f"attempt {row.attempt}" + (
-        f" since {moment(row.started_at)}" if row.started_at is not None else ""
-    )
-    if row.cancel_reason is None:
-        return "running", since
-    asked = f"asked to stop: {row.cancel_reason}" if row.cancel_reason else "asked to stop"
-    return "stopping", f"{asked}; ends when its code has stopped ({since})"
-
-
-def _final(row: JobRow) -> str:
-    when = (
-        f"{row.state} {moment(row.finished_at)}" if row.finished_at is not None else str(row.state)
-    )
-    return f"{when}: {row.reason}" if row.reason else when
-
-
-def _given(row: JobRow, otherwise: str) -> str:
-    return row.reason or otherwise
-
-
-def _in_time(at: Micros, now: Micros) -> str:
-    return f"{moment(at)} (in {span(now, at)})"
-
-
-# Where a job stands now, in one line: why, until when, and what to type to end that sooner.
-
-# What opens a gate by hand. One that is not here opens by itself, or by what closed it.
-_OPENERS = {
-    "queue": "mulligan queues resume {key}",
-    "kind": "mulligan kinds release {key}",
-    "dependency": "mulligan deps close {key}",
-}
-_UNDO = {"queue": "resumes", "kind": "releases", "dependency": "closes"}
-_MORE = {"queue": "mulligan queues set", "dependency": "mulligan deps set"}
-
-
-class JobSurroundings(NamedTuple):
-    """What surrounds a job at this moment."""
-
-    now: Micros
-    gates: Iterable[Gate] = ()
-    traffic: Traffic = NO_TRAFFIC
-    workers: int = 0  # live ones that take this kind from this queue
-    free: int = 0  # places they have left
-    timeout: Micros | None = None  # of an attempt that runs
-
-
-def standing(row: JobRow, scene: JobSurroundings) -> str:
-    return _SAY[State(row.state)](row, scene)
-
-
-def _queued(row: JobRow, scene: JobSurroundings) -> str:
-    return f"{_waits(row, scene)}{_deadline(row, scene)}"
-
-
-def _waits(row: JobRow, scene: JobSurroundings) -> str:
-    gate = keeps(row, scene.gates, scene.now)
-    if gate is not None:
-        return _shut(gate, scene.now)
-    if row.run_at > scene.now:
-        return _not_yet(row, scene.now)
-    if scene.workers == 0:
+    if guards.is_breaker_gate(gate):
         return (
-            f"It is due and waits: no live worker takes kind {row.kind} from queue {row.queue}, and so it stays until "
-            "one does. Start one: mulligan worker APP"
+            f"dependency {gate.key} is down since {since}{because}; "
+            f"{guards.describe_next_probe(gate, now)}; "
+            f"probe now: {guards.probe_command(gate)}; "
+            f"release all jobs: {guards.close_command(gate)}"
         )
-    slow = _slowed(row, scene)
-    if slow:
-        return f"It is due and waits: {slow}"
+    terms = _GATE_TERMS[gate.scope]
     return (
-        f"It is due and waits for a free place: {_count(scene.workers, 'live worker')} take it, with {scene.free} of "
-        "their places free now. Another one makes it sooner: mulligan worker APP"
+        f"{gate.scope} {gate.key} is {terms.closed} since {since}{_closed_by(gate)}, "
+        f"{_gate_end(gate, now)}{because}; sooner: {terms.open_command} {quote(gate.key)}"
     )
 
 
-def _slowed(row: JobRow, scene: JobSurroundings) -> str:
-    """What lets only some of those that are due start; empty: nothing does."""
-    if short := holding.over_budget(row, scene.traffic.kept, scene.now):
-        return f"{short}. To allow more: a larger budget= in app.dependency()"
-    if slow := holding.recovering(row, scene.traffic.kept):
-        return f"{slow}; when its turn comes cannot be said. No command does it sooner."
-    full = full_limit(row, scene.traffic)
+def _closed_by(gate: Gate) -> str:
+    return f" by {format_actor(gate.actor)}" if gate.actor else ""
+
+
+def _gate_end(gate: Gate, now: Micros) -> str:
+    if gate.until is None:
+        return f"until someone {_GATE_TERMS[gate.scope].opens} it"
+    return f"until {_time_in(gate.until, now)}"
+
+
+def _running_phase(row: JobRow) -> Phase:
+    attempt = f"attempt {row.attempt}"
+    if row.started_at is not None:
+        attempt += f" since {format_time(row.started_at)}"
+    if row.cancel_reason is None:
+        return Phase("running", attempt)
+    request = "asked to stop"
+    if row.cancel_reason:
+        request += f": {row.cancel_reason}"
+    return Phase("stopping", f"{request}; ends when its code has stopped ({attempt})")
+
+
+def _final_reason(row: JobRow) -> str:
+    text = str(row.state)
+    if row.finished_at is not None:
+        text += f" {format_time(row.finished_at)}"
+    if row.reason:
+        text += f": {row.reason}"
+    return text
+
+
+# --- Full sentence with the command to type ---
+def describe_now(row: JobRow, context: WaitContext) -> str:
+    """Return one line: what the job does or waits for, until when, and the command that ends it."""
+    return _DESCRIBE_STATE[State(row.state)](row, context)
+
+
+def _describe_queued(row: JobRow, context: WaitContext) -> str:
+    return f"{_describe_wait(row, context)}{_deadline(row, context)}"
+
+
+def _describe_wait(row: JobRow, context: WaitContext) -> str:
+    gate = find_blocking_gate(row, context.gates, context.now)
+    if gate is not None:
+        return _describe_gate(gate, context.now)
+    if row.run_at > context.now:
+        return _describe_not_due(row, context.now)
+    if context.workers == 0:
+        return (
+            f"Waiting: no live worker takes kind {row.kind} from queue {row.queue}. "
+            "Start one: mulligan worker APP"
+        )
+    delay = _describe_delay(row, context)
+    if delay:
+        return f"Waiting: {delay}"
+    workers = "1 live worker" if context.workers == 1 else f"{context.workers:,} live workers"
+    return (
+        f"Waiting for a free slot: {workers} can run it, {context.free_slots:,} slots are free. "
+        "To add capacity: mulligan worker APP"
+    )
+
+
+def _describe_delay(row: JobRow, context: WaitContext) -> str:
+    """Return which budget, recovery or limit delays a due job; empty if none does."""
+    state = context.limit_state
+    over_budget = guards.describe_budget(row, state.dependencies, context.now)
+    if over_budget:
+        return f"{over_budget}. To allow more, raise budget= in app.dependency()."
+    recovering = guards.describe_recovery(row, state.dependencies)
+    if recovering:
+        return f"{recovering}. No command makes this faster."
+    full = find_full_limit(row, state)
     if full is None:
         return ""
-    (scope, key), *_ = full
-    sooner = f"{_MORE[scope]} {quote(key)} --concurrency N --rate N/s"
-    return f"{limit_words(*full)}; when that is cannot be said. To allow more: {sooner}"
+    scope, key = full.key
+    command = f"{_LIMIT_COMMANDS[scope]} {quote(key)} --concurrency N --rate N/s"
+    return f"{describe_limit(full)}. To raise the limit: {command}"
 
 
-def _shut(gate: Gate, now: Micros) -> str:
-    since = f"since {moment(gate.since)}"
-    if holding.is_down(gate):
-        after = f", after {one_line(gate.reason)}" if gate.reason else ""
+def _describe_gate(gate: Gate, now: Micros) -> str:
+    since = format_time(gate.since)
+    if guards.is_breaker_gate(gate):
+        cause = f" ({one_line(gate.reason)})" if gate.reason else ""
         return (
-            f"It waits because dependency {gate.key} is down, {since}{after}; {holding.next_probe(gate, now)}. "
-            f"Look now: {holding.looks_now(gate)}. Let all go, whatever it answers: {holding.lets_go(gate)}"
+            f"Waiting: dependency {gate.key} is down since {since}{cause}; "
+            f"{guards.describe_next_probe(gate, now)}. "
+            f"To probe it now: {guards.probe_command(gate)}. "
+            f"To release all its jobs without a probe: {guards.close_command(gate)}"
         )
-    verb = "paused" if gate.scope == "queue" else "held"
-    by = f" by {who(gate.actor)}" if gate.actor else ""
-    because = f", with the reason {one_line(gate.reason)!r}" if gate.reason else ""
-    undo = _UNDO.get(gate.scope, "opens")
-    end = f"until somebody {undo} it" if gate.until is None else f"until {_at(gate.until, now)}"
-    return f"It waits because {gate.scope} {gate.key} is {verb}, {since}{by}{because}, {end}.{_opener(gate)}"
-
-
-def _opener(gate: Gate) -> str:
-    command = _OPENERS.get(gate.scope)
-    if command is not None:
-        return f" Sooner: {command.format(key=quote(gate.key))}"
-    return "" if gate.until is None else " It opens by itself then; no command does it sooner."
-
-
-def _not_yet(row: JobRow, now: Micros) -> str:
-    sooner = f"Sooner, with fresh counters: mulligan jobs cancel {row.id} && mulligan jobs retry {row.id}"
-    if row.attempt == 0:
-        return f"It waits for its time, {_at(row.run_at, now)}. {sooner}"
-    reason = f" ({one_line(row.reason)})" if row.reason else ""
-    return f"It waits before its next attempt{reason}, which is due at {_at(row.run_at, now)}. {sooner}"
-
-
-def _running(row: JobRow, scene: JobSurroundings) -> str:
-    started = row.started_at or scene.now
-    runs = f"Attempt {row.attempt} has been running for {span(started, scene.now)} on worker {row.worker}"
-    if row.cancel_reason is not None:
-        asked = f" ({one_line(row.cancel_reason)})" if row.cancel_reason else ""
-        return f"{runs}. It was asked to stop{asked} and ends when its code has stopped."
-    limit = (
-        ""
-        if scene.timeout is None
-        else f"; its time limit ends it at {_at(started + scene.timeout, scene.now)}"
-    )
-    return f"{runs}{limit}. To stop it: mulligan jobs cancel {row.id}"
-
-
-def _parked(row: JobRow, scene: JobSurroundings) -> str:
-    offered = json.loads(row.choices or "[]")
-    choices = f" --choice {'|'.join(map(one_line, offered))}" if offered else ""
-    asks = stopped(row.reason or "a person must decide")
+    terms = _GATE_TERMS[gate.scope]
+    reason = f", reason {one_line(gate.reason)!r}" if gate.reason else ""
     return (
-        f"It waits for a person, for as long as nobody decides: {asks} To let it go on: "
-        f"mulligan jobs release {row.id}{choices}{_deadline(row, scene)}"
+        f"Waiting: {gate.scope} {gate.key} is {terms.closed} since {since}{_closed_by(gate)}"
+        f"{reason}, {_gate_end(gate, now)}. Sooner: {terms.open_command} {quote(gate.key)}"
     )
 
 
-def _succeeded(row: JobRow, scene: JobSurroundings) -> str:
-    took = (
-        f", {span(row.created_at, row.finished_at)} after it was enqueued"
-        if row.finished_at
-        else ""
+def _describe_not_due(row: JobRow, now: Micros) -> str:
+    due = _time_in(row.run_at, now)
+    run_now = (
+        "To run it now, with fresh counters: "
+        f"mulligan jobs cancel {row.id} && mulligan jobs retry {row.id}"
     )
-    life = f" of life {row.generation}" if row.generation > 1 else ""
-    return f"It succeeded{_ended(row, scene)}{took}, on attempt {row.attempt}{life}. Nothing is left to do."
+    if row.attempt == 0:
+        return f"Scheduled for {due}. {run_now}"
+    reason = f" ({one_line(row.reason)})" if row.reason else ""
+    return f"Waiting for its next attempt{reason}, due {due}. {run_now}"
 
 
-def _dead(row: JobRow, scene: JobSurroundings) -> str:
-    error: Mapping[str, object] = json.loads(row.error or "{}")
-    why = f" with {error.get('code')}: {stopped(str(error.get('message') or ''))}" if error else "."
-    again = f"Nothing more happens unless somebody retries it: mulligan jobs retry {row.id} --reason WHY"
-    return f"It died{_ended(row, scene)}{why} {again}"
+def _describe_running(row: JobRow, context: WaitContext) -> str:
+    started_at = row.started_at or context.now
+    elapsed = format_elapsed(started_at, context.now)
+    attempt = f"Attempt {row.attempt} has been running for {elapsed} on worker {row.worker}."
+    if row.cancel_reason is not None:
+        reason = f" ({one_line(row.cancel_reason)})" if row.cancel_reason else ""
+        return f"{attempt} It was asked to stop{reason} and ends when its code has stopped."
+    limit = ""
+    if context.timeout is not None:
+        limit = f" Its time limit is {_time_from(started_at + context.timeout, context.now)}."
+    return f"{attempt}{limit} To stop it: mulligan jobs cancel {row.id}"
 
 
-def _cancelled(row: JobRow, scene: JobSurroundings) -> str:
-    reason = f": {stopped(row.reason)}" if row.reason else "."
-    return f"It was cancelled{_ended(row, scene)}{reason} To run it all the same: mulligan jobs retry {row.id}"
+def _describe_parked(row: JobRow, context: WaitContext) -> str:
+    question = as_sentence(row.reason or "a person must decide")
+    command = f"mulligan jobs release {row.id}"
+    choices = json.loads(row.choices or "[]")
+    if choices:
+        command += f" --choice {'|'.join(map(one_line, choices))}"
+    deadline = _deadline(row, context)
+    return f"Parked until a person decides: {question} To continue it: {command}{deadline}"
 
 
-_SAY: Mapping[State, Callable[[JobRow, JobSurroundings], str]] = {
-    State.QUEUED: _queued,
-    State.RUNNING: _running,
-    State.PARKED: _parked,
-    State.SUCCEEDED: _succeeded,
-    State.DEAD: _dead,
-    State.CANCELLED: _cancelled,
+def _describe_succeeded(row: JobRow, context: WaitContext) -> str:
+    took = ""
+    if row.finished_at:
+        took = f", {format_elapsed(row.created_at, row.finished_at)} after it was enqueued"
+    attempt = f"attempt {row.attempt}"
+    if row.generation > 1:
+        attempt += f" of generation {row.generation}"
+    return f"Succeeded{_finished(row, context)}{took}, on {attempt}. Nothing is left to do."
+
+
+def _describe_dead(row: JobRow, context: WaitContext) -> str:
+    error: Mapping[str, Any] = json.loads(row.error or "{}")
+    cause = "."
+    if error:
+        cause = f" with {error.get('code')}: {as_sentence(str(error.get('message') or ''))}"
+    retry = f"To retry it: mulligan jobs retry {row.id} --reason WHY"
+    return f"Died{_finished(row, context)}{cause} {retry}"
+
+
+def _describe_cancelled(row: JobRow, context: WaitContext) -> str:
+    reason = f": {as_sentence(row.reason)}" if row.reason else "."
+    retry = f"To run it anyway: mulligan jobs retry {row.id}"
+    return f"Cancelled{_finished(row, context)}{reason} {retry}"
+
+
+_DESCRIBE_STATE: Mapping[State, Callable[[JobRow, WaitContext], str]] = {
+    State.QUEUED: _describe_queued,
+    State.RUNNING: _describe_running,
+    State.PARKED: _describe_parked,
+    State.SUCCEEDED: _describe_succeeded,
+    State.DEAD: _describe_dead,
+    State.CANCELLED: _describe_cancelled,
 }
 
 
-def _deadline(row: JobRow, scene: JobSurroundings) -> str:
-    return (
-        ""
-        if row.deadline_at is None
-        else f" (It dies if it has not ended by {_at(row.deadline_at, scene.now)}.)"
-    )
+def _deadline(row: JobRow, context: WaitContext) -> str:
+    if row.deadline_at is None:
+        return ""
+    return f" (Dies if it has not ended by {_time_from(row.deadline_at, context.now)}.)"
 
 
-def _ended(row: JobRow, scene: JobSurroundings) -> str:
+def _finished(row: JobRow, context: WaitContext) -> str:
     if row.finished_at is None:
         return ""
-    return f" at {moment(row.finished_at)} ({span(row.finished_at, scene.now)} ago)"
+    elapsed = format_elapsed(row.finished_at, context.now)
+    return f" at {format_time(row.finished_at)} ({elapsed} ago)"
 
 
-def _at(at: Micros, now: Micros) -> str:
-    return (
-        f"{moment(at)} (in {span(now, at)})" if at > now else f"{moment(at)} ({span(at, now)} ago)"
-    )
+def _time_in(at: Micros, now: Micros) -> str:
+    return f"{format_time(at)} (in {format_elapsed(now, at)})"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _time_from(at: Micros, now: Micros) -> str:
+    if at > now:
+        return _time_in(at, now)
+    return f"{format_time(at)} ({format_elapsed(at, now)} ago)"

@@ -1,4 +1,4 @@
-"""A handler's arguments as JSON and back, checked by their annotations on both sides of the journey."""
+"""Handler arguments as JSON: encoded at enqueue, decoded before the call, validated both times."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.core.errors import ConfigError, PayloadRefused
-from mulligan.core.json import decode, quick_dump
+from mulligan.core.json import decode, make_encoder
 
 
 class Arguments:
-    """The parameters of one handler, without its context."""
+    """Parameters of one handler, without its context."""
 
     def __init__(self, function: Callable[..., Any], context_type: type) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
-        hints = _hints(function)
+        hints = _type_hints(function)
         self.context_name: str | None = None
         self.signature = inspect.signature(function)
         fields: dict[str, Any] = {}
         extra: typing.Literal["allow", "forbid"] = "forbid"
         for parameter in self.signature.parameters.values():
             hint = hints.get(parameter.name, Any)
-            if _is(hint, context_type):
+            if _is_context(hint, context_type):
                 self.context_name = parameter.name
             elif parameter.kind is parameter.VAR_KEYWORD:
                 extra = "allow"
             else:
-                fields[parameter.name] = (hint, _default(parameter, self.name))
+                fields[parameter.name] = (hint, _parameter_default(parameter, self.name))
         parameters = [p for p in self.signature.parameters.values() if p.name != self.context_name]
         self.public_signature = self.signature.replace(parameters=parameters, return_annotation=Any)
         config = ConfigDict(extra=extra, arbitrary_types_allowed=True, ser_json_inf_nan="constants")
         self._fields = tuple(fields)
         self._names = frozenset(fields)
-        self._alias = {name: _ALIAS + name for name in fields}
-        self._owns = {alias: name for name, alias in self._alias.items()}
-        self._extra = extra == "allow"
-        self._plain = not fields
-        self._exact = _exact(fields) if extra == "forbid" else None
+        self._aliases = {name: _ALIAS_PREFIX + name for name in fields}
+        self._names_by_alias = {alias: name for name, alias in self._aliases.items()}
+        self._accepts_extra = extra == "allow"
+        self._has_no_fields = not fields
+        self._exact_types = _find_exact_types(fields) if extra == "forbid" else None
         self.model: type[BaseModel] = create_model(
-            f"{self.name} arguments", __config__=config, **_safe_names(fields)
+            f"{self.name} arguments", __config__=config, **_add_alias_prefix(fields)
         )
-        # Its methods `model_validate` and `model_dump` are these with more to ask and answer on the way.
+        # Called directly: `model_validate` and `model_dump` only add overhead.
         self._validate: Callable[[Any], BaseModel] = (
             self.model.__pydantic_validator__.validate_python
         )
@@ -60,16 +60,16 @@ class Arguments:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it takes, without its context."""
+        """Names of the arguments, without the context."""
         return self._fields
 
     @property
-    def takes_more(self) -> bool:
-        """Has it `**others`?"""
-        return self._extra
+    def accepts_extra(self) -> bool:
+        """True if the handler has a `**kwargs` parameter."""
+        return self._accepts_extra
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Positional arguments get their names."""
+        """Return arguments by name, as the handler would receive them."""
         if not args and kwargs.keys() == self._names:
             return dict(kwargs)
         try:
@@ -77,241 +77,289 @@ class Arguments:
         except TypeError as error:
             message = f"{self.name}: {error}"
             raise PayloadRefused(message) from None
-        given = dict(bound.arguments)
+        arguments = dict(bound.arguments)
         for parameter in self.public_signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
-                given |= given.pop(parameter.name, {})
-        return given
+                arguments |= arguments.pop(parameter.name, {})
+        return arguments
 
-    def encode(self, given: Mapping[str, Any]) -> Any:
-        """Checked and made of plain JSON values; only what was given, so that later defaults apply."""
-        plain = self._as_it_is(given)
-        if plain is not None:
-            return plain
-        known = type(given) is dict and given.keys() <= self._names
-        model = self._validated(given) if known else self._checked(given)
+    def encode(self, arguments: Mapping[str, Any]) -> Any:
+        """Validate arguments and return them as JSON values.
+
+        Arguments that were not passed are left out, so that a later default applies to them.
+        """
+        payload = self._copy_if_exact(arguments)
+        if payload is not None:
+            return payload
+        is_known = type(arguments) is dict and arguments.keys() <= self._names
+        model = self._validate_model(arguments) if is_known else self._check_and_validate(arguments)
         try:
-            plain = self._dump(model, mode="json", exclude_unset=True)
+            payload = self._dump(model, mode="json", exclude_unset=True)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             message = f"{self.name}: the payload cannot be written as JSON: {error}"
             raise PayloadRefused(message) from None
-        owns = self._owns
-        return {owns.get(name) or _own(name): value for name, value in plain.items()}
+        names = self._names_by_alias
+        return {
+            names.get(alias) or _remove_alias_prefix(alias): value
+            for alias, value in payload.items()
+        }
 
-    def _as_it_is(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a check would leave as it is: all arguments given, each of the very type that its annotation names."""
-        exact = self._exact
-        if exact is None or type(given) is not dict or len(given) != len(exact):
+    def _copy_if_exact(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return a copy of arguments that validation would not change; None for all others.
+
+        All arguments must be passed, each of exactly the type of its annotation.
+        """
+        exact_types = self._exact_types
+        if exact_types is None or type(arguments) is not dict or len(arguments) != len(exact_types):
             return None
-        plain = {}
-        for name, types_ in exact:
-            value = given.get(name, _ABSENT)
+        payload = {}
+        for name, types_ in exact_types:
+            value = arguments.get(name, _ABSENT)
             if type(value) not in types_:
                 return None
-            if type(value) is str and not value.isascii():  # it may hold half a character
+            if type(value) is str and not value.isascii():  # it may contain a lone surrogate
                 return None
-            plain[name] = value
-        return plain
+            payload[name] = value
+        return payload
 
     @property
-    def flat(self) -> bool:
-        """Do payloads hold nothing but texts and numbers?"""
-        return self._exact is not None
+    def is_flat(self) -> bool:
+        """True if payloads contain only texts, numbers, booleans and null."""
+        return self._exact_types is not None
 
-    def encode_all(self, given: Iterable[Mapping[str, Any]]) -> list[Any]:
-        """The same for many. Those that a check would leave as they are, are looked at column by column."""
-        if (
-            self._exact is None
-        ):  # each as it comes: whoever makes them may fill the same dict or list anew for the next
-            return [self.encode(one if type(one) is dict else dict(one)) for one in given]
-        payloads = [dict(one) for one in given]  # a copy, for the same reason
-        return (
-            payloads if self._all_as_they_are(payloads) else [self.encode(one) for one in payloads]
-        )
+    def encode_all(self, calls: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """Encode the arguments of many calls; flat ones are checked column by column.
 
-    def _all_as_they_are(self, payloads: Sequence[dict[str, Any]]) -> bool:
-        """All arguments in their order in each of them, and as in `_as_it_is`."""
-        if self._exact is None or {*map(tuple, payloads)} != {self._fields}:
+        Each call is encoded or copied as it is read: the caller may reuse one dict for all.
+        """
+        if self._exact_types is None:
+            return [self.encode(call if type(call) is dict else dict(call)) for call in calls]
+        payloads = [dict(call) for call in calls]
+        if self._are_exact(payloads):
+            return payloads
+        return [self.encode(payload) for payload in payloads]
+
+    def _are_exact(self, payloads: Sequence[dict[str, Any]]) -> bool:
+        """Return True if validation would not change any payload, see `_copy_if_exact`."""
+        if self._exact_types is None or {*map(tuple, payloads)} != {self._fields}:
             return False
-        columns = (([one[name] for one in payloads], types_) for name, types_ in self._exact)
-        return all(_fits(column, types_) for column, types_ in columns)
+        for name, types_ in self._exact_types:
+            column = [payload[name] for payload in payloads]
+            if not _is_exact_column(column, types_):
+                return False
+        return True
 
     def decode(self, text: str) -> dict[str, Any]:
-        """Keyword arguments for the handler; raises PayloadRefused if the stored payload does not fit it."""
+        """Return keyword arguments for the handler.
+
+        Raises PayloadRefused if the stored payload does not fit its parameters.
+        """
         raw = decode(text)
-        if self._plain and not raw:
+        if self._has_no_fields and not raw:
             return {}
         if type(raw) is not dict:
-            raise self._no_payload(raw)
-        plain = self._as_it_is(raw)
-        if plain is not None:
-            return plain
-        model = self._validated(raw)
-        found = model.__dict__
-        values = {name: found[alias] for name, alias in self._alias.items()}
-        if not self._extra:
-            return values
-        return values | {_own(name): value for name, value in (model.model_extra or {}).items()}
+            raise self._not_a_payload(raw)
+        payload = self._copy_if_exact(raw)
+        if payload is not None:
+            return payload
+        model = self._validate_model(raw)
+        values = model.__dict__
+        arguments = {name: values[alias] for name, alias in self._aliases.items()}
+        if self._accepts_extra:
+            for alias, value in (model.model_extra or {}).items():
+                arguments[_remove_alias_prefix(alias)] = value
+        return arguments
 
-    def _checked(self, given: Any) -> BaseModel:
-        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-            raise self._no_payload(given)
-        return self._validated(given)
+    def _check_and_validate(self, arguments: Any) -> BaseModel:
+        if not isinstance(arguments, Mapping):
+            raise self._not_a_payload(arguments)
+        if not all(isinstance(name, str) for name in arguments):
+            raise self._not_a_payload(arguments)
+        return self._validate_model(arguments)
 
-    def _no_payload(self, given: object) -> PayloadRefused:
+    def _not_a_payload(self, value: object) -> PayloadRefused:
         return PayloadRefused(
-            f"{self.name}: a payload maps names of arguments to values, not {given!r:.80}"
+            f"{self.name}: a payload must map argument names to values, not {value!r:.80}"
         )
 
-    def _validated(self, given: Mapping[str, Any]) -> BaseModel:
-        alias = self._alias
+    def _validate_model(self, arguments: Mapping[str, Any]) -> BaseModel:
+        aliases = self._aliases
         try:
             return self._validate(
-                {alias.get(name) or _ALIAS + name: value for name, value in given.items()}
+                {
+                    aliases.get(name) or _ALIAS_PREFIX + name: value
+                    for name, value in arguments.items()
+                }
             )
         except ValidationError as errors:
-            raise PayloadRefused(_sentence(self.name, errors)) from None
+            raise PayloadRefused(_format_errors(self.name, errors)) from None
 
     def schema(self) -> dict[str, Any]:
-        """JSON schema of the payload, or nothing where the types have none."""
+        """Return the JSON schema of the payload; empty if one of the types has none."""
         try:
             schema = self.model.model_json_schema()
         except pydantic.errors.PydanticInvalidForJsonSchema:
             return {}
         if "properties" in schema:
             schema["properties"] = {
-                _own(name): _titled(field) for name, field in schema["properties"].items()
+                _remove_alias_prefix(name): _fix_title(field)
+                for name, field in schema["properties"].items()
             }
         if "required" in schema:
-            schema["required"] = [_own(name) for name in schema["required"]]
+            schema["required"] = [_remove_alias_prefix(name) for name in schema["required"]]
         return typing.cast("dict[str, Any]", json.loads(json.dumps(schema, default=str)))
 
 
-# Handlers may call their parameters `model_config` or `schema`; a prefix keeps pydantic's own names free.
-_ALIAS = "arg__"
-_ALIAS_TITLE = "Arg  "  # what pydantic makes of it
+# --- Parameter names and types ---
+
+# A handler's parameter may be called `model_config` or `schema`. The prefix avoids a conflict with
+# attributes of pydantic models.
+_ALIAS_PREFIX = "arg__"
+_ALIAS_TITLE = "Arg  "  # the prefix in titles that pydantic derives from names
 
 
-def _own(name: str) -> str:
-    return name.removeprefix(_ALIAS)
+def _remove_alias_prefix(alias: str) -> str:
+    return alias.removeprefix(_ALIAS_PREFIX)
 
 
-def _titled(field: dict[str, Any]) -> dict[str, Any]:
-    return (
-        field | {"title": field["title"].removeprefix(_ALIAS_TITLE)} if "title" in field else field
-    )
+def _fix_title(field: dict[str, Any]) -> dict[str, Any]:
+    if "title" not in field:
+        return field
+    return {**field, "title": field["title"].removeprefix(_ALIAS_TITLE)}
 
 
-def _safe_names(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {_ALIAS + name: definition for name, definition in fields.items()}
+def _add_alias_prefix(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {_ALIAS_PREFIX + name: definition for name, definition in fields.items()}
 
 
-def _default(parameter: inspect.Parameter, name: str) -> Any:
+def _parameter_default(parameter: inspect.Parameter, name: str) -> Any:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-        message = f"{name}: parameter {parameter} has no name to travel under; use ordinary or keyword parameters"
+        message = (
+            f"{name}: parameter {parameter} cannot be stored by name;"
+            " use ordinary or keyword parameters"
+        )
         raise ConfigError(message)
     return ... if parameter.default is parameter.empty else parameter.default
 
 
-def _exact(fields: Mapping[str, tuple[Any, Any]]) -> tuple[tuple[str, frozenset[type]], ...] | None:
-    """For each argument the types of which every value is right and is plain JSON; None: of one of them there are none.
+def _find_exact_types(
+    fields: Mapping[str, tuple[Any, Any]],
+) -> tuple[tuple[str, frozenset[type]], ...] | None:
+    """Return for each argument the JSON types of its annotation; None if any has another type.
 
-    A default may say more than the annotation does, unless it is such a value itself.
+    A value of such a type needs no validation. A default of another type may carry constraints
+    (pydantic's `Field`), so it excludes the handler too.
     """
-    found = []
+    exact = []
     for name, (hint, default) in fields.items():
-        named = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
-        if not all(isinstance(one, type) and one in _EXACT for one in named):
+        members = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+        if not all(isinstance(member, type) and member in _JSON_TYPES for member in members):
             return None
-        if default is not ... and type(default) not in _EXACT:
+        if default is not ... and type(default) not in _JSON_TYPES:
             return None
-        found.append((name, frozenset(named)))
-    return tuple(found)
+        exact.append((name, frozenset(members)))
+    return tuple(exact)
 
 
-def _fits(column: Sequence[Any], types_: frozenset[type]) -> bool:
-    found = {*map(type, column)}
-    if not found <= types_:
+def _is_exact_column(column: Sequence[Any], types_: frozenset[type]) -> bool:
+    column_types = {*map(type, column)}
+    if not column_types <= types_:
         return False
-    return str not in found or all(value.isascii() for value in column if type(value) is str)
+    if str not in column_types:
+        return True
+    return all(value.isascii() for value in column if type(value) is str)
 
 
-_EXACT = frozenset({int, str, bool, float, type(None)})
+_JSON_TYPES = frozenset({int, str, bool, float, type(None)})
 _ABSENT = object()
 
 
-def _is(hint: Any, context_type: type) -> bool:
-    """`Context`, or `Context | None` for those who call the plain function without one."""
-    return hint is context_type or (
-        typing.get_origin(hint) in _UNIONS and context_type in typing.get_args(hint)
-    )
+def _is_context(hint: Any, context_type: type) -> bool:
+    """Return True for `Context`, and for `Context | None`: tests call handlers without one."""
+    if hint is context_type:
+        return True
+    return typing.get_origin(hint) in _UNIONS and context_type in typing.get_args(hint)
 
 
 _UNIONS = (typing.Union, types.UnionType)
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function; those that cannot be resolved are left out.
+
+    A name imported under TYPE_CHECKING does not exist at run time. Resolve one by one then.
+    """
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError):
-        # A name that exists only for type checkers: what can be read is read, one by one, the rest is Any.
-        raw: dict[str, Any] = getattr(function, "__annotations__", {})
-        return {name: hint for name in raw if (hint := _hint(function, raw[name])) is not None}
+        annotations: dict[str, Any] = getattr(function, "__annotations__", {})
+        hints = {name: _resolve_hint(function, raw) for name, raw in annotations.items()}
+        return {name: hint for name, hint in hints.items() if hint is not None}
 
 
-def _hint(function: Callable[..., Any], raw: Any) -> Any:
-    alone = types.SimpleNamespace(__annotations__={"it": raw})
+def _resolve_hint(function: Callable[..., Any], annotation: Any) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"value": annotation})
+    function_globals = getattr(function, "__globals__", {})
     try:
-        return typing.get_type_hints(
-            alone, getattr(function, "__globals__", {}), include_extras=True
-        )["it"]
+        return typing.get_type_hints(holder, function_globals, include_extras=True)["value"]
     except (NameError, TypeError, AttributeError):
         return None
 
 
-def _sentence(name: str, errors: ValidationError) -> str:
-    parts = [
-        f"{'.'.join(_own(str(p)) for p in error['loc'])}: {error['msg']}"
-        for error in errors.errors()
-    ]
+def _format_errors(name: str, errors: ValidationError) -> str:
+    parts = []
+    for error in errors.errors():
+        path = ".".join(_remove_alias_prefix(str(part)) for part in error["loc"])
+        parts.append(f"{path}: {error['msg']}")
     return f"{name}: {'; '.join(parts)}"
 
 
-_dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=to_jsonable_python).encode
-_dump_plain = quick_dump(",", ":")
+# --- JSON text ---
+
+_dump_any = json.JSONEncoder(
+    separators=(",", ":"), allow_nan=False, default=to_jsonable_python
+).encode
+_dump_json_values = make_encoder(",", ":")  # several times faster, for JSON types only
 
 
 def to_json(value: Any, what: str) -> str:
-    """ASCII JSON text: NUL and lone surrogates travel escaped, so both stores keep them the same."""
+    """Return ASCII JSON text. `what` names the value in errors.
+
+    NUL and lone surrogates are escaped, so that both databases store them unchanged.
+    """
     try:
-        text = _dump_plain(value)
+        text = _dump_json_values(value)
     except (TypeError, ValueError, RecursionError):
-        text = _dumped(value, what)
-    if len(text) > MOST_LEVELS and _deeper(text, MOST_LEVELS):
+        text = _dump_or_refuse(value, what)
+    if len(text) > MAX_DEPTH and _is_deeper(text, MAX_DEPTH):
         raise PayloadRefused(_too_deep(what))
     return text
 
 
-def all_json(values: Sequence[dict[str, Any]]) -> list[str] | None:
-    """The same of many, written as one text and cut; None: it must be done one by one."""
+def to_json_many(values: Sequence[dict[str, Any]]) -> list[str] | None:
+    """Encode all values as one text and split it, which is faster than one by one.
+
+    Return None if that is not possible; the caller then encodes each value.
+    """
     try:
-        text = _dump_plain(values)
+        text = _dump_json_values(values)
     except (TypeError, ValueError, RecursionError):
         return None
-    if text.count(_CUT) != len(values) - 1:  # it stands elsewhere too, as in a string
+    if text.count(_BOUNDARY) != len(values) - 1:  # it also occurs inside a value
         return None
-    texts = text[1:-1].replace(_CUT, "}\x1f{").split("\x1f")
-    deep = max(map(len, texts)) > MOST_LEVELS and any(_deeper(one, MOST_LEVELS) for one in texts)
-    return None if deep else texts
+    texts = text[1:-1].replace(_BOUNDARY, "}\x1f{").split("\x1f")
+    if max(map(len, texts)) > MAX_DEPTH and any(_is_deeper(text, MAX_DEPTH) for text in texts):
+        return None
+    return texts
 
 
-_CUT = "},{"
+_BOUNDARY = "},{"
 
 
-def _dumped(value: Any, what: str) -> str:
-    """By the one that knows more types, and what to say of those it does not know."""
+def _dump_or_refuse(value: Any, what: str) -> str:
+    """Encode a value of any type that pydantic knows; refuse all others."""
     try:
-        return _dump(value)
+        return _dump_any(value)
     except RecursionError:
         raise PayloadRefused(_too_deep(what)) from None
     except (TypeError, ValueError, PydanticSerializationError) as error:
@@ -319,104 +367,119 @@ def _dumped(value: Any, what: str) -> str:
         raise PayloadRefused(message) from None
 
 
-# Who reads it may stand deep in a stack of its own: what was hardly written could not be read back there.
-MOST_LEVELS = 100
+# Decoding may start deep in a call stack, where a value that was just encodable is too deep.
+MAX_DEPTH = 100
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NO_BRACKET = re.compile(r"[^][{}]+")
 
 
 def _too_deep(what: str) -> str:
-    return f"{what} is nested deeper than {MOST_LEVELS} levels"
+    return f"{what} is nested deeper than {MAX_DEPTH} levels"
 
 
-def _deeper(text: str, levels: int) -> bool:
+def _is_deeper(text: str, levels: int) -> bool:
     if text.count("[") + text.count("{") <= levels:
         return False
     brackets = _NO_BRACKET.sub("", _STRING.sub("", text)).replace("{", "[").replace("}", "]")
-    for _ in range(levels):  # each round takes the innermost level away
+    for _ in range(levels):  # each round removes the innermost level
         if not brackets:
             return False
         brackets = brackets.replace("[]", "")
     return bool(brackets)
 
 
-# Functions of the app that are asked about one job: is its result there already, may it run again?
+# --- Callbacks of a kind ---
 
-ALL = None  # of the handler's arguments
+ALL_ARGUMENTS = None  # the callback has a **kwargs parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """`done=` or `can_retry=` of a kind: a function of those of the handler's arguments that it names."""
+class JobCallback:
+    """Function `done=` or `can_retry=` of a kind. It gets the handler's arguments that it names."""
 
     name: str
     call: Callable[..., Any]
     is_async: bool
-    takes: frozenset[str] | None
+    arguments: frozenset[str] | None
     context_name: str | None = None
 
-    def given(self, arguments: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
-        """What it is called with, out of what the handler is called with."""
-        named = {
+    def select_arguments(self, arguments: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
+        """Return the arguments of the callback, taken from those of the handler."""
+        selected = {
             name: value
             for name, value in arguments.items()
-            if self.takes is ALL or name in self.takes
+            if self.arguments is ALL_ARGUMENTS or name in self.arguments
         }
-        return named if self.context_name is None else {**named, self.context_name: context}
+        if self.context_name is not None:
+            selected[self.context_name] = context
+        return selected
 
-    def answer(self, given: Mapping[str, Any]) -> Any:
-        """Blocks, also where it is a coroutine, and wherever that may be."""
+    def call_blocking(self, arguments: Mapping[str, Any]) -> Any:
+        """Call the function and wait for it, even if it is a coroutine function."""
         if not self.is_async:
-            return self.call(**given)
-        with ThreadPoolExecutor(1) as alone:  # this thread may have a loop that runs
-            return alone.submit(lambda: asyncio.run(self.call(**given))).result()
+            return self.call(**arguments)
+
+        def run() -> Any:
+            return asyncio.run(self.call(**arguments))
+
+        # On another thread: an event loop may be running on this one.
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(run).result()
 
 
-def question(
+def build_callback(
     name: str, function: Any, handler: Arguments, context_type: type, *, in_attempt: bool
-) -> Question | None:
-    """Checked against the handler's own parameters; `in_attempt`: only asked where one runs."""
+) -> JobCallback | None:
+    """Check a callback against the parameters of its handler.
+
+    `in_attempt`: it is called only inside attempts, so it may have a context.
+    """
     if function is None:
         return None
     if not callable(function):
+        message = f"{handler.name}: {name} must be a function, not {function!r:.80}"
+        raise ConfigError(message)
+    parameters = Arguments(function, context_type)
+    if parameters.context_name is not None and not in_attempt:
         message = (
-            f"{handler.name}: {name} must be a function of its arguments, not {function!r:.80}"
+            f"{handler.name}: {name} must not have a context parameter:"
+            " it is also called outside of attempts"
         )
         raise ConfigError(message)
-    own = Arguments(function, context_type)
-    if own.context_name is not None and not in_attempt:
-        message = f"{handler.name}: {name} is also asked where no attempt runs, so it gets no context; leave it out"
-        raise ConfigError(message)
-    strange = [one for one in own.names if one not in handler.names and not handler.takes_more]
-    if strange:
+    unknown = [one for one in parameters.names if not _has_argument(handler, one)]
+    if unknown:
         message = (
-            f"{handler.name}: {name} takes {', '.join(strange)}, which its handler does not; it gets the handler's "
-            f"arguments by name ({', '.join(handler.names) or 'there are none'}), and a context by annotation"
+            f"{handler.name}: {name} has parameters that the handler does not have:"
+            f" {', '.join(unknown)}. Use {', '.join(handler.names) or 'no parameters'}"
+            " or a context by annotation."
         )
         raise ConfigError(message)
-    takes = ALL if own.takes_more else frozenset(own.names)
-    return Question(name, function, inspect.iscoroutinefunction(function), takes, own.context_name)
+    selected = ALL_ARGUMENTS if parameters.accepts_extra else frozenset(parameters.names)
+    is_async = inspect.iscoroutinefunction(function)
+    return JobCallback(name, function, is_async, selected, parameters.context_name)
 
 
-def editable_fields(fields: Any, handler: Arguments) -> tuple[str, ...]:
-    """Names of arguments that a retry by hand may change."""
+def check_editable(fields: Any, handler: Arguments) -> tuple[str, ...]:
+    """Return the names of arguments that a manual retry may change."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
-    strange = [
-        one
-        for one in names
-        if not isinstance(one, str) or not (one in handler.names or handler.takes_more)
+    unknown = [
+        name for name in names if not isinstance(name, str) or not _has_argument(handler, name)
     ]
-    if strange:
+    if unknown:
         message = (
-            f"{handler.name}: editable names {', '.join(map(repr, strange))}, which its handler does not take; it "
-            f"takes {', '.join(handler.names) or 'nothing'}"
+            f"{handler.name}: editable contains {', '.join(map(repr, unknown))}, but the handler"
+            f" takes {', '.join(handler.names) or 'no arguments'}"
         )
         raise ConfigError(message)
     return tuple(dict.fromkeys(names))
 
 
-def refusal(answer: Any) -> str:
-    """What `can_retry` says against it; empty: nothing."""
+def _has_argument(handler: Arguments, name: str) -> bool:
+    return handler.accepts_extra or name in handler.names
+
+
+def refusal_message(answer: Any) -> str:
+    """Return why `can_retry` refuses a manual retry; empty if it does not."""
     if answer is None or answer is True:
         return ""
     if answer is False:

@@ -1,175 +1,203 @@
-"""What code declares and how it is told: the newest manifest that names a thing wins, for a day after it did."""
+"""Declarations in stored manifests: which manifests are active and what they declare.
+
+The newest manifest that declares a thing wins, for a day after its workers last published it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from mulligan.core.job import SECOND, Guarded, Limit, Micros
-from mulligan.failures.rule_sources import book_of
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import Limit, LimitKey
+from mulligan.failures.rule_sources import load_rulebook
 from mulligan.failures.rules import Rule
-from mulligan.guards.state import BreakerTerms
+from mulligan.guards.state import BreakerConfig
 from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec, SubscriptionSpec
 from mulligan.storage.base import Transaction
 from mulligan.storage.notification_queries import SubscriptionRow
 
-KNOWN_FOR = 86_400 * SECOND  # named by a manifest within a day: not gone, only away
+MANIFEST_LIFETIME = 86_400 * SECOND  # after the last publication; workers may be down for a while
+MAX_SILENCE: Micros = 600 * SECOND  # workers publish their manifest every minute
+
+# --- Publishing ---
 
 
-def speak(unit: Transaction, manifest: Manifest) -> None:
-    """Name a manifest as one that is run now. Schedules that its app gave up and declares again begin anew."""
+def publish_manifest(tx: Transaction, manifest: Manifest) -> None:
+    """Store a manifest that a worker runs now, and its new subscriptions.
+
+    A schedule that the app had removed and declares again starts anew.
+    """
     if manifest.schedules:
         past = [
-            (app, named, Manifest.from_json(body).schedules)
-            for _, app, _, body, named in unit.manifests()
+            (app, published_at, Manifest.from_json(body).schedules)
+            for _, app, _, body, published_at in tx.list_manifests()
         ]
-        unit.end_schedules(given_up(past, manifest.app, manifest.schedules))
-    unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
-    _adopt(unit, manifest.subscriptions.values())
+        tx.delete_schedules(find_abandoned_schedules(past, manifest.app, manifest.schedules))
+    tx.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+    _insert_subscriptions(tx, manifest.subscriptions.values())
 
 
-def _adopt(unit: Transaction, specs: Iterable[SubscriptionSpec]) -> None:
-    """A subscription hears of what happens after it was first named."""
-    fresh = [spec for spec in specs if unit.subscription(spec.name) is None]
-    after = unit.newest_event() if fresh else 0
-    for spec in fresh:
-        unit.new_subscription(
-            SubscriptionRow(
-                id=spec.name,
-                declared=True,
-                name=spec.name,
-                patterns="",
-                owner=spec.owner,
-                batch_id=None,
-                filter="",
-                form=spec.form,
-                channel=spec.channel,
-                body="{}",
-                endpoint="",
-                after=after,
-                state="on",
-                reason="",
-                version=1,
-                failures=0,
-                failing_since=None,
-                created_at=0,
-                created_by="",
-            )
+def _insert_subscriptions(tx: Transaction, specs: Iterable[SubscriptionSpec]) -> None:
+    """Store new subscriptions. They receive events after their first publication."""
+    new = [spec for spec in specs if tx.get_subscription(spec.name) is None]
+    if not new:
+        return
+    after = tx.newest_event()
+    for spec in new:
+        row = SubscriptionRow(
+            id=spec.name,
+            declared=True,
+            name=spec.name,
+            patterns="",
+            owner=spec.owner,
+            batch_id=None,
+            filter="",
+            form=spec.form,
+            channel=spec.channel,
+            body="{}",
+            endpoint="",
+            after=after,
+            state="on",
+            reason="",
+            version=1,
+            failures=0,
+            failing_since=None,
+            created_at=0,
+            created_by="",
         )
+        tx.insert_subscription(row)
 
 
-def recent_manifests(unit: Transaction, now: Micros) -> Iterator[Manifest]:
-    """Newest first."""
+def find_abandoned_schedules(
+    past: Sequence[tuple[str, Micros, Container[str]]], app: str, names: Iterable[str]
+) -> set[str]:
+    """Return which of these schedules the app did not declare for longer than a deploy takes.
+
+    `past` lists stored manifests as (app, published at, schedules). A schedule whose app was only
+    down, or that another app continued to declare, is not abandoned.
+    """
+    return {name for name in names if _is_abandoned(past, app, name)}
+
+
+def _is_abandoned(past: Sequence[tuple[str, Micros, Container[str]]], app: str, name: str) -> bool:
+    declared_at = max((at for _, at, schedules in past if name in schedules), default=None)
+    missing_at = max(
+        (at for other, at, schedules in past if other == app and name not in schedules),
+        default=None,
+    )
+    if declared_at is None or missing_at is None:
+        return False
+    return missing_at - declared_at > MAX_SILENCE
+
+
+# --- Active manifests ---
+
+
+def find_active(
+    manifests: Sequence[tuple[str, Micros]], now: Micros, lifetime: Micros
+) -> list[bool]:
+    """Return for each manifest (app, published at) whether its declarations are in force.
+
+    They are for `lifetime` after the last publication. If workers of another manifest of the same
+    app publish, a silent manifest was replaced, by a newer release or by an older one.
+    """
+    publishing = {app for app, published_at in manifests if published_at > now - MAX_SILENCE}
+    active = []
+    for app, published_at in manifests:
+        max_age = MAX_SILENCE if app in publishing else lifetime
+        active.append(published_at > now - max_age)
+    return active
+
+
+def load_recent_manifests(tx: Transaction, now: Micros) -> Iterator[Manifest]:
+    """Return the manifests that were published within a day, newest first, parsed one by one."""
     return (
         Manifest.from_json(body)
-        for _, _, _, body, named in unit.manifests()
-        if named > now - KNOWN_FOR
+        for _, _, _, body, published_at in tx.list_manifests()
+        if published_at > now - MANIFEST_LIFETIME
     )
 
 
-def holding_manifests(unit: Transaction, now: Micros) -> list[Manifest]:
-    """Those whose declarations hold: first of those who speak now, newest first, then of those who are only away."""
-    stored = unit.manifests()
-    holds = in_force([(app, named) for _, app, _, _, named in stored], now, KNOWN_FOR)
-    held = [
-        (named <= now - SILENT, body)
-        for (_, _, _, body, named), is_held in zip(stored, holds, strict=True)
-        if is_held
-    ]
-    return [Manifest.from_json(body) for _, body in sorted(held, key=lambda one: one[0])]
+def load_active_manifests(tx: Transaction, now: Micros) -> list[Manifest]:
+    """Return the manifests in force: first those with running workers, each newest first."""
+    stored = tx.list_manifests()
+    publications = [(app, published_at) for _, app, _, _, published_at in stored]
+    publishing: list[Manifest] = []
+    silent: list[Manifest] = []
+    for row, is_active in zip(
+        stored, find_active(publications, now, MANIFEST_LIFETIME), strict=True
+    ):
+        _, _, _, body, published_at = row
+        if is_active:
+            group = publishing if published_at > now - MAX_SILENCE else silent
+            group.append(Manifest.from_json(body))
+    return publishing + silent
 
 
-def stored_kinds(unit: Transaction) -> dict[str, KindSpec]:
-    """Every kind any stored manifest knows, as the newest one says."""
+# --- Declarations ---
+
+
+def load_kinds(tx: Transaction) -> dict[str, KindSpec]:
+    """Return all kinds of stored manifests, each as the newest manifest declares it."""
     kinds: dict[str, KindSpec] = {}
-    for _, _, _, body, _ in unit.manifests():
-        for name, spec in Manifest.from_json(body).ruled.items():
+    for _, _, _, body, _ in tx.list_manifests():
+        for name, spec in Manifest.from_json(body).kinds_with_rules.items():
             kinds.setdefault(name, spec)
     return kinds
 
 
-def stored_rules(unit: Transaction, kind: str) -> list[Rule]:
-    """The rules of a kind, then those of its app, as the newest manifest that knows the kind says."""
-    spec = stored_kinds(unit).get(kind)
-    return [] if spec is None else list(book_of(spec.rules).rules)
+def load_rules(tx: Transaction, kind: str) -> list[Rule]:
+    """Return the rules of a kind, then those of its app, as the newest manifest declares them."""
+    spec = load_kinds(tx).get(kind)
+    return [] if spec is None else list(load_rulebook(spec.rules).rules)
 
 
-def stored_queues(unit: Transaction, now: Micros) -> dict[str, QueueSpec]:
+def load_queues(tx: Transaction, now: Micros) -> dict[str, QueueSpec]:
+    """Return the queues that active manifests declare."""
     queues: dict[str, QueueSpec] = {}
-    for manifest in holding_manifests(unit, now):
+    for manifest in load_active_manifests(tx, now):
         for name, spec in manifest.queues.items():
             queues.setdefault(name, spec)
     return queues
 
 
-def declared_subscriptions(unit: Transaction, now: Micros) -> dict[str, SubscriptionSpec]:
-    found: dict[str, SubscriptionSpec] = {}
-    for manifest in holding_manifests(unit, now):
-        found = {**manifest.subscriptions, **found}
-    return found
+def load_declared_subscriptions(tx: Transaction, now: Micros) -> dict[str, SubscriptionSpec]:
+    """Return the subscriptions that active manifests declare."""
+    subscriptions: dict[str, SubscriptionSpec] = {}
+    for manifest in load_active_manifests(tx, now):
+        subscriptions = {**manifest.subscriptions, **subscriptions}
+    return subscriptions
 
 
-def declared_limits(unit: Transaction, now: Micros) -> dict[Guarded, Limit]:
-    return limits_of_all(holding_manifests(unit, now))
+def load_declared_limits(tx: Transaction, now: Micros) -> dict[LimitKey, Limit]:
+    """Return the limits of queues and dependencies that active manifests declare."""
+    return merge_declared_limits(load_active_manifests(tx, now))
 
 
-def limits_of_all(manifests: Iterable[Manifest]) -> dict[Guarded, Limit]:
-    limits: dict[Guarded, Limit] = {}
+def merge_declared_limits(manifests: Iterable[Manifest]) -> dict[LimitKey, Limit]:
+    """Merge the limits of manifests; the first manifest that declares a key wins."""
+    limits: dict[LimitKey, Limit] = {}
     for manifest in manifests:
-        limits = {**limits_of(manifest), **limits}
+        limits = {**manifest_limits(manifest), **limits}
     return limits
 
 
-def terms_of_all(manifests: Iterable[Manifest]) -> dict[str, BreakerTerms]:
-    terms: dict[str, BreakerTerms] = {}
+def manifest_limits(manifest: Manifest) -> dict[LimitKey, Limit]:
+    limits = {}
+    for name, queue in manifest.queues.items():
+        limits["queue", name] = Limit(queue.concurrency, queue.rate)
+    for key, dependency in manifest.dependencies.items():
+        limits["dependency", key] = Limit(dependency.max_concurrency, dependency.rate)
+    return limits
+
+
+def merge_breaker_configs(manifests: Iterable[Manifest]) -> dict[str, BreakerConfig]:
+    """Merge the breakers of manifests; the first manifest that declares a key wins."""
+    configs: dict[str, BreakerConfig] = {}
     for manifest in manifests:
-        terms = {**terms_of(manifest), **terms}
-    return terms
+        configs = {**breaker_configs(manifest), **configs}
+    return configs
 
 
-def terms_of(manifest: Manifest) -> dict[str, BreakerTerms]:
-    return {key: spec.terms for key, spec in manifest.dependencies.items()}
-
-
-def limits_of(manifest: Manifest) -> dict[Guarded, Limit]:
-    queues = {
-        ("queue", name): Limit(spec.concurrency, spec.rate)
-        for name, spec in manifest.queues.items()
-    }
-    used = {
-        ("dependency", key): Limit(spec.max_concurrency, spec.rate)
-        for key, spec in manifest.dependencies.items()
-    }
-    return {**queues, **used}
-
-
-SILENT: Micros = 600 * SECOND  # workers name their manifest every minute
-
-
-# -- declarations -------------------------------------------------------------------------------------
-def in_force(manifests: Sequence[tuple[str, Micros]], now: Micros, known_for: Micros) -> list[bool]:
-    """Of each (app, last named): does what it declares hold?
-
-    For a while after it was last named; but no more once its workers are silent and others of the same app are not:
-    then it was replaced, by a newer release or by an older one.
-    """
-    speaking = {app for app, named in manifests if named > now - SILENT}
-    return [named > now - (SILENT if app in speaking else known_for) for app, named in manifests]
-
-
-def given_up(
-    past: Sequence[tuple[str, Micros, Container[str]]], app: str, names: Iterable[str]
-) -> set[str]:
-    """Of the schedules that an app is about to name: those it went without for longer than a deploy takes.
-
-    `past`: what was named before, as (app, last named, its schedules). A schedule whose app was only away, or that
-    another app has kept alive, is not given up.
-    """
-    return {name for name in names if _ended(past, app, name)}
-
-
-def _ended(past: Sequence[tuple[str, Micros, Container[str]]], app: str, name: str) -> bool:
-    named = max((at for _, at, schedules in past if name in schedules), default=None)
-    without = max(
-        (at for who, at, schedules in past if who == app and name not in schedules), default=None
-    )
-    return named is not None and without is not None and without - named > SILENT
+def breaker_configs(manifest: Manifest) -> dict[str, BreakerConfig]:
+    return {key: spec.breaker_config for key, spec in manifest.dependencies.items()}

@@ -1,4 +1,7 @@
-"""What can be run: handlers where the app is, and the manifest (plain data) everywhere else."""
+"""Specs of kinds, queues and dependencies; the manifest that stores them; the handler registry.
+
+Handlers exist only in processes that load the app. All others work from the manifest.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +13,53 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulligan.core.attempt import Lease, Outcome
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError, UnknownKind
-from mulligan.core.job import NAME_RULE, SECOND, Micros, is_name
+from mulligan.core.job import NAME_RULE, is_name
 from mulligan.core.tracing import NO_TRACER, Tracer
 from mulligan.core.unique import Unique
 from mulligan.failures.matcher import Rulebook
 from mulligan.guards import budget as budgets
-from mulligan.manifest.arguments import Arguments, Question
+from mulligan.manifest.arguments import Arguments, JobCallback
 
 if TYPE_CHECKING:
-    from mulligan.guards.state import BreakerTerms
+    from mulligan.guards.state import BreakerConfig
 
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
-OURS = "mulligan."  # how kinds and queues of our own begin: left out of lists, counts and insight
-DELIVER_KIND = "mulligan.deliver"  # of stored subscriptions; of those an app declares: with their name behind it
+# Prefix of Mulligan's own kinds and queues, which are left out of lists, counts and insight.
+SYSTEM_PREFIX = "mulligan."
+# Kind of deliveries of stored subscriptions. Declared subscriptions append their name.
+DELIVER_KIND = "mulligan.deliver"
 DELIVERY_QUEUE = "mulligan.deliveries"
-ENDPOINT = "mulligan.endpoint."  # how the dependencies of deliveries begin
+ENDPOINT_PREFIX = "mulligan.endpoint."  # of the dependencies of deliveries
 
 S = TypeVar("S")
 
+# --- Names ---
 
-def checked_name(what: str, name: Any) -> str:
+
+def check_name(what: str, name: Any) -> str:
+    """Return a valid name; raise ConfigError otherwise."""
     if not is_name(name):
         message = f"{what} {name!r}: {NAME_RULE}"
         raise ConfigError(message)
     return str(name)
 
 
-def free_name(what: str, name: Any) -> str:
-    """A name for something of the user's."""
-    if checked_name(what, name).lower().startswith(OURS):  # as SQLite compares in LIKE
-        message = (
-            f"{what} {name!r}: names that begin with {OURS!r} are Mulligan's own; take another"
-        )
+def check_user_name(what: str, name: Any) -> str:
+    """Return a name that users may take: not one with Mulligan's own prefix."""
+    if check_name(what, name).lower().startswith(SYSTEM_PREFIX):  # LIKE of SQLite ignores case
+        message = f"{what} {name!r}: the prefix {SYSTEM_PREFIX!r} is reserved; use another name"
         raise ConfigError(message)
     return str(name)
 
 
+# --- Specs ---
+
+
 @dataclass(frozen=True, slots=True)
 class KindSpec:
-    """One kind as data: all a supervisor, the web and the CLI need to know of it."""
+    """A kind as data: everything the supervisor, the web and the CLI need to know about it."""
 
     name: str
     queue: str = "default"
@@ -59,29 +69,29 @@ class KindSpec:
     isolate: bool = False
     memory_limit: int | None = None  # bytes
     retention: Micros | None = None
-    uses: str = ""  # dependency keys, where they do not depend on the payload
+    uses: str = ""  # dependency keys, unless they depend on the payload
     schema: Mapping[str, Any] = field(default_factory=dict)
     unique_for: Micros | None = (
-        None  # how long a unique key is held, if not as long as its job is kept
+        None  # how long a unique key is reserved; None: while the job exists
     )
-    unique_while: str = ""  # states in which it is held, comma separated
-    rules: tuple[Mapping[str, Any], ...] = ()  # its own failure rules, as plain data
-    shadow: str | None = None  # JSON of a policy that only says what it would have done
-    editable: tuple[str, ...] = ()  # arguments that a retry by hand may change
-    unique_by: tuple[str, ...] = ()  # what its unique key is made of
-    uses_by_payload: bool = False  # what its jobs use, only its app can tell
-    index: tuple[str, ...] = ()  # arguments that filters find fast
-    remembers: bool = True  # something of it is given what earlier attempts left behind
+    unique_while: str = ""  # states in which the key is reserved, comma separated
+    rules: tuple[Mapping[str, Any], ...] = ()  # its failure rules as JSON values
+    shadow: str | None = None  # JSON of a policy that is only compared with the real one
+    editable: tuple[str, ...] = ()  # arguments that a manual retry may change
+    unique_by: tuple[str, ...] = ()  # arguments that its unique key consists of
+    uses_by_payload: bool = False  # only the app can compute its dependencies
+    index: tuple[str, ...] = ()  # arguments with an index for filters
+    needs_history: bool = True  # its handler or callbacks get data of earlier attempts
 
     @property
     def alone(self) -> bool:
-        """A memory limit is the limit of one attempt, so the attempt must have its process to itself."""
+        """True if an attempt needs a process of its own: to isolate it or to limit its memory."""
         return self.isolate or self.memory_limit is not None
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """What code declares of a queue: defaults, until an operator says otherwise."""
+    """A queue as code declares it. An operator's limits win over it."""
 
     name: str
     concurrency: int | None = None  # running at once, in the whole fleet
@@ -92,7 +102,7 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True)
 class DependencySpec:
-    """What code declares of something outside that jobs use."""
+    """A dependency as code declares it."""
 
     key: str
     max_concurrency: int | None = None
@@ -102,16 +112,16 @@ class DependencySpec:
     min_calls: int = 20
     window: Micros = 120 * SECOND
     cool_down: Micros = 30 * SECOND
-    budget: tuple[float, float, float, bool] | None = budgets.DEFAULT  # as in `policy.budget.Terms`
+    budget: tuple[float, float, float, bool] | None = budgets.DEFAULT_BUDGET  # a BudgetConfig
     slow: float | None = None  # ms
-    probe: bool = False  # the app has a function that looks whether it is well
+    probe: bool = False  # the app declares a health check function
 
     @property
-    def terms(self) -> BreakerTerms:
-        from mulligan.guards.state import BreakerTerms  # noqa: PLC0415 - only a supervisor asks for them
+    def breaker_config(self) -> BreakerConfig:
+        from mulligan.guards.state import BreakerConfig  # noqa: PLC0415 - only a supervisor asks for them
 
-        budget = None if self.budget is None else budgets.BudgetTerms(*self.budget)
-        return BreakerTerms(
+        budget = None if self.budget is None else budgets.BudgetConfig(*self.budget)
+        return BreakerConfig(
             self.mode,
             self.open_at,
             self.min_calls,
@@ -126,28 +136,28 @@ class DependencySpec:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A kind together with its function: exists only in processes that hold the app."""
+    """A kind and its function. Exists only in processes that load the app."""
 
     spec: KindSpec
     call: Callable[..., Any]
     arguments: Arguments
     is_async: bool
     cost: float
-    uses: Callable[[Any], Any] | None  # of the payload
+    uses: Callable[[Any], Any] | None  # returns the dependencies of a payload
     unique: Unique | None
-    books: Callable[[], tuple[Rulebook, ...]] = tuple  # the kind's own rules, then the app's
-    done: Question | None = None  # is its result there already?
-    can_retry: Question | None = None  # may it run again, after a retry by hand?
+    rulebooks: Callable[[], tuple[Rulebook, ...]] = tuple  # rules of the kind, then of the app
+    done: JobCallback | None = None  # does the result already exist?
+    can_retry: JobCallback | None = None  # may the job run again after a manual retry?
 
     @property
-    def asks(self) -> bool:
-        """Is there something to ask before it is called?"""
+    def has_callbacks(self) -> bool:
+        """True if `done=` or `can_retry=` must be called before the handler."""
         return self.done is not None or self.can_retry is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpec:
-    """One schedule as data: when, and what its jobs are. None: as the kind says."""
+    """A schedule as data. None means: as the kind declares."""
 
     name: str
     cron: str
@@ -167,7 +177,7 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSpec:
-    """Who is told of what, as data: never to where, which only the app knows."""
+    """A declared subscription as data, without its address: only the app knows that."""
 
     name: str
     on: tuple[str, ...]  # event types
@@ -175,13 +185,16 @@ class SubscriptionSpec:
     filter: str = ""
     form: str = "each"
     channel: str = ""
-    endpoint: str = ""  # the dependency that its deliveries use
-    apart: bool = False  # owners are told apart
+    endpoint: str = ""  # dependency of its deliveries
+    per_owner: bool = False  # each owner is notified separately
+
+
+# --- Manifest ---
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The app as data."""
+    """The app as data, stored in the database."""
 
     app: str
     release: str
@@ -189,12 +202,12 @@ class Manifest:
     queues: Mapping[str, QueueSpec] = field(default_factory=dict)
     dependencies: Mapping[str, DependencySpec] = field(default_factory=dict)
     schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
-    rules: tuple[Mapping[str, Any], ...] = ()  # the app's failure rules, as plain data
+    rules: tuple[Mapping[str, Any], ...] = ()  # the app's failure rules as JSON values
     subscriptions: Mapping[str, SubscriptionSpec] = field(default_factory=dict)
 
     @property
-    def ruled(self) -> dict[str, KindSpec]:
-        """The kinds, each with the app's rules after its own: in the order in which they are asked."""
+    def kinds_with_rules(self) -> dict[str, KindSpec]:
+        """Kinds, each with the app's rules after its own: the order of matching."""
         if not self.rules:
             return dict(self.kinds)
         return {
@@ -210,61 +223,69 @@ class Manifest:
         body = {
             "app": self.app,
             "release": self.release,
-            "kinds": _written(self.kinds),
-            "queues": _written(self.queues),
-            "dependencies": _written(self.dependencies),
-            "schedules": _written(self.schedules),
+            "kinds": _to_dicts(self.kinds),
+            "queues": _to_dicts(self.queues),
+            "dependencies": _to_dicts(self.dependencies),
+            "schedules": _to_dicts(self.schedules),
             "rules": list(self.rules),
-            "subscriptions": _written(self.subscriptions),
+            "subscriptions": _to_dicts(self.subscriptions),
         }
         return json.dumps(body, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         body = json.loads(text)
+        kinds = _from_dicts(KindSpec, body["kinds"])
+        queues = _from_dicts(QueueSpec, body.get("queues", ()))
+        dependencies = _from_dicts(DependencySpec, body.get("dependencies", ()))
+        schedules = _from_dicts(ScheduleSpec, body.get("schedules", ()))
+        subscriptions = _from_dicts(SubscriptionSpec, body.get("subscriptions", ()))
         return cls(
-            body["app"],
-            body["release"],
-            {spec.name: _tupled(spec) for spec in _read(KindSpec, body["kinds"])},
-            {spec.name: spec for spec in _read(QueueSpec, body.get("queues", ()))},
-            {spec.key: spec for spec in _read(DependencySpec, body.get("dependencies", ()))},
-            {spec.name: spec for spec in _read(ScheduleSpec, body.get("schedules", ()))},
-            tuple(body.get("rules", ())),
-            {
-                spec.name: replace(spec, on=tuple(spec.on))
-                for spec in _read(SubscriptionSpec, body.get("subscriptions", ()))
-            },
+            app=body["app"],
+            release=body["release"],
+            kinds={spec.name: _restore_tuples(spec) for spec in kinds},
+            queues={spec.name: spec for spec in queues},
+            dependencies={spec.key: spec for spec in dependencies},
+            schedules={spec.name: spec for spec in schedules},
+            rules=tuple(body.get("rules", ())),
+            subscriptions={spec.name: replace(spec, on=tuple(spec.on)) for spec in subscriptions},
         )
 
 
-def _tupled(spec: KindSpec) -> KindSpec:
-    """JSON knows lists alone."""
-    rules, editable, by, index = (
-        tuple(spec.rules),
-        tuple(spec.editable),
-        tuple(spec.unique_by),
-        tuple(spec.index),
+def _restore_tuples(spec: KindSpec) -> KindSpec:
+    """Turn the lists of JSON into tuples again."""
+    return replace(
+        spec,
+        rules=tuple(spec.rules),
+        editable=tuple(spec.editable),
+        unique_by=tuple(spec.unique_by),
+        index=tuple(spec.index),
     )
-    return replace(spec, rules=rules, editable=editable, unique_by=by, index=index)
 
 
-def _written(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _to_dicts(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [asdict(spec) for _, spec in sorted(specs.items())]
 
 
-def _read(spec: type[S], rows: Iterable[dict[str, Any]]) -> list[S]:
-    """A newer version may say more of a thing than we know."""
-    known = {one.name for one in fields(spec)}  # type: ignore[arg-type]
-    return [spec(**{name: value for name, value in row.items() if name in known}) for row in rows]
+def _from_dicts(spec_type: type[S], rows: Iterable[dict[str, Any]]) -> list[S]:
+    """Build specs from JSON. Fields of a newer version are ignored."""
+    known = {field.name for field in fields(spec_type)}  # type: ignore[arg-type]
+    specs = []
+    for row in rows:
+        values = {name: value for name, value in row.items() if name in known}
+        specs.append(spec_type(**values))
+    return specs
 
 
-StandIn = Callable[
-    [Handler, Lease], Handler | Outcome | None
-]  # None: this attempt is not its concern
+# --- Registry ---
+
+
+# Replaces a handler in a test. Returns None for attempts that it does not replace.
+HandlerOverride = Callable[[Handler, Lease], Handler | Outcome | None]
 
 
 class Registry:
-    """All handlers of one app, and its schedules."""
+    """Handlers, queues, dependencies, schedules and subscriptions of one app."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
@@ -275,14 +296,16 @@ class Registry:
         self.subscriptions: dict[str, SubscriptionSpec] = {}
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []
-        self.stand_ins: list[StandIn] = []  # of tests
+        self.overrides: list[HandlerOverride] = []  # set by tests; the last one wins
         self.tracer: Tracer = NO_TRACER
 
     def add(self, handler: Handler) -> None:
-        name = checked_name("kind", handler.spec.name)
-        twin = self.handlers.get(name)
-        if twin is not None:
-            message = f"kind {name!r} is registered twice: at {_place_of(twin.call)} and at {_place_of(handler.call)}"
+        name = check_name("kind", handler.spec.name)
+        existing = self.handlers.get(name)
+        if existing is not None:
+            first = _source_location(existing.call)
+            second = _source_location(handler.call)
+            message = f"kind {name!r} is registered twice: at {first} and at {second}"
             raise ConfigError(message)
         self.handlers[name] = handler
 
@@ -294,46 +317,58 @@ class Registry:
         try:
             return self.handlers[kind]
         except KeyError:
-            raise UnknownKind(unknown(kind, self.handlers)) from None
+            raise UnknownKind(unknown_kind_message(kind, self.handlers)) from None
 
-    def stand_in(self, lease: Lease) -> Handler | Outcome:
-        """What runs this attempt inline: its handler, or what a test put in its place (the last one first)."""
+    def resolve_handler(self, lease: Lease) -> Handler | Outcome:
+        """Return the handler of an inline attempt, or what a test put in its place."""
         handler = self.get(lease.kind)
-        answers = (stand_in(handler, lease) for stand_in in reversed(self.stand_ins))
-        return next((answer for answer in answers if answer is not None), handler)
+        for override in reversed(self.overrides):
+            replacement = override(handler, lease)
+            if replacement is not None:
+                return replacement
+        return handler
 
     def manifest(
         self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()
     ) -> Manifest:
-        declared = (
-            dict(self.queues),
-            dict(self.dependencies),
-            dict(self.schedules),
-            rules,
-            dict(self.subscriptions),
+        return Manifest(
+            app=app,
+            release=release,
+            kinds=self.kinds,
+            queues=dict(self.queues),
+            dependencies=dict(self.dependencies),
+            schedules=dict(self.schedules),
+            rules=rules,
+            subscriptions=dict(self.subscriptions),
         )
-        return Manifest(app, release, self.kinds, *declared)
 
     def declare(self, spec: QueueSpec | DependencySpec) -> None:
-        """A thing is declared once: of two declarations nobody could say which holds."""
+        """Add a queue or dependency; refuse a second declaration."""
         if isinstance(spec, QueueSpec):
-            what, name, known = "queue", spec.name, spec.name in self.queues
-            self.queues[name] = self.queues.get(name, spec)
+            if spec.name in self.queues:
+                raise ConfigError(_declared_twice("queue", spec.name))
+            self.queues[spec.name] = spec
         else:
-            what, name, known = "dependency", spec.key, spec.key in self.dependencies
-            self.dependencies[name] = self.dependencies.get(name, spec)
-        if known:
-            message = f"{what} {name!r} is declared twice; say it once"
-            raise ConfigError(message)
+            if spec.key in self.dependencies:
+                raise ConfigError(_declared_twice("dependency", spec.key))
+            self.dependencies[spec.key] = spec
 
 
-def unknown(kind: str, known: Mapping[str, Any]) -> str:
-    names = ", ".join(sorted(name for name in known if not name.startswith(OURS))) or "none yet"
+def _declared_twice(what: str, name: str) -> str:
+    return f"{what} {name!r} is declared twice; remove one declaration"
+
+
+def unknown_kind_message(kind: str, known: Mapping[str, Any]) -> str:
+    """Return the error for a kind without a handler, with the names of known kinds."""
+    names = (
+        ", ".join(sorted(name for name in known if not name.startswith(SYSTEM_PREFIX)))
+        or "none yet"
+    )
     return f"no handler for kind {kind!r}; known kinds: {names}"
 
 
-def _place_of(function: Callable[..., Any]) -> str:
-    """`file:line`. Its source is read for that: not for each that is registered."""
+def _source_location(function: Callable[..., Any]) -> str:
+    """Return `file:line`. Slow: it reads the source, so only errors may call it."""
     try:
         return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
     except (OSError, TypeError):

@@ -1,1 +1,1 @@
-"""Tells people and programs: event rows become deliveries, and a delivery is a job like any other."""
+"""Notifications: events become deliveries to webhooks, e-mail and chats; a delivery is a job."""

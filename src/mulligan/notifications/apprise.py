@@ -1,4 +1,4 @@
-"""Slack, Teams, Discord, PagerDuty, ntfy and a hundred others, through the library apprise (an extra)."""
+"""Slack, Teams, Discord, PagerDuty, ntfy and others, through the library Apprise (an extra)."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ from typing import Any, ClassVar, NoReturn
 
 from mulligan.core.errors import ConfigError, Fail
 from mulligan.core.event import EventType
-from mulligan.core.format import one_line, safe
-from mulligan.notifications.channels import Receipt, Sending
-from mulligan.notifications.email import text_of
-from mulligan.notifications.message import OVER, Message, called
+from mulligan.core.format import one_line, safe_text
+from mulligan.notifications.channels import Receipt, SendContext
+from mulligan.notifications.email import render_text
+from mulligan.notifications.message import INCIDENT_OVER, Message, call_app_function
 
-LIMIT = 60.0  # seconds for one service
-TITLE, TEXT = 250, 8_000  # characters
-_BAD = (
+SERVICE_TIMEOUT = 60.0  # seconds for one service
+MAX_TITLE = 250  # characters
+MAX_TEXT = 8_000  # characters
+_FAILURE_TYPES = (
     "incident.",
     EventType.JOB_DIED,
     EventType.BATCH_FAILED,
     EventType.BATCH_PARTIAL,
     EventType.ALERT_FIRED,
 )
-_GOOD = frozenset(
+_SUCCESS_TYPES = frozenset(
     {
-        OVER,
+        INCIDENT_OVER,
         EventType.JOB_SUCCEEDED,
         EventType.BATCH_READY,
         EventType.BATCH_RECOVERED,
         EventType.ALERT_RESOLVED,
     }
 )
-_CALLS = re.compile(
-    r"@(?=everyone|here|channel|all\b)|<(?=[!@#])", re.IGNORECASE
-)  # what wakes a whole room
+_WARNING_TYPES = frozenset({EventType.JOB_RETRY_SCHEDULED, EventType.JOB_PARKED})
+_MENTION = re.compile(r"@(?=everyone|here|channel|all\b)|<(?=[!@#])", re.IGNORECASE)
+ZERO_WIDTH_SPACE = "\u200b"
 
 
 @dataclass(frozen=True, repr=False)
 class Apprise:
-    """`urls` as apprise writes them: `slack://…`, `pagerduty://…`; they hold tokens and are shown nowhere.
+    """Channel that sends each message to services, by their Apprise URLs.
 
-    `render` makes the text of a message, or a pair of title and text.
+    `urls` are URLs such as `slack://…` and `pagerduty://…`; they contain tokens and are never
+    shown. `render` returns the text of a message, or a pair of title and text.
     """
 
     urls: str | Sequence[str]
@@ -54,101 +56,112 @@ class Apprise:
 
     def __post_init__(self) -> None:
         if find_spec("apprise") is None:
-            _refuse("the library is not installed: pip install 'mulligan[apprise]'")
-        if not self.targets or not all("://" in url and url.isprintable() for url in self.targets):
-            _refuse("give one address or several, as apprise writes them: 'slack://…'")
+            _refuse("the library is not installed. Run: pip install 'mulligan[apprise]'")
+        if not self.targets or not all(_is_url(url) for url in self.targets):
+            _refuse("invalid URL. Use one or several Apprise URLs, such as 'slack://…'.")
 
     def __repr__(self) -> str:
         return "Apprise(…)"
 
     @property
     def targets(self) -> tuple[str, ...]:
+        """All URLs."""
         return (self.urls,) if isinstance(self.urls, str) else tuple(self.urls)
 
     @property
     def endpoint(self) -> str:
+        """All URLs as one text, of which only a hash is stored."""
         return "|".join(("apprise", *self.targets))
 
     @property
     def storable(self) -> bool:
+        """False if the channel has a function."""
         return self.render is None
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the channel as a JSON object."""
         if not self.storable:
-            _refuse("one with render can only be declared in code")
+            _refuse("a channel with render cannot be stored. Declare it in code.")
         return {"channel": self.kind, "urls": list(self.targets)}
 
     @classmethod
-    def from_plain(cls, body: Mapping[str, Any]) -> Apprise:
+    def from_dict(cls, body: Mapping[str, Any]) -> Apprise:
+        """Build the channel from its JSON object."""
         return cls(tuple(body["urls"]))
 
-    async def send(self, message: Message, sending: Sending) -> Receipt:
-        title, text = await self._words(message)
-        rest = [url for url in self.targets if _name(url) not in sending.reached]
-        taken = await asyncio.gather(
-            *[_sent(url, title, text, kind_of(message.type)) for url in rest]
+    async def send(self, message: Message, context: SendContext) -> Receipt:
+        """Send a message to all services that did not accept it in an earlier attempt."""
+        title, text = await self._title_and_text(message)
+        remaining = [url for url in self.targets if _hash_url(url) not in context.accepted]
+        type_ = notify_type(message.type)
+        results = await asyncio.gather(
+            *(_send_in_time(url, title, text, type_) for url in remaining)
         )
-        reached = sending.reached | {_name(url) for url, ok in zip(rest, taken, strict=True) if ok}
-        failed = taken.count(False)
+        sent = zip(remaining, results, strict=True)
+        accepted = context.accepted | {_hash_url(url) for url, success in sent if success}
+        failed = results.count(False)
         if not failed:
-            return {"reached": len(reached)}
-        if reached != sending.reached:
-            await sending.remember(reached)
-        public = f"{failed} of {len(self.targets)} services did not take the message."
+            return {"reached": len(accepted)}
+        if accepted != context.accepted:
+            await context.save_accepted(accepted)
+        public = f"{failed} of {len(self.targets)} services did not accept the message."
         raise Fail("REMOTE_ERROR", public, public=public)
 
-    async def _words(self, message: Message) -> tuple[str, str]:
-        made = (
-            (message.summary, text_of(message))
-            if self.render is None
-            else await called(self.render, message)
-        )
-        title, text = (
-            made if isinstance(made, tuple | list) and len(made) == 2 else (message.summary, made)
-        )
-        return _calm(one_line(str(title), TITLE)), _calm(safe(str(text), TEXT))
+    async def _title_and_text(self, message: Message) -> tuple[str, str]:
+        title: Any = message.summary
+        text: Any = render_text(message)
+        if self.render is not None:
+            text = await call_app_function(self.render, message)
+            if isinstance(text, tuple | list) and len(text) == 2:
+                title, text = text
+        title = _disarm_mentions(one_line(str(title), MAX_TITLE))
+        return title, _disarm_mentions(safe_text(str(text), MAX_TEXT))
 
 
-async def _sent(url: str, title: str, text: str, kind: str) -> bool:
+def _is_url(text: str) -> bool:
+    return "://" in text and text.isprintable()
+
+
+async def _send_in_time(url: str, title: str, text: str, type_: str) -> bool:
     try:
-        async with asyncio.timeout(LIMIT):
-            return await asyncio.to_thread(_send, url, title, text, kind)
+        async with asyncio.timeout(SERVICE_TIMEOUT):
+            return await asyncio.to_thread(_send, url, title, text, type_)
     except TimeoutError:
         return False
 
 
-def _send(url: str, title: str, text: str, kind: str) -> bool:
+def _send(url: str, title: str, text: str, type_: str) -> bool:
     import apprise  # noqa: PLC0415 - an extra
 
     service = apprise.Apprise.instantiate(url)
     if service is None:
-        raise Fail("MISCONFIGURED", "apprise cannot read one of the addresses", final=True)
-    several = apprise.Apprise()
-    several.add(service)
+        raise Fail("MISCONFIGURED", "Apprise does not support one of the URLs", final=True)
+    sender = apprise.Apprise()
+    sender.add(service)
     return bool(
-        several.notify(text, title=title, notify_type=apprise.NotifyType(kind), body_format="text")
+        sender.notify(text, title=title, notify_type=apprise.NotifyType(type_), body_format="text")
     )
 
 
-def kind_of(type_: str) -> str:
-    """In the words of apprise."""
-    if type_ in _GOOD:
+def notify_type(message_type: str) -> str:
+    """Return Apprise's type of a notification: success, failure, warning or info."""
+    if message_type in _SUCCESS_TYPES:
         return "success"
-    if type_.startswith(_BAD):
+    if message_type.startswith(_FAILURE_TYPES):
         return "failure"
-    return "warning" if type_ in (EventType.JOB_RETRY_SCHEDULED, EventType.JOB_PARKED) else "info"
+    return "warning" if message_type in _WARNING_TYPES else "info"
 
 
-def _calm(text: str) -> str:
-    """A name of somebody's job must not call everybody in a chat."""
-    return _CALLS.sub(lambda found: f"{found[0]}\u200b", text)
+def _disarm_mentions(text: str) -> str:
+    """Break up mentions such as @everyone: a job's name must not alert a whole chat."""
+    return _MENTION.sub(lambda found: f"{found[0]}{ZERO_WIDTH_SPACE}", text)
 
 
-def _name(url: str) -> str:
-    """What is kept between attempts says nothing of the address and its tokens."""
+def _hash_url(url: str) -> str:
+    """Return a name of a URL that reveals nothing of its tokens."""
     return hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def _refuse(why: str) -> NoReturn:
-    message = f"apprise: {why}"
+def _refuse(reason: str) -> NoReturn:
+    message = f"apprise: {reason}"
     raise ConfigError(message)

@@ -1,7 +1,9 @@
-"""Where a webhook may lead. A name is resolved once, every answer is looked at, and one of those is connected to.
+"""Notification channels: their protocol, and the network addresses that a webhook may reach.
 
-So an owner's address cannot make us talk to this host, to the network it stands in, or to a cloud's metadata: not by
-a number in disguise, not by a name that means something else a moment later.
+A webhook's host is resolved once, every address is checked, and one of the checked addresses is
+connected to. So a subscriber's URL cannot make a worker call its own host, its private network or
+a cloud's metadata service: neither by an address in disguise nor by a name that resolves to
+another address a second later.
 """
 
 from __future__ import annotations
@@ -22,44 +24,48 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Resolver = Callable[[str, int], Awaitable[Iterable[str]]]
 
-# What no webhook may reach, and why; the first that matches is told.
-_REFUSED: tuple[tuple[Network, str], ...] = tuple(
-    (ip_network(network), why)
-    for network, why in (
-        ("127.0.0.0/8", "this host itself"),
-        ("::1/128", "this host itself"),
-        ("169.254.0.0/16", "link-local, where clouds keep their metadata"),
-        ("fe80::/10", "link-local"),
-        ("168.63.129.16/32", "a cloud's own service"),
+
+# --- Addresses that a webhook may reach ---
+
+# Networks that no webhook may reach, and what they are. The first match is reported.
+_REFUSED_NETWORKS: tuple[tuple[Network, str], ...] = tuple(
+    (ip_network(network), description)
+    for network, description in (
+        ("127.0.0.0/8", "this host"),
+        ("::1/128", "this host"),
+        ("169.254.0.0/16", "a link-local address, such as a cloud's metadata service"),
+        ("fe80::/10", "a link-local address"),
+        ("168.63.129.16/32", "a cloud's internal service"),
         ("10.0.0.0/8", "a private network"),
         ("172.16.0.0/12", "a private network"),
         ("192.168.0.0/16", "a private network"),
-        ("100.64.0.0/10", "a provider's inner network"),
+        ("100.64.0.0/10", "a provider's internal network"),
         ("fc00::/7", "a private network"),
         ("fec0::/10", "a private network"),
-        ("0.0.0.0/8", "no address of a host"),
-        ("::/128", "no address of a host"),
-        ("224.0.0.0/4", "multicast"),
-        ("ff00::/8", "multicast"),
-        ("240.0.0.0/4", "reserved"),
-        ("192.0.0.0/24", "reserved"),
-        ("192.0.2.0/24", "for documentation"),
+        ("0.0.0.0/8", "an unspecified address"),
+        ("::/128", "an unspecified address"),
+        ("224.0.0.0/4", "a multicast address"),
+        ("ff00::/8", "a multicast address"),
+        ("240.0.0.0/4", "a reserved address"),
+        ("192.0.0.0/24", "a reserved address"),
+        ("192.0.2.0/24", "an address for documentation"),
         ("192.88.99.0/24", "a relay to other networks"),
-        ("198.18.0.0/15", "for measurements"),
-        ("198.51.100.0/24", "for documentation"),
-        ("203.0.113.0/24", "for documentation"),
-        ("64:ff9b::/96", "another address in disguise"),
-        ("64:ff9b:1::/48", "another address in disguise"),
-        ("2002::/16", "another address in disguise"),
-        ("2001::/23", "a tunnel or another special purpose"),
-        ("2001:db8::/32", "for documentation"),
-        ("3fff::/20", "for documentation"),
+        ("198.18.0.0/15", "an address for benchmarks"),
+        ("198.51.100.0/24", "an address for documentation"),
+        ("203.0.113.0/24", "an address for documentation"),
+        ("64:ff9b::/96", "a translated IPv4 address"),
+        ("64:ff9b:1::/48", "a translated IPv4 address"),
+        ("2002::/16", "a translated IPv4 address"),
+        ("2001::/23", "a tunnel or another special-purpose address"),
+        ("2001:db8::/32", "an address for documentation"),
+        ("3fff::/20", "an address for documentation"),
     )
 )
-_PUBLIC_V6 = IPv6Network("2000::/3")  # nothing else has been given out
+_PUBLIC_V6 = IPv6Network("2000::/3")  # the only part of IPv6 that has been assigned
 _NAT64 = IPv6Network("64:ff9b::/96")
-# What `Webhook(allow_private=True)` opens: it says nothing of metadata, multicast and disguises.
-PRIVATE: tuple[Network, ...] = tuple(
+
+# Opened by `Webhook(allow_private=True)`. Metadata, multicast and translated addresses stay closed.
+PRIVATE_NETWORKS: tuple[Network, ...] = tuple(
     ip_network(network)
     for network in (
         "127.0.0.0/8",
@@ -74,8 +80,9 @@ PRIVATE: tuple[Network, ...] = tuple(
 
 _NUMBER = re.compile(r"\d+|0[xX][0-9a-fA-F]*")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9a-fA-F:.]{2,45}")
-# Ports where something listens that reads lines, or is no web server.
-_OTHERS = frozenset(
+_WEB_PORTS = (80, 443)
+# Ports above 1023 of databases, brokers and other services that are no web servers.
+_REFUSED_PORTS = frozenset(
     {
         1433,
         1521,
@@ -110,57 +117,70 @@ _OTHERS = frozenset(
 
 
 class AddressPolicy(NamedTuple):
-    """What is allowed beyond the public network, by those who run this."""
+    """Addresses that operators allow in addition to public https addresses."""
 
-    networks: tuple[Network, ...] = ()
-    http: bool = False
-    own: tuple[str, int] = ("", 0)  # where our own page and API are
-
-
-def gate_of(settings: Settings, *, private: bool = False) -> AddressPolicy:
-    said = tuple(ip_network(network) for network in settings.notify.allow_private)
-    own = (settings.web.host, settings.web.port)
-    return AddressPolicy((*said, *(PRIVATE if private else ())), settings.notify.allow_http, own)
+    allowed_networks: tuple[Network, ...] = ()
+    allow_http: bool = False
+    web_address: tuple[str, int] = ("", 0)  # host and port of Mulligan's dashboard and API
 
 
-async def system_resolver(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(answer[4][0]) for answer in found))
+def build_address_policy(settings: Settings, *, allow_private: bool = False) -> AddressPolicy:
+    """Return the address policy of the settings, with private networks if `allow_private`."""
+    networks = [ip_network(network) for network in settings.notify.allow_private]
+    if allow_private:
+        networks.extend(PRIVATE_NETWORKS)
+    return AddressPolicy(
+        allowed_networks=tuple(networks),
+        allow_http=settings.notify.allow_http,
+        web_address=(settings.web.host, settings.web.port),
+    )
 
 
-async def addresses(
-    scheme: str, host: str, port: int, gate: AddressPolicy, resolve: Resolver = system_resolver
+async def resolve_with_system(host: str, port: int) -> list[str]:
+    """Return the addresses of a host name, by the system's resolver."""
+    loop = asyncio.get_running_loop()
+    answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+async def resolve_allowed_addresses(
+    scheme: str,
+    host: str,
+    port: int,
+    policy: AddressPolicy,
+    resolve: Resolver = resolve_with_system,
 ) -> list[str]:
-    """Those to connect to, in this order; raises `Fail` if there is a single one among them that must not be."""
+    """Return the addresses to connect to, in order.
+
+    Raises `Fail` if any address of the host is not allowed: a name with one public and one
+    private address would otherwise reach the private one on a retry.
+    """
     _check_port(port)
     _check_host(host)
-    found = list(dict.fromkeys([_plain(text) for text in await _resolved(host, port, resolve)]))
-    for address in found:
-        _check(address, port, gate)
-    if (
-        scheme != "https"
-        and not gate.http
-        and not all(_allowed(address, gate) for address in found)
-    ):
-        _refuse("it is not https; a public address without TLS needs the setting notify.allow_http")
-    return [str(address) for address in found]
+    texts = await _resolve(host, port, resolve)
+    addresses = list(dict.fromkeys(_parse_address(text) for text in texts))
+    for address in addresses:
+        _check_address(address, port, policy)
+    if scheme != "https" and not policy.allow_http:
+        _check_http(addresses, policy)
+    return [str(address) for address in addresses]
 
 
-async def _resolved(host: str, port: int, resolve: Resolver) -> list[str]:
+def _check_http(addresses: list[Address], policy: AddressPolicy) -> None:
+    if not all(_is_allowed(address, policy) for address in addresses):
+        _refuse("it is not https; set notify.allow_http to allow public addresses without TLS")
+
+
+async def _resolve(host: str, port: int, resolve: Resolver) -> list[str]:
     if _is_address(host):
         return [host]
+    public = "The receiver's host name could not be resolved."
     try:
         found = list(await resolve(host, port))
     except (OSError, UnicodeError) as error:
-        raise Fail(
-            "CONNECTION", f"{host}: {error}", public="The receiver's name could not be resolved."
-        ) from error
+        raise Fail("CONNECTION", f"{host}: {error}", public=public) from error
     if not found:
-        raise Fail(
-            "CONNECTION",
-            f"{host} has no address",
-            public="The receiver's name could not be resolved.",
-        )
+        raise Fail("CONNECTION", f"{host} has no address", public=public)
     return found
 
 
@@ -172,124 +192,141 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _plain(text: str) -> Address:
-    """An IPv4 address that is written as one of IPv6 is that IPv4 address."""
+def _parse_address(text: str) -> Address:
+    """Parse an address. An IPv4 address in IPv6 notation becomes that IPv4 address."""
     try:
         address = ip_address(text)
     except ValueError:
-        _refuse(f"{text!r} is no address")
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
+        _refuse(f"{text!r} is not an IP address")
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
 
 
 def _check_host(host: str) -> None:
-    """A last part that is a number makes it an address, and then it must be written as one."""
+    """Refuse a host that some libraries read as an address and others as a name.
+
+    If the last label is a number, the host must be an IP address in its usual notation.
+    """
     if not _HOST.fullmatch(host):
-        _refuse("its host is not written in a way that can be trusted")
-    last = host.rstrip(".").rpartition(".")[2]
-    if _NUMBER.fullmatch(last) and not _is_address(host):
-        _refuse("its host is a number that hides which address it is")
+        _refuse("its host name has invalid characters")
+    last_label = host.rstrip(".").rpartition(".")[2]
+    if _NUMBER.fullmatch(last_label) and not _is_address(host):
+        _refuse("its host is a number, not a name or an IP address")
 
 
 def _check_port(port: int) -> None:
-    if port in _OTHERS or (port < 1024 and port not in (80, 443)):
-        _refuse(f"port {port} is not one of a web server")
+    privileged = port < 1024 and port not in _WEB_PORTS
+    if privileged or port in _REFUSED_PORTS:
+        _refuse(f"port {port} is not used by web servers")
 
 
-def _check(address: Address, port: int, gate: AddressPolicy) -> None:
-    if port == gate.own[1] and _is_ours(address, gate.own[0]):
-        _refuse("it is our own page")
-    if address in _NAT64 and _allowed(address, gate):
+def _check_address(address: Address, port: int, policy: AddressPolicy) -> None:
+    web_host, web_port = policy.web_address
+    if port == web_port and _is_web_server(address, web_host):
+        _refuse("it is Mulligan's own web server")
+    if address in _NAT64 and _is_allowed(address, policy):
         address = IPv4Address(int(address) & 0xFFFFFFFF)
-    if not _allowed(address, gate) and (why := forbidden(address)):
-        _refuse(f"it leads to {why}")
+    if _is_allowed(address, policy):
+        return
+    reason = non_public_reason(address)
+    if reason:
+        _refuse(f"it is {reason}")
 
 
-def _is_ours(address: Address, served: str) -> bool:
-    """A page that is served on every address of this host is at each of them."""
-    if not _is_address(served) or not ip_address(served).is_unspecified:
-        return str(address) == served
+def _is_web_server(address: Address, web_host: str) -> bool:
+    """Return whether Mulligan's web server, bound to `web_host`, is reachable at `address`."""
+    if not _is_address(web_host) or not ip_address(web_host).is_unspecified:
+        return str(address) == web_host
+    # The server listens on every address of this host. Only such an address can be bound.
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as tried:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
-            tried.bind((str(address), 0))  # which only works with an address of our own
+            probe.bind((str(address), 0))
         except OSError:
             return False
     return True
 
 
-def _allowed(address: Address, gate: AddressPolicy) -> bool:
-    return any(address in network for network in gate.networks)
+def _is_allowed(address: Address, policy: AddressPolicy) -> bool:
+    return any(address in network for network in policy.allowed_networks)
 
 
-def forbidden(address: Address) -> str:
-    """Why it is no address on the public network; empty: it is one."""
-    for network, why in _REFUSED:
+def non_public_reason(address: Address) -> str:
+    """Return why an address is not public; empty if it is public."""
+    for network, description in _REFUSED_NETWORKS:
         if address in network:
-            return why
-    special = isinstance(address, IPv6Address) and (
-        address not in _PUBLIC_V6 or address.scope_id is not None
-    )
-    return "an address that is not public" if special else ""
+            return description
+    if isinstance(address, IPv6Address) and not _is_public_v6(address):
+        return "not a public address"
+    return ""
 
 
-def _refuse(why: str) -> NoReturn:
-    public = f"Messages must not be sent to this address: {why}."
+def _is_public_v6(address: IPv6Address) -> bool:
+    return address in _PUBLIC_V6 and address.scope_id is None
+
+
+def _refuse(reason: str) -> NoReturn:
+    public = f"Messages must not be sent to this address: {reason}."
     raise Fail("ADDRESS_REFUSED", public, public=public, final=True)
 
 
-# Notification channel: the protocol that webhook, e-mail and Apprise implement.
+# --- The channel protocol ---
 
-Receipt = dict[
-    str, Any
-]  # JSON, the result of the delivery; `skipped`: nothing was sent, and why that is right
+# Result of a delivery, as JSON. `skipped` says why nothing was sent, rightly.
+Receipt = dict[str, Any]
 
 
-async def _forget(_reached: frozenset[str]) -> None:
-    """For those who keep nothing between attempts."""
+async def _discard_accepted(_accepted: frozenset[str]) -> None:
+    """Save nothing: for channels without a state between attempts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """One attempt to send one message."""
+class SendContext:
+    """Context of one attempt to send one message."""
 
     settings: Settings
-    delivery: str = ""  # the id of the delivery's job
-    subscription: str = ""
+    delivery_id: str = ""  # id of the delivery's job
+    subscription_id: str = ""
     attempt: int = 1
-    reached: frozenset[str] = frozenset()  # recipients who have it from an earlier attempt
-    remember: Callable[[frozenset[str]], Awaitable[None]] = (
-        _forget  # those who have it now, durably
-    )
-    resolve: Resolver = system_resolver
+    accepted: frozenset[str] = frozenset()  # recipients that accepted the message earlier
+    save_accepted: Callable[[frozenset[str]], Awaitable[None]] = _discard_accepted
+    resolve: Resolver = resolve_with_system
 
 
 @runtime_checkable
 class Channel(Protocol):
+    """A way to send messages: webhook, e-mail or Apprise."""
+
     kind: ClassVar[str]
 
     @property
     def endpoint(self) -> str:
-        """What is up or down as one: the text behind the dependency of its deliveries."""
+        """Name of the remote system, which is up or down as a whole.
+
+        Deliveries to one endpoint share a dependency and its circuit breaker.
+        """
         ...
 
     @property
     def storable(self) -> bool:
-        """Holds no function, so that another process can send through it."""
+        """True if the channel holds no function, so that any process can send through it."""
         ...
 
-    async def send(self, message: Message, sending: Sending) -> Receipt:
-        """Returns once the other side has confirmed it; raises `Fail` or what the failure table knows.
+    async def send(self, message: Message, context: SendContext) -> Receipt:
+        """Send a message and return when the receiver has confirmed it.
 
-        `Gone`: the other side wants nothing more, ever.
+        Raises `Fail`, any exception with a failure rule, or `ReceiverGone`.
         """
         ...
 
-    def to_plain(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, Any]:
+        """Return the channel as a JSON object, with its kind in `channel`."""
+        ...
 
 
-class Gone(Fail):
-    """The receiver has said that it is gone for good: its subscription ends."""
+class ReceiverGone(Fail):
+    """The receiver refuses all further messages. Its subscription is disabled."""
 
     def __init__(self, message: str) -> None:
         super().__init__("RECEIVER_GONE", message, final=True)

@@ -1,183 +1,175 @@
-"""`app.deliveries`: each message on its way to somebody, what became of it, and another try by hand."""
+"""Deliveries: the job that sends a message, and `app.deliveries`, which lists and retries them.
+
+A delivery is a job like any other, with retries, history and dead letters.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.core.errors import Cancel, NotFound, Refused, StoreUnavailable
+from mulligan.core.durations import SECOND
+from mulligan.core.errors import Cancel, ConfigError, NotFound, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, Job, NewJob, State
-from mulligan.failures.rules import Rule
+from mulligan.core.job import Job, NewJob, State
 from mulligan.jobs.service import Jobs
-from mulligan.manifest.declared import stored_kinds
+from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
-from mulligan.notifications.channel_registry import load_channel
-from mulligan.notifications.channels import Channel, Gone, Sending
+from mulligan.notifications.channels import Channel, ReceiverGone, SendContext
+from mulligan.notifications.delivery_kind import PRIORITY
 from mulligan.notifications.message import Message
 from mulligan.notifications.rules import SubscriptionMatcher
-from mulligan.retries.backoff import Table
-from mulligan.retries.policy import Policy
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.notification_queries import SubscriptionRow
 from mulligan.worker.runner.context import Context
 
-# What a delivery job does: find the channel, send, and remember how that went for its subscription.
-
 log = logging.getLogger("mulligan.notifications")
 
-GIVEN_UP = 5 * 86_400 * SECOND  # after which of nothing but failures a subscription is switched off
-MANY = 10  # failures that must be
-REACHED = "reached"  # the checkpoint that holds who has the message already
-GUARD = "guard"
+# --- The delivery job ---
+
+DAY = 86_400 * SECOND
+# A subscription is disabled after this time and this many failures in a row.
+DISABLE_AFTER = 5 * DAY
+DISABLE_AFTER_FAILURES = 10
+ACCEPTED_CHECKPOINT = "reached"  # recipients that accepted the message
+GUARD = "guard"  # actor of an automatic change
 
 
-class Courier:
-    """`own`: the channel of a subscription that code declares; else it is stored."""
+def load_channel(body: Mapping[str, Any]) -> Channel:
+    """Build a channel from the JSON object that its `to_dict` returned."""
+    # Imported on demand: mails need no HTTP client, webhooks no SMTP, and Apprise is an extra.
+    kind = body.get("channel")
+    if kind == "webhook":
+        from mulligan.notifications.webhook import Webhook  # noqa: PLC0415 - see above
+
+        return Webhook.from_dict(body)
+    if kind == "email":
+        from mulligan.notifications.email import Email  # noqa: PLC0415 - see above
+
+        return Email.from_dict(body)
+    if kind == "apprise":
+        from mulligan.notifications.apprise import Apprise  # noqa: PLC0415 - see above
+
+        return Apprise.from_dict(body)
+    message = f"unknown channel {kind!r}. Use webhook, email or apprise."
+    raise ConfigError(message)
+
+
+class DeliveryHandler:
+    """Handler of the delivery kind: finds the channel, sends, and counts failures in a row.
+
+    `channel` is the channel of a declared subscription; stored subscriptions have theirs in the
+    database.
+    """
 
     def __init__(
         self,
         store: Callable[[], Store],
         settings: Callable[[], Settings],
-        own: Channel | None = None,
+        channel: Channel | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
-        self._own = own
+        self._channel = channel
 
     async def deliver(self, ctx: Context, subscription: str, message: dict[str, Any]) -> Any:
-        row = await asyncio.to_thread(self._row, subscription)
-        if row is None or row.state != "on":
-            return Cancel(
-                "its subscription was removed"
-                if row is None
-                else "its subscription is switched off"
-            )
+        """Send one message. Cancels the job if its subscription was removed or disabled."""
+        row = await asyncio.to_thread(self._load_subscription, subscription)
+        if row is None:
+            return Cancel("its subscription was removed")
+        if row.state != "on":
+            return Cancel("its subscription is disabled")
         try:
-            channel = self._own or load_channel(json.loads(row.body))
-            receipt = await channel.send(
-                Message.from_plain(message), self._sending(ctx, subscription)
-            )
+            channel = self._channel or load_channel(json.loads(row.body))
+            context = self._send_context(ctx, subscription)
+            receipt = await channel.send(Message.from_dict(message), context)
         except Exception as error:
-            await asyncio.to_thread(self._failed, subscription, error)
+            await asyncio.to_thread(self._record_failure, subscription, error)
             raise
         if row.failures:
-            await asyncio.to_thread(self._recovered, subscription)
+            await asyncio.to_thread(self._record_success, subscription)
         return receipt
 
-    def _sending(self, ctx: Context, subscription: str) -> Sending:
-        async def remember(reached: frozenset[str]) -> None:
-            await ctx.checkpoint_async(REACHED, sorted(reached))
+    def _send_context(self, ctx: Context, subscription: str) -> SendContext:
+        async def save_accepted(accepted: frozenset[str]) -> None:
+            await ctx.checkpoint_async(ACCEPTED_CHECKPOINT, sorted(accepted))
 
-        reached = frozenset(ctx.checkpoints.get(REACHED, ()))
-        return Sending(self._settings(), ctx.job.id, subscription, ctx.attempt, reached, remember)
-
-    def _row(self, subscription: str) -> SubscriptionRow | None:
-        with self._store().read() as unit:
-            return unit.subscription(subscription)
-
-    def _recovered(self, subscription: str) -> None:
-        with self._store().begin() as unit:
-            unit.delivered(subscription)
-
-    def _failed(self, subscription: str, error: Exception) -> None:
-        """Never in the way of the failure itself."""
-        try:
-            with self._store().begin() as unit:
-                _count(unit, subscription, error)
-        except Exception:
-            log.exception("the failure of subscription %s is not counted", subscription)
-
-
-def _count(unit: Transaction, subscription: str, error: Exception) -> None:
-    row = unit.undelivered(subscription)
-    if row is None or row.state != "on":
-        return
-    if isinstance(error, Gone):
-        switch_off(unit, row, "the receiver says that it is gone for good", GUARD)
-    elif row.failures >= MANY and unit.now() - (row.failing_since or 0) > GIVEN_UP:
-        switch_off(
-            unit,
-            row,
-            f"{row.failures} failures in a row over {GIVEN_UP // (86_400 * SECOND)} days",
-            GUARD,
+        return SendContext(
+            settings=self._settings(),
+            delivery_id=ctx.job.id,
+            subscription_id=subscription,
+            attempt=ctx.attempt,
+            accepted=frozenset(ctx.checkpoints.get(ACCEPTED_CHECKPOINT, ())),
+            save_accepted=save_accepted,
         )
 
+    def _load_subscription(self, subscription: str) -> SubscriptionRow | None:
+        with self._store().read() as tx:
+            return tx.get_subscription(subscription)
 
-def switch_off(unit: Transaction, row: SubscriptionRow, reason: str, actor: str) -> bool:
-    """False: somebody was quicker."""
-    done = unit.write_subscription(row._replace(state="off", reason=reason))
-    if done:
-        before, after = {"state": row.state}, {"state": "off"}
-        news = {
+    def _record_success(self, subscription: str) -> None:
+        with self._store().begin() as tx:
+            tx.record_delivery(subscription)
+
+    def _record_failure(self, subscription: str, error: Exception) -> None:
+        # An error here is logged and dropped: the delivery must fail with its own error.
+        try:
+            with self._store().begin() as tx:
+                _count_failure(tx, subscription, error)
+        except Exception:
+            log.exception("failed to count a failed delivery of subscription %s", subscription)
+
+
+def _count_failure(tx: Transaction, subscription: str, error: Exception) -> None:
+    row = tx.record_failed_delivery(subscription)
+    if row is None or row.state != "on":
+        return
+    failing_for = tx.now() - (row.failing_since or 0)
+    if isinstance(error, ReceiverGone):
+        disable_subscription(tx, row, "the receiver answered that it is gone (410)", GUARD)
+    elif row.failures >= DISABLE_AFTER_FAILURES and failing_for > DISABLE_AFTER:
+        reason = f"{row.failures:,} failures in a row over {DISABLE_AFTER // DAY} days"
+        disable_subscription(tx, row, reason, GUARD)
+
+
+def disable_subscription(tx: Transaction, row: SubscriptionRow, reason: str, actor: str) -> bool:
+    """Disable a subscription. Returns False if it was changed by another transaction."""
+    written = tx.update_subscription(row._replace(state="off", reason=reason))
+    if written:
+        data = {
             "subscription": row.id,
             "name": row.name,
             "reason": reason,
-            "before": before,
-            "after": after,
+            "before": {"state": row.state},
+            "after": {"state": "off"},
         }
-        event = NewEvent(
-            EventType.SUBSCRIPTION_DISABLED, owner=row.owner or "", actor=actor, data=news
-        )
-        unit.write_events([event])
-        log.warning("subscription %s is switched off: %s", row.id, reason)
-    return done
+        owner = row.owner or ""
+        event = NewEvent(EventType.SUBSCRIPTION_DISABLED, owner=owner, actor=actor, data=data)
+        tx.write_events([event])
+        log.warning("subscription %s disabled: %s", row.id, reason)
+    return written
 
 
-# What is said of the kinds that deliver: all that a runner needs of messages before it has one to send.
-
-PRIORITY = -5  # before most work: messages are short, and there are places for only so many of them
-
-# From seconds to a day apart, three days in all: a receiver may be away over a weekend.
-PATIENCE = Policy(
-    max_retries=10,
-    backoff=Table([5, 60, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]),
-    max_losses=1000,  # a worker that is killed must not cost a message
-)
-# A receiver that refuses may be one that is just being deployed, so it is asked a few times more; a mail server that
-# does not let us in waits for somebody who corrects a setting, and mails wait for that too.
-RULES = (
-    Rule(
-        "delivery.refused",
-        verdict="HTTP_4XX",
-        code="RECEIVER_REFUSED",
-        cls="transient",
-        max_retries=5,
-    ),
-    Rule("delivery.login", verdict="AUTH", code="AUTH", cls="transient"),
-    Rule("delivery.settings", verdict="MISCONFIGURED", code="MISCONFIGURED", cls="transient"),
-)
-# Channels have time limits of their own, well below.
-TERMS: dict[str, Any] = {
-    "queue": DELIVERY_QUEUE,
-    "priority": PRIORITY,
-    "policy": PATIENCE,
-    "timeout": 90,
-    "rules": RULES,
-    "retention": 7 * 86_400,
-    "index": ("subscription",),
-}
+# --- Enqueueing deliveries ---
 
 
-# Messages on their way to become jobs: a delivery is a job like any other, with retries, history and dead letters.
-
-
-def delivery(subscription: SubscriptionMatcher, message: Message, owner: str) -> NewJob:
+def build_delivery_job(subscription: SubscriptionMatcher, message: Message, owner: str) -> NewJob:
+    """Build the job that delivers a message to a subscription."""
+    # The channel of a declared subscription exists only in its app, which registers its own kind.
     kind = f"{DELIVER_KIND}.{subscription.id}" if subscription.declared else DELIVER_KIND
+    payload = {"subscription": subscription.id, "message": message.to_dict()}
     return NewJob(
         id=new_id(),
         kind=kind,
         queue=DELIVERY_QUEUE,
-        payload=json.dumps(
-            {"subscription": subscription.id, "message": message.to_plain()}, separators=(",", ":")
-        ),
+        payload=json.dumps(payload, separators=(",", ":")),
         owner=owner,
         priority=PRIORITY,
         uses=subscription.endpoint,
@@ -185,52 +177,55 @@ def delivery(subscription: SubscriptionMatcher, message: Message, owner: str) ->
     )
 
 
-def insert(unit: Transaction, jobs: Sequence[NewJob]) -> int:
-    """One that the database will not take must not keep the others back. Returns how many it did not take."""
+def insert_deliveries(tx: Transaction, jobs: Sequence[NewJob]) -> int:
+    """Insert delivery jobs and return how many the database refused.
+
+    If the batch fails, each job is inserted alone: one bad message must not block the others.
+    """
     if not jobs:
         return 0
     try:
-        with unit.savepoint():
-            unit.insert(jobs, announce=True)
+        with tx.savepoint():
+            tx.insert_jobs(jobs, announce=True)
     except StoreUnavailable:
         raise
     except Exception:
-        log.exception("%d messages cannot be enqueued together; trying each", len(jobs))
-        return sum(not _inserted(unit, job) for job in jobs)
+        log.exception("failed to enqueue %d messages together, trying them one by one", len(jobs))
+        return sum(not _insert_one(tx, job) for job in jobs)
     return 0
 
 
-def _inserted(unit: Transaction, job: NewJob) -> bool:
+def _insert_one(tx: Transaction, job: NewJob) -> bool:
     try:
-        with unit.savepoint():
-            unit.insert([job], announce=True)
+        with tx.savepoint():
+            tx.insert_jobs([job], announce=True)
     except StoreUnavailable:
         raise
     except Exception:
-        log.exception("a message of %s cannot be enqueued", job.kind)
+        log.exception("failed to enqueue a message of kind %s", job.kind)
         return False
     return True
 
 
-# `app.deliveries`: each message on its way to somebody, what became of it, and another try by hand.
+# --- app.deliveries ---
 
-LIST_MOST = 500
+MAX_LIST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message to one subscription. Its id is that of its job."""
+    """One message to one subscription. Its id is the id of its job."""
 
     id: str
     subscription: str
     owner: str
-    message: str  # the id that the receiver sees, the same at every try
+    message: str  # the id that the receiver gets, the same in every attempt
     type: str
     summary: str
     state: State
     attempts: int
     failures: int
-    error: str  # the public sentence of the last failure
+    error: str  # public sentence of the last failure
     next_at: datetime | None
     created_at: datetime
     finished_at: datetime | None
@@ -238,13 +233,16 @@ class Delivery:
 
 
 class DeliveryList(list[Delivery]):
-    """Newest first. `cursor`: say it as `before` for what comes after; None: this was the end."""
+    """Deliveries, newest first. Pass `cursor` as `before` for the next page; None: no more."""
 
     cursor: str | None = None
 
 
 class Deliveries:
-    """With `owner`, what is another owner's answers like what does not exist."""
+    """Lists and retries deliveries.
+
+    With `owner`, a delivery of another owner is treated as if it did not exist.
+    """
 
     def __init__(
         self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python"
@@ -266,61 +264,55 @@ class Deliveries:
         limit: int = 50,
         before: str | None = None,
     ) -> DeliveryList:
-        if not 1 <= limit <= LIST_MOST:
-            message = f"limit must be from 1 to {LIST_MOST}, not {limit}"
+        """List deliveries, newest first."""
+        if not 1 <= limit <= MAX_LIST:
+            message = f"invalid limit {limit}. Use 1 to {MAX_LIST}."
             raise Refused(message)
         if state is not None and state not in list(State):
-            message = f"state is one of {', '.join(State)}, not {state!r:.80}"
+            message = f"unknown state {state!r:.80}. Use one of {', '.join(State)}."
             raise Refused(message)
-        with self._open().read() as unit:
+        filters = {"owner": owner, "state": state, "indexed.subscription": subscription}
+        with self._open().read() as tx:
             where: dict[str, str | tuple[str, ...]] = {
                 "queue": DELIVERY_QUEUE,
-                "kind": _kinds(unit),
+                "kind": _delivery_kinds(tx),
             }
-            where |= {} if owner is None else {"owner": owner}
-            where |= {} if state is None else {"state": state}
-            where |= {} if subscription is None else {"indexed.subscription": subscription}
-            found = unit.skim(where, limit, before)
-        listed = DeliveryList(self._shown(row.id) for row in found.rows)
-        listed.cursor = found.stopped or (listed[-1].id if len(listed) >= limit else None)
-        return listed
+            where |= {name: value for name, value in filters.items() if value is not None}
+            found = tx.list_jobs_bounded(where, limit, before)
+        deliveries = DeliveryList(self.get(row.id) for row in found.rows)
+        is_full = len(deliveries) >= limit
+        deliveries.cursor = found.stopped or (deliveries[-1].id if is_full else None)
+        return deliveries
 
     def get(self, delivery: str, *, owner: str | None = None) -> Delivery:
-        return _delivery(self._found(delivery, owner), self._message(delivery))
+        """Return one delivery. Raises `NotFound`."""
+        return _build_delivery(self._find_job(delivery, owner), self._last_error(delivery))
 
     def retry(self, delivery: str, *, owner: str | None = None, reason: str = "") -> Delivery:
-        """Once more, from the first try on; with the same id for its receiver."""
-        self._found(delivery, owner)
+        """Send a message again, with the same id for the receiver."""
+        self._find_job(delivery, owner)
         self._jobs.retry(delivery, reason=reason)
         return self.get(delivery)
 
-    def _shown(self, delivery: str) -> Delivery:
-        return _delivery(self._jobs.get(delivery), self._message(delivery))
-
-    def _found(self, delivery: str, owner: str | None) -> Job:
+    def _find_job(self, delivery: str, owner: str | None) -> Job:
         job = self._jobs.get(delivery, owner=owner)
         if not job.kind.startswith(DELIVER_KIND):
-            message = f"no delivery {delivery!r}"
+            message = f"unknown delivery {delivery!r}"
             raise NotFound(message)
         return job
 
-    def _message(self, delivery: str) -> str:
-        """The public sentence of its last failure."""
-        with self._open().read() as unit:
-            last = unit.latest_attempts([delivery]).get(delivery)
-        return "" if last is None else last.public or ""
+    def _last_error(self, delivery: str) -> str:
+        with self._open().read() as tx:
+            attempt = tx.get_latest_attempts([delivery]).get(delivery)
+        return "" if attempt is None else attempt.public or ""
 
 
-def _kinds(unit: Transaction) -> tuple[str, ...]:
-    return tuple(
-        {
-            DELIVER_KIND,
-            *(name for name in stored_kinds(unit) if name.startswith(f"{DELIVER_KIND}.")),
-        }
-    )
+def _delivery_kinds(tx: Transaction) -> tuple[str, ...]:
+    declared = {name for name in load_kinds(tx) if name.startswith(f"{DELIVER_KIND}.")}
+    return tuple({DELIVER_KIND, *declared})
 
 
-def _delivery(job: Job, error: str) -> Delivery:
+def _build_delivery(job: Job, error: str) -> Delivery:
     payload: dict[str, Any] = json.loads(json.dumps(job.payload))
     body = payload.get("message", {})
     return Delivery(
@@ -342,16 +334,19 @@ def _delivery(job: Job, error: str) -> Delivery:
 
 
 class AsyncDeliveries:
-    """The same, awaitable: each call on a thread."""
+    """Async version of `Deliveries`: each call runs on a thread."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
 
-    async def list(self, **said: Any) -> DeliveryList:
-        return await asyncio.to_thread(self._deliveries.list, **said)
+    async def list(self, **options: Any) -> DeliveryList:
+        """List deliveries, newest first."""
+        return await asyncio.to_thread(self._deliveries.list, **options)
 
     async def get(self, delivery: str, *, owner: str | None = None) -> Delivery:
+        """Return one delivery. Raises `NotFound`."""
         return await asyncio.to_thread(self._deliveries.get, delivery, owner=owner)
 
     async def retry(self, delivery: str, *, owner: str | None = None, reason: str = "") -> Delivery:
+        """Send a message again, with the same id for the receiver."""
         return await asyncio.to_thread(self._deliveries.retry, delivery, owner=owner, reason=reason)

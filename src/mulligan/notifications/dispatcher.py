@@ -1,7 +1,7 @@
-"""One leased dispatcher: reads the log, finds who is to be told, and moves on, in one transaction.
+"""The dispatcher: reads the event log, matches subscriptions and enqueues deliveries.
 
-What it leaves behind are jobs; whoever runs them sends. Killed at any moment it has either done all of a step or none
-of it, so no event is told twice and none is left out.
+One worker at a time holds it. Each step reads a part of the log, enqueues its deliveries and moves
+the cursor in one transaction, so that a kill at any point neither repeats nor skips an event.
 """
 
 from __future__ import annotations
@@ -9,200 +9,242 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mulligan.config import Settings
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event
-from mulligan.core.job import SECOND, Micros, NewJob
-from mulligan.manifest.declared import KNOWN_FOR
-from mulligan.notifications import deliveries as post
+from mulligan.core.job import NewJob
+from mulligan.manifest.declared import MANIFEST_LIFETIME
+from mulligan.notifications.deliveries import build_delivery_job, insert_deliveries
 from mulligan.notifications.incidents import (
-    ENDS,
-    IncidentFolder,
-    IncidentMessage,
-    ending,
-    key_of,
-    terms_of,
+    END_REASONS,
+    IncidentTracker,
+    find_end,
+    group_event,
+    incident_timing,
 )
-from mulligan.notifications.message import message_of
-from mulligan.notifications.rules import HOUR, SubscriptionBook, SubscriptionMatcher, is_ours
-from mulligan.notifications.subscriptions import SubscriptionSources
+from mulligan.notifications.message import build_event_message
+from mulligan.notifications.rules import HOUR, SubscriptionIndex, SubscriptionMatcher, is_internal
+from mulligan.notifications.subscriptions import SubscriptionCache
 from mulligan.storage.base import Store, Transaction
 
 log = logging.getLogger("mulligan.notifications")
 
 READER = "dispatch"
-PAGE = 500
-MOST = 50  # messages of events in one transaction, or a few more: others wait for its end on SQLite
-STRETCH = 20_000  # events that are looked through at once
-LEAP = KNOWN_FOR // 2  # between two turns, of which there are two a second
-ROLL_CALL = 10 * SECOND  # for the sweeps of all workers
-FAR = 5000  # events that nobody hears: from then on it is worth a write to have passed them
+PAGE = 500  # events per transaction
+MAX_MESSAGES = 50  # per transaction, or a few more: on SQLite other writers wait for its end
+MAX_SCAN = 20_000  # events of the log that one transaction covers
+SKIP_AHEAD = 5000  # events without a subscriber after which moving the cursor is worth a write
+CLOCK_JUMP = MANIFEST_LIFETIME // 2  # between two runs, which are half a second apart
+MANIFEST_WAIT = 10 * SECOND  # time for all workers to renew their manifests
 
-Heard = tuple[Event, SubscriptionMatcher]
+Match = tuple[Event, SubscriptionMatcher]
 
 
-class Dispatch:
-    """An outlet of every worker; each turn is one worker's."""
+class Dispatcher:
+    """Periodic task of every worker; the first one to take the reader's lock runs it."""
 
     name = "dispatch"
     every = 0.5
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._terms = terms_of(settings)
-        self._subscribed = SubscriptionSources()
-        self._turned_at: Micros | None = None
-        self._leapt_at: Micros | None = None  # and not everybody has said since that they are here
+        self._timing = incident_timing(settings)
+        self._subscriptions = SubscriptionCache()
+        self._last_run_at: Micros | None = None
+        self._clock_jumped_at: Micros | None = None  # manifests may still look expired
 
-    def turn(self, store: Store) -> bool:
-        with store.read() as unit:
-            if not unit.subscriptions_mark()[0] or self._leapt(unit) or not self._anything(unit):
+    def run_once(self, store: Store) -> bool:
+        """Process one part of the log. Returns True if there is more to do."""
+        with store.read() as tx:
+            has_subscriptions = tx.subscriptions_version()[0]
+            if not has_subscriptions or self._is_after_clock_jump(tx) or not self._has_work(tx):
                 return False
-        with store.begin() as unit:
-            return self._step(unit)
+        with store.begin() as tx:
+            return self._run_step(tx)
 
-    def _leapt(self, unit: Transaction) -> bool:
-        """Has the clock gone on by so much (a machine that slept) that nothing an app declares seems to hold any more?
-        What happens now would be told to nobody: wait until workers have said again that they are here.
+    def _is_after_clock_jump(self, tx: Transaction) -> bool:
+        """Return True after the clock has jumped forward, until workers renewed their manifests.
+
+        After a machine slept, every manifest looks expired: events would find no declared
+        subscription and be lost.
         """
-        now, before = unit.now(), self._turned_at
-        self._turned_at = now
-        if before is not None and now - before > LEAP:
-            self._leapt_at = now
-        since = self._leapt_at
-        if since is None:
+        now = tx.now()
+        previous = self._last_run_at
+        self._last_run_at = now
+        if previous is not None and now - previous > CLOCK_JUMP:
+            self._clock_jumped_at = now
+        jumped_at = self._clock_jumped_at
+        if jumped_at is None:
             return False
-        if now - since >= ROLL_CALL and any(named > since - LEAP for *_, named in unit.manifests()):
-            self._leapt_at = None
-        return self._leapt_at is not None
+        if now - jumped_at >= MANIFEST_WAIT and _has_manifest_since(tx, jumped_at - CLOCK_JUMP):
+            self._clock_jumped_at = None
+        return self._clock_jumped_at is not None
 
-    def _anything(self, unit: Transaction) -> bool:
-        """A look that holds nobody up: while nothing is to be told, nothing is written."""
-        reader, now = unit.reader_at(READER), unit.now()
+    def _has_work(self, tx: Transaction) -> bool:
+        """Return whether a write is needed. Reads only, so that an idle fleet writes nothing."""
+        reader = tx.get_reader(READER)
         if reader is None:
             return True
-        book = self._subscribed.book(unit, now)
-        stretch = _stretch(unit, reader.cursor, book)
-        if stretch.upto - reader.cursor > FAR or stretch.events(unit, book, 1):
+        now = tx.now()
+        subscriptions = self._subscriptions.load(tx, now)
+        log_range = _next_log_range(tx, reader.cursor, subscriptions)
+        if log_range.end - reader.cursor > SKIP_AHEAD:
             return True
-        return _past(unit.next_incident(), now) or _past(unit.next_notified(), now - HOUR)
+        if log_range.events(tx, subscriptions, 1):
+            return True
+        return _is_due(tx.next_incident_due(), now) or _is_due(
+            tx.oldest_message_count(), now - HOUR
+        )
 
-    def _step(self, unit: Transaction) -> bool:
-        reader = unit.reader(READER, start=0)
+    def _run_step(self, tx: Transaction) -> bool:
+        reader = tx.lock_reader(READER, start=0)
         if reader is None:
             return False
-        now = unit.now()
-        book = self._subscribed.book(unit, now)
-        stretch = _stretch(unit, reader.cursor, book)
-        events = stretch.events(unit, book, PAGE)
-        folding = IncidentFolder(unit, book, self._settings, self._terms, now)
-        folding.hours()
-        jobs, lost, read = self._read(unit, folding, events)
-        full = read < len(events) or read == PAGE
-        caught_up = not full and stretch.last
-        more = folding.look(caught_up=caught_up)
-        jobs += [post.delivery(*told) for told in folding.told]
-        lost += post.insert(unit, jobs)
-        body = _counted(reader.body, lost)
-        unit.move_reader(READER, events[read - 1].id if full else stretch.upto, body)
-        return more or not caught_up
+        now = tx.now()
+        subscriptions = self._subscriptions.load(tx, now)
+        log_range = _next_log_range(tx, reader.cursor, subscriptions)
+        events = log_range.events(tx, subscriptions, PAGE)
+        incidents = IncidentTracker(tx, subscriptions, self._settings, self._timing, now)
+        incidents.report_withheld()
+        result = self._process_events(tx, incidents, events)
+        is_full = result.events_read < len(events) or result.events_read == PAGE
+        caught_up = not is_full and log_range.is_last
+        more_incidents = incidents.check_due(caught_up=caught_up)
+        jobs = result.jobs + [build_delivery_job(*message) for message in incidents.messages]
+        lost = result.lost + insert_deliveries(tx, jobs)
+        cursor = events[result.events_read - 1].id if is_full else log_range.end
+        tx.advance_reader(READER, cursor, _add_lost(reader.body, lost))
+        return more_incidents or not caught_up
 
-    def _read(
-        self, unit: Transaction, folding: IncidentFolder, events: Sequence[Event]
-    ) -> tuple[list[NewJob], int, int]:
-        """What each event comes to; how many could not be told, whatever is wrong with them; how many were read."""
-        heard = list(_heard(unit, folding.book, events))
-        keys = {
-            key_of(subscription, event)[0]
-            for event, subscription in heard
-            if subscription.folds(event)
-        }
-        folding.load(keys | {found[0] for event in events if (found := ending(event)) is not None})
-        jobs: list[NewJob] = []
-        lost = read = 0
-        by_event: dict[int, list[Heard]] = {}
-        for one in heard:
-            by_event.setdefault(one[0].id, []).append(one)
+    def _process_events(
+        self, tx: Transaction, incidents: IncidentTracker, events: Sequence[Event]
+    ) -> _StepResult:
+        """Turn events into deliveries and deaths of incidents, until there are enough messages."""
+        matches = _find_matches(tx, incidents.subscriptions, events)
+        incidents.load(_incident_keys(matches, events))
+        matches_by_event: dict[int, list[Match]] = {}
+        for match in matches:
+            matches_by_event.setdefault(match[0].id, []).append(match)
+        result = _StepResult()
         for event in events:
-            if len(jobs) >= MOST:
+            if len(result.jobs) >= MAX_MESSAGES:
                 break
-            read += 1
-            folding.ended(event)
-            for told, subscription in by_event.get(event.id, ()):
-                try:
-                    jobs += self._tell(folding, told, subscription)
-                except Exception:
-                    log.exception(
-                        "event %d cannot be told to subscription %s", event.id, subscription.id
-                    )
-                    lost += 1
-        folding.write()
-        return jobs, lost, read
+            result.events_read += 1
+            incidents.end_by_event(event)
+            for match in matches_by_event.get(event.id, ()):
+                self._process_match(incidents, match, result)
+        incidents.write()
+        return result
 
-    def _tell(
-        self, folding: IncidentFolder, event: Event, subscription: SubscriptionMatcher
-    ) -> list[NewJob]:
-        if subscription.folds(event):
-            folding.died(subscription, event, event.data)
-            return []
-        return [
-            post.delivery(
-                *IncidentMessage(
-                    subscription, message_of(event, subscription.id, self._settings), event.owner
-                )
+    def _process_match(self, incidents: IncidentTracker, match: Match, result: _StepResult) -> None:
+        event, subscription = match
+        try:
+            if subscription.groups_into_incident(event):
+                incidents.add_death(subscription, event, event.data)
+                return
+            message = build_event_message(event, subscription.id, self._settings)
+            result.jobs.append(build_delivery_job(subscription, message, event.owner))
+        except Exception:
+            log.exception(
+                "failed to build the message of event %d for subscription %s",
+                event.id,
+                subscription.id,
             )
-        ]
+            result.lost += 1
+
+
+@dataclass
+class _StepResult:
+    """Outcome of the events of one step."""
+
+    jobs: list[NewJob] = field(default_factory=list)
+    lost: int = 0  # messages that could not be built
+    events_read: int = 0
 
 
 class _LogRange(NamedTuple):
-    """A part of the log that may be read at once."""
+    """A part of the log, from `start` (exclusive) to `end`."""
 
     start: int
-    upto: int
-    last: bool  # there is nothing after it yet
+    end: int
+    is_last: bool  # no event follows yet
 
-    def events(self, unit: Transaction, book: SubscriptionBook, limit: int) -> list[Event]:
-        """Those that somebody hears, or that end an incident."""
-        if not len(book) or self.upto <= self.start:
+    def events(self, tx: Transaction, subscriptions: SubscriptionIndex, limit: int) -> list[Event]:
+        """Return the events that have a subscriber or may end an incident."""
+        if not len(subscriptions) or self.end <= self.start:
             return []
-        return unit.events_of(sorted(book.types | set(ENDS)), self.start, self.upto, limit)
+        types = subscriptions.types | set(END_REASONS)
+        return tx.list_events_of_types(sorted(types), self.start, self.end, limit)
 
 
-def _stretch(unit: Transaction, cursor: int, book: SubscriptionBook) -> _LogRange:
-    """From the cursor on; what was before all subscriptions is passed over."""
-    top = unit.newest_event()
-    start = max(cursor, min(book.after, top))
-    upto = max(start, min(top, start + STRETCH)) if len(book) else max(top, start)
-    return _LogRange(start, upto, upto >= top)
+def _next_log_range(tx: Transaction, cursor: int, subscriptions: SubscriptionIndex) -> _LogRange:
+    """Return the next part of the log. Skips what is older than all subscriptions."""
+    newest = tx.newest_event()
+    start = max(cursor, min(subscriptions.after, newest))
+    end = max(start, newest)
+    if len(subscriptions):
+        end = max(start, min(newest, start + MAX_SCAN))
+    return _LogRange(start, end, is_last=end >= newest)
 
 
-def _past(moment: Micros | None, now: Micros) -> bool:
-    return moment is not None and moment <= now
+def _has_manifest_since(tx: Transaction, since: Micros) -> bool:
+    return any(renewed_at > since for *_, renewed_at in tx.list_manifests())
 
 
-def _heard(unit: Transaction, book: SubscriptionBook, events: Sequence[Event]) -> Iterator[Heard]:
-    """Each event with each who hears it, the kind of its job in its data."""
-    wanted = [event for event in events if any(True for _ in book.may_hear(event))]
-    unnamed = {event.job_id for event in wanted if event.job_id and "kind" not in event.data}
-    kinds = unit.kinds_of(sorted(unnamed))
-    for event in _named(wanted, kinds):
-        if not is_ours(event.data):
-            yield from (
-                (event, one) for one in book.may_hear(event) if one.hears(event, event.data)
-            )
+def _is_due(at: Micros | None, now: Micros) -> bool:
+    return at is not None and at <= now
 
 
-def _named(events: Iterable[Event], kinds: Mapping[str, tuple[str, str]]) -> Iterator[Event]:
+def _find_matches(
+    tx: Transaction, subscriptions: SubscriptionIndex, events: Sequence[Event]
+) -> list[Match]:
+    """Return (event, subscription) for every matching subscription."""
+    wanted = [event for event in events if any(True for _ in subscriptions.candidates(event))]
+    matches: list[Match] = []
+    for event in _add_kinds(tx, wanted):
+        if is_internal(event.data):
+            continue
+        matches.extend(
+            (event, subscription)
+            for subscription in subscriptions.candidates(event)
+            if subscription.matches(event, event.data)
+        )
+    return matches
+
+
+def _add_kinds(tx: Transaction, events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events, with kind and queue of the job added to data that lacks them."""
+    events = list(events)
+    job_ids = {event.job_id for event in events if event.job_id and "kind" not in event.data}
+    kinds: Mapping[str, tuple[str, str]] = tx.get_kinds_and_queues(sorted(job_ids))
     for event in events:
-        if event.job_id is not None and event.job_id in kinds and "kind" not in event.data:
-            kind, queue = kinds[event.job_id]
-            yield event._replace(data={"kind": kind, "queue": queue, **event.data})
-        else:
+        if event.job_id is None or event.job_id not in kinds or "kind" in event.data:
             yield event
+            continue
+        kind, queue = kinds[event.job_id]
+        yield event._replace(data={"kind": kind, "queue": queue, **event.data})
 
 
-def _counted(body: str, lost: int) -> str:
-    """How many messages could not be made, ever: for people."""
-    said: dict[str, Any] = json.loads(body or "{}")
-    return json.dumps({**said, "lost": said.get("lost", 0) + lost}) if lost else body
+def _incident_keys(matches: Sequence[Match], events: Sequence[Event]) -> set[str]:
+    """Return the keys of all incidents that the events may change."""
+    keys = set()
+    for event, subscription in matches:
+        if subscription.groups_into_incident(event):
+            keys.add(group_event(subscription, event)[0])
+    for event in events:
+        end = find_end(event)
+        if end is not None:
+            keys.add(end.key)
+    return keys
+
+
+def _add_lost(body: str, lost: int) -> str:
+    """Return the reader's body with more lost messages. `mulligan doctor` reports the total."""
+    if not lost:
+        return body
+    counts: dict[str, Any] = json.loads(body or "{}")
+    counts["lost"] = counts.get("lost", 0) + lost
+    return json.dumps(counts)

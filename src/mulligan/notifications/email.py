@@ -1,4 +1,4 @@
-"""E-mail: one message, one Message-ID, text and HTML. Without a mail server nothing is sent, and nothing breaks."""
+"""E-mail: one Message-ID per message, text and HTML. Without a mail server nothing is sent."""
 
 from __future__ import annotations
 
@@ -20,226 +20,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 from mulligan.config import MailSection
+from mulligan.core.durations import to_datetime
 from mulligan.core.errors import ConfigError, Fail
-from mulligan.core.format import one_line, safe
-from mulligan.core.job import to_datetime
-from mulligan.notifications.channels import Receipt, Sending
-from mulligan.notifications.message import Message, called
+from mulligan.core.format import one_line, safe_text
+from mulligan.notifications.channels import Receipt, SendContext
+from mulligan.notifications.message import Message, call_app_function
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 
-# Addresses of e-mail. What is not plainly one is refused: a header is no place for doubt.
+# --- The channel ---
 
-LONG = 254  # characters
-MANY = 100  # recipients of one message
-_LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
-_ADDRESS = rf"[\w.!#$%&'*+/=?^`{{|}}~-]{{1,64}}@{_LABEL}(?:\.{_LABEL}){{0,9}}"
-_WRITTEN = re.compile(
-    rf"(?:(?P<name>[^<>\"@,;:\\]{{0,100}}?)\s*<(?P<named>{_ADDRESS})>|(?P<bare>{_ADDRESS}))"
-)
-
-
-def read_address(text: Any) -> Address:
-    """`kim@example.com` or `Kim <kim@example.com>`."""
-    fit = isinstance(text, str) and len(text) <= LONG and text.isprintable()
-    found = _WRITTEN.fullmatch(text.strip(" ")) if fit else None
-    user, _, domain = ((found["named"] or found["bare"]) if found else "").rpartition("@")
-    try:
-        if found and ".." not in user:
-            return Address(
-                (found["name"] or "").strip(), user, domain.encode("idna").decode("ascii")
-            )
-    except UnicodeError:
-        pass
-    message = (
-        f"e-mail: {text!r} is no address"
-        if isinstance(text, str)
-        else "e-mail: an address is a text"
-    )
-    raise ConfigError(message[:200])
-
-
-def read_addresses(given: Any) -> list[Address]:
-    """One, several or none; each once."""
-    several: Iterable[Any] = [given] if given and isinstance(given, str) else given or ()
-    found = {address.addr_spec: address for address in map(read_address, several)}
-    if len(found) > MANY:
-        message = f"e-mail: {len(found)} recipients; at most {MANY} get one message"
-        raise ConfigError(message)
-    return list(found.values())
-
-
-# A message as an e-mail. Made twice of the same message, it is the same mail: one Message-ID, one date.
-
-SUBJECT = 200  # characters
-TEXT = 50_000
-
-
-class Parts(NamedTuple):
-    subject: str
-    text: str
-    html: str = ""
-
-
-def compose(message: Message, parts: Parts, sender: Address, to: Sequence[Address]) -> EmailMessage:
-    mail = EmailMessage(policy=SMTP)
-    mail["From"] = sender
-    mail["To"] = tuple(to)
-    # What looks like an encoded word would be decoded, into whatever somebody has put there.
-    mail["Subject"] = one_line(parts.subject, SUBJECT).replace("=?", "= ?") or message.type
-    mail["Date"] = format_datetime(to_datetime(message.at))
-    mail["Message-ID"] = f"<{message.id}@{sender.domain}>"
-    if message.thread:
-        root = f"<thread.{hashlib.sha256(message.thread.encode('utf-8', 'replace')).hexdigest()[:26]}@{sender.domain}>"
-        mail["In-Reply-To"] = root
-        mail["References"] = root
-    mail["Auto-Submitted"] = "auto-generated"
-    mail["X-Auto-Response-Suppress"] = "All"
-    mail.set_content(f"{safe(parts.text, TEXT)}\n")
-    if parts.html:
-        mail.add_alternative(safe(parts.html, TEXT), subtype="html")
-    return mail
-
-
-def default_parts(message: Message) -> Parts:
-    return Parts(message.summary, text_of(message), _template().render(message=message))
-
-
-def text_of(message: Message) -> str:
-    """For those who read mail as text, and for chats."""
-    facts = "\n".join(f"{label}: {value}" for label, value in message.details)
-    links = [
-        f"{label}: {url}"
-        for label, url in (("Look at it", message.link), ("What to do", message.runbook))
-        if url
-    ]
-    return "\n\n".join(part for part in (message.summary, "\n".join(links), facts) if part)
-
-
-def sender_of(written: Address | None) -> Address:
-    return written or Address("Mulligan", "mulligan", socket.gethostname() or "localhost")
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - see above
-
-    pages = Environment(
-        loader=PackageLoader("mulligan.notifications"),
-        autoescape=True,  # everything from a payload or an error is hostile
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return pages.get_template("mail.html")
-
-
-# One mail, handed to a mail server. Runs on a thread; who waits for it may cut it short.
-
-Refusals = dict[str, tuple[int, bytes]]  # by address: the server's answer
-
-
-class _Plain(smtplib.SMTP):
-    """Connects only when told to: until then somebody else has time to get hold of it."""
-
-    def __init__(self, mail: MailSection) -> None:
-        super().__init__(local_hostname=socket.gethostname() or "localhost", timeout=mail.timeout)
-        self._host = mail.host  # the certificate is checked against it
-
-
-class _Wrapped(smtplib.SMTP_SSL):
-    def __init__(self, mail: MailSection) -> None:
-        name, context = socket.gethostname() or "localhost", ssl.create_default_context()
-        super().__init__(local_hostname=name, timeout=mail.timeout, context=context)
-        self._host = mail.host
-
-
-async def hand_over(
-    mail: MailSection, letter: EmailMessage, sender: str, to: list[str]
-) -> Refusals:
-    """Returns who was refused, if somebody was not; raises what smtplib raises, or `Fail` if nobody is there."""
-    line = _Wrapped(mail) if mail.tls == "tls" else _Plain(mail)
-    try:
-        async with asyncio.timeout(mail.timeout):
-            return await asyncio.to_thread(_hand_over, line, mail, letter, sender, to)
-    except TimeoutError as error:
-        public = f"The mail server did not take the mail within {mail.timeout:g} s."
-        raise Fail("TIMEOUT", public, public=public) from error
-    except smtplib.SMTPException:
-        raise
-    except OSError as error:
-        raise _unreachable(mail, error) from error
-    finally:
-        _cut(line)
-
-
-def _hand_over(
-    line: smtplib.SMTP, mail: MailSection, letter: EmailMessage, sender: str, to: list[str]
-) -> Refusals:
-    try:
-        _greet(line, mail)
-        refused: Any = line.send_message(letter, sender, to)
-        with suppress(smtplib.SMTPException, OSError):  # it has been taken, whatever comes now
-            line.quit()
-        return dict(refused)
-    finally:
-        line.close()
-
-
-def _greet(line: smtplib.SMTP, mail: MailSection) -> None:
-    code, answer = line.connect(mail.host, mail.port)
-    if code != 220:
-        raise smtplib.SMTPConnectError(code, answer)
-    if mail.tls == "starttls":
-        line.starttls(context=ssl.create_default_context())
-    if mail.username:
-        line.login(mail.username, password_of(mail))
-
-
-def password_of(mail: MailSection) -> str:
-    if not mail.password_file:
-        return mail.password
-    try:
-        first, *_ = Path(mail.password_file).read_text(encoding="utf-8").splitlines() or [""]
-    except (OSError, UnicodeDecodeError) as error:
-        raise Fail(
-            "MISCONFIGURED", "mail.password_file cannot be read", public="No mail can be sent."
-        ) from error
-    return first.strip()
-
-
-def _unreachable(mail: MailSection, error: OSError) -> Fail:
-    """Certificates too: one that has expired is renewed sooner or later."""
-    public = "The mail server could not be reached."
-    if isinstance(error, ssl.SSLError):
-        public = "The mail server's certificate was not accepted, or it does not speak TLS as it was told to."
-    return Fail(
-        "CONNECTION", f"{mail.host}:{mail.port}: {type(error).__name__}: {error}", public=public
-    )
-
-
-def _cut(line: smtplib.SMTP) -> None:
-    """A thread that still waits for the server wakes up and ends."""
-    if line.sock is not None:
-        with suppress(OSError):
-            line.sock.shutdown(socket.SHUT_RDWR)
-
-
-# E-mail: one message, one Message-ID, text and HTML. Without a mail server nothing is sent, and nothing breaks.
-
-NO_HOST = "mail.host is not set, so no mail is sent"
-NOBODY = "there is nobody to tell"
-RENDERED = ("subject", "text", "html")
+NO_MAIL_SERVER = "mail.host is not set, so no mail is sent"
+NO_RECIPIENTS = "no recipients"
+RENDERED_FIELDS = ("subject", "text", "html")
 
 
 @dataclass(frozen=True, repr=False)
 class Email:
-    """Mails a message. `to`: addresses, or a function of the message that returns them (nobody: nothing is sent).
+    """Channel that mails each message.
 
-    `subject` is a text or a function of the message. `render` is a function that returns the text of the mail, or a
-    dict of `text`, `html` and `subject`.
+    `to` is an address, several, or a function of the message that returns them; for no address
+    nothing is sent. `subject` is a text or a function of the message. `render` is a function that
+    returns the text of the mail, or a dict of `text`, `html` and `subject`.
     """
 
     to: str | Sequence[str] | Callable[[Message], Any]
@@ -247,89 +51,347 @@ class Email:
     subject: str | Callable[[Message], Any] | None = None
 
     kind: ClassVar[str] = "email"
-    endpoint: ClassVar[str] = "smtp"  # whoever the mail is for, one server takes it
+    endpoint: ClassVar[str] = "smtp"  # one mail server takes the mail of all recipients
 
     def __post_init__(self) -> None:
-        if not callable(self.to) and not read_addresses(self.to):
-            _refuse("to= names nobody")
+        if not callable(self.to) and not parse_addresses(self.to):
+            _refuse("to= has no recipients")
 
     def __repr__(self) -> str:
         return "Email(…)"
 
     @property
     def storable(self) -> bool:
+        """False if any part is a function."""
         return self.render is None and not callable(self.to) and not callable(self.subject)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the channel as a JSON object."""
         if not self.storable or callable(self.to):
-            _refuse("one with functions can only be declared in code")
+            _refuse("a channel with functions cannot be stored. Declare it in code.")
         to = [self.to] if isinstance(self.to, str) else list(self.to)
         return {"channel": self.kind, "to": to, "subject": self.subject}
 
     @classmethod
-    def from_plain(cls, body: Mapping[str, Any]) -> Email:
+    def from_dict(cls, body: Mapping[str, Any]) -> Email:
+        """Build the channel from its JSON object."""
         return cls(tuple(body["to"]), subject=body.get("subject"))
 
-    async def send(self, message: Message, sending: Sending) -> Receipt:
-        mail = sending.settings.mail
+    async def send(self, message: Message, context: SendContext) -> Receipt:
+        """Mail a message to all recipients that did not accept it in an earlier attempt."""
+        mail = context.settings.mail
         if not mail.host:
-            return {"skipped": NO_HOST}
+            return {"skipped": NO_MAIL_SERVER}
         try:
-            to = read_addresses(await called(self.to, message) if callable(self.to) else self.to)
-            sender = sender_of(read_address(mail.sender) if mail.sender else None)
+            recipients = parse_addresses(await self._recipients(message))
+            sender = sender_or_default(parse_address(mail.sender) if mail.sender else None)
         except ConfigError as error:
             raise Fail("BAD_ADDRESS", str(error), final=True) from error
-        if not to:
-            return {"skipped": NOBODY}
-        letter = compose(message, await self._parts(message), sender, to)
-        rest = [address.addr_spec for address in to if address.addr_spec not in sending.reached]
-        refused = await _handed(mail, letter, sender.addr_spec, rest) if rest else {}
-        return await _told(refused, rest, sending)
+        if not recipients:
+            return {"skipped": NO_RECIPIENTS}
+        email = compose_email(message, await self._parts(message), sender, recipients)
+        addresses = [recipient.addr_spec for recipient in recipients]
+        remaining = [address for address in addresses if address not in context.accepted]
+        refused: Refusals = {}
+        if remaining:
+            refused = await _send_to_remaining(mail, email, sender.addr_spec, remaining)
+        return await _build_receipt(refused, remaining, context)
 
-    async def _parts(self, message: Message) -> Parts:
-        made = (
-            default_parts(message)
-            if self.render is None
-            else _rendered(await called(self.render, message), message)
-        )
+    async def _recipients(self, message: Message) -> Any:
+        if callable(self.to):
+            return await call_app_function(self.to, message)
+        return self.to
+
+    async def _parts(self, message: Message) -> EmailParts:
+        if self.render is None:
+            parts = default_parts(message)
+        else:
+            parts = _check_rendered(await call_app_function(self.render, message), message)
         if self.subject is None:
-            return made
-        subject = await called(self.subject, message) if callable(self.subject) else self.subject
-        return made._replace(subject=str(subject))
+            return parts
+        subject: Any = self.subject
+        if callable(self.subject):
+            subject = await call_app_function(self.subject, message)
+        return parts._replace(subject=str(subject))
 
 
-async def _handed(mail: MailSection, letter: Any, sender: str, rest: list[str]) -> Refusals:
+async def _send_to_remaining(
+    mail: MailSection, email: EmailMessage, sender: str, remaining: list[str]
+) -> Refusals:
     try:
-        return await hand_over(mail, letter, sender, rest)
+        return await send_over_smtp(mail, email, sender, remaining)
     except smtplib.SMTPRecipientsRefused as error:
         return dict(error.recipients)
 
 
-async def _told(refused: Refusals, asked: Iterable[str], sending: Sending) -> Receipt:
-    """Who has it never gets it again. Those who may be let in later are asked again before anything is given up."""
-    reached = sending.reached | {address for address in asked if address not in refused}
+async def _build_receipt(
+    refused: Refusals, addresses: Iterable[str], context: SendContext
+) -> Receipt:
+    """Save the recipients that accepted the mail, so that a retry skips them.
+
+    Recipients refused with a 4xx code are retried; 5xx is final.
+    """
+    accepted = context.accepted | {address for address in addresses if address not in refused}
     if not refused:
-        return {"reached": len(reached)}
-    if reached != sending.reached:
-        await sending.remember(reached)
-    later = {address: answer for address, answer in refused.items() if answer[0] < 500}
-    raise smtplib.SMTPRecipientsRefused(later or refused)
+        return {"reached": len(accepted)}
+    if accepted != context.accepted:
+        await context.save_accepted(accepted)
+    temporary = {address: reply for address, reply in refused.items() if reply[0] < 500}
+    raise smtplib.SMTPRecipientsRefused(temporary or refused)
 
 
-def _rendered(made: Any, message: Message) -> Parts:
-    if isinstance(made, str):
-        return Parts(message.summary, made)
-    if not isinstance(made, Mapping) or set(made) - set(RENDERED) or not made.get("text"):
-        raise Fail(
-            "BAD_OUTCOME",
-            "render must return a text, or a dict of text, html and subject",
-            final=True,
-        )
-    return Parts(
-        str(made.get("subject") or message.summary), str(made["text"]), str(made.get("html") or "")
+def _check_rendered(rendered: Any, message: Message) -> EmailParts:
+    if isinstance(rendered, str):
+        return EmailParts(message.summary, rendered)
+    if not _is_rendered_dict(rendered):
+        problem = "render must return a text, or a dict of text, html and subject"
+        raise Fail("BAD_OUTCOME", problem, final=True)
+    return EmailParts(
+        subject=str(rendered.get("subject") or message.summary),
+        text=str(rendered["text"]),
+        html=str(rendered.get("html") or ""),
     )
 
 
-def _refuse(why: str) -> NoReturn:
-    message = f"e-mail: {why}"
+def _is_rendered_dict(rendered: Any) -> bool:
+    if not isinstance(rendered, Mapping) or not rendered.get("text"):
+        return False
+    return set(rendered) <= set(RENDERED_FIELDS)
+
+
+def _refuse(reason: str) -> NoReturn:
+    message = f"e-mail: {reason}"
     raise ConfigError(message)
+
+
+# --- Addresses ---
+
+MAX_ADDRESS = 254  # characters
+MAX_RECIPIENTS = 100
+_LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
+_ADDRESS = rf"[\w.!#$%&'*+/=?^`{{|}}~-]{{1,64}}@{_LABEL}(?:\.{_LABEL}){{0,9}}"
+_NAMED_OR_BARE = re.compile(
+    rf"(?:(?P<name>[^<>\"@,;:\\]{{0,100}}?)\s*<(?P<named>{_ADDRESS})>|(?P<bare>{_ADDRESS}))"
+)
+
+
+def parse_address(text: Any) -> Address:
+    """Parse `kim@example.com` or `Kim <kim@example.com>`.
+
+    Stricter than RFC 5322: an address with quotes or comments could inject a header or recipient.
+    """
+    if not isinstance(text, str):
+        _refuse(f"invalid address of type {type(text).__name__}. Use a text.")
+    address = None
+    if len(text) <= MAX_ADDRESS and text.isprintable():
+        address = _match_address(text.strip(" "))
+    if address is None:
+        _refuse(f"invalid address {text!r:.150}")
+    return address
+
+
+def _match_address(text: str) -> Address | None:
+    found = _NAMED_OR_BARE.fullmatch(text)
+    if found is None:
+        return None
+    user, _, domain = (found["named"] or found["bare"]).rpartition("@")
+    if ".." in user:
+        return None
+    name = (found["name"] or "").strip()
+    try:
+        return Address(name, user, domain.encode("idna").decode("ascii"))
+    except UnicodeError:
+        return None
+
+
+def parse_addresses(value: Any) -> list[Address]:
+    """Parse one address, several or none. Duplicates are removed."""
+    texts: Iterable[Any] = value or ()
+    if isinstance(texts, str):
+        texts = [texts]
+    found = {address.addr_spec: address for address in map(parse_address, texts)}
+    if len(found) > MAX_RECIPIENTS:
+        _refuse(f"{len(found)} recipients (limit {MAX_RECIPIENTS} per message)")
+    return list(found.values())
+
+
+def sender_or_default(sender: Address | None) -> Address:
+    """Return `sender`, or mulligan at this host."""
+    return sender or Address("Mulligan", "mulligan", _host_name())
+
+
+def _host_name() -> str:
+    return socket.gethostname() or "localhost"
+
+
+# --- Composing. The same message always gives the same mail, with one Message-ID and date ---
+
+MAX_SUBJECT = 200  # characters
+MAX_MAIL_TEXT = 50_000
+
+
+class EmailParts(NamedTuple):
+    """Subject, text and optional HTML of a mail."""
+
+    subject: str
+    text: str
+    html: str = ""
+
+
+def compose_email(
+    message: Message, parts: EmailParts, sender: Address, to: Sequence[Address]
+) -> EmailMessage:
+    """Build the mail of a message."""
+    email = EmailMessage(policy=SMTP)
+    email["From"] = sender
+    email["To"] = tuple(to)
+    # A mail client would decode "=?…?=" from a payload; break it up.
+    subject = one_line(parts.subject, MAX_SUBJECT).replace("=?", "= ?")
+    email["Subject"] = subject or message.type
+    email["Date"] = format_datetime(to_datetime(message.at))
+    email["Message-ID"] = f"<{message.id}@{sender.domain}>"
+    if message.thread:
+        thread_id = _thread_id(message.thread, sender.domain)
+        email["In-Reply-To"] = thread_id
+        email["References"] = thread_id
+    email["Auto-Submitted"] = "auto-generated"
+    email["X-Auto-Response-Suppress"] = "All"
+    email.set_content(f"{safe_text(parts.text, MAX_MAIL_TEXT)}\n")
+    if parts.html:
+        email.add_alternative(safe_text(parts.html, MAX_MAIL_TEXT), subtype="html")
+    return email
+
+
+def _thread_id(thread: str, domain: str) -> str:
+    digest = hashlib.sha256(thread.encode("utf-8", "replace")).hexdigest()[:26]
+    return f"<thread.{digest}@{domain}>"
+
+
+def default_parts(message: Message) -> EmailParts:
+    """Return the parts of a mail without `render`."""
+    return EmailParts(message.summary, render_text(message), _template().render(message=message))
+
+
+def render_text(message: Message) -> str:
+    """Return a message as text, for mails and chats."""
+    links = []
+    if message.link:
+        links.append(f"Dashboard: {message.link}")
+    if message.runbook:
+        links.append(f"Runbook: {message.runbook}")
+    details = [f"{label}: {value}" for label, value in message.details]
+    sections = (message.summary, "\n".join(links), "\n".join(details))
+    return "\n\n".join(section for section in sections if section)
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - slow import
+
+    environment = Environment(
+        loader=PackageLoader("mulligan.notifications"),
+        autoescape=True,  # payloads and errors may contain HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("mail.html")
+
+
+# --- SMTP ---
+
+Refusals = dict[str, tuple[int, bytes]]  # recipient: code and text of the server's reply
+
+
+class _SmtpClient(smtplib.SMTP):
+    """SMTP client that does not connect in its constructor.
+
+    The caller holds the client before it connects, so that it can close it on a timeout.
+    """
+
+    def __init__(self, mail: MailSection) -> None:
+        super().__init__(local_hostname=_host_name(), timeout=mail.timeout)
+        self._host = mail.host  # STARTTLS checks the certificate against it
+
+
+class _SmtpsClient(smtplib.SMTP_SSL):
+    """SMTP client over TLS that does not connect in its constructor."""
+
+    def __init__(self, mail: MailSection) -> None:
+        context = ssl.create_default_context()
+        super().__init__(local_hostname=_host_name(), timeout=mail.timeout, context=context)
+        self._host = mail.host
+
+
+async def send_over_smtp(
+    mail: MailSection, email: EmailMessage, sender: str, to: list[str]
+) -> Refusals:
+    """Send a mail and return the recipients that the server refused.
+
+    Raises the exceptions of smtplib, or `Fail` if the server cannot be reached in time.
+    """
+    client = _SmtpsClient(mail) if mail.tls == "tls" else _SmtpClient(mail)
+    try:
+        async with asyncio.timeout(mail.timeout):
+            return await asyncio.to_thread(_send, client, mail, email, sender, to)
+    except TimeoutError as error:
+        public = f"The mail server did not accept the mail within {mail.timeout:g} s."
+        raise Fail("TIMEOUT", public, public=public) from error
+    except smtplib.SMTPException:
+        raise
+    except OSError as error:
+        raise _unreachable(mail, error) from error
+    finally:
+        _shut_down(client)
+
+
+def _send(
+    client: smtplib.SMTP, mail: MailSection, email: EmailMessage, sender: str, to: list[str]
+) -> Refusals:
+    try:
+        _connect(client, mail)
+        refused: Any = client.send_message(email, sender, to)
+        # The server has accepted the mail: an error of QUIT must not cause a retry.
+        with suppress(smtplib.SMTPException, OSError):
+            client.quit()
+        return dict(refused)
+    finally:
+        client.close()
+
+
+def _connect(client: smtplib.SMTP, mail: MailSection) -> None:
+    code, reply = client.connect(mail.host, mail.port)
+    if code != 220:
+        raise smtplib.SMTPConnectError(code, reply)
+    if mail.tls == "starttls":
+        client.starttls(context=ssl.create_default_context())
+    if mail.username:
+        client.login(mail.username, read_password(mail))
+
+
+def read_password(mail: MailSection) -> str:
+    """Return the password from the settings, or the first line of `mail.password_file`."""
+    if not mail.password_file:
+        return mail.password
+    try:
+        lines = Path(mail.password_file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = "mail.password_file cannot be read"
+        raise Fail("MISCONFIGURED", problem, public="No mail can be sent.") from error
+    return lines[0].strip() if lines else ""
+
+
+def _unreachable(mail: MailSection, error: OSError) -> Fail:
+    """Return a failure that is retried, certificates included: an expired one gets renewed."""
+    public = "The mail server could not be reached."
+    if isinstance(error, ssl.SSLError):
+        public = "The TLS connection to the mail server failed. Check its certificate and mail.tls."
+    problem = f"{mail.host}:{mail.port}: {type(error).__name__}: {error}"
+    return Fail("CONNECTION", problem, public=public)
+
+
+def _shut_down(client: smtplib.SMTP) -> None:
+    """Close the socket, so that a thread that still waits for the server ends."""
+    if client.sock is not None:
+        with suppress(OSError):
+            client.sock.shutdown(socket.SHUT_RDWR)

@@ -1,268 +1,325 @@
-"""Incidents in one turn of the dispatcher: deaths join them, time and people end them, and who is told hears of it."""
+"""Incidents within one transaction of the dispatcher.
+
+Deaths join incidents, time or people end them, and subscribers get messages about them.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mulligan.config import Settings
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, Micros
-from mulligan.failures.groups import EVERYBODY
+from mulligan.failures.groups import ALL_OWNERS
 from mulligan.notifications import rules
-from mulligan.notifications.message import Message, message_of_cap, message_of_incident
+from mulligan.notifications.message import Message, build_cap_message, build_incident_message
 from mulligan.notifications.rules import (
-    Hour,
+    HourlyCount,
     Incident,
     IncidentDeath,
     IncidentFacts,
-    IncidentTerms,
-    SubscriptionBook,
+    IncidentTiming,
+    SubscriptionIndex,
     SubscriptionMatcher,
 )
 from mulligan.storage.base import Transaction
-from mulligan.storage.notification_queries import IncidentRow, NotifiedRow
+from mulligan.storage.notification_queries import IncidentRow, MessageCountRow
 
 log = logging.getLogger("mulligan.notifications")
 
-STEP = 100
-KEY = 200  # characters
-LATER = SECOND
-ENDS = {
+MAX_ROWS = 100  # incidents or hours per transaction
+MAX_KEY = 200  # characters
+RECHECK_DELAY = SECOND
+END_REASONS = {
     EventType.FAILURE_RESOLVED: "resolved",
     EventType.BATCH_READY: "recovered",
     EventType.BATCH_RECOVERED: "recovered",
 }
 
-Place = tuple[str, str, str]  # key, subscription, owner
+
+class IncidentKey(NamedTuple):
+    """Identity of an open incident."""
+
+    key: str  # fingerprint, event type and code, or batch id
+    subscription: str
+    owner: str
 
 
 class IncidentMessage(NamedTuple):
-    """A message of an incident, and who hears it."""
+    """A message and the subscription that gets it."""
 
     subscription: SubscriptionMatcher
     message: Message
     owner: str
 
 
-def terms_of(settings: Settings) -> IncidentTerms:
-    said = settings.notify
-    gather, update, quiet = (
-        round(seconds * SECOND) for seconds in (said.gather, said.update_every, said.quiet)
+class IncidentEnd(NamedTuple):
+    """Incidents that an event ends, by their key, and why."""
+
+    key: str
+    reason: str
+
+
+def incident_timing(settings: Settings) -> IncidentTiming:
+    """Return the timing of incidents from the settings."""
+    notify = settings.notify
+    return IncidentTiming(
+        gather=round(notify.gather * SECOND),
+        update_every=round(notify.update_every * SECOND),
+        quiet=round(notify.quiet * SECOND),
+        cap=notify.cap,
     )
-    return IncidentTerms(gather, update, quiet, said.cap)
 
 
-def ending(event: Event) -> tuple[str, str] | None:
-    """(key, why) of the incidents that this event ends."""
-    why = ENDS.get(event.type)  # type: ignore[call-overload]
-    if why is None:
+def find_end(event: Event) -> IncidentEnd | None:
+    """Return which incidents an event ends; None for most events."""
+    reason = END_REASONS.get(event.type)  # type: ignore[call-overload]
+    if reason is None:
         return None
-    key = (
-        event.data.get("fingerprint")
-        if event.type == EventType.FAILURE_RESOLVED
-        else event.batch_id
-    )
-    return (str(key)[:KEY], why) if key else None
+    key = event.batch_id
+    if event.type == EventType.FAILURE_RESOLVED:
+        key = event.data.get("fingerprint")
+    return IncidentEnd(str(key)[:MAX_KEY], reason) if key else None
 
 
-def key_of(subscription: SubscriptionMatcher, event: Event) -> tuple[str, str]:
-    """(key, by): of a batch that somebody asked about, all is one; else what has one cause."""
+def group_event(subscription: SubscriptionMatcher, event: Event) -> tuple[str, str]:
+    """Return the key of the event's incident and what it is grouped by.
+
+    A subscription to one batch groups all its deaths; others group by cause.
+    """
     if subscription.batch is not None:
         return subscription.batch, "batch"
-    group = (
-        event.data.get("group")
-        or f"{event.type}-{event.data.get('code') or event.data.get('kind', '')}"
-    )
-    return str(group)[:KEY], "group"
+    group = event.data.get("group")
+    if not group:
+        group = f"{event.type}-{event.data.get('code') or event.data.get('kind', '')}"
+    return str(group)[:MAX_KEY], "group"
 
 
-def owner_of(subscription: SubscriptionMatcher, event: Event) -> str:
-    """Whoever is told of all owners together is told once of what happens to many."""
-    return event.owner if subscription.apart else subscription.owner or ""
+def incident_owner(subscription: SubscriptionMatcher, event: Event) -> str:
+    """Return the owner of the event's incident; empty for one incident of all owners."""
+    if subscription.per_owner:
+        return event.owner
+    return subscription.owner or ""
 
 
 @dataclass
-class IncidentFolder:
-    unit: Transaction
-    book: SubscriptionBook
+class IncidentTracker:
+    """Open incidents that one transaction of the dispatcher reads and changes."""
+
+    tx: Transaction
+    subscriptions: SubscriptionIndex
     settings: Settings
-    terms: IncidentTerms
+    timing: IncidentTiming
     now: Micros
-    told: list[IncidentMessage] = field(default_factory=list)
-    _rows: dict[Place, IncidentRow] = field(default_factory=dict)
-    _incidents: dict[Place, Incident] = field(default_factory=dict)
-    _changed: set[Place] = field(default_factory=set)
+    messages: list[IncidentMessage] = field(default_factory=list)  # to be sent
+    _rows: dict[IncidentKey, IncidentRow] = field(default_factory=dict)
+    _incidents: dict[IncidentKey, Incident] = field(default_factory=dict)
+    _changed: set[IncidentKey] = field(default_factory=set)
     _muted: dict[tuple[str, str], bool] = field(default_factory=dict)
 
-    # -- what the log tells -------------------------------------------------------------------------
+    # --- Events ---
+
     def load(self, keys: set[str]) -> None:
-        for row in self.unit.open_incidents(sorted(keys)):
-            self._hold(row)
+        """Load the open incidents with these keys."""
+        for row in self.tx.list_open_incidents(sorted(keys)):
+            self._load_row(row)
 
-    def _hold(self, row: IncidentRow) -> Place | None:
-        """None: it cannot be read, and is over; one such must not keep all others from being told."""
-        place = (row.key, row.subscription, row.owner)
-        if place not in self._incidents:
+    def _load_row(self, row: IncidentRow) -> IncidentKey | None:
+        """Return the key of a stored incident; None if its body is damaged.
+
+        A damaged incident is closed, so that it does not block the others.
+        """
+        incident_key = IncidentKey(row.key, row.subscription, row.owner)
+        if incident_key not in self._incidents:
             try:
-                self._incidents[place] = Incident.from_json(row.body)
+                self._incidents[incident_key] = Incident.from_json(row.body)
             except (ValueError, TypeError):
-                log.exception("incident %s cannot be read", row.id)
-                self.unit.write_incident(row._replace(closed_at=self.now))
+                log.exception("closing incident %s: its stored state cannot be read", row.id)
+                self.tx.update_incident(row._replace(closed_at=self.now))
                 return None
-            self._rows[place] = row
-        return place
+            self._rows[incident_key] = row
+        return incident_key
 
-    def died(
+    def add_death(
         self, subscription: SubscriptionMatcher, event: Event, data: Mapping[str, Any]
     ) -> None:
-        key, by = key_of(subscription, event)
-        owner = owner_of(subscription, event)
-        place, death = (
-            (key, subscription.id, owner),
-            IncidentDeath(event.at, event.job_id, event.batch_id, data),
+        """Add a death to its incident, or open one unless the cause is muted."""
+        key, grouped_by = group_event(subscription, event)
+        owner = incident_owner(subscription, event)
+        incident_key = IncidentKey(key, subscription.id, owner)
+        death = IncidentDeath(event.at, event.job_id, event.batch_id, data)
+        incident = self._incidents.get(incident_key)
+        if incident is not None:
+            self._update(incident_key, rules.add_death(incident, death))
+        elif not self._is_muted(key, grouped_by, owner):
+            self._open(incident_key, rules.open_incident(key, grouped_by, death, event.type))
+
+    def _open(self, incident_key: IncidentKey, incident: Incident) -> None:
+        key, subscription, owner = incident_key
+        self._rows[incident_key] = IncidentRow(
+            f"inc_{new_id()}", subscription, owner, key, "", 0, self.now, None
         )
-        known = self._incidents.get(place)
-        if known is not None:
-            self._keep(place, rules.joined(known, death))
-        elif not self._is_muted(key, by, owner):
-            self._open(place, rules.begun(key, by, death, event.type))
+        self._update(incident_key, incident)
 
-    def _open(self, place: Place, incident: Incident) -> None:
-        key, subscription, owner = place
-        row = IncidentRow(f"inc_{new_id()}", subscription, owner, key, "", 0, self.now, None)
-        self._rows[place] = row
-        self._incidents[place] = incident
-        self._changed.add(place)
-
-    def _is_muted(self, group: str, by: str, owner: str) -> bool:
-        """Somebody has said that this cause is known: it opens no incident until then."""
-        if by != "group":
+    def _is_muted(self, group: str, grouped_by: str, owner: str) -> bool:
+        """Return whether a person has muted this cause for the owner or for all owners."""
+        if grouped_by != "group":
             return False
         if (group, owner) not in self._muted:
-            marks = [self.unit.mark(scope, group) for scope in {EVERYBODY, owner or EVERYBODY}]
-            muted = [mark for mark in marks if mark is not None and mark.state == "muted"]
-            self._muted[group, owner] = any(
-                mark.until is None or mark.until > self.now for mark in muted
-            )
+            self._muted[group, owner] = self._has_mute(group, owner)
         return self._muted[group, owner]
 
-    def ended(self, event: Event) -> None:
-        found = ending(event)
-        if found is None:
+    def _has_mute(self, group: str, owner: str) -> bool:
+        for scope in {ALL_OWNERS, owner or ALL_OWNERS}:
+            mark = self.tx.get_group_state(scope, group)
+            if mark is None or mark.state != "muted":
+                continue
+            if mark.until is None or mark.until > self.now:
+                return True
+        return False
+
+    def end_by_event(self, event: Event) -> None:
+        """Close the incidents that this event ends."""
+        end = find_end(event)
+        if end is None:
             return
-        key, why = found
-        for place in [place for place in self._incidents if place[0] == key]:
-            if (
-                event.type != EventType.FAILURE_RESOLVED
-                or not event.owner
-                or place[2] == event.owner
-            ):
-                self._keep(place, rules.ended(self._incidents[place], why))
-                self._close(place)
+        # An owner who resolves a failure ends only incidents of that owner.
+        only_owner = event.owner if event.type == EventType.FAILURE_RESOLVED else ""
+        for incident_key in list(self._incidents):
+            if incident_key.key != end.key:
+                continue
+            if only_owner and incident_key.owner != only_owner:
+                continue
+            incident = rules.end_incident(self._incidents[incident_key], end.reason)
+            self._update(incident_key, incident)
+            self._close(incident_key)
 
     def write(self) -> None:
-        for place in sorted(self._changed):
-            self._write(place)
+        """Store all changed incidents."""
+        for incident_key in sorted(self._changed):
+            self._write(incident_key)
 
-    # -- what time tells ----------------------------------------------------------------------------
-    def look(self, *, caught_up: bool) -> bool:
-        """Those that want to be looked at by now. True: there are more. None ends before all deaths are read."""
-        due = self.unit.incidents_due(self.now, STEP)
+    # --- Time ---
+
+    def check_due(self, *, caught_up: bool) -> bool:
+        """Evaluate the incidents that are due. Returns True if there are more.
+
+        No incident ends unless the log was read to its end (`caught_up`): deaths that were not
+        read yet may belong to it.
+        """
+        due = self.tx.list_due_incidents(self.now, MAX_ROWS)
         for row in due:
-            place = self._hold(row)
-            if place is not None:
-                self._due(place, caught_up=caught_up)
-        return len(due) == STEP
+            incident_key = self._load_row(row)
+            if incident_key is not None:
+                self._check(incident_key, caught_up=caught_up)
+        return len(due) == MAX_ROWS
 
-    def _due(self, place: Place, *, caught_up: bool) -> None:
-        incident = self._incidents[place]
-        step = rules.step(incident, self.now, self.terms)
-        if self.book.by_id.get(place[1]) is None or (step == rules.OVER and caught_up):
-            self._close(place)
+    def _check(self, incident_key: IncidentKey, *, caught_up: bool) -> None:
+        incident = self._incidents[incident_key]
+        step = rules.next_step(incident, self.now, self.timing)
+        is_subscribed = incident_key.subscription in self.subscriptions.by_id
+        if not is_subscribed or (step == rules.OVER and caught_up):
+            self._close(incident_key)
         elif step in (rules.OPENED, rules.GROWN):
-            self._keep(place, self._say(place, incident, step))
-            self._write(place)
+            self._update(incident_key, self._send(incident_key, incident, step))
+            self._write(incident_key)
         else:
-            self.unit.write_incident(self._rows[place]._replace(due_at=self.now + LATER))
+            row = self._rows[incident_key]._replace(due_at=self.now + RECHECK_DELAY)
+            self.tx.update_incident(row)
 
-    def hours(self) -> None:
-        """What a limit kept back in an hour that is over is told in one message."""
-        for row in self.unit.notified_before(self.now - rules.HOUR, STEP):
-            subscription = self.book.by_id.get(row.subscription)
+    def report_withheld(self) -> None:
+        """Send one message about the messages that the limit withheld in each past hour."""
+        for row in self.tx.list_message_counts(self.now - rules.HOUR, MAX_ROWS):
+            subscription = self.subscriptions.by_id.get(row.subscription)
             if row.withheld and subscription is not None:
-                message = message_of_cap(
+                message = build_cap_message(
                     row.subscription, row.owner, row.since, row.withheld, self.settings
                 )
-                self.told.append(IncidentMessage(subscription, message, row.owner))
-            self.unit.forget_notified(row.subscription, row.owner)
+                self.messages.append(IncidentMessage(subscription, message, row.owner))
+            self.tx.delete_message_count(row.subscription, row.owner)
 
-    # -- to say something ---------------------------------------------------------------------------
-    def _close(self, place: Place) -> None:
-        incident = self._incidents.pop(place)
+    # --- Messages ---
+
+    def _close(self, incident_key: IncidentKey) -> None:
+        incident = self._incidents.pop(incident_key)
         if incident.sent:
-            incident = self._say(place, rules.ended(incident, "quiet"), rules.OVER)
-        row = self._rows.pop(place)
-        self._changed.discard(place)
-        if row.body:  # else it was never stored
-            self.unit.write_incident(row._replace(body=incident.to_json(), closed_at=self.now))
+            incident = rules.end_incident(incident, "quiet")
+            incident = self._send(incident_key, incident, rules.OVER)
+        row = self._rows.pop(incident_key)
+        self._changed.discard(incident_key)
+        is_stored = bool(row.body)
+        if is_stored:
+            row = row._replace(body=incident.to_json(), closed_at=self.now)
+            self.tx.update_incident(row)
 
-    def _say(self, place: Place, incident: Incident, step: str) -> Incident:
-        subscription = self.book.by_id.get(place[1])
-        sent = subscription is not None and self._may(place[1], place[2])
-        if subscription is not None and sent:
-            facts = self._facts(self._rows[place], incident)
-            name = f"{step}:{incident.steps}" if step == rules.GROWN else step
-            try:
-                message = message_of_incident(facts, name, self.settings)
-                self.told.append(IncidentMessage(subscription, message, place[2]))
-            except Exception:
-                log.exception("incident %s cannot be told", facts.id)
-        return rules.said(incident, self.now, sent=sent)
+    def _send(self, incident_key: IncidentKey, incident: Incident, step: str) -> Incident:
+        """Add the message of a step unless the hourly limit withholds it."""
+        _, subscription_id, owner = incident_key
+        subscription = self.subscriptions.by_id.get(subscription_id)
+        if subscription is None or not self._count_message(subscription_id, owner):
+            return rules.record_step(incident, self.now, sent=False)
+        facts = self._build_facts(self._rows[incident_key], incident)
+        step_name = f"{step}:{incident.steps}" if step == rules.GROWN else step
+        try:
+            message = build_incident_message(facts, step_name, self.settings)
+            self.messages.append(IncidentMessage(subscription, message, owner))
+        except Exception:
+            log.exception("failed to build the message of incident %s", facts.id)
+        return rules.record_step(incident, self.now, sent=True)
 
-    def _may(self, subscription: str, owner: str) -> bool:
-        if not self.terms.cap:
+    def _count_message(self, subscription: str, owner: str) -> bool:
+        """Count a message against the hourly limit. Returns whether it may be sent."""
+        if not self.timing.cap:
             return True
-        row = self.unit.notified(subscription, owner)
-        hour = None if row is None else Hour(row.since, row.sent, row.withheld)
-        may, hour = rules.counted(hour, self.now, self.terms.cap)
-        self.unit.write_notified(NotifiedRow(subscription, owner, *hour))
-        return may
+        row = self.tx.get_message_count(subscription, owner)
+        hour = None if row is None else HourlyCount(row.since, row.sent, row.withheld)
+        allowed, hour = rules.count_message(hour, self.now, self.timing.cap)
+        self.tx.write_message_count(MessageCountRow(subscription, owner, *hour))
+        return allowed
 
-    def _facts(self, row: IncidentRow, incident: Incident) -> IncidentFacts:
-        by_batch, data = incident.by == "batch", incident.data
-        batch = self.unit.batch(incident.key) if by_batch else None
-        texts = {name: str(data.get(name) or "") for name in ("kind", "queue", "code", "message")}
-        return IncidentFacts(
+    def _build_facts(self, row: IncidentRow, incident: Incident) -> IncidentFacts:
+        data = incident.data
+        facts = IncidentFacts(
             id=row.id,
             first_at=incident.first_at,
             last_at=incident.last_at,
             count=incident.count,
             owner=row.owner,
-            of=incident.of,
-            group="" if by_batch else str(data.get("group") or ""),
-            batch_id=incident.key if by_batch else "",
-            batch_name="" if batch is None else batch.name,
+            event_type=incident.event_type,
+            group=str(data.get("group") or ""),
+            kind=str(data.get("kind") or ""),
+            queue=str(data.get("queue") or ""),
+            code=str(data.get("code") or ""),
             cls=str(data.get("class") or ""),
+            message=str(data.get("message") or ""),
             job_id=incident.job_id or "",
-            why=incident.ended,
-            **texts,
+            end_reason=incident.end_reason,
         )
+        if incident.grouped_by != "batch":
+            return facts
+        batch = self.tx.get_batch(incident.key)
+        batch_name = "" if batch is None else batch.name
+        return replace(facts, group="", batch_id=incident.key, batch_name=batch_name)
 
-    # -- to keep it ---------------------------------------------------------------------------------
-    def _keep(self, place: Place, incident: Incident) -> None:
-        self._incidents[place] = incident
-        self._changed.add(place)
+    # --- Storage ---
 
-    def _write(self, place: Place) -> None:
-        incident, row = self._incidents[place], self._rows[place]
-        changed = row._replace(body=incident.to_json(), due_at=rules.due_at(incident, self.terms))
-        if row.body:
-            self.unit.write_incident(changed)
+    def _update(self, incident_key: IncidentKey, incident: Incident) -> None:
+        self._incidents[incident_key] = incident
+        self._changed.add(incident_key)
+
+    def _write(self, incident_key: IncidentKey) -> None:
+        incident = self._incidents[incident_key]
+        row = self._rows[incident_key]
+        due_at = rules.next_check_at(incident, self.timing)
+        changed = row._replace(body=incident.to_json(), due_at=due_at)
+        is_stored = bool(row.body)
+        if is_stored:
+            self.tx.update_incident(changed)
         else:
-            self.unit.new_incident(changed)
-        self._rows[place] = changed
-        self._changed.discard(place)
+            self.tx.insert_incident(changed)
+        self._rows[incident_key] = changed
+        self._changed.discard(incident_key)

@@ -1,6 +1,7 @@
-"""A message: what one person or program is told of one event, or of an incident at one step. Plain data, safe texts.
+"""Messages: what one subscriber gets about one event, or about one step of an incident.
 
-Its id is made of what it tells and to whom, so that the same message has the same id however often it is sent.
+A message is plain JSON data with bounded, printable texts. Its id is derived from its content and
+its subscriber, so that a message has the same id however often it is built or sent.
 """
 
 from __future__ import annotations
@@ -17,188 +18,141 @@ from urllib.parse import quote
 
 from mulligan.config import Settings
 from mulligan.core.attempt import Cls
-from mulligan.core.event import Event, EventType, for_owners
-from mulligan.core.format import one_line, safe
-from mulligan.core.job import Micros
+from mulligan.core.durations import Micros
+from mulligan.core.event import Event, EventType, owner_visible_data
+from mulligan.core.format import one_line, safe_text
 from mulligan.failures.codes import CODES
-from mulligan.notifications import sentences as wording
+from mulligan.notifications import sentences
 from mulligan.notifications.rules import IncidentFacts
 
-# Functions of the app that shape a message: `render`, `to`, `subject`. They may look things up, and may be async.
+# --- The message ---
 
-
-async def called(function: Callable[[Message], Any], message: Message) -> Any:
-    """On a thread, where it may wait for its database without holding up anybody."""
-    if inspect.iscoroutinefunction(function):
-        return await function(message)
-    made = await asyncio.to_thread(function, message)
-    return await made if inspect.isawaitable(made) else made
-
-
-# Data of an event made fit for any channel: bounded in every direction, every text one that any parser can take.
-
-TEXT = 2000  # characters of one text
-KEY_LENGTH = 100  # of a key
-MANY = 64  # keys, or items of a list
-DEEP = 4
-BYTES = 12_000  # of the whole, as JSON
-CUT = "cut"  # is true in data of which something was left out
-
-
-def fit(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What is too large in the whole loses its longest values first, and says so."""
-    plain: dict[str, Any] = _fitted(data, 0)
-    whole = len(plain)
-    if len(json.dumps(plain)) > BYTES:
-        plain = _lightened(plain)
-    return plain if len(plain) == whole and len(data) <= MANY else plain | {CUT: True}
-
-
-def _lightened(plain: dict[str, Any]) -> dict[str, Any]:
-    sizes = {name: len(json.dumps({name: value})) for name, value in plain.items()}
-    while sum(sizes.values()) > BYTES:
-        del sizes[max(sizes, key=lambda name: sizes[name])]
-    return {name: plain[name] for name in sizes}
-
-
-def _fitted(value: Any, depth: int) -> Any:
-    if isinstance(value, str):
-        return safe(value, TEXT)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return value if abs(value) < 2**63 else None  # NaN too: it is smaller than nothing
-    if depth >= DEEP:
-        return None
-    if isinstance(value, Mapping):
-        items = list(value.items())[:MANY]
-        return {safe(str(name), KEY_LENGTH): _fitted(one, depth + 1) for name, one in items}
-    if isinstance(value, list | tuple):
-        return [_fitted(one, depth + 1) for one in value[:MANY]]
-    return safe(str(value), TEXT)
-
-
-# A message: what one person or program is told of one event, or of an incident at one step. Plain data, safe texts.
-
-__all__ = [
-    "IncidentFacts",
-    "Message",
-    "message_id",
-    "message_of",
-    "message_of_cap",
-    "message_of_incident",
-]
-
-SUMMARY, NAME = 200, 100  # characters
-OPENED, GROWN, OVER, CAPPED = (
-    "incident.opened",
-    "incident.grown",
-    "incident.over",
-    "incident.capped",
-)
+MAX_SUMMARY = 200  # characters
+MAX_NAME = 100
+INCIDENT_OVER = "incident.over"
+INCIDENT_CAPPED = "incident.capped"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One message to one subscriber."""
+
     id: str
-    type: str  # of the event, or `incident.opened`, `incident.grown`, `incident.over`, `incident.capped`
+    type: str  # of the event, or incident.opened, incident.grown, incident.over, incident.capped
     at: Micros
     summary: str  # one sentence on one line
     owner: str = ""
     job_id: str = ""
     batch_id: str = ""
-    event_id: int = 0  # of an event, its place in the log
-    data: Mapping[str, Any] = field(default_factory=dict)  # what the event holds: the public half
-    details: tuple[
-        tuple[str, str], ...
-    ] = ()  # (label, value), in the order in which people want them
+    event_id: int = 0  # position in the event log; 0 for an incident
+    data: Mapping[str, Any] = field(default_factory=dict)  # public data of the event
+    details: tuple[tuple[str, str], ...] = ()  # (label, value), most important first
     link: str = ""
     runbook: str = ""
     retrying: bool = False
     attempt: int = 0
-    of: int = 0  # attempts at most, as far as is known now
+    of: int = 0  # maximum number of attempts, as far as known
     next_at: Micros = 0
-    count: int = 0  # of an incident: jobs so far
+    count: int = 0  # jobs of an incident so far
     first_at: Micros = 0
     last_at: Micros = 0
-    thread: str = ""  # messages of one incident, or of one job or batch, belong together
+    thread: str = ""  # equal for all messages of one incident, job or batch
 
-    def to_plain(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in _FIELDS}
-        return plain | {"data": dict(self.data), "details": [list(pair) for pair in self.details]}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the message as a JSON object."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        values["data"] = dict(self.data)
+        values["details"] = [list(pair) for pair in self.details]
+        return values
 
     def to_json(self) -> str:
-        return json.dumps(self.to_plain(), separators=(",", ":"))
+        """Return the message as JSON text."""
+        return json.dumps(self.to_dict(), separators=(",", ":"))
 
     @classmethod
-    def from_plain(cls, body: Mapping[str, Any]) -> Message:
-        """A newer version may say more than we know."""
-        said = {name: value for name, value in body.items() if name in _FIELDS}
-        said["details"] = tuple(
-            (str(label), str(value)) for label, value in said.get("details", ())
-        )
-        return cls(**said)
+    def from_dict(cls, body: Mapping[str, Any]) -> Message:
+        """Build a message from its JSON object. Fields of a newer version are ignored."""
+        values = {name: value for name, value in body.items() if name in _FIELDS}
+        pairs = values.get("details", ())
+        values["details"] = tuple((str(label), str(value)) for label, value in pairs)
+        return cls(**values)
 
     @classmethod
     def from_json(cls, text: str) -> Message:
-        return cls.from_plain(json.loads(text))
+        """Build a message from its JSON text."""
+        return cls.from_dict(json.loads(text))
 
 
 _FIELDS = tuple(one.name for one in fields(Message))
 
 
-def message_id(*parts: object) -> str:
-    """The same for the same parts, whoever asks."""
-    digest = hashlib.sha256(
-        "|".join(str(part) for part in parts).encode("utf-8", "replace")
-    ).digest()
+def derive_message_id(*parts: object) -> str:
+    """Return an id that depends only on `parts`."""
+    text = "|".join(str(part) for part in parts)
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
     return f"msg_{base64.b32encode(digest).decode()[:26].lower()}"
 
 
-def message_of(event: Event, subscription: str, settings: Settings) -> Message:
-    data = fit(for_owners(event.data) if event.owner else event.data)
-    attempt, of = _attempts(event)
+async def call_app_function(function: Callable[[Message], Any], message: Message) -> Any:
+    """Call a function of the app that shapes a message: `render`, `to` or `subject`.
+
+    A sync function runs on a thread, where it may query a database without blocking other jobs.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(message)
+    result = await asyncio.to_thread(function, message)
+    if inspect.isawaitable(result):
+        return await result
+    return result
+
+
+# --- Building messages ---
+
+
+def build_event_message(event: Event, subscription: str, settings: Settings) -> Message:
+    """Build the message about one event. An owner's event loses the fields for staff only."""
+    visible = owner_visible_data(event.data) if event.owner else event.data
+    data = bound_data(visible)
+    attempt, max_attempts = _attempt_of_max(event)
+    public_event = event._replace(data=data)
     return Message(
-        id=message_id(subscription, event.id),
+        id=derive_message_id(subscription, event.id),
         type=event.type,
         at=event.at,
-        summary=_short(wording.sentence(event._replace(data=data))),
-        owner=one_line(event.owner, NAME),
-        job_id=one_line(event.job_id or "", NAME),
-        batch_id=one_line(event.batch_id or "", NAME),
+        summary=_shorten_summary(sentences.describe_event(public_event)),
+        owner=one_line(event.owner, MAX_NAME),
+        job_id=one_line(event.job_id or "", MAX_NAME),
+        batch_id=one_line(event.batch_id or "", MAX_NAME),
         event_id=event.id,
         data=data,
-        details=wording.details(event._replace(data=data)),
-        link=of_event(event, settings),
-        runbook=_runbook(event, data, settings),
+        details=sentences.event_details(public_event),
+        link=link_to_event(event, settings),
+        runbook=_event_runbook(event, data, settings),
         retrying=event.type == EventType.JOB_RETRY_SCHEDULED,
         attempt=attempt,
-        of=of,
-        next_at=_number(event.data.get("next_retry_at")),
+        of=max_attempts,
+        next_at=_int_or_zero(event.data.get("next_retry_at")),
         thread=event.job_id or event.batch_id or "",
     )
 
 
-def _runbook(event: Event, data: Mapping[str, Any], settings: Settings) -> str:
-    if event.type in (EventType.ALERT_FIRED, EventType.ALERT_RESOLVED) and "code" not in data:
-        return of_alert(data.get("rule"), settings)
-    return runbook(data.get("code"), data.get("class"), settings)
+def build_incident_message(incident: IncidentFacts, step: str, settings: Settings) -> Message:
+    """Build the message about one step of an incident.
 
-
-def message_of_incident(incident: IncidentFacts, step: str, settings: Settings) -> Message:
-    """`step` is `opened`, `grown:1`, `grown:2` …, `over`: with the incident's id it makes the message's own."""
+    `step` is `opened`, `grown:1`, `grown:2` …, or `over`; the message id is derived from it.
+    """
     return Message(
-        id=message_id(incident.id, step),
+        id=derive_message_id(incident.id, step),
         type=f"incident.{step.partition(':')[0]}",
         at=incident.last_at,
-        summary=_short(wording.of_incident(incident, step)),
-        owner=one_line(incident.owner, NAME),
-        job_id=one_line(incident.job_id, NAME),
-        batch_id=one_line(incident.batch_id, NAME),
-        data=fit(_facts(incident)),
-        details=wording.incident_details(incident),
-        link=of_incident(incident.group, incident.batch_id, settings),
-        runbook=runbook(incident.code, incident.cls, settings),
+        summary=_shorten_summary(sentences.describe_incident(incident, step)),
+        owner=one_line(incident.owner, MAX_NAME),
+        job_id=one_line(incident.job_id, MAX_NAME),
+        batch_id=one_line(incident.batch_id, MAX_NAME),
+        data=bound_data(_incident_data(incident)),
+        details=sentences.incident_details(incident),
+        link=link_to_incident(incident.group, incident.batch_id, settings),
+        runbook=link_to_runbook(incident.code, incident.cls, settings),
         count=incident.count,
         first_at=incident.first_at,
         last_at=incident.last_at,
@@ -206,29 +160,29 @@ def message_of_incident(incident: IncidentFacts, step: str, settings: Settings) 
     )
 
 
-def message_of_cap(
-    subscription: str, owner: str, hour: Micros, kept: int, settings: Settings
+def build_cap_message(
+    subscription: str, owner: str, hour: Micros, suppressed: int, settings: Settings
 ) -> Message:
-    """What a limit kept back in one hour, which began at `hour`: told once, when it is over."""
+    """Build the message about incident messages that were suppressed in the hour from `hour`."""
     return Message(
-        id=message_id(subscription, owner, "capped", hour),
-        type=CAPPED,
+        id=derive_message_id(subscription, owner, "capped", hour),
+        type=INCIDENT_CAPPED,
         at=hour,
-        summary=_short(wording.of_cap(kept, hour)),
-        owner=one_line(owner, NAME),
-        data={"kept": kept},
-        details=(("Kept back", str(kept)),),
-        link=overview(settings),
-        count=kept,
+        summary=_shorten_summary(sentences.describe_cap(suppressed, hour)),
+        owner=one_line(owner, MAX_NAME),
+        data={"kept": suppressed},
+        details=(("Suppressed", f"{suppressed:,}"),),
+        link=link_to_overview(settings),
+        count=suppressed,
         first_at=hour,
-        thread=message_id(subscription, owner, "capped"),
+        thread=derive_message_id(subscription, owner, "capped"),
     )
 
 
-def _facts(incident: IncidentFacts) -> dict[str, Any]:
-    said = {
+def _incident_data(incident: IncidentFacts) -> dict[str, Any]:
+    values = {
         "incident": incident.id,
-        "of": str(incident.of),
+        "of": str(incident.event_type),
         "count": incident.count,
         "kind": incident.kind,
         "queue": incident.queue,
@@ -237,78 +191,156 @@ def _facts(incident: IncidentFacts) -> dict[str, Any]:
         "message": incident.message,
         "group": incident.group,
         "batch": incident.batch_name,
-        "why": incident.why,
+        "why": incident.end_reason,
     }
-    return {name: value for name, value in said.items() if value not in (None, "")}
+    return {name: value for name, value in values.items() if value not in (None, "")}
 
 
-def _attempts(event: Event) -> tuple[int, int]:
-    """This attempt, and how many there may be: lost ones cost no retry and so add to both."""
-    attempt, most = event.attempt or 0, event.data.get("max_retries")
-    if not attempt or not isinstance(most, int):
+def _attempt_of_max(event: Event) -> tuple[int, int]:
+    """Return the number of this attempt and the maximum, 0 if unknown.
+
+    A lost attempt charges no retry, so it raises the maximum by one.
+    """
+    attempt = event.attempt or 0
+    max_retries = event.data.get("max_retries")
+    if not attempt or not isinstance(max_retries, int):
         return attempt, 0
-    failures = _number(event.data.get("failures")) or attempt
-    return attempt, max(attempt, attempt + most - failures + 1)
+    failures = _int_or_zero(event.data.get("failures")) or attempt
+    return attempt, max(attempt, attempt + max_retries - failures + 1)
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _int_or_zero(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return 0
 
 
-def _short(sentence: str) -> str:
-    told = one_line(sentence, 4 * SUMMARY)
-    return told if len(told) <= SUMMARY else f"{told[: SUMMARY - 1].rstrip()}…"
+def _shorten_summary(sentence: str) -> str:
+    text = one_line(sentence, 4 * MAX_SUMMARY)
+    if len(text) <= MAX_SUMMARY:
+        return text
+    return f"{text[: MAX_SUMMARY - 1].rstrip()}…"
 
 
-# Where a message leads: to the page of what it tells of, and to the runbook.
+# --- Bounding event data: every text printable, every size limited ---
 
-ROOM = 200  # characters of a filter
+MAX_TEXT = 2000  # characters
+MAX_KEY = 100  # characters
+MAX_ITEMS = 64  # keys of an object, items of a list
+MAX_DEPTH = 4
+MAX_DATA_BYTES = 12_000  # as JSON
+CUT_KEY = "cut"  # true in data that is incomplete
 
 
-def of_event(event: Event, settings: Settings) -> str:
+def bound_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `data` that any channel accepts.
+
+    Data that is too large loses its largest values first and gets the key `cut`.
+    """
+    bounded: dict[str, Any] = _bound_value(data, 0)
+    complete = len(bounded)
+    if len(json.dumps(bounded)) > MAX_DATA_BYTES:
+        bounded = _drop_largest(bounded)
+    if len(bounded) < complete or len(data) > MAX_ITEMS:
+        bounded[CUT_KEY] = True
+    return bounded
+
+
+def _drop_largest(data: dict[str, Any]) -> dict[str, Any]:
+    sizes = {name: len(json.dumps({name: value})) for name, value in data.items()}
+    while sum(sizes.values()) > MAX_DATA_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        del sizes[largest]
+    return {name: data[name] for name in sizes}
+
+
+def _bound_value(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return safe_text(value, MAX_TEXT)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        # False for NaN as well: it is smaller than no number.
+        fits = abs(value) < 2**63
+        return value if fits else None
+    if depth >= MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        items = list(value.items())[:MAX_ITEMS]
+        return {safe_text(str(key), MAX_KEY): _bound_value(item, depth + 1) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_bound_value(item, depth + 1) for item in value[:MAX_ITEMS]]
+    return safe_text(str(value), MAX_TEXT)
+
+
+# --- Links to the dashboard and the runbook ---
+
+MAX_LINK_TEXT = 200  # characters of a filter or a name in a link
+
+
+def link_to_event(event: Event, settings: Settings) -> str:
+    """Return the dashboard page of an event's job or batch; empty without `web.public_url`."""
     if event.job_id:
-        return _at(settings, f"/jobs/{quote(event.job_id, safe='')}")
-    return _at(settings, _filter(f"batch:{event.batch_id}") if event.batch_id else "/")
+        return _dashboard_url(settings, f"/jobs/{quote(event.job_id, safe='')}")
+    if event.batch_id:
+        return _dashboard_url(settings, _filter_path(f"batch:{event.batch_id}"))
+    return link_to_overview(settings)
 
 
-def of_incident(group: str, batch_id: str, settings: Settings) -> str:
+def link_to_incident(group: str, batch_id: str, settings: Settings) -> str:
+    """Return the dashboard page of the jobs of an incident."""
     if batch_id:
-        return _at(settings, _filter(f"batch:{batch_id} state:dead"))
-    return _at(settings, _filter(f"group:{group}") if group else "/")
+        return _dashboard_url(settings, _filter_path(f"batch:{batch_id} state:dead"))
+    if group:
+        return _dashboard_url(settings, _filter_path(f"group:{group}"))
+    return link_to_overview(settings)
 
 
-def overview(settings: Settings) -> str:
-    return _at(settings, "/")
+def link_to_overview(settings: Settings) -> str:
+    """Return the first page of the dashboard."""
+    return _dashboard_url(settings, "/")
 
 
-def of_alert(rule: Any, settings: Settings) -> str:
+def _event_runbook(event: Event, data: Mapping[str, Any], settings: Settings) -> str:
+    is_alert = event.type in (EventType.ALERT_FIRED, EventType.ALERT_RESOLVED)
+    if is_alert and "code" not in data:
+        return link_to_alert_runbook(data.get("rule"), settings)
+    return link_to_runbook(data.get("code"), data.get("class"), settings)
+
+
+def link_to_alert_runbook(rule: Any, settings: Settings) -> str:
+    """Return the runbook entry of an alert; empty without `notify.runbook_url`."""
     base = settings.notify.runbook_url
-    return (
-        f"{base}#alert-{quote(rule[:ROOM], safe='', errors='replace')}"
-        if base and isinstance(rule, str)
-        else ""
-    )
+    if not base or not isinstance(rule, str):
+        return ""
+    return f"{base}#alert-{_quote_text(rule)}"
 
 
-def runbook(code: Any, cls: Any, settings: Settings) -> str:
-    """A code of ours has an entry there, one of an app's own is read under its class."""
+def link_to_runbook(code: Any, cls: Any, settings: Settings) -> str:
+    """Return the runbook entry of a failure code, or of its class if the code is an app's."""
     base = settings.notify.runbook_url
     if not base or not isinstance(code, str) or not code:
         return ""
     if code in CODES:
-        return f"{base}#{anchor(code)}"
-    return f"{base}#class-{cls}" if cls in list(Cls) else base
+        return f"{base}#{runbook_anchor(code)}"
+    if cls in list(Cls):
+        return f"{base}#class-{cls}"
+    return base
 
 
-def anchor(code: str) -> str:
-    """As sites that show Markdown make it of a heading."""
+def runbook_anchor(code: str) -> str:
+    """Return the anchor that Markdown sites give to a heading with this code."""
     return code.lower()
 
 
-def _filter(words: str) -> str:
-    return f"/?filter={quote(words[:ROOM], safe='', errors='replace')}"
+def _filter_path(filter_text: str) -> str:
+    return f"/?filter={_quote_text(filter_text)}"
 
 
-def _at(settings: Settings, path: str) -> str:
+def _quote_text(text: str) -> str:
+    return quote(text[:MAX_LINK_TEXT], safe="", errors="replace")
+
+
+def _dashboard_url(settings: Settings, path: str) -> str:
     base = settings.web.public_url
     return f"{base}{path}" if base else ""

@@ -1,4 +1,8 @@
-"""Who is told of an event: patterns of types, an owner, a batch, a filter. Pure, and quick for many subscriptions."""
+"""Rules of notifications: which subscription matches an event, and how an incident develops.
+
+Pure: no clock, no I/O. Matching is indexed by event type and owner, so that an event is compared
+only with the few subscriptions that can match it.
+"""
 
 from __future__ import annotations
 
@@ -9,293 +13,348 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import Refused
 from mulligan.core.event import Event, EventType
-from mulligan.core.job import SECOND, Micros
 
-OURS = "mulligan."  # how the names of kinds, queues and dependencies of our own begin
+INTERNAL_PREFIX = "mulligan."  # of Mulligan's kinds, queues and dependencies
 FORMS = ("each", "incident")
-FOLDED = frozenset({"job.died", "job.parked"})  # what an incident is made of
-FIELDS = ("kind", "queue", "code", "class")
-MOST_PATTERNS = 50
-MOST_VALUES = 20
+INCIDENT_EVENTS = frozenset({"job.died", "job.parked"})  # what incidents are made of
+FILTER_FIELDS = ("kind", "queue", "code", "class")
+MAX_PATTERNS = 50
+MAX_VALUES = 20
 
 Filter = Mapping[str, tuple[str, ...]]
 
 
+# --- Matching ---
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionMatcher:
-    """One of them, ready to be matched. `endpoint` is the dependency that its deliveries use."""
+    """A subscription with its patterns expanded, ready to be compared with events."""
 
     id: str
     types: tuple[str, ...]
-    owner: str | None = None  # None: whoever's
+    owner: str | None = None  # None: every owner
     batch: str | None = None
     filter: Filter = field(default_factory=dict)
     form: str = "each"
     channel: str = ""
-    endpoint: str = ""
-    apart: bool = False  # owners are told apart, each of their own failures
-    after: int = 0
+    endpoint: str = ""  # the dependency that its deliveries use
+    per_owner: bool = False  # one incident per owner instead of one for all
+    after: int = 0  # id of the last event before the subscription existed
     declared: bool = False
 
-    def hears(self, event: Event, facts: Mapping[str, Any]) -> bool:
-        """`facts`: what the filter compares. The type is known to fit."""
-        return (
-            event.id > self.after
-            and self.owner in (None, event.owner)
-            and self.batch in (None, event.batch_id)
-            and all(str(facts.get(name, "")) in values for name, values in self.filter.items())
-            and not (
-                event.type.startswith("subscription.") and event.data.get("subscription") == self.id
-            )
-        )
+    def matches(self, event: Event, facts: Mapping[str, Any]) -> bool:
+        """Return whether an event of a matching type is for this subscription.
 
-    def folds(self, event: Event) -> bool:
-        """Is this event told as part of an incident?"""
-        return self.form == "incident" and event.type in FOLDED
+        `facts` holds the values that the filter is compared with.
+        """
+        if event.id <= self.after:
+            return False
+        if self.owner not in (None, event.owner) or self.batch not in (None, event.batch_id):
+            return False
+        if self._is_about_itself(event):
+            return False
+        return all(str(facts.get(name, "")) in values for name, values in self.filter.items())
+
+    def _is_about_itself(self, event: Event) -> bool:
+        if not event.type.startswith("subscription."):
+            return False
+        return event.data.get("subscription") == self.id
+
+    def groups_into_incident(self, event: Event) -> bool:
+        """Return whether this event becomes part of an incident instead of a message."""
+        return self.form == "incident" and event.type in INCIDENT_EVENTS
 
 
-class SubscriptionBook:
-    """Many subscriptions, by type and owner."""
+class SubscriptionIndex:
+    """Subscriptions indexed by event type and owner."""
 
     def __init__(self, subscriptions: Iterable[SubscriptionMatcher]) -> None:
-        self.by_id = {one.id: one for one in subscriptions}
-        self._heard: dict[tuple[str, str | None], list[SubscriptionMatcher]] = {}
-        for one in self.by_id.values():
-            for kind in one.types:
-                self._heard.setdefault((kind, one.owner), []).append(one)
-        self.types = {kind for kind, _ in self._heard}
-        self.after = min((one.after for one in self.by_id.values()), default=0)
+        self.by_id = {subscription.id: subscription for subscription in subscriptions}
+        self._by_type: dict[tuple[str, str | None], list[SubscriptionMatcher]] = {}
+        for subscription in self.by_id.values():
+            for type_ in subscription.types:
+                key = (type_, subscription.owner)
+                self._by_type.setdefault(key, []).append(subscription)
+        self.types = {type_ for type_, _ in self._by_type}
+        self.after = min((subscription.after for subscription in self.by_id.values()), default=0)
 
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def may_hear(self, event: Event) -> Iterator[SubscriptionMatcher]:
-        """By type and owner alone."""
-        yield from self._heard.get((event.type, None), ())
-        yield from self._heard.get((event.type, event.owner), ())
+    def candidates(self, event: Event) -> Iterator[SubscriptionMatcher]:
+        """Yield the subscriptions whose type and owner match."""
+        yield from self._by_type.get((event.type, None), ())
+        yield from self._by_type.get((event.type, event.owner), ())
 
 
-def is_ours(facts: Mapping[str, Any]) -> bool:
-    """Of a kind, a queue or a dependency of our own: nobody is told of what tells him."""
-    return any(
-        str(facts.get(name, "")).startswith(OURS) for name in ("kind", "queue", "dependency")
-    )
+def is_internal(facts: Mapping[str, Any]) -> bool:
+    """Return whether an event is about Mulligan's own jobs, such as deliveries.
+
+    Such events are not delivered: a failing delivery would cause further deliveries.
+    """
+    names = (str(facts.get(name, "")) for name in ("kind", "queue", "dependency"))
+    return any(name.startswith(INTERNAL_PREFIX) for name in names)
 
 
-# -- what people say ----------------------------------------------------------------------------------
-def types_of(patterns: str | Sequence[str]) -> tuple[str, ...]:
-    """The names these stand for; one that stands for none is refused with the nearest that exists."""
-    return tuple(dict.fromkeys(name for pattern in split(patterns) for name in _named(pattern)))
+# --- Parsing ---
 
 
-def split(patterns: str | Sequence[str]) -> list[str]:
-    """`"job.died, batch.*"` or a list of such."""
-    given: Any = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
-        message = f"on is the name of an event or several of them, not {patterns!r:.80}"
+def expand_patterns(patterns: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the event types that patterns such as `batch.*` stand for.
+
+    Raises `Refused` for a pattern that matches no event type.
+    """
+    types: dict[str, None] = {}
+    for pattern in split_patterns(patterns):
+        types |= dict.fromkeys(_matching_types(pattern))
+    return tuple(types)
+
+
+def split_patterns(patterns: str | Sequence[str]) -> list[str]:
+    """Split `"job.died, batch.*"`, or a list of such texts, into patterns."""
+    texts: Any = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        message = f"invalid on={patterns!r:.80}. Use an event name or a list of event names."
         raise Refused(message)
-    found = [name for one in given for name in (part.strip() for part in one.split(",")) if name]
-    if not 1 <= len(found) <= MOST_PATTERNS:
-        message = f'on names 1 to {MOST_PATTERNS} events, such as "job.died" or "batch.*"; this names {len(found)}'
+    found = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if not 1 <= len(found) <= MAX_PATTERNS:
+        message = (
+            f"on has {len(found)} event names. "
+            f'Use 1 to {MAX_PATTERNS}, such as "job.died" or "batch.*".'
+        )
         raise Refused(message)
     return found
 
 
-def _named(pattern: str) -> list[str]:
-    known = [str(kind) for kind in EventType]
-    named = fnmatch.filter(known, pattern)
-    if not named:
-        near = difflib.get_close_matches(pattern, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        message = f"no event {pattern!r:.80}; {hint}"
+def _matching_types(pattern: str) -> list[str]:
+    known = [str(type_) for type_ in EventType]
+    matching = fnmatch.filter(known, pattern)
+    if not matching:
+        similar = difflib.get_close_matches(pattern, known, n=1)
+        hint = f"Did you mean {similar[0]}?" if similar else f"Events: {', '.join(known)}."
+        message = f"unknown event {pattern!r:.80}. {hint}"
         raise Refused(message)
-    return named
+    return matching
 
 
-def parsed_filter(text: str) -> dict[str, tuple[str, ...]]:
-    """`kind:render,encode code:GW_5XX`: every field must fit, of several values any."""
+def parse_filter(text: str) -> dict[str, tuple[str, ...]]:
+    """Parse `kind:render,encode code:GW_5XX`: all fields must match, any value of a field."""
     found: dict[str, tuple[str, ...]] = {}
-    for word in text.split():
-        name, colon, value = word.partition(":")
-        if not colon or name not in FIELDS:
-            fields = ", ".join(f"{field}:" for field in FIELDS)
-            message = f"filter {word!r:.80}: of what people are told, {fields} can be asked for"
+    for term in text.split():
+        name, colon, value = term.partition(":")
+        if not colon or name not in FILTER_FIELDS:
+            fields = ", ".join(f"{field}:" for field in FILTER_FIELDS)
+            message = f"unknown filter {term!r:.80}. Fields: {fields}."
             raise Refused(message)
         values = tuple(part for part in value.split(",") if part)
-        if name in found or not 1 <= len(values) <= MOST_VALUES:
-            message = f"filter {word!r:.80}: say {name}: once, with 1 to {MOST_VALUES} values and commas between them"
+        if name in found or not 1 <= len(values) <= MAX_VALUES:
+            message = (
+                f"invalid filter {term!r:.80}. Use {name}: once, "
+                f"with 1 to {MAX_VALUES} values separated by commas."
+            )
             raise Refused(message)
         found[name] = values
     return found
 
 
-def checked_form(form: str | None, usual: str) -> str:
+def check_form(form: str | None, default: str) -> str:
+    """Return the form of a subscription. Raises `Refused` for an unknown one."""
     if form is None:
-        return usual
+        return default
     if form not in FORMS:
-        message = f"form is one of {', '.join(FORMS)}, not {form!r:.80}"
+        message = f"unknown form {form!r:.80}. Use {' or '.join(FORMS)}."
         raise Refused(message)
     return form
 
 
-# An incident: failures of one cause, or of one batch, told as one thing that grows and ends. Pure.
+# --- Incidents: failures of one cause, or of one batch, reported together ---
 
-OPENED, GROWN, OVER = "opened", "grown", "over"
+OPENED = "opened"
+GROWN = "grown"
+OVER = "over"
+
 HOUR = 3600 * SECOND
-LONGEST = 24 * HOUR  # between two updates
-MOST_KINDS = 20
+MAX_UPDATE_INTERVAL = 24 * HOUR
+MAX_KINDS = 20
 
-Facts = Mapping[str, Any]
+EventData = Mapping[str, Any]
 
 
-class IncidentTerms(NamedTuple):
+class IncidentTiming(NamedTuple):
+    """Delays and limits of incident messages."""
+
     gather: Micros = 5 * SECOND  # from the first death to the first message
-    update_every: Micros = 60 * SECOND  # at least, doubled each time
-    quiet: Micros = 900 * SECOND  # without a death: it is over
-    cap: int = 20  # messages of one subscription to one owner within an hour
+    update_every: Micros = 60 * SECOND  # first interval between updates; doubles each time
+    quiet: Micros = 900 * SECOND  # without a death: the incident is over
+    cap: int = 20  # messages of one subscription to one owner per hour; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
+    """State of an incident, as stored."""
+
     key: str
-    by: str  # group, batch
+    grouped_by: str  # group, batch
     count: int
     first_at: Micros
     last_at: Micros
-    of: str = "job.died"
-    job_id: str | None = None  # the first that died
+    event_type: str = "job.died"
+    job_id: str | None = None  # the first job that died
     batch_id: str | None = None
-    data: Facts = field(default_factory=dict)  # of its event
-    kinds: Mapping[str, int] = field(default_factory=dict)
-    steps: int = 0  # what was to be said so far
-    sent: int = 0  # of it: said
-    told: int = 0  # the count at the last of them
-    told_at: Micros = 0
-    ended: str = ""  # why it is over, once it is
+    data: EventData = field(default_factory=dict)  # of the first event
+    kinds: Mapping[str, int] = field(default_factory=dict)  # deaths by kind
+    steps: int = 0  # messages that were due so far
+    sent: int = 0  # messages that were sent; the others were suppressed
+    notified_count: int = 0  # deaths at the last message
+    notified_at: Micros = 0
+    end_reason: str = ""  # quiet, resolved, recovered; empty: not over
 
     def to_json(self) -> str:
+        """Return the stored form."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Incident:
+        """Read the stored form."""
         return cls(**json.loads(text))
 
 
 class IncidentDeath(NamedTuple):
-    """What an incident wants to know of an event."""
+    """One event that opens an incident or adds to it."""
 
     at: Micros
     job_id: str | None
     batch_id: str | None
-    data: Facts
+    data: EventData
 
 
-def begun(key: str, by: str, death: IncidentDeath, of: str = "job.died") -> Incident:
+def open_incident(
+    key: str, grouped_by: str, death: IncidentDeath, event_type: str = "job.died"
+) -> Incident:
+    """Return a new incident with one death."""
     kind = str(death.data.get("kind", ""))
     return Incident(
-        key,
-        by,
-        1,
-        death.at,
-        death.at,
-        of,
-        death.job_id,
-        death.batch_id,
-        dict(death.data),
-        {kind: 1} if kind else {},
+        key=key,
+        grouped_by=grouped_by,
+        count=1,
+        first_at=death.at,
+        last_at=death.at,
+        event_type=event_type,
+        job_id=death.job_id,
+        batch_id=death.batch_id,
+        data=dict(death.data),
+        kinds={kind: 1} if kind else {},
     )
 
 
-def joined(incident: Incident, death: IncidentDeath) -> Incident:
+def add_death(incident: Incident, death: IncidentDeath) -> Incident:
+    """Return the incident with one more death."""
     kind = str(death.data.get("kind", ""))
     kinds = incident.kinds
-    if kind and (kind in kinds or len(kinds) < MOST_KINDS):
+    if kind and (kind in kinds or len(kinds) < MAX_KINDS):
         kinds = {**kinds, kind: kinds.get(kind, 0) + 1}
-    first, last = min(incident.first_at, death.at), max(incident.last_at, death.at)
-    return replace(incident, count=incident.count + 1, first_at=first, last_at=last, kinds=kinds)
-
-
-def ended(incident: Incident, why: str) -> Incident:
-    return replace(incident, ended=incident.ended or why)
-
-
-def step(incident: Incident, now: Micros, terms: IncidentTerms) -> str | None:
-    """What is to be said now."""
-    if not incident.steps:
-        return OPENED if now >= incident.first_at + terms.gather and not incident.ended else None
-    if is_over(incident, now, terms):
-        return OVER
-    grown = incident.count >= 2 * incident.told and now >= incident.told_at + patience(
-        incident, terms
+    return replace(
+        incident,
+        count=incident.count + 1,
+        first_at=min(incident.first_at, death.at),
+        last_at=max(incident.last_at, death.at),
+        kinds=kinds,
     )
-    return GROWN if grown else None
 
 
-def is_over(incident: Incident, now: Micros, terms: IncidentTerms) -> bool:
-    return bool(incident.ended) or now >= incident.last_at + terms.quiet
+def end_incident(incident: Incident, reason: str) -> Incident:
+    """Return the incident marked as over. The first reason is kept."""
+    return replace(incident, end_reason=incident.end_reason or reason)
 
 
-def patience(incident: Incident, terms: IncidentTerms) -> Micros:
-    """How long after the last message another may follow."""
+def next_step(incident: Incident, now: Micros, timing: IncidentTiming) -> str | None:
+    """Return the message that is due now: `opened`, `grown`, `over`, or None."""
+    if not incident.steps:
+        gathered = now >= incident.first_at + timing.gather
+        return OPENED if gathered and not incident.end_reason else None
+    if is_over(incident, now, timing):
+        return OVER
+    doubled = incident.count >= 2 * incident.notified_count
+    waited = now >= incident.notified_at + update_interval(incident, timing)
+    return GROWN if doubled and waited else None
+
+
+def is_over(incident: Incident, now: Micros, timing: IncidentTiming) -> bool:
+    """Return whether the incident was ended, or had no death for the quiet time."""
+    return bool(incident.end_reason) or now >= incident.last_at + timing.quiet
+
+
+def update_interval(incident: Incident, timing: IncidentTiming) -> Micros:
+    """Return the minimum time between the last message and the next update."""
     doublings = min(max(0, incident.steps - 1), 20)
-    return min(LONGEST, terms.update_every << doublings)
+    return min(MAX_UPDATE_INTERVAL, timing.update_every << doublings)
 
 
-def said(incident: Incident, now: Micros, *, sent: bool) -> Incident:
-    """Whatever was to be said was said, or kept back."""
-    count = incident.sent + sent
-    return replace(incident, steps=incident.steps + 1, sent=count, told=incident.count, told_at=now)
+def record_step(incident: Incident, now: Micros, *, sent: bool) -> Incident:
+    """Return the incident after a due message was sent or suppressed."""
+    return replace(
+        incident,
+        steps=incident.steps + 1,
+        sent=incident.sent + sent,
+        notified_count=incident.count,
+        notified_at=now,
+    )
 
 
-def due_at(incident: Incident, terms: IncidentTerms) -> Micros:
-    """When to look at it again."""
-    if incident.ended:
+def next_check_at(incident: Incident, timing: IncidentTiming) -> Micros:
+    """Return when the incident must be evaluated again."""
+    if incident.end_reason:
         return 0
     if not incident.steps:
-        return incident.first_at + terms.gather
-    over = incident.last_at + terms.quiet
-    if incident.count < 2 * incident.told:
-        return over
-    return min(over, incident.told_at + patience(incident, terms))
+        return incident.first_at + timing.gather
+    quiet_at = incident.last_at + timing.quiet
+    if incident.count < 2 * incident.notified_count:
+        return quiet_at
+    return min(quiet_at, incident.notified_at + update_interval(incident, timing))
 
 
-# -- how much is too much -----------------------------------------------------------------------------
-class Hour(NamedTuple):
-    """What one subscription has told one owner since then."""
+# --- Hourly limit ---
+
+
+class HourlyCount(NamedTuple):
+    """Messages of one subscription to one owner in the hour from `since`."""
 
     since: Micros
     sent: int = 0
     withheld: int = 0
 
 
-def counted(hour: Hour | None, now: Micros, cap: int) -> tuple[bool, Hour]:
-    """May another message go? An hour that is over, and of which nothing was kept back, does not count."""
-    if hour is None or (is_past(hour, now) and not hour.withheld):
-        hour = Hour(now)
+def count_message(hour: HourlyCount | None, now: Micros, cap: int) -> tuple[bool, HourlyCount]:
+    """Count one more message. Return whether it may be sent, and the new count.
+
+    An hour with withheld messages is kept after its end until they have been reported.
+    """
+    if hour is None or (is_hour_over(hour, now) and not hour.withheld):
+        hour = HourlyCount(now)
     if hour.sent < cap:
         return True, hour._replace(sent=hour.sent + 1)
     return False, hour._replace(withheld=hour.withheld + 1)
 
 
-def is_past(hour: Hour, now: Micros) -> bool:
+def is_hour_over(hour: HourlyCount, now: Micros) -> bool:
+    """Return whether the hour has passed."""
     return now >= hour.since + HOUR
-
-
-# What is known of an incident at one step, for those who put it into words.
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentFacts:
-    """What is told of an incident. `of` is the event type that was folded; an incident is by cause or by batch."""
+    """Facts about an incident at one step, from which its message is built."""
 
     id: str
     first_at: Micros
     last_at: Micros
     count: int
     owner: str = ""
-    of: str = EventType.JOB_DIED
+    event_type: str = EventType.JOB_DIED
     group: str = ""  # the fingerprint
     batch_id: str = ""
     batch_name: str = ""
@@ -305,4 +364,4 @@ class IncidentFacts:
     cls: str = ""
     message: str = ""  # the public sentence of the cause
     job_id: str = ""  # an example
-    why: str = ""  # of one that is over: `quiet`, `resolved`, `recovered`
+    end_reason: str = ""  # quiet, resolved, recovered; empty: not over

@@ -1,7 +1,8 @@
-"""One honest sentence for each thing that people are told, for somebody who is woken by it.
+"""One sentence per event or incident, for mails, chats and webhooks.
 
-What happened, to how many, why, and what is being done about it. Each text from outside has its own short room, so
-that a long one cannot push out what comes after it.
+Each sentence says what happened, to how many jobs, why, and what happens next. Every text from
+outside (names, causes, reasons) is shortened separately, so that a long one cannot push out the
+part that follows it.
 """
 
 from __future__ import annotations
@@ -9,325 +10,432 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event, EventType
-from mulligan.core.format import clock, duration, moment, one_line, span, who
-from mulligan.core.job import Micros
+from mulligan.core.format import (
+    format_actor,
+    format_duration,
+    format_elapsed,
+    format_time,
+    format_time_after,
+    one_line,
+)
 from mulligan.notifications.rules import IncidentFacts
 
-NAME, CAUSE, REASON = 40, 80, 100  # characters of each in a sentence
-NEEDS_YOU = "nothing more is tried: it needs you"
+# Maximum characters of a text from outside within a sentence.
+MAX_NAME = 40
+MAX_FILTER = 60
+MAX_CAUSE = 80
+MAX_REASON = 100
+MAX_ALERT_REASON = 160
+
+NO_RETRY = "No more automatic retries"
+
+Sentence = Callable[[Event], str]
 
 
-def sentence(event: Event) -> str:
-    """Of any event; of one that nobody has put into words, its name and its reason."""
-    say = _SAY.get(event.type)
-    told = say(event) if say is not None else f"{event.type}{_because(event)}"
-    return told if told.endswith((".", "…", "?", "!")) else f"{told}."
+def describe_event(event: Event) -> str:
+    """Describe an event in one sentence; without a template, by its name and reason."""
+    template = _TEMPLATES.get(event.type, _default_template)
+    text = template(event)
+    if text.endswith((".", "…", "?", "!")):
+        return text
+    return f"{text}."
 
 
-# -- parts ------------------------------------------------------------------------------------------
-def short(value: Any, limit: int = NAME) -> str:
-    """Any text from outside in a sentence: one line, and no longer than its room."""
+def _default_template(event: Event) -> str:
+    return f"{event.type}{_reason(event)}"
+
+
+# --- Parts of a sentence ---
+
+
+def shorten(value: Any, limit: int = MAX_NAME) -> str:
+    """Return a text from outside on one line, cut to `limit` characters."""
     text = one_line("" if value is None else str(value), 4096)
-    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 1].rstrip()}…"
+
+
+def _field(event: Event, name: str, default: str = "?") -> str:
+    return shorten(event.data.get(name)) or default
 
 
 def _kind(event: Event) -> str:
-    return short(event.data.get("kind")) or "A job"
+    return _field(event, "kind", "A job")
+
+
+def _actor(event: Event) -> str:
+    if not event.actor:
+        return "an unknown user"
+    return shorten(format_actor(event.actor))
 
 
 def _cause(data: Mapping[str, Any]) -> str:
-    """`A service is not available (HTTP_5XX)`."""
-    said = short(data.get("message"), CAUSE).rstrip(".")
-    code = short(data.get("code"))
-    return f"{said} ({code})" if said and code else said or code or "no reason is known"
+    """Return `A service is not available (HTTP_5XX)`."""
+    message = shorten(data.get("message"), MAX_CAUSE).rstrip(".")
+    code = shorten(data.get("code"))
+    if message and code:
+        return f"{message} ({code})"
+    return message or code or "unknown cause"
 
 
-def _named(event: Event, name: str, else_: str = "?") -> str:
-    return short(event.data.get(name)) or else_
-
-
-def _because(event: Event, limit: int = REASON) -> str:
-    reason = short(event.data.get("reason") or event.data.get("note"), limit).rstrip(".")
+def _reason(event: Event, limit: int = MAX_REASON) -> str:
+    """Return `: the reason`, or nothing if the event has none."""
+    text = event.data.get("reason") or event.data.get("note")
+    reason = shorten(text, limit).rstrip(".")
     return f": {reason}" if reason else ""
 
 
-def _at(value: Any, beside: Micros) -> str:
-    return f"{clock(value, beside)}" if _whole(value) else ""
+def _until(event: Event, field: str = "until") -> str:
+    """Return ` until 08:01:00 UTC`, or nothing if the event has no end."""
+    end = event.data.get(field)
+    if not _is_int(end):
+        return ""
+    return f" until {format_time_after(end, event.at)}"
 
 
-def _until(event: Event) -> str:
-    at = _at(event.data.get("until"), event.at)
-    return f" until {at}" if at else ""
+def _count(event: Event, name: str) -> int:
+    value = event.data.get(name)
+    return value if _is_int(value) else 0
 
 
-def _whole(value: Any) -> TypeGuard[int]:
+def _is_int(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(value: Any) -> int:
-    return value if _whole(value) else 0
+# --- Jobs ---
 
 
-def _people(event: Event) -> str:
-    return short(who(event.actor)) if event.actor else "somebody"
-
-
-# -- jobs -------------------------------------------------------------------------------------------
 def _died(event: Event) -> str:
-    tried = f" after {event.attempt} attempts" if event.attempt and event.attempt > 1 else ""
-    return f"{_kind(event)} died{tried}: {_cause(event.data)}; {NEEDS_YOU}"
+    attempts = ""
+    if event.attempt and event.attempt > 1:
+        attempts = f" after {event.attempt} attempts"
+    return f"{_kind(event)} died{attempts}: {_cause(event.data)}. {NO_RETRY}"
 
 
-def _retry(event: Event) -> str:
-    data = event.data
-    failures, most = _number(data.get("failures")), data.get("max_retries")
-    which = f"retry {failures} of {most}" if failures and _whole(most) else "it is tried again"
-    return f"{_kind(event)} failed: {_cause(data)}; {which}{_when(data.get('next_retry_at'), event.at)}"
-
-
-def _when(value: Any, now: Micros) -> str:
-    return f" at {clock(value, now)} (in {span(now, value)})" if _whole(value) else ""
+def _retry_scheduled(event: Event) -> str:
+    failures = _count(event, "failures")
+    max_retries = event.data.get("max_retries")
+    next_at = event.data.get("next_retry_at")
+    plan = "It will be retried"
+    if failures and _is_int(max_retries):
+        plan = f"Retry {failures} of {max_retries}"
+    if _is_int(next_at):
+        time = format_time_after(next_at, event.at)
+        plan = f"{plan} at {time} (in {format_elapsed(event.at, next_at)})"
+    return f"{_kind(event)} failed: {_cause(event.data)}. {plan}"
 
 
 def _snoozed(event: Event) -> str:
-    until = _at(event.data.get("next_retry_at"), event.at)
-    return f"{_kind(event)} was put off{until and f' until {until}'}{_because(event)}"
+    return f"{_kind(event)} was snoozed{_until(event, 'next_retry_at')}{_reason(event)}"
 
 
 def _succeeded(event: Event) -> str:
-    tried = f" at attempt {event.attempt}" if event.attempt and event.attempt > 1 else ""
-    ran = event.data.get("duration_ms")
-    return f"{_kind(event)} succeeded{tried}{f' in {duration(ran / 1000)}' if _whole(ran) else ''}"
+    text = f"{_kind(event)} succeeded"
+    if event.attempt and event.attempt > 1:
+        text = f"{text} on attempt {event.attempt}"
+    run_ms = event.data.get("duration_ms")
+    if _is_int(run_ms):
+        text = f"{text} in {format_duration(run_ms / 1000)}"
+    return text
 
 
 def _queued(event: Event) -> str:
-    due = event.data.get("run_at")
-    later = f", to start at {clock(due, event.at)}" if _whole(due) and due > event.at else ""
+    start = event.data.get("run_at")
+    later = ""
+    if _is_int(start) and start > event.at:
+        later = f", to start at {format_time_after(start, event.at)}"
     return f"{_kind(event)} was enqueued{later}"
 
 
-def _parked(event: Event) -> str:
-    return f"{_kind(event)} waits for a person to decide{_because(event)}"
+def _started(event: Event) -> str:
+    return f"{_kind(event)} started attempt {event.attempt or 1}"
 
 
 def _lost(event: Event) -> str:
-    return f"The process or worker under {_kind(event)} died; it goes on in a process of its own"
+    return f"The process that ran {_kind(event)} died. The job will run again in a separate process"
 
 
-def _by(verb: str) -> Callable[[Event], str]:
-    """What somebody did to a job."""
-    return lambda event: f"{_kind(event)} was {verb} by {_people(event)}{_because(event)}"
+def _cancel_requested(event: Event) -> str:
+    return f"{_actor(event)} requested the cancellation of {_kind(event)}{_reason(event)}"
 
 
-def _moved(verb: str) -> Callable[[Event], str]:
-    return lambda event: f"{_kind(event)} {verb}{_because(event)}"
+def _stale_refused(event: Event) -> str:
+    return (
+        f"A worker reported the end of {_kind(event)} after losing its lease. Nothing was changed"
+    )
 
 
 def _pruned(event: Event) -> str:
-    return f"Retention removed {_number(event.data.get('jobs')):,} finished {_kind(event)} jobs"
+    return f"Retention removed {_count(event, 'jobs'):,} finished {_kind(event)} jobs"
 
 
-# -- batches ----------------------------------------------------------------------------------------
-def _batch(event: Event) -> str:
-    return f"Batch {short(event.data.get('name')) or short(event.batch_id) or '?'}"
+def _job_was(verb: str) -> Sentence:
+    """Return a template for an automatic change of a job."""
+    return lambda event: f"{_kind(event)} {verb}{_reason(event)}"
 
 
-def _figures(event: Event) -> str:
-    data = event.data
-    total, dead, cancelled = (_number(data.get(name)) for name in ("total", "dead", "cancelled"))
-    lost = [
-        f"{count:,} {word}"
-        for count, word in ((dead, "died"), (cancelled, "were cancelled"))
-        if count
-    ]
-    return ", ".join([f"{_number(data.get('succeeded')):,} of {total:,} succeeded", *lost])
+def _job_was_by(verb: str) -> Sentence:
+    """Return a template for a person's change of a job."""
+    return lambda event: f"{_kind(event)} was {verb} by {_actor(event)}{_reason(event)}"
 
 
-def _ended(how: str, then: str = "") -> Callable[[Event], str]:
-    return lambda event: f"{_batch(event)} {how}: {_figures(event)}{then}"
+# --- Batches ---
 
 
-def _batch_by(what: str) -> Callable[[Event], str]:
-    return lambda event: f"{_batch(event)} {what}{_because(event)}"
+def _batch_name(event: Event) -> str:
+    name = shorten(event.data.get("name")) or shorten(event.batch_id) or "?"
+    return f"Batch {name}"
 
 
-# -- what is shared ---------------------------------------------------------------------------------
-def _dependency(what: str) -> Callable[[Event], str]:
+def _batch_progress(event: Event) -> str:
+    """Return `47 of 50 succeeded, 3 died`."""
+    dead = _count(event, "dead")
+    cancelled = _count(event, "cancelled")
+    parts = [f"{_count(event, 'succeeded'):,} of {_count(event, 'total'):,} succeeded"]
+    if dead:
+        parts.append(f"{dead:,} died")
+    if cancelled:
+        parts.append(f"{cancelled:,} were cancelled")
+    return ", ".join(parts)
+
+
+def _batch_sealed(event: Event) -> str:
+    return f"{_batch_name(event)} is sealed with {_count(event, 'total'):,} jobs"
+
+
+def _batch_ended(verb: str, suffix: str = "") -> Sentence:
+    return lambda event: f"{_batch_name(event)} {verb}: {_batch_progress(event)}{suffix}"
+
+
+def _batch_was(verb: str) -> Sentence:
+    return lambda event: f"{_batch_name(event)} {verb}{_reason(event)}"
+
+
+# --- Dependencies, kinds, queues ---
+
+
+def _dependency_opened(event: Event) -> str:
+    dependency = _field(event, "dependency", "a dependency")
+    return f"Calls to {dependency} are on hold{_until(event)}{_reason(event)}"
+
+
+def _dependency_probing(event: Event) -> str:
+    dependency = _field(event, "dependency", "a dependency")
+    return f"One job is testing whether {dependency} works again{_reason(event)}"
+
+
+def _dependency_closed(event: Event) -> str:
+    dependency = _field(event, "dependency", "a dependency")
+    return f"Calls to {dependency} are allowed again{_reason(event)}"
+
+
+def _dependency_changed(event: Event) -> str:
+    dependency = _field(event, "dependency", "a dependency")
+    return f"Limits of {dependency} were changed{_until(event)}{_reason(event)}"
+
+
+def _kind_held(event: Event) -> str:
+    return f"Kind {_field(event, 'kind')} is held{_until(event)}{_reason(event)}"
+
+
+def _kind_released(event: Event) -> str:
+    return f"Kind {_field(event, 'kind')} was released by {_actor(event)}{_reason(event)}"
+
+
+def _queue_was(verb: str) -> Sentence:
     return lambda event: (
-        f"{_named(event, 'dependency', 'Something')} {what}{_until(event)}{_because(event)}"
+        f"Queue {_field(event, 'queue')} was {verb} by {_actor(event)}"
+        f"{_until(event)}{_reason(event)}"
     )
 
 
-def _queue(what: str) -> Callable[[Event], str]:
+def _queue_changed(event: Event) -> str:
+    queue = _field(event, "queue")
+    return f"Limits of queue {queue} were changed by {_actor(event)}{_until(event)}{_reason(event)}"
+
+
+# --- Failure groups, operations, schedules, workers, subscriptions ---
+
+
+def _failures_were(verb: str) -> Sentence:
+    def describe(event: Event) -> str:
+        code = _field(event, "code", "the same cause")
+        return f"Failures with {code} were {verb} by {_actor(event)}{_until(event)}{_reason(event)}"
+
+    return describe
+
+
+def _operation_was(verb: str) -> Sentence:
+    def describe(event: Event) -> str:
+        jobs = shorten(event.data.get("filter"), MAX_FILTER) or "many jobs"
+        return f"Bulk {_field(event, 'action')} of {jobs} {verb}{_reason(event, MAX_FILTER)}"
+
+    return describe
+
+
+def _schedule_skipped(event: Event) -> str:
+    count = _count(event, "count")
+    runs = "1 missed run" if count == 1 else f"{count:,} missed runs"
+    return f"Schedule {_field(event, 'schedule')} skipped {runs}"
+
+
+def _worker_was(verb: str) -> Sentence:
     return lambda event: (
-        f"Queue {_named(event, 'queue')} was {what} by {_people(event)}{_until(event)}{_because(event)}"
+        f"Worker {_field(event, 'worker')} on {_field(event, 'host')} {verb}{_reason(event)}"
     )
 
 
-def _held(event: Event) -> str:
-    return f"Jobs of kind {_kind(event)} wait{_until(event)}: it is held{_because(event)}"
+def _subscription_was(verb: str) -> Sentence:
+    def describe(event: Event) -> str:
+        name = _field(event, "name", _field(event, "subscription"))
+        return f"Subscription {name} {verb}{_reason(event)}"
+
+    return describe
 
 
-def _released(event: Event) -> str:
-    return f"Kind {_kind(event)} was released by {_people(event)}{_because(event)}"
+def _database_restored(event: Event) -> str:
+    return f"{_actor(event)} declared that the database was restored from a backup{_reason(event)}"
 
 
-def _group(what: str) -> Callable[[Event], str]:
-    return lambda event: (
-        f"Failures with {short(event.data.get('code')) or 'one cause'} were {what} by {_people(event)}"
-        f"{_until(event)}{_because(event)}"
+# --- Alerts ---
+
+
+def _alert_fired(event: Event) -> str:
+    if _count(event, "jobs"):
+        return _kind_breaker_fired(event)
+    text = f"Alert {_field(event, 'rule')}{_reason(event, MAX_ALERT_REASON)}"
+    action = shorten(event.data.get("did"), MAX_CAUSE).rstrip(".")
+    if action:
+        text = f"{text}. Action: {action}"
+    return text
+
+
+def _kind_breaker_fired(event: Event) -> str:
+    return (
+        f"{_count(event, 'jobs'):,} {_kind(event)} jobs died of the same cause and none succeeded: "
+        f"{_cause(event.data)}. The kind is held until you release it"
     )
 
 
-def _operation(what: str) -> Callable[[Event], str]:
-    return lambda event: (
-        f"The bulk action {_named(event, 'action')} on {short(event.data.get('filter'), 60) or 'many jobs'} "
-        f"{what}{_because(event, 60)}"
-    )
+def _alert_resolved(event: Event) -> str:
+    name = shorten(event.data.get("rule") or event.data.get("kind")) or "?"
+    return f"Alert {name} resolved{_reason(event, MAX_ALERT_REASON)}"
 
 
-def _skipped(event: Event) -> str:
-    count = _number(event.data.get("count"))
-    return f"Schedule {_named(event, 'schedule')} missed {count:,} runs that are not made up for"
-
-
-def _worker(what: str) -> Callable[[Event], str]:
-    return lambda event: (
-        f"Worker {_named(event, 'worker')} on {_named(event, 'host')} {what}{_because(event)}"
-    )
-
-
-def _subscription(what: str) -> Callable[[Event], str]:
-    return lambda event: (
-        f"Subscription {_named(event, 'name', _named(event, 'subscription'))} {what}{_because(event)}"
-    )
-
-
-def _alert(event: Event) -> str:
-    data = event.data
-    if not _number(data.get("jobs")):
-        did = short(data.get("did"), CAUSE).rstrip(".")
-        return f"Alert {_named(event, 'rule')}{_because(event, 2 * CAUSE)}{f'; done about it: {did}' if did else ''}"
-    how_many = f"{_number(data.get('jobs')):,} {_kind(event)} jobs"
-    return f"{how_many} died of one cause and none succeeded: {_cause(data)}; the kind is held until you release it"
-
-
-def _calm(event: Event) -> str:
-    about = short(event.data.get("rule") or event.data.get("kind")) or "it"
-    return f"The alert {about} is over{_because(event, 2 * CAUSE)}"
-
-
-_SAY: Mapping[str, Callable[[Event], str]] = {
+_TEMPLATES: Mapping[str, Sentence] = {
     EventType.JOB_QUEUED: _queued,
-    EventType.JOB_STARTED: lambda event: f"{_kind(event)} began attempt {event.attempt or 1}",
-    EventType.JOB_RETRY_SCHEDULED: _retry,
+    EventType.JOB_STARTED: _started,
+    EventType.JOB_RETRY_SCHEDULED: _retry_scheduled,
     EventType.JOB_SNOOZED: _snoozed,
     EventType.JOB_SUCCEEDED: _succeeded,
     EventType.JOB_DIED: _died,
-    EventType.JOB_CANCELLED: _moved("was cancelled"),
-    EventType.JOB_CANCEL_REQUESTED: _by("asked to stop"),
-    EventType.JOB_PARKED: _parked,
-    EventType.JOB_RELEASED: _moved("goes on"),
+    EventType.JOB_CANCELLED: _job_was("was cancelled"),
+    EventType.JOB_CANCEL_REQUESTED: _cancel_requested,
+    EventType.JOB_PARKED: _job_was("is parked and waits for a decision"),
+    EventType.JOB_RELEASED: _job_was("was returned to the queue"),
     EventType.JOB_LOST: _lost,
-    EventType.JOB_RETRIED: _by("retried"),
-    EventType.JOB_DISCARDED: _by("given up"),
-    EventType.JOB_EDITED: _by("changed"),
+    EventType.JOB_RETRIED: _job_was_by("retried"),
+    EventType.JOB_DISCARDED: _job_was_by("discarded"),
+    EventType.JOB_EDITED: _job_was_by("edited"),
     EventType.JOB_PRUNED: _pruned,
-    EventType.JOB_STALE_REFUSED: _moved(
-        "was reported ended by a worker that had lost it; nothing was changed"
-    ),
-    EventType.BATCH_SEALED: lambda event: (
-        f"{_batch(event)} is complete: {_number(event.data.get('total')):,} jobs"
-    ),
-    EventType.BATCH_READY: _ended("is ready"),
-    EventType.BATCH_PARTIAL: _ended("is only partly done", "; those need you"),
-    EventType.BATCH_FAILED: _ended("failed", "; it needs you"),
-    EventType.BATCH_RECOVERED: _ended("has recovered"),
-    EventType.BATCH_REOPENED: _batch_by("goes on: members were retried"),
-    EventType.BATCH_CANCELLED: _batch_by("was cancelled"),
-    EventType.BATCH_EXPIRED: _batch_by("has expired; nothing of it begins again"),
-    EventType.DEPENDENCY_OPENED: _dependency("is held, and jobs that use it wait"),
-    EventType.DEPENDENCY_PROBING: _dependency(
-        "is tried with one job, to see whether it answers again"
-    ),
-    EventType.DEPENDENCY_CLOSED: _dependency("answers again, and jobs that use it go on"),
-    EventType.DEPENDENCY_CHANGED: _dependency("has other limits now"),
-    EventType.KIND_HELD: _held,
-    EventType.KIND_RELEASED: _released,
-    EventType.QUEUE_PAUSED: _queue("paused"),
-    EventType.QUEUE_RESUMED: _queue("resumed"),
-    EventType.QUEUE_CHANGED: _queue("given other limits"),
-    EventType.FAILURE_MUTED: _group("muted"),
-    EventType.FAILURE_RESOLVED: _group("called resolved"),
-    EventType.FAILURE_REOPENED: _group("reopened"),
-    EventType.OPERATION_STARTED: _operation("began"),
-    EventType.OPERATION_PAUSED: _operation("is paused"),
-    EventType.OPERATION_RESUMED: _operation("goes on"),
-    EventType.OPERATION_STOPPED: _operation("stopped by itself, because too many failed again"),
-    EventType.OPERATION_ABORTED: _operation("was ended"),
-    EventType.OPERATION_FINISHED: _operation("is done"),
-    EventType.SCHEDULE_SKIPPED: _skipped,
-    EventType.SUBSCRIPTION_CREATED: _subscription("was made"),
-    EventType.SUBSCRIPTION_CHANGED: _subscription("was changed"),
-    EventType.SUBSCRIPTION_DISABLED: _subscription("is switched off, and nothing is sent to it"),
-    EventType.SUBSCRIPTION_REMOVED: _subscription("was removed"),
-    EventType.WORKER_STARTED: _worker("started"),
-    EventType.WORKER_DRAIN_REQUESTED: _worker("was asked to finish and leave"),
-    EventType.WORKER_LOST: _worker("is lost; its jobs go on elsewhere"),
-    EventType.DATABASE_RESTORED: lambda event: (
-        f"{_people(event)} says that the database is a restored one{_because(event)}"
-    ),
-    EventType.ALERT_FIRED: _alert,
-    EventType.ALERT_RESOLVED: _calm,
+    EventType.JOB_STALE_REFUSED: _stale_refused,
+    EventType.BATCH_SEALED: _batch_sealed,
+    EventType.BATCH_READY: _batch_ended("is ready"),
+    EventType.BATCH_PARTIAL: _batch_ended("is partly done", f". {NO_RETRY}"),
+    EventType.BATCH_FAILED: _batch_ended("failed", f". {NO_RETRY}"),
+    EventType.BATCH_RECOVERED: _batch_ended("has recovered"),
+    EventType.BATCH_REOPENED: _batch_was("was reopened by a retry"),
+    EventType.BATCH_CANCELLED: _batch_was("was cancelled"),
+    EventType.BATCH_EXPIRED: _batch_was("has expired and cannot be retried"),
+    EventType.DEPENDENCY_OPENED: _dependency_opened,
+    EventType.DEPENDENCY_PROBING: _dependency_probing,
+    EventType.DEPENDENCY_CLOSED: _dependency_closed,
+    EventType.DEPENDENCY_CHANGED: _dependency_changed,
+    EventType.KIND_HELD: _kind_held,
+    EventType.KIND_RELEASED: _kind_released,
+    EventType.QUEUE_PAUSED: _queue_was("paused"),
+    EventType.QUEUE_RESUMED: _queue_was("resumed"),
+    EventType.QUEUE_CHANGED: _queue_changed,
+    EventType.FAILURE_MUTED: _failures_were("muted"),
+    EventType.FAILURE_RESOLVED: _failures_were("marked as resolved"),
+    EventType.FAILURE_REOPENED: _failures_were("reopened"),
+    EventType.OPERATION_STARTED: _operation_was("started"),
+    EventType.OPERATION_PAUSED: _operation_was("was paused"),
+    EventType.OPERATION_RESUMED: _operation_was("was resumed"),
+    EventType.OPERATION_STOPPED: _operation_was("stopped because too many jobs failed again"),
+    EventType.OPERATION_ABORTED: _operation_was("was aborted"),
+    EventType.OPERATION_FINISHED: _operation_was("finished"),
+    EventType.SCHEDULE_SKIPPED: _schedule_skipped,
+    EventType.SUBSCRIPTION_CREATED: _subscription_was("was created"),
+    EventType.SUBSCRIPTION_CHANGED: _subscription_was("was changed"),
+    EventType.SUBSCRIPTION_DISABLED: _subscription_was("is disabled and gets no messages"),
+    EventType.SUBSCRIPTION_REMOVED: _subscription_was("was removed"),
+    EventType.WORKER_STARTED: _worker_was("started"),
+    EventType.WORKER_DRAIN_REQUESTED: _worker_was("was asked to drain and stop"),
+    EventType.WORKER_LOST: _worker_was("is lost, its jobs will run on other workers"),
+    EventType.DATABASE_RESTORED: _database_restored,
+    EventType.ALERT_FIRED: _alert_fired,
+    EventType.ALERT_RESOLVED: _alert_resolved,
 }
 
 
-# -- incidents --------------------------------------------------------------------------------------
-def of_incident(incident: IncidentFacts, step: str) -> str:
-    what = step.partition(":")[0]
+# --- Incidents ---
+
+_END_SENTENCES = {
+    "quiet": "No new deaths. Dead jobs stay dead until you retry them",
+    "resolved": "The failure was marked as resolved",
+    "recovered": "The batch is ready",
+}
+
+
+def describe_incident(incident: IncidentFacts, step: str) -> str:
+    """Describe an incident at one step: `opened`, `grown:1`, `grown:2` …, `over`."""
+    step_name = step.partition(":")[0]
+    jobs = _affected_jobs(incident)
     cause = _cause({"message": incident.message, "code": incident.code})
-    if what == "over":
-        return f"Over: {_many(incident)}: {cause}; {_OVER.get(incident.why, _OVER['quiet'])}."
-    now = "" if what == "opened" else "Now "
-    if incident.of == EventType.JOB_PARKED:
-        return f"{now}{_many(incident)}: {short(incident.message, REASON) or cause}; they wait until you decide."
-    since = f"since {moment(incident.first_at)[11:]}"
-    it = "it needs" if incident.count == 1 else "they need"
-    return f"{now}{_many(incident)} {since}: {cause}; nothing more is tried: {it} you."
+    if step_name == "over":
+        end = _END_SENTENCES.get(incident.end_reason, _END_SENTENCES["quiet"])
+        return f"Over: {jobs}: {cause}. {end}."
+    prefix = "" if step_name == "opened" else "Update: "
+    if incident.event_type == EventType.JOB_PARKED:
+        question = shorten(incident.message, MAX_REASON).rstrip(".") or cause
+        return f"{prefix}{jobs}: {question}"
+    time = format_time(incident.first_at)[11:]
+    return f"{prefix}{jobs} since {time}: {cause}. {NO_RETRY}."
 
 
-_OVER = {
-    "quiet": "it has been quiet since, and what died stays dead until you retry it",
-    "resolved": "somebody has called it resolved",
-    "recovered": "the batch is ready",
-}
-
-
-def _many(incident: IncidentFacts) -> str:
-    kind = short(incident.kind)
-    jobs = f"{incident.count:,} {kind + ' ' if kind else ''}job{'' if incident.count == 1 else 's'}"
-    if incident.of == EventType.JOB_PARKED:
-        return f"{jobs} wait{'s' if incident.count == 1 else ''} for a person"
-    batch = (
-        f" in batch {short(incident.batch_name or incident.batch_id)}" if incident.batch_id else ""
+def _affected_jobs(incident: IncidentFacts) -> str:
+    """Return `400 render jobs died of the same cause`."""
+    kind = shorten(incident.kind)
+    one = incident.count == 1
+    jobs = " ".join(
+        part for part in (f"{incident.count:,}", kind, "job" if one else "jobs") if part
     )
-    return f"{jobs}{batch} died" + (" of one cause" if incident.count > 1 and not batch else "")
+    if incident.event_type == EventType.JOB_PARKED:
+        return f"{jobs} {'waits' if one else 'wait'} for a decision"
+    if incident.batch_id:
+        return f"{jobs} in batch {shorten(incident.batch_name or incident.batch_id)} died"
+    return f"{jobs} died" if one else f"{jobs} died of the same cause"
 
 
-def of_cap(kept: int, hour: Micros) -> str:
-    these = f"{kept:,} more message{'' if kept == 1 else 's'} about incidents"
-    return (
-        f"{these} were kept back in the hour from {moment(hour)}, because of the limit notify.cap."
+def describe_cap(suppressed: int, hour: Micros) -> str:
+    """Describe how many incident messages the hourly limit suppressed."""
+    messages = (
+        "1 incident message was" if suppressed == 1 else (f"{suppressed:,} incident messages were")
     )
+    return f"{messages} suppressed in the hour from {format_time(hour)} (limit notify.cap)."
 
 
-# -- facts ------------------------------------------------------------------------------------------
-_FACTS = (
+# --- Details: labelled values below the sentence ---
+
+_DETAIL_FIELDS = (
     ("Kind", "kind"),
     ("Queue", "queue"),
     ("Batch", "name"),
-    ("Depends on", "dependency"),
+    ("Dependency", "dependency"),
     ("Cause", "message"),
     ("Code", "code"),
     ("Class", "class"),
@@ -340,36 +448,39 @@ _FACTS = (
     ("Cancelled", "cancelled"),
     ("Worker", "worker"),
 )
-VALUE = 500
+MAX_DETAIL = 500
+
+Details = tuple[tuple[str, str], ...]
 
 
-def details(event: Event) -> tuple[tuple[str, str], ...]:
-    return tuple(_details(event))
+def event_details(event: Event) -> Details:
+    """Return the labelled values of an event, in the order in which people want them."""
+    return tuple(_event_details(event))
 
 
-def _details(event: Event) -> Iterator[tuple[str, str]]:
-    yield "When", moment(event.at)
-    for label, name in _FACTS:
-        if (value := event.data.get(name)) not in (None, ""):
-            yield label, short(value, VALUE)
+def _event_details(event: Event) -> Iterator[tuple[str, str]]:
+    yield "Time", format_time(event.at)
+    for label, name in _DETAIL_FIELDS:
+        value = event.data.get(name)
+        if value not in (None, ""):
+            yield label, shorten(value, MAX_DETAIL)
     if event.attempt:
         yield "Attempt", str(event.attempt)
-    if _whole(at := event.data.get("next_retry_at")):
-        yield "Next attempt", moment(at)
-    for label, value in (
-        ("Owner", event.owner),
-        ("Job", event.job_id),
-        ("Batch id", event.batch_id),
-    ):
+    next_at = event.data.get("next_retry_at")
+    if _is_int(next_at):
+        yield "Next attempt", format_time(next_at)
+    ids = (("Owner", event.owner), ("Job", event.job_id), ("Batch id", event.batch_id))
+    for label, value in ids:
         if value:
-            yield label, short(value, VALUE)
+            yield label, shorten(value, MAX_DETAIL)
 
 
-def incident_details(incident: IncidentFacts) -> tuple[tuple[str, str], ...]:
-    told = (
+def incident_details(incident: IncidentFacts) -> Details:
+    """Return the labelled values of an incident."""
+    values = (
         ("Jobs", f"{incident.count:,}"),
-        ("First", moment(incident.first_at)),
-        ("Last", moment(incident.last_at)),
+        ("First", format_time(incident.first_at)),
+        ("Last", format_time(incident.last_at)),
         ("Kind", incident.kind),
         ("Queue", incident.queue),
         ("Batch", incident.batch_name or incident.batch_id),
@@ -378,6 +489,6 @@ def incident_details(incident: IncidentFacts) -> tuple[tuple[str, str], ...]:
         ("Class", incident.cls),
         ("Owner", incident.owner),
         ("Group", incident.group),
-        ("An example", incident.job_id),
+        ("Example job", incident.job_id),
     )
-    return tuple((label, short(value, VALUE)) for label, value in told if value)
+    return tuple((label, shorten(value, MAX_DETAIL)) for label, value in values if value)

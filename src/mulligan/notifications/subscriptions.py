@@ -1,4 +1,8 @@
-"""`app.subscriptions`: who is told of what. Those that code declares are listed too, and can be switched off and on."""
+"""Subscriptions: which events are sent to which channel.
+
+A subscription is declared in code with `app.notify`, or stored with `app.subscriptions.add`. Both
+are listed here and can be disabled and enabled.
+"""
 
 from __future__ import annotations
 
@@ -12,196 +16,227 @@ from datetime import datetime
 from typing import Any, cast
 
 from mulligan.config import Settings
-from mulligan.core.durations import moment_of
+from mulligan.core.durations import SECOND, Micros, optional_datetime, to_datetime
 from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.core.event import Event, EventType, NewEvent
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, Micros
-from mulligan.jobs.enqueue import checked_text
-from mulligan.manifest.declared import declared_subscriptions
-from mulligan.manifest.specs import ENDPOINT, SubscriptionSpec, checked_name
-from mulligan.notifications import deliveries as post
-from mulligan.notifications.channel_registry import load_channel
+from mulligan.jobs.enqueue import check_text
+from mulligan.manifest.declared import load_declared_subscriptions
+from mulligan.manifest.specs import ENDPOINT_PREFIX, SubscriptionSpec, check_name
 from mulligan.notifications.channels import Channel
-from mulligan.notifications.deliveries import Deliveries, Delivery, switch_off
-from mulligan.notifications.message import message_id, message_of
+from mulligan.notifications.deliveries import (
+    Deliveries,
+    Delivery,
+    build_delivery_job,
+    disable_subscription,
+    load_channel,
+)
+from mulligan.notifications.message import build_event_message, derive_message_id
 from mulligan.notifications.rules import (
-    SubscriptionBook,
+    SubscriptionIndex,
     SubscriptionMatcher,
-    checked_form,
-    parsed_filter,
-    split,
-    types_of,
+    check_form,
+    expand_patterns,
+    parse_filter,
+    split_patterns,
 )
 from mulligan.notifications.webhook import Webhook, new_secret
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.notification_queries import Mark, SubscriptionRow
+from mulligan.storage.notification_queries import SubscriptionRow, SubscriptionsVersion
 
-# `app.notify`: a subscription as code declares it, checked where it is said.
-
-STORED = "sub_"  # how the ids of stored subscriptions begin
-LONGEST = 100  # characters of a name: it becomes part of a kind's
+log = logging.getLogger("mulligan.notifications")
 
 
-def spec_of(
+# --- Declaring a subscription in code: app.notify ---
+
+STORED_PREFIX = "sub_"  # of the ids of stored subscriptions
+MAX_NAME = 100  # characters; the name becomes part of a kind's name
+
+
+def build_subscription_spec(
     on: str | Sequence[str],
     to: Any,
     *,
     owner: str | None,
     name: str | None,
     form: str | None,
-    words: str,
+    filter_text: str,
 ) -> SubscriptionSpec:
-    channel = checked_channel(to)
-    types_of(on)
-    parsed_filter(words)
-    patterns = tuple(split(on))
-    named = name or _usual_name(patterns, owner, words, channel)
-    if checked_name("subscription", named).startswith(STORED) or len(named) > LONGEST:
-        message = f"subscription {named!r:.120}: a name has at most {LONGEST} characters and does not begin with {STORED}"
+    """Check the arguments of `app.notify` and return the subscription for the manifest."""
+    channel = check_channel(to)
+    expand_patterns(on)
+    parse_filter(filter_text)
+    patterns = tuple(split_patterns(on))
+    name = name or _default_name(patterns, owner, filter_text, channel)
+    check_name("subscription", name)
+    if name.startswith(STORED_PREFIX) or len(name) > MAX_NAME:
+        message = (
+            f"invalid subscription name {name!r:.120}. "
+            f"Use at most {MAX_NAME} characters that do not start with {STORED_PREFIX}."
+        )
         raise ConfigError(message)
     return SubscriptionSpec(
-        name=named,
+        name=name,
         on=patterns,
-        owner=None if owner is None else checked_text("owner", owner),
-        filter=words,
-        form=checked_form(form, usual_form(channel)),
+        owner=None if owner is None else check_text("owner", owner),
+        filter=filter_text,
+        form=check_form(form, default_form(channel)),
         channel=channel.kind,
         endpoint=endpoint_key(channel),
-        apart=owner is None and told_apart(channel),
+        per_owner=owner is None and has_computed_recipients(channel),
     )
 
 
-def checked_channel(to: Any) -> Channel:
+def check_channel(to: Any) -> Channel:
+    """Return `to` if it is a channel. Raises `ConfigError` otherwise."""
     if not isinstance(to, Channel):
-        message = f"to is a channel: Webhook(…), Email(…) or Apprise(…), not {to!r:.80}"
+        message = f"invalid channel to={to!r:.80}. Use Webhook(…), Email(…) or Apprise(…)."
         raise ConfigError(message)
     return to
 
 
-def usual_form(channel: Channel) -> str:
-    """Programs want every event; people one message that grows."""
+def default_form(channel: Channel) -> str:
+    """Return `each` for programs and `incident` for people."""
     return "each" if channel.kind == "webhook" else "incident"
 
 
-def told_apart(channel: Channel) -> bool:
-    """Who is told is a function of the message: owners then have addresses of their own."""
+def has_computed_recipients(channel: Channel) -> bool:
+    """Return whether recipients depend on the message, so that owners get separate messages."""
     return callable(getattr(channel, "to", None))
 
 
-def _usual_name(patterns: Sequence[str], owner: str | None, words: str, channel: Channel) -> str:
-    """The same for the same declaration, in every process that makes it."""
-    said = "|".join([*patterns, owner or "", words, channel.kind, channel.endpoint])
-    first = patterns[0].replace("*", "all")
-    return (
-        f"{first}-{channel.kind}-{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    )
+def _default_name(
+    patterns: Sequence[str], owner: str | None, filter_text: str, channel: Channel
+) -> str:
+    """Return a name that every process derives from the same declaration."""
+    text = "|".join([*patterns, owner or "", filter_text, channel.kind, channel.endpoint])
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+    first_pattern = patterns[0].replace("*", "all")
+    return f"{first_pattern}-{channel.kind}-{digest}"
 
 
-# Which subscriptions there are now: those that are stored, and those that the manifests in force declare.
+def endpoint_key(channel: Channel) -> str:
+    """Return the dependency of a channel's endpoint. It reveals the channel, not the address."""
+    digest = hashlib.sha256(channel.endpoint.encode("utf-8", "replace")).hexdigest()[:12]
+    return f"{ENDPOINT_PREFIX}{channel.kind}.{digest}"
 
-log = logging.getLogger("mulligan.notifications")
 
-TRUST = 5 * SECOND  # for which what manifests declare is believed
+# --- Active subscriptions, as the dispatcher reads them ---
+
+CACHE_TIME = 5 * SECOND  # for declared subscriptions, which disappear without a write
 
 
-class SubscriptionSources:
-    """Read again when something about them has changed; a declared one that is new is always seen at once."""
+class SubscriptionCache:
+    """Active subscriptions, reloaded when one was added or changed and every few seconds."""
 
     def __init__(self) -> None:
-        self._book = SubscriptionBook(())
-        self._mark: Mark = (0, 0, 0)
-        self._read_at: Micros = 0
+        self._index = SubscriptionIndex(())
+        self._mark: SubscriptionsVersion = (0, 0, 0)
+        self._loaded_at: Micros = 0
 
-    def book(self, unit: Transaction, now: Micros) -> SubscriptionBook:
-        mark = unit.subscriptions_mark()
-        if mark != self._mark or abs(now - self._read_at) > TRUST:
-            self._book = read_book(unit, now)
-            self._mark, self._read_at = mark, now
-        return self._book
-
-
-def read_book(unit: Transaction, now: Micros) -> SubscriptionBook:
-    rows = [row for row in unit.subscriptions() if row.state == "on"]
-    declared = declared_subscriptions(unit, now) if any(row.declared for row in rows) else {}
-    found = [_of_spec(row, declared.get(row.id)) if row.declared else of_row(row) for row in rows]
-    return SubscriptionBook(one for one in found if one is not None)
+    def load(self, tx: Transaction, now: Micros) -> SubscriptionIndex:
+        """Return the active subscriptions."""
+        mark = tx.subscriptions_version()
+        if mark != self._mark or abs(now - self._loaded_at) > CACHE_TIME:
+            self._index = load_subscriptions(tx, now)
+            self._mark = mark
+            self._loaded_at = now
+        return self._index
 
 
-def _of_spec(row: SubscriptionRow, spec: SubscriptionSpec | None) -> SubscriptionMatcher | None:
-    if spec is None:
+def load_subscriptions(tx: Transaction, now: Micros) -> SubscriptionIndex:
+    """Load the enabled subscriptions: stored ones, and those that current manifests declare."""
+    rows = [row for row in tx.list_subscriptions() if row.state == "on"]
+    specs: Mapping[str, SubscriptionSpec] = {}
+    if any(row.declared for row in rows):
+        specs = load_declared_subscriptions(tx, now)
+    matchers = [_build_matcher(row, specs.get(row.id)) for row in rows]
+    return SubscriptionIndex(matcher for matcher in matchers if matcher is not None)
+
+
+def _build_matcher(
+    row: SubscriptionRow, spec: SubscriptionSpec | None
+) -> SubscriptionMatcher | None:
+    """Return the matcher of a subscription; None if it is not declared any more or unreadable.
+
+    A newer version may use events and fields that this one does not know.
+    """
+    if row.declared and spec is None:
         return None
-    return _made(
-        row,
-        ",".join(spec.on),
-        spec.filter,
+    try:
+        return _matcher_of_row(row) if spec is None else _matcher_of_spec(row, spec)
+    except Exception:
+        log.exception("skipping subscription %s: it cannot be read", row.id)
+        return None
+
+
+def _matcher_of_spec(row: SubscriptionRow, spec: SubscriptionSpec) -> SubscriptionMatcher:
+    return SubscriptionMatcher(
+        id=row.id,
+        types=expand_patterns(",".join(spec.on)),
         owner=spec.owner,
+        filter=parse_filter(spec.filter),
         form=spec.form,
         channel=spec.channel,
         endpoint=spec.endpoint,
-        apart=spec.apart,
+        per_owner=spec.per_owner,
+        after=row.after,
         declared=True,
     )
 
 
-def of_row(row: SubscriptionRow) -> SubscriptionMatcher | None:
-    said = {"owner": row.owner, "form": row.form, "channel": row.channel, "endpoint": row.endpoint}
-    return _made(row, row.patterns, row.filter, batch=row.batch_id, **said)
+def _matcher_of_row(row: SubscriptionRow) -> SubscriptionMatcher:
+    return SubscriptionMatcher(
+        id=row.id,
+        types=expand_patterns(row.patterns),
+        owner=row.owner,
+        batch=row.batch_id,
+        filter=parse_filter(row.filter),
+        form=row.form,
+        channel=row.channel,
+        endpoint=row.endpoint,
+        after=row.after,
+    )
 
 
-def _made(
-    row: SubscriptionRow, patterns: str, words: str, **said: object
-) -> SubscriptionMatcher | None:
-    """A newer version may know events and fields that we do not: such a one is left to it."""
-    try:
-        types, filters = types_of(patterns), parsed_filter(words)
-    except Exception:
-        log.exception("subscription %s cannot be read, and is passed over", row.id)
-        return None
-    return SubscriptionMatcher(id=row.id, types=types, filter=filters, after=row.after, **said)  # type: ignore[arg-type]
+# --- app.subscriptions ---
 
-
-def endpoint_key(channel: Channel) -> str:
-    """The dependency that stands for an address: which channel, but not to where."""
-    where = hashlib.sha256(channel.endpoint.encode("utf-8", "replace")).hexdigest()[:12]
-    return f"{ENDPOINT}{channel.kind}.{where}"
-
-
-# `app.subscriptions`: who is told of what. Those that code declares are listed too, and can be switched off and on.
-
-NAMED = 5
-MOST = 100  # that one owner may have, beside those that code declares
-TEST = "subscription.test"
+MAX_CANDIDATES = 5  # ids that an error names
+MAX_PER_OWNER = 100  # stored subscriptions
+TEST_EVENT = "subscription.test"
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Who is told of what, at one moment."""
+    """A subscription, as of when it was read."""
 
     id: str
     name: str
-    declared: bool  # in an app's code; else stored
+    declared: bool  # in an app's code; otherwise stored
     on: tuple[str, ...]
-    owner: str | None  # None: whoever's
+    owner: str | None  # None: every owner
     batch: str | None
     filter: str
     form: str  # each, incident
     channel: str
-    to: str  # without anything that is secret
+    to: str  # without secrets
     enabled: bool
-    reason: str  # why it is not
+    reason: str  # why it is disabled
     failures: int  # in a row
     failing_since: datetime | None
     created_at: datetime
     created_by: str
-    secret: str | None = None  # of a webhook, when it was just made
+    secret: str | None = None  # of a webhook, only right after it was created
 
 
-Some = list[Subscription]  # the class below has a method called list
+SubscriptionList = list[Subscription]  # the class below has a method called list
 
 
 class Subscriptions:
-    """With `owner`, another owner's subscription answers like one that does not exist."""
+    """Lists and changes subscriptions.
+
+    With `owner`, a subscription of another owner is treated as if it did not exist.
+    """
 
     def __init__(
         self, store: Callable[[], Store], settings: Callable[[], Settings], actor: str = "python"
@@ -210,34 +245,33 @@ class Subscriptions:
         self._settings = settings
         self._actor = actor
 
-    # -- read -------------------------------------------------------------------------------------
-    def list(self, *, owner: str | None = None) -> Some:
-        """Those of one owner, or all of them."""
-        with self._open().read() as unit:
-            declared = declared_subscriptions(unit, unit.now())
-            rows = [row for row in unit.subscriptions() if owner in (None, row.owner)]
-        return [
-            _shown(row, declared.get(row.id))
-            for row in rows
-            if not row.declared or row.id in declared
-        ]
+    def list(self, *, owner: str | None = None) -> SubscriptionList:
+        """List all subscriptions, or those of one owner."""
+        with self._open().read() as tx:
+            specs = load_declared_subscriptions(tx, tx.now())
+            rows = [row for row in tx.list_subscriptions() if owner in (None, row.owner)]
+        active = [row for row in rows if not row.declared or row.id in specs]
+        return [_build_subscription(row, specs.get(row.id)) for row in active]
 
     def get(self, subscription: str, *, owner: str | None = None) -> Subscription:
-        with self._open().read() as unit:
-            return _view(unit, _found(unit, subscription, owner))
+        """Return one subscription. Raises `NotFound`."""
+        with self._open().read() as tx:
+            return _load_subscription(tx, _find_row(tx, subscription, owner))
 
     def resolve(self, prefix: str) -> str:
-        """A whole id, from as many of its first characters as make it unique."""
-        with self._open().read() as unit:
-            found = unit.find_subscriptions(prefix, NAMED + 1) if prefix else []
-        if prefix in found or len(found) == 1:
-            return prefix if prefix in found else found[0]
-        if found:
-            message = f"{prefix!r} begins more than one subscription: {', '.join(found[:NAMED])}; give more of it"
-            raise NotFound(message)
-        return prefix
+        """Return the only id that starts with `prefix`, or `prefix` if there is none."""
+        with self._open().read() as tx:
+            found = tx.find_subscriptions(prefix, MAX_CANDIDATES + 1) if prefix else []
+        if prefix in found or not found:
+            return prefix
+        if len(found) == 1:
+            return found[0]
+        candidates = ", ".join(found[:MAX_CANDIDATES])
+        message = (
+            f"{prefix!r} is the start of several subscriptions: {candidates}. Type more of it."
+        )
+        raise NotFound(message)
 
-    # -- by hand ----------------------------------------------------------------------------------
     def add(
         self,
         on: str | Sequence[str],
@@ -247,24 +281,27 @@ class Subscriptions:
         batch: Any = None,
         name: str = "",
         form: str | None = None,
-        filter: str = "",  # noqa: A002 - CONTRACT's name
+        filter: str = "",  # noqa: A002 - the public name
         reason: str = "",
     ) -> Subscription:
-        """A stored one, which any worker can deliver. A webhook without a secret gets one: it is shown this once."""
-        channel, secret = _with_secret(checked_channel(to))
-        types_of(on)
-        parsed_filter(filter)
+        """Store a subscription that any worker can deliver.
+
+        A webhook without a secret gets one, which only this call returns.
+        """
+        channel, secret = _add_secret(check_channel(to))
+        expand_patterns(on)
+        parse_filter(filter)
         row = SubscriptionRow(
-            id=f"{STORED}{new_id()}",
+            id=f"{STORED_PREFIX}{new_id()}",
             declared=False,
-            name=checked_text("name", name),
-            patterns=",".join(split(on)),
-            owner=None if owner is None else checked_text("owner", owner),
+            name=check_text("name", name),
+            patterns=",".join(split_patterns(on)),
+            owner=None if owner is None else check_text("owner", owner),
             batch_id=None,
             filter=filter,
-            form=checked_form(form, usual_form(channel)),
+            form=check_form(form, default_form(channel)),
             channel=channel.kind,
-            body=json.dumps(channel.to_plain()),
+            body=json.dumps(channel.to_dict()),
             endpoint=endpoint_key(channel),
             after=0,
             state="on",
@@ -275,147 +312,162 @@ class Subscriptions:
             created_at=0,
             created_by=self._actor,
         )
-        with self._open().begin() as unit:
-            _check_number(unit, row.owner)
-            row = _of_batch(unit, row, batch)
-            unit.new_subscription(row._replace(after=unit.newest_event()))
-            row = _found(unit, row.id, None)
-            self._tell(unit, EventType.SUBSCRIPTION_CREATED, row, {}, _facts(row), reason)
-            return replace(_view(unit, row), secret=secret)
+        with self._open().begin() as tx:
+            _check_owner_limit(tx, row.owner)
+            row = _restrict_to_batch(tx, row, batch)
+            tx.insert_subscription(row._replace(after=tx.newest_event()))
+            row = _find_row(tx, row.id, None)
+            after = _describe_row(row)
+            self._write_event(tx, EventType.SUBSCRIPTION_CREATED, row, {}, after, reason)
+            return replace(_load_subscription(tx, row), secret=secret)
 
     def remove(self, subscription: str, *, owner: str | None = None, reason: str = "") -> None:
-        """Messages that wait are not sent any more."""
-        with self._open().begin() as unit:
-            row = _found(unit, subscription, owner)
+        """Remove a stored subscription. Its waiting deliveries are cancelled."""
+        with self._open().begin() as tx:
+            row = _find_row(tx, subscription, owner)
             if row.declared:
-                message = f"subscription {row.id!r} is declared in code; remove it there, or switch it off here"
+                message = (
+                    f"subscription {row.id!r} is declared in code. "
+                    "Remove it there, or disable it here."
+                )
                 raise Refused(message)
-            unit.remove_subscription(row.id)
-            self._tell(unit, EventType.SUBSCRIPTION_REMOVED, row, _facts(row), {}, reason)
+            tx.delete_subscription(row.id)
+            before = _describe_row(row)
+            self._write_event(tx, EventType.SUBSCRIPTION_REMOVED, row, before, {}, reason)
 
     def enable(
         self, subscription: str, *, owner: str | None = None, reason: str = ""
     ) -> Subscription:
-        """It hears of what happens from now on."""
-        with self._open().begin() as unit:
-            row = _found(unit, subscription, owner)
+        """Enable a subscription. It gets the events from now on."""
+        with self._open().begin() as tx:
+            row = _find_row(tx, subscription, owner)
             if row.state == "on":
-                return _view(unit, row)
-            on = row._replace(
-                state="on", reason="", failures=0, failing_since=None, after=unit.newest_event()
+                return _load_subscription(tx, row)
+            enabled = row._replace(
+                state="on", reason="", failures=0, failing_since=None, after=tx.newest_event()
             )
-            self._change(
-                unit, row, on, {"state": "off", "reason": row.reason}, {"state": "on"}, reason
-            )
-            return _view(unit, _found(unit, row.id, None))
+            before = {"state": "off", "reason": row.reason}
+            self._change(tx, row, enabled, before, {"state": "on"}, reason)
+            return _load_subscription(tx, _find_row(tx, row.id, None))
 
     def disable(
         self, subscription: str, *, owner: str | None = None, reason: str = ""
     ) -> Subscription:
-        """Nothing is sent until `enable`, also nothing of what waits now."""
-        with self._open().begin() as unit:
-            row = _found(unit, subscription, owner)
-            if row.state == "on" and not switch_off(
-                unit, row, reason or f"by {self._actor}", self._actor
-            ):
-                raise Refused(_quicker(row.id))
-            return _view(unit, _found(unit, row.id, None))
+        """Disable a subscription. Its waiting deliveries are cancelled."""
+        with self._open().begin() as tx:
+            row = _find_row(tx, subscription, owner)
+            if row.state == "on":
+                reason = reason or f"by {self._actor}"
+                if not disable_subscription(tx, row, reason, self._actor):
+                    raise Refused(_conflict_message(row.id))
+            return _load_subscription(tx, _find_row(tx, row.id, None))
 
     def rotate(
         self, subscription: str, *, owner: str | None = None, reason: str = ""
     ) -> Subscription:
-        """A new secret, shown this once. Messages are signed with it and with the last one, until the next rotation."""
-        with self._open().begin() as unit:
-            row = _found(unit, subscription, owner)
+        """Give a stored webhook a new secret, which only this call returns.
+
+        Messages are signed with the new and the previous secret until the next rotation.
+        """
+        with self._open().begin() as tx:
+            row = _find_row(tx, subscription, owner)
             if row.declared or row.channel != Webhook.kind:
-                message = f"subscription {row.id!r} is no stored webhook: there is no secret here to be changed"
+                message = f"subscription {row.id!r} is not a stored webhook and has no secret here"
                 raise Refused(message)
-            webhook, secret = cast("Webhook", load_channel(json.loads(row.body))), new_secret()
-            body = json.dumps(replace(webhook, secret=(secret, *webhook.secrets[:1])).to_plain())
-            told = {"secret": "rotated"}
-            self._change(unit, row, row._replace(body=body), {}, told, reason)
-            return replace(_view(unit, _found(unit, row.id, None)), secret=secret)
+            webhook = cast("Webhook", load_channel(json.loads(row.body)))
+            secret = new_secret()
+            rotated = replace(webhook, secret=(secret, *webhook.secrets[:1]))
+            changed = row._replace(body=json.dumps(rotated.to_dict()))
+            self._change(tx, row, changed, {}, {"secret": "rotated"}, reason)
+            return replace(_load_subscription(tx, _find_row(tx, row.id, None)), secret=secret)
 
     def test(self, subscription: str, *, owner: str | None = None) -> Delivery:
-        """Send a message that says that it is a test; it takes the way of all others."""
-        with self._open().begin() as unit:
-            row, now = _found(unit, subscription, owner), unit.now()
-            known = read_book(unit, now).by_id.get(row.id)
-            if known is None:
-                message = f"subscription {row.id!r} is switched off: {row.reason}; enable it first"
+        """Send a test message, on the same way as all others."""
+        with self._open().begin() as tx:
+            row = _find_row(tx, subscription, owner)
+            now = tx.now()
+            matcher = load_subscriptions(tx, now).by_id.get(row.id)
+            if matcher is None:
+                message = f"subscription {row.id!r} is disabled: {row.reason}. Enable it first."
                 raise Refused(message)
-            event = Event(
-                0,
-                now,
-                TEST,
-                None,
-                None,
-                row.owner or "",
-                None,
-                None,
-                self._actor,
-                {"subscription": row.id},
-            )
-            told = replace(
-                message_of(event, row.id, self._settings()), id=message_id(row.id, TEST, new_id())
-            )
-            job = post.delivery(known, told, row.owner or "")
-            unit.insert([job], announce=True)
+            event = self._build_test_event(row, now)
+            message_id = derive_message_id(row.id, TEST_EVENT, new_id())
+            test_message = build_event_message(event, row.id, self._settings())
+            test_message = replace(test_message, id=message_id)
+            job = build_delivery_job(matcher, test_message, row.owner or "")
+            tx.insert_jobs([job], announce=True)
         return Deliveries(self._open, self._settings).get(job.id)
 
-    # -- what changed -----------------------------------------------------------------------------
+    def _build_test_event(self, row: SubscriptionRow, now: Micros) -> Event:
+        return Event(
+            id=0,
+            at=now,
+            type=TEST_EVENT,
+            job_id=None,
+            batch_id=None,
+            owner=row.owner or "",
+            attempt=None,
+            token=None,
+            actor=self._actor,
+            data={"subscription": row.id},
+        )
+
     def _change(
         self,
-        unit: Transaction,
+        tx: Transaction,
         row: SubscriptionRow,
         changed: SubscriptionRow,
-        before: Any,
-        after: Any,
+        before: Mapping[str, Any],
+        after: Mapping[str, Any],
         reason: str,
     ) -> None:
-        if not unit.write_subscription(changed):
-            raise Refused(_quicker(row.id))
-        self._tell(unit, EventType.SUBSCRIPTION_CHANGED, row, before, after, reason)
+        if not tx.update_subscription(changed):
+            raise Refused(_conflict_message(row.id))
+        self._write_event(tx, EventType.SUBSCRIPTION_CHANGED, row, before, after, reason)
 
-    def _tell(
+    def _write_event(
         self,
-        unit: Transaction,
-        kind: EventType,
+        tx: Transaction,
+        type_: EventType,
         row: SubscriptionRow,
-        before: Any,
-        after: Any,
+        before: Mapping[str, Any],
+        after: Mapping[str, Any],
         reason: str,
     ) -> None:
-        news = {"subscription": row.id, "name": row.name, "reason": reason}
-        said = {name: value for name, value in news.items() if value} | {
-            "before": before,
-            "after": after,
-        }
+        data: dict[str, Any] = {"subscription": row.id}
+        if row.name:
+            data["name"] = row.name
+        if reason:
+            data["reason"] = reason
+        data["before"] = before
+        data["after"] = after
         event = NewEvent(
-            kind, batch_id=row.batch_id, owner=row.owner or "", actor=self._actor, data=said
+            type_, batch_id=row.batch_id, owner=row.owner or "", actor=self._actor, data=data
         )
-        unit.write_events([event])
+        tx.write_events([event])
 
 
-def _check_number(unit: Transaction, owner: str | None) -> None:
-    """Every event is held against every subscription: one owner's must not slow down everybody's messages."""
-    has = (
-        0
-        if owner is None
-        else sum(row.owner == owner and not row.declared for row in unit.subscriptions())
-    )
-    if has >= MOST:
-        message = f"owner {owner!r:.80} has {has} subscriptions, as many as an owner may have; remove one first"
+def _check_owner_limit(tx: Transaction, owner: str | None) -> None:
+    """Refuse too many subscriptions of one owner: they would slow down everybody's messages."""
+    if owner is None:
+        return
+    count = sum(row.owner == owner and not row.declared for row in tx.list_subscriptions())
+    if count >= MAX_PER_OWNER:
+        message = f"owner {owner!r:.80} has {count} subscriptions, the maximum. Remove one first."
         raise Refused(message)
 
 
-def _quicker(subscription: str) -> str:
-    return f"subscription {subscription!r} was changed by somebody else just now; look at it, and say it again"
+def _conflict_message(subscription: str) -> str:
+    return f"subscription {subscription!r} was changed by another request. Check it and try again."
 
 
-def _with_secret(channel: Channel) -> tuple[Channel, str | None]:
+def _add_secret(channel: Channel) -> tuple[Channel, str | None]:
+    """Return the channel, with a new secret if it is a webhook without one, and that secret."""
     if not channel.storable:
-        message = f"a {channel.kind} channel with functions cannot be stored: declare it in the app's code, with app.notify"
+        message = (
+            f"a {channel.kind} channel with functions or allow_private cannot be stored. "
+            "Declare it in code with app.notify."
+        )
         raise Refused(message)
     if not isinstance(channel, Webhook) or channel.secrets:
         return channel, None
@@ -423,96 +475,110 @@ def _with_secret(channel: Channel) -> tuple[Channel, str | None]:
     return replace(channel, secret=secret), secret
 
 
-def _of_batch(unit: Transaction, row: SubscriptionRow, batch: Any) -> SubscriptionRow:
-    """Of a batch of somebody: its owner's."""
+def _restrict_to_batch(tx: Transaction, row: SubscriptionRow, batch: Any) -> SubscriptionRow:
+    """Restrict a subscription to a batch and its owner. Raises `NotFound` for another owner's."""
     if batch is None:
         return row
-    name = checked_text("batch", getattr(batch, "id", batch), least=1)
-    found = unit.batch(name)
+    batch_id = check_text("batch", getattr(batch, "id", batch), min_length=1)
+    found = tx.get_batch(batch_id)
     if found is None or row.owner not in (None, found.owner):
-        message = f"no batch {name!r}"
+        message = f"unknown batch {batch_id!r}"
         raise NotFound(message)
     return row._replace(batch_id=found.id, owner=found.owner or row.owner)
 
 
-def _found(unit: Transaction, subscription: str, owner: str | None) -> SubscriptionRow:
-    row = unit.subscription(subscription)
+def _find_row(tx: Transaction, subscription: str, owner: str | None) -> SubscriptionRow:
+    row = tx.get_subscription(subscription)
     if row is None or owner not in (None, row.owner):
-        message = f"no subscription {subscription!r}"
+        message = f"unknown subscription {subscription!r}"
         raise NotFound(message)
     return row
 
 
-# -- the picture --------------------------------------------------------------------------------------
-def _view(unit: Transaction, row: SubscriptionRow) -> Subscription:
-    spec = declared_subscriptions(unit, unit.now()).get(row.id) if row.declared else None
-    return _shown(row, spec)
+def _load_subscription(tx: Transaction, row: SubscriptionRow) -> Subscription:
+    spec = None
+    if row.declared:
+        spec = load_declared_subscriptions(tx, tx.now()).get(row.id)
+    return _build_subscription(row, spec)
 
 
-def _shown(row: SubscriptionRow, spec: SubscriptionSpec | None) -> Subscription:
-    created = moment_of(row.created_at)
-    assert created is not None  # noqa: S101 - every row has its time
-    return Subscription(
+def _build_subscription(row: SubscriptionRow, spec: SubscriptionSpec | None) -> Subscription:
+    subscription = Subscription(
         id=row.id,
         name=row.name,
         declared=row.declared,
-        on=tuple(row.patterns.split(",")) if spec is None else spec.on,
-        owner=row.owner if spec is None else spec.owner,
+        on=tuple(row.patterns.split(",")),
+        owner=row.owner,
         batch=row.batch_id,
-        filter=row.filter if spec is None else spec.filter,
-        form=row.form if spec is None else spec.form,
-        channel=row.channel if spec is None else spec.channel,
-        to=where(json.loads(row.body)),
+        filter=row.filter,
+        form=row.form,
+        channel=row.channel,
+        to=describe_target(json.loads(row.body)),
         enabled=row.state == "on",
         reason=row.reason,
         failures=row.failures,
-        failing_since=moment_of(row.failing_since),
-        created_at=created,
+        failing_since=optional_datetime(row.failing_since),
+        created_at=to_datetime(row.created_at),
         created_by=row.created_by,
+    )
+    if spec is None:
+        return subscription
+    return replace(
+        subscription,
+        on=spec.on,
+        owner=spec.owner,
+        filter=spec.filter,
+        form=spec.form,
+        channel=spec.channel,
     )
 
 
-def where(body: Mapping[str, Any]) -> str:
-    """To where, without anything that is secret; of a declared one only its app knows."""
+def describe_target(body: Mapping[str, Any]) -> str:
+    """Describe where a channel sends to, without secrets. Empty for a declared subscription."""
     if body.get("channel") == "webhook":
-        return Webhook.from_plain(body).endpoint
+        return Webhook.from_dict(body).endpoint
     if body.get("channel") == "email":
         return ", ".join(body.get("to", ()))
-    return ", ".join(sorted({f"{url.partition(':')[0]}://…" for url in body.get("urls", ())}))
+    services = {url.partition(":")[0] for url in body.get("urls", ())}
+    return ", ".join(f"{service}://…" for service in sorted(services))
 
 
-def _facts(row: SubscriptionRow) -> dict[str, Any]:
-    said = {
+def _describe_row(row: SubscriptionRow) -> dict[str, Any]:
+    values = {
         "on": row.patterns,
         "owner": row.owner,
         "batch": row.batch_id,
         "filter": row.filter,
         "form": row.form,
         "channel": row.channel,
-        "to": where(json.loads(row.body)),
+        "to": describe_target(json.loads(row.body)),
         "state": row.state,
     }
-    return {name: value for name, value in said.items() if value not in (None, "")}
+    return {name: value for name, value in values.items() if value not in (None, "")}
 
 
 class AsyncSubscriptions:
-    """The same, awaitable: each call on a thread."""
+    """Async version of `Subscriptions`: each call runs on a thread."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
 
-    async def list(self, *, owner: str | None = None) -> Some:
+    async def list(self, *, owner: str | None = None) -> SubscriptionList:
+        """List all subscriptions, or those of one owner."""
         return await asyncio.to_thread(self._subscriptions.list, owner=owner)
 
     async def get(self, subscription: str, *, owner: str | None = None) -> Subscription:
+        """Return one subscription. Raises `NotFound`."""
         return await asyncio.to_thread(self._subscriptions.get, subscription, owner=owner)
 
-    async def add(self, on: str | Sequence[str], to: Channel, **said: Any) -> Subscription:
-        return await asyncio.to_thread(self._subscriptions.add, on, to, **said)
+    async def add(self, on: str | Sequence[str], to: Channel, **options: Any) -> Subscription:
+        """Store a subscription that any worker can deliver."""
+        return await asyncio.to_thread(self._subscriptions.add, on, to, **options)
 
     async def remove(
         self, subscription: str, *, owner: str | None = None, reason: str = ""
     ) -> None:
+        """Remove a stored subscription."""
         await asyncio.to_thread(
             self._subscriptions.remove, subscription, owner=owner, reason=reason
         )
@@ -520,6 +586,7 @@ class AsyncSubscriptions:
     async def enable(
         self, subscription: str, *, owner: str | None = None, reason: str = ""
     ) -> Subscription:
+        """Enable a subscription."""
         return await asyncio.to_thread(
             self._subscriptions.enable, subscription, owner=owner, reason=reason
         )
@@ -527,6 +594,7 @@ class AsyncSubscriptions:
     async def disable(
         self, subscription: str, *, owner: str | None = None, reason: str = ""
     ) -> Subscription:
+        """Disable a subscription."""
         return await asyncio.to_thread(
             self._subscriptions.disable, subscription, owner=owner, reason=reason
         )
@@ -534,9 +602,11 @@ class AsyncSubscriptions:
     async def rotate(
         self, subscription: str, *, owner: str | None = None, reason: str = ""
     ) -> Subscription:
+        """Give a stored webhook a new secret."""
         return await asyncio.to_thread(
             self._subscriptions.rotate, subscription, owner=owner, reason=reason
         )
 
     async def test(self, subscription: str, *, owner: str | None = None) -> Delivery:
+        """Send a test message."""
         return await asyncio.to_thread(self._subscriptions.test, subscription, owner=owner)

@@ -1,1 +1,1 @@
-"""Shows how things are going: numbers, log lines, traces. Best effort: nothing here decides or delays anything."""
+"""Metrics, logs and traces. Best effort: nothing here decides or delays a job."""

@@ -1,7 +1,7 @@
-"""What is counted of the events, by minute: one fold for the exporter, the alerts and insight.
+"""Count events by minute into the `stat` table, for the exporter, alerts and insight.
 
-Durable, so that a counter goes on after a restart, and in one place, so that a fleet counts nothing twice. Its names
-and labels are the table in docs/reference/metrics.md.
+The counts are stored, so a counter survives a restart, and one worker counts for the whole fleet,
+so nothing is counted twice. Names and labels: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -13,57 +13,59 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mulligan.core.job import SECOND, Micros
-from mulligan.core.statistics import FAILED
-from mulligan.manifest.specs import OURS
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.statistics import FAILED_OUTCOMES
+from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.stat_queries import HOUR, MINUTE, NewsRow, StatRow
+from mulligan.storage.notification_queries import ReaderRow
+from mulligan.storage.stat_queries import HOUR, MINUTE, CountedEvent, StatRow
 
-# Labels that come from outside: of each sort only so many, and none too long.
+# --- Label values that come from outside: limited in number and length ---
 
-MOST_LABELS = {"kind": 200, "queue": 100, "code": 200, "dependency": 200}
-LONGEST = 100
+MAX_LABELS = {"kind": 200, "queue": 100, "code": 200, "dependency": 200}
+MAX_LABEL_LENGTH = 100
 OTHER = "other"
 
 
-def printable(name: str) -> str:
-    """Nothing that could break a line or could not be written at all."""
-    return "".join(sign if sign.isprintable() else "?" for sign in name[:LONGEST])
+def printable_label(name: str) -> str:
+    """Replace characters that could break an output line, and cut the label."""
+    return "".join(char if char.isprintable() else "?" for char in name[:MAX_LABEL_LENGTH])
 
 
-class Names:
-    """The first so many keep their names for good; whatever comes after them is counted together."""
+class LabelNames:
+    """Known label values. The first ones keep their names, later ones are counted as `other`."""
 
     def __init__(self, known: Mapping[str, list[str]]) -> None:
-        self.known = {sort: list(known.get(sort, ())) for sort in MOST_LABELS}
+        self.known = {sort: list(known.get(sort, ())) for sort in MAX_LABELS}
         self._sets = {sort: set(names) for sort, names in self.known.items()}
 
-    def keep(self, sort: str, name: str) -> str:
-        name = printable(name)
+    def limit(self, sort: str, name: str) -> str:
+        """Return the label to count under."""
+        name = printable_label(name)
         if not name or name in self._sets[sort]:
             return name
-        if len(self._sets[sort]) >= MOST_LABELS[sort]:
+        if len(self._sets[sort]) >= MAX_LABELS[sort]:
             return OTHER
         self._sets[sort].add(name)
         self.known[sort].append(name)
         return name
 
 
-# What is counted of the events, by minute: one fold for the exporter, the alerts and insight.
+# --- Counting ---
 
 READER = "fold"
-MOST = 2000  # events of one turn
-ASK_AGAIN = 60.0  # seconds
-MINUTES_KEPT = 24 * HOUR
-HOURS_KEPT = 30 * 24 * HOUR
+MAX_EVENTS = 2000  # per transaction
+ROLL_UP_CHECK_SECONDS = 60.0
+MINUTE_RETENTION = 24 * HOUR
+HOUR_RETENTION = 30 * 24 * HOUR
 
 RUN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 WAIT_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 DELAY_SECONDS = (1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 86400)
 LENGTHS = ((300, "0-5min"), (1800, "5-30min"), (3600, "30-60min"))
-TRIES = (1, 2, 3, 4, 5, 8, 13)
-MOST_TRIES = 8
-ENDLESS = 1e18
+ATTEMPT_BUCKETS = (1, 2, 3, 4, 5, 8, 13)
+MAX_ATTEMPT_LABEL = 8
+MAX_NUMBER = 1e18
 
 OUTCOMES = {
     "job.succeeded": "succeeded",
@@ -82,39 +84,41 @@ BREAKERS = {
     "dependency.closed": "closed",
     "dependency.probing": "probing",
 }
-DELIVERY = f"{OURS}deliver"
-ENDPOINT = f"{OURS}endpoint."
+DELIVERY = f"{SYSTEM_PREFIX}deliver"
+ENDPOINT = f"{SYSTEM_PREFIX}endpoint."
 
-_RUN = [round(bound * 1000) for bound in RUN_SECONDS]
-_WAIT = [round(bound * 1000) for bound in WAIT_SECONDS]
-_DELAY = [round(bound * SECOND) for bound in DELAY_SECONDS]
+_RUN_MS = [round(bound * 1000) for bound in RUN_SECONDS]
+_WAIT_MS = [round(bound * 1000) for bound in WAIT_SECONDS]
+_DELAY_MICROS = [round(bound * SECOND) for bound in DELAY_SECONDS]
 
 
 class EventLabels(NamedTuple):
-    """What of an event's data decides under which names and labels it counts."""
+    """The parts of an event's data that decide under which labels it is counted."""
 
     kind: str
     queue: str
     code: str
     cls: str
     uses: str
-    before: int  # counted failures of this life before this attempt
-    of: str  # what else it concerns: a dependency
+    failed_before: int  # failures of this generation before this attempt
+    dependency: str
 
 
-class Like(NamedTuple):
-    """Events that count alike."""
+class EventGroup(NamedTuple):
+    """Events that are counted under the same names and labels."""
 
     minute: int
     type: str
-    attempt: bool  # the end of one
-    said: EventLabels
-    run: int | None  # in which bucket
+    attempt: bool  # the event ends an attempt
+    labels: EventLabels
+    run: int | None  # bucket index
     wait: int | None
     delay: int | None
 
 
-class Sums:
+class GroupSums:
+    """Sums over the events of one group."""
+
     __slots__ = ("cost", "delay", "n", "paid", "run", "wait")
 
     def __init__(self) -> None:
@@ -127,62 +131,70 @@ class Sums:
         self.wait += wait
 
 
-Counted = dict[Like, Sums]
-Plain = tuple[int, str, int, int]  # minute, the text without its numbers, buckets of run and wait
+GroupedEvents = dict[EventGroup, GroupSums]
+SuccessKey = tuple[int, str, int, int]  # minute, data without its numbers, run and wait buckets
 Stat = tuple[str, dict[str, str], int, float]  # name, labels, n, total
 
 
-class Fold:
-    """The outlet. Whoever of a fleet comes first counts, and the others see that it was done."""
+class EventCounter:
+    """Periodic task that counts events. One worker of the fleet does it at a time."""
 
     name = READER
 
     def __init__(self, every: float = 1.0) -> None:
         self.every = every
         self._behind = False
-        self._cursor = -1  # of the reader, when it was last seen
-        self._asked = float("-inf")  # when the clock was
+        self._cursor = -1  # last known cursor of the reader
+        self._clock_read_at = float("-inf")
 
-    def turn(self, store: Store) -> bool:
-        with store.read() as unit:
-            if not self._behind and self._rests(unit):
+    def run_once(self, store: Store) -> bool:
+        """Count the next events. Return whether more are waiting."""
+        with store.read() as tx:
+            if not self._behind and self._nothing_to_count(tx):
                 return False
-            seen = next((row for row in unit.readers() if row.name == READER), None)
-            self._cursor = -1 if seen is None else seen.cursor
-            now = unit.now()
-            if (
-                seen is not None
-                and not self._behind
-                and now - seen.updated_at < self.every * 0.9 * SECOND
-            ):
+            reader = next((row for row in tx.list_readers() if row.name == READER), None)
+            self._cursor = -1 if reader is None else reader.cursor
+            now = tx.now()
+            if reader is not None and not self._behind and self._is_recent(reader, now):
                 return False
-            top, news = (0, []) if seen is None else unit.news_after(seen.cursor, MOST)
-        memory = CounterState(seen.body if seen is not None else "")
-        if seen is not None and top == seen.cursor and memory.rolled >= _day_ago(now):
+            top, events = (
+                (0, []) if reader is None else tx.list_events_to_count(reader.cursor, MAX_EVENTS)
+            )
+        state = CounterState(reader.body if reader is not None else "")
+        if reader is not None and top == reader.cursor and state.rolled >= _roll_up_before(now):
             return self._done(behind=False)
-        # Counted before anything is held: on SQLite nobody could write meanwhile.
-        rows = list(stats(counted(news), memory))
-        with store.begin() as unit:
-            mine = unit.reader(READER)
-            if mine is None or seen is None or mine.cursor != seen.cursor:
+        # Count before the write transaction: on SQLite it blocks all other writers.
+        rows = list(build_stat_rows(group_events(events), state))
+        with store.begin() as tx:
+            locked = tx.lock_reader(READER)
+            if locked is None or reader is None or locked.cursor != reader.cursor:
                 return self._done(behind=False)
-            unit.add_stats(rows)
-            if memory.rolled < _day_ago(now):
-                memory.rolled = unit.roll_stats(memory.rolled, _day_ago(now))
-                unit.drop_stats(now // MINUTE - HOURS_KEPT)
-            unit.move_reader(READER, top, memory.to_json())
-        return self._done(behind=top - seen.cursor >= MOST or memory.rolled < _day_ago(now))
+            tx.add_stats(rows)
+            if state.rolled < _roll_up_before(now):
+                state.rolled = tx.roll_up_stats(state.rolled, _roll_up_before(now))
+                tx.delete_stats(now // MINUTE - HOUR_RETENTION)
+            tx.advance_reader(READER, top, state.to_json())
+        more_events = top - reader.cursor >= MAX_EVENTS
+        more_to_roll_up = state.rolled < _roll_up_before(now)
+        return self._done(behind=more_events or more_to_roll_up)
 
-    def _rests(self, unit: Transaction) -> bool:
-        """Is there nothing to count, and was the clock asked lately whether it is time to make minutes into hours?"""
+    def _is_recent(self, reader: ReaderRow, now: Micros) -> bool:
+        """Return whether another worker has just counted."""
+        return now - reader.updated_at < self.every * 0.9 * SECOND
+
+    def _nothing_to_count(self, tx: Transaction) -> bool:
+        """Return whether there is no new event and no roll-up is due.
+
+        The clock, which tells whether minutes must be rolled up into hours, is read once a minute.
+        """
         now = time.monotonic()
         if (
             self._cursor >= 0
-            and now - self._asked < ASK_AGAIN
-            and unit.newest_event(self._cursor) == self._cursor
+            and now - self._clock_read_at < ROLL_UP_CHECK_SECONDS
+            and tx.newest_event(self._cursor) == self._cursor
         ):
             return True
-        self._asked = now
+        self._clock_read_at = now
         return False
 
     def _done(self, *, behind: bool) -> bool:
@@ -190,43 +202,45 @@ class Fold:
         return behind
 
 
-def _day_ago(now: Micros) -> int:
-    """The hour before which minutes are made into hours."""
-    return (now // MINUTE - MINUTES_KEPT) // HOUR * HOUR
+def _roll_up_before(now: Micros) -> int:
+    """Return the minute before which minutes are rolled up into hours."""
+    return (now // MINUTE - MINUTE_RETENTION) // HOUR * HOUR
 
 
 class CounterState:
-    """What the fold remembers beside its place: which names it has met, and how far minutes were made into hours."""
+    """State stored with the cursor: known label names, and how far minutes were rolled up."""
 
     def __init__(self, body: str) -> None:
-        said: Mapping[str, Any] = json.loads(body) if body else {}
-        self.rolled: int = said.get("rolled", 0)
-        self.names = Names(said.get("names", {}))
+        stored: Mapping[str, Any] = json.loads(body) if body else {}
+        self.rolled: int = stored.get("rolled", 0)
+        self.names = LabelNames(stored.get("names", {}))
 
     def to_json(self) -> str:
         return json.dumps({"rolled": self.rolled, "names": self.names.known}, separators=(",", ":"))
 
 
-# -- from events to what counts alike ---------------------------------------------------------------
-def counted(news: Iterable[NewsRow]) -> Counted:
-    """One pass, and nothing in it that can stop the rest: what cannot be read is left out."""
-    found: defaultdict[Like, Sums] = defaultdict(Sums)
-    plain: dict[Plain, list[int]] = {}
+# --- From events to groups ---
+def group_events(news: Iterable[CountedEvent]) -> GroupedEvents:
+    """Group events in one pass. Leave out events whose data cannot be read."""
+    found: defaultdict[EventGroup, GroupSums] = defaultdict(GroupSums)
+    successes: dict[SuccessKey, list[int]] = {}
     samples: dict[str, str] = {}
     for row in news:
         try:
-            if row[1] != "job.succeeded" or not _count_plain(plain, samples, *row):
+            if row[1] != "job.succeeded" or not _count_success(successes, samples, *row):
                 _count(found, *row)
         except (AttributeError, IndexError, TypeError, ValueError):
             continue
-    said = {text: _said(json.loads(data).get) for text, data in samples.items()}
-    for (minute, text, run, wait), (n, ran, waited) in plain.items():
-        found[Like(minute, "job.succeeded", True, said[text], run, wait, None)].add(n, ran, waited)
+    labels = {text: _read_labels(json.loads(data).get) for text, data in samples.items()}
+    for (minute, text, run, wait), (n, ran, waited) in successes.items():
+        found[EventGroup(minute, "job.succeeded", True, labels[text], run, wait, None)].add(
+            n, ran, waited
+        )
     return found
 
 
 def _count(
-    found: defaultdict[Like, Sums],
+    found: defaultdict[EventGroup, GroupSums],
     at: Micros,
     kind: str,
     attempt: int | None,
@@ -234,11 +248,20 @@ def _count(
     n: int = 1,
 ) -> None:
     get = json.loads(data).get
-    run, wait, cost = _number(get("duration_ms")), _number(get("wait_ms")), _number(get("cost"))
-    delay = _number(get("next_retry_at")) if kind == "job.retry_scheduled" else None
-    delay = None if delay is None else max(0, delay - at)
-    places = _place(_RUN, run), _place(_WAIT, wait), _place(_DELAY, delay)
-    sums = found[Like(_minute(at), kind, attempt is not None, _said(get), *places)]
+    run = _valid_number(get("duration_ms"))
+    wait = _valid_number(get("wait_ms"))
+    cost = _valid_number(get("cost"))
+    delay = _retry_delay(get, at) if kind == "job.retry_scheduled" else None
+    group = EventGroup(
+        _minute_of(at),
+        kind,
+        attempt is not None,
+        _read_labels(get),
+        run=_bucket(_RUN_MS, run),
+        wait=_bucket(_WAIT_MS, wait),
+        delay=_bucket(_DELAY_MICROS, delay),
+    )
+    sums = found[group]
     sums.add(n, (run or 0) * n, (wait or 0) * n)
     sums.delay += (delay or 0) * n
     if cost:
@@ -246,8 +269,13 @@ def _count(
         sums.cost += cost * n
 
 
-def _count_plain(
-    plain: dict[Plain, list[int]],
+def _retry_delay(get: Callable[[str], Any], at: Micros) -> float | None:
+    next_retry_at = _valid_number(get("next_retry_at"))
+    return None if next_retry_at is None else max(0, next_retry_at - at)
+
+
+def _count_success(
+    successes: dict[SuccessKey, list[int]],
     samples: dict[str, str],
     at: Micros,
     _: str,
@@ -255,9 +283,9 @@ def _count_plain(
     data: str,
     n: int = 1,
 ) -> bool:
-    """Most successes differ in two numbers alone: without these their text is looked up, not parsed.
+    """Count a success without parsing its JSON. Return False if its data must be parsed.
 
-    False: it is not as plain as that.
+    Most successes differ only in two numbers; the text without them identifies the labels.
     """
     head, _, tail = data.partition('"duration_ms":')
     ran, _, rest = tail.partition(",")
@@ -267,11 +295,11 @@ def _count_plain(
     if attempt is None or not (ran.isdecimal() and waited.isdecimal()) or '"cost"' in text:
         return False
     run, wait = int(ran), int(waited)
-    key = _minute(at), text, bisect_left(_RUN, run), bisect_left(_WAIT, wait)
-    sums = plain.get(key)
+    key = _minute_of(at), text, bisect_left(_RUN_MS, run), bisect_left(_WAIT_MS, wait)
+    sums = successes.get(key)
     if sums is None:
         samples[text] = data
-        plain[key] = [n, run * n, wait * n]
+        successes[key] = [n, run * n, wait * n]
         return True
     sums[0] += n
     sums[1] += run * n
@@ -279,38 +307,42 @@ def _count_plain(
     return True
 
 
-def _said(get: Callable[[str], Any]) -> EventLabels:
+def _read_labels(get: Callable[[str], Any]) -> EventLabels:
     return EventLabels(
         str(get("kind") or ""),
         str(get("queue") or ""),
         str(get("code") or ""),
         str(get("class") or ""),
         str(get("uses") or ""),
-        int(_number(get("failed_before")) or 0),
+        int(_valid_number(get("failed_before")) or 0),
         str(get("dependency") or ""),
     )
 
 
-def _minute(at: Micros) -> int:
-    return max(HOUR, at // MINUTE)  # what lies before is not for time
+def _minute_of(at: Micros) -> int:
+    # Minute 0 holds the totals since counting began, so no event may be counted there.
+    return max(HOUR, at // MINUTE)
 
 
-def _place(bounds: list[int], value: float | None) -> int | None:
+def _bucket(bounds: list[int], value: float | None) -> int | None:
     return None if value is None else bisect_left(bounds, value)
 
 
-def _number(value: Any) -> float | None:
-    """Not what JSON calls NaN: one of them would spoil a sum for ever."""
-    return value if isinstance(value, int | float) and 0 <= value < ENDLESS else None
+def _valid_number(value: Any) -> float | None:
+    """Return the number if it is finite and not negative: one NaN would spoil a sum for ever."""
+    return value if isinstance(value, int | float) and 0 <= value < MAX_NUMBER else None
 
 
-# -- from what counts alike to rows -----------------------------------------------------------------
-def stats(found: Counted, memory: CounterState) -> Iterator[StatRow]:
-    """At most one row for each minute, name and labels."""
+# --- From groups to rows ---
+def build_stat_rows(found: GroupedEvents, state: CounterState) -> Iterator[StatRow]:
+    """Yield one row per minute, name and label set."""
     rows: dict[tuple[int, str, str], list[float]] = {}
-    for like, sums in found.items():
-        minute = like.minute if like.minute >= memory.rolled else like.minute // HOUR * HOUR
-        for name, labels, n, total in _of(like, _named(like.said, memory.names), sums):
+    for group, sums in found.items():
+        minute = group.minute
+        if minute < state.rolled:
+            minute = minute // HOUR * HOUR
+        limited = _limit_labels(group.labels, state.names)
+        for name, labels, n, total in _stats_of(group, limited, sums):
             text = json.dumps(labels, separators=(",", ":"), sort_keys=True)
             row = rows.setdefault((minute, name, text), [0, 0.0])
             row[0] += n
@@ -319,102 +351,115 @@ def stats(found: Counted, memory: CounterState) -> Iterator[StatRow]:
         yield StatRow(minute, name, text, int(row[0]), row[1])
 
 
-def _named(said: EventLabels, names: Names) -> EventLabels:
-    """With names of which there are only so many, whatever jobs are called."""
-    if said.kind.startswith(OURS):
-        return said
-    return said._replace(
-        kind=names.keep("kind", said.kind),
-        queue=names.keep("queue", said.queue),
-        code=names.keep("code", said.code),
-        cls=printable(said.cls),
-        uses=",".join(names.keep("dependency", key) for key in said.uses.split(",") if key),
-        of=names.keep("dependency", said.of),
+def _limit_labels(labels: EventLabels, names: LabelNames) -> EventLabels:
+    """Limit the number of label values, whatever users call their jobs."""
+    if labels.kind.startswith(SYSTEM_PREFIX):
+        return labels
+    return labels._replace(
+        kind=names.limit("kind", labels.kind),
+        queue=names.limit("queue", labels.queue),
+        code=names.limit("code", labels.code),
+        cls=printable_label(labels.cls),
+        uses=",".join(names.limit("dependency", key) for key in labels.uses.split(",") if key),
+        dependency=names.limit("dependency", labels.dependency),
     )
 
 
-def _of(like: Like, said: EventLabels, sums: Sums) -> Iterator[Stat]:
-    if said.kind.startswith(DELIVERY):
-        yield from _of_delivery(like, sums)
-    if said.kind.startswith(OURS):
+def _stats_of(group: EventGroup, labels: EventLabels, sums: GroupSums) -> Iterator[Stat]:
+    if labels.kind.startswith(DELIVERY):
+        yield from _delivery_stats(group, sums)
+    if labels.kind.startswith(SYSTEM_PREFIX):
         return
-    yield "events", {"type": like.type}, sums.n, 0.0
-    job = {"kind": said.kind, "queue": said.queue}
-    if like.type in WORKERS:
-        yield "workers", {"what": WORKERS[like.type]}, sums.n, 0.0
-    if like.type in BREAKERS:
-        yield "breakers", {"dependency": said.of, "to": BREAKERS[like.type]}, sums.n, 0.0
-    if like.type == "job.queued":
+    yield "events", {"type": group.type}, sums.n, 0.0
+    job = {"kind": labels.kind, "queue": labels.queue}
+    if group.type in WORKERS:
+        yield "workers", {"what": WORKERS[group.type]}, sums.n, 0.0
+    if group.type in BREAKERS:
+        yield "breakers", {"dependency": labels.dependency, "to": BREAKERS[group.type]}, sums.n, 0.0
+    if group.type == "job.queued":
         yield "enqueued", job, sums.n, 0.0
-    if like.type == "job.retried":
+    if group.type == "job.retried":
         yield "manual", job, sums.n, 0.0
-    if like.type in STATES:
-        end = {"state": STATES[like.type], "class": said.cls}
-        yield "ends", {**job, **end, "code": said.code}, sums.n, 0.0
+    if group.type in STATES:
+        end = {"state": STATES[group.type], "class": labels.cls}
+        yield "ends", {**job, **end, "code": labels.code}, sums.n, 0.0
         yield "finished", end, sums.n, 0.0
-    if like.attempt and like.type in OUTCOMES:
-        yield from _of_attempt(like, said, sums)
-        yield from _of_times(like, said, sums)
+    if group.attempt and group.type in OUTCOMES:
+        yield from _attempt_stats(group, labels, sums)
+        yield from _duration_stats(group, labels, sums)
 
 
-def _of_attempt(like: Like, said: EventLabels, sums: Sums) -> Iterator[Stat]:
-    """By what became of it."""
-    outcome, seconds = OUTCOMES[like.type], sums.run / 1000
-    job, verdict = {"kind": said.kind, "queue": said.queue}, {"outcome": outcome, "class": said.cls}
-    nth, number = "retry" if said.before else "first", str(min(said.before + 1, MOST_TRIES))
+def _attempt_stats(group: EventGroup, labels: EventLabels, sums: GroupSums) -> Iterator[Stat]:
+    """Yield statistics of attempts by outcome."""
+    outcome = OUTCOMES[group.type]
+    seconds = sums.run / 1000
+    job = {"kind": labels.kind, "queue": labels.queue}
+    verdict = {"outcome": outcome, "class": labels.cls}
+    nth = "retry" if labels.failed_before else "first"
+    number = str(min(labels.failed_before + 1, MAX_ATTEMPT_LABEL))
     yield "verdicts", {**verdict, "nth": nth}, sums.n, seconds
-    yield "attempts", {**job, **verdict, "code": said.code}, sums.n, seconds
+    yield "attempts", {**job, **verdict, "code": labels.code}, sums.n, seconds
     yield "tries", {**job, "try": number, "outcome": outcome}, sums.n, seconds
-    for key in said.uses.split(",") if said.uses else ():
+    for key in labels.uses.split(",") if labels.uses else ():
         yield "calls", {"dependency": key, **verdict}, sums.n, seconds
     if sums.paid:
-        yield "cost", {"kind": said.kind, "nth": nth, **verdict}, sums.paid, sums.cost
+        yield "cost", {"kind": labels.kind, "nth": nth, **verdict}, sums.paid, sums.cost
     if outcome == "retry":
-        yield "retries", {**job, "class": said.cls, "code": said.code}, sums.n, sums.delay / SECOND
-    if outcome in FAILED:
+        yield (
+            "retries",
+            {**job, "class": labels.cls, "code": labels.code},
+            sums.n,
+            sums.delay / SECOND,
+        )
+    if outcome in FAILED_OUTCOMES:
         final = "true" if outcome == "dead" else "false"
         yield (
             "failures",
-            {"code": said.code, "final": final, "length": _length(like.run)},
+            {"code": labels.code, "final": final, "length": _length_label(group.run)},
             sums.n,
             seconds,
         )
 
 
-def _of_times(like: Like, said: EventLabels, sums: Sums) -> Iterator[Stat]:
-    """Into which buckets it falls."""
-    job = {"kind": said.kind, "queue": said.queue}
-    if like.run is not None:
-        yield "run", {**job, "le": _le(RUN_SECONDS, like.run)}, sums.n, sums.run / 1000
-    if like.wait is not None:
-        yield "wait", {**job, "le": _le(WAIT_SECONDS, like.wait)}, sums.n, sums.wait / 1000
-    if like.delay is not None:
+def _duration_stats(group: EventGroup, labels: EventLabels, sums: GroupSums) -> Iterator[Stat]:
+    """Yield histogram statistics of durations and numbers of attempts."""
+    job = {"kind": labels.kind, "queue": labels.queue}
+    if group.run is not None:
+        yield "run", {**job, "le": _bucket_label(RUN_SECONDS, group.run)}, sums.n, sums.run / 1000
+    if group.wait is not None:
+        yield (
+            "wait",
+            {**job, "le": _bucket_label(WAIT_SECONDS, group.wait)},
+            sums.n,
+            sums.wait / 1000,
+        )
+    if group.delay is not None:
         yield (
             "delay",
-            {"class": said.cls, "le": _le(DELAY_SECONDS, like.delay)},
+            {"class": labels.cls, "le": _bucket_label(DELAY_SECONDS, group.delay)},
             sums.n,
             sums.delay / SECOND,
         )
-    if like.type == "job.succeeded":
-        needed = said.before + 1
-        place = _le(TRIES, bisect_left(TRIES, needed))
-        yield "needed", {"kind": said.kind, "le": place}, sums.n, float(sums.n * needed)
+    if group.type == "job.succeeded":
+        needed = labels.failed_before + 1
+        place = _bucket_label(ATTEMPT_BUCKETS, bisect_left(ATTEMPT_BUCKETS, needed))
+        yield "needed", {"kind": labels.kind, "le": place}, sums.n, float(sums.n * needed)
 
 
-def _of_delivery(like: Like, sums: Sums) -> Iterator[Stat]:
-    """Endpoints are named `mulligan.endpoint.CHANNEL.…`; of one that is not the channel is unknown."""
-    if like.attempt and like.type in OUTCOMES:
-        channel, dot, _ = like.said.uses.removeprefix(ENDPOINT).partition(".")
-        labels = {"channel": channel if dot else "unknown", "outcome": OUTCOMES[like.type]}
+def _delivery_stats(group: EventGroup, sums: GroupSums) -> Iterator[Stat]:
+    """Yield statistics of deliveries by channel; endpoints are `mulligan.endpoint.CHANNEL.…`."""
+    if group.attempt and group.type in OUTCOMES:
+        channel, dot, _ = group.labels.uses.removeprefix(ENDPOINT).partition(".")
+        labels = {"channel": channel if dot else "unknown", "outcome": OUTCOMES[group.type]}
         yield "deliveries", labels, sums.n, sums.run / 1000
 
 
-def _le(bounds: tuple[float, ...], place: int) -> str:
+def _bucket_label(bounds: tuple[float, ...], place: int) -> str:
     return f"{bounds[place]:g}" if place < len(bounds) else "+Inf"
 
 
-def _length(run: int | None) -> str:
-    """How long a failed attempt ran, as coarse as a label should be."""
+def _length_label(run: int | None) -> str:
+    """Return how long a failed attempt ran, in a few coarse classes."""
     if run is None:
         return "unknown"
     bound = RUN_SECONDS[run] if run < len(RUN_SECONDS) else LENGTHS[-1][0] + 1

@@ -1,4 +1,7 @@
-"""How things are now: gauges, from a few bounded looks at the database. Nothing is locked and counts stop at 10,000."""
+"""Export metrics in the Prometheus format: stored counters, and gauges read from the database.
+
+Gauges come from a few bounded reads. Nothing is locked and counts stop at 10,000.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,22 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mulligan.core.job import SECOND, Gate, Lane, Micros, WorkerRow
-from mulligan.core.statistics import FAILED
-from mulligan.guards.dependencies import Dependency, picture
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import Gate, Lane, WorkerRow
+from mulligan.core.statistics import FAILED_OUTCOMES
+from mulligan.guards.dependencies import Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
-from mulligan.manifest.specs import OURS
+from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.observability import metrics
-from mulligan.observability.event_counts import Names
+from mulligan.observability.event_counts import LabelNames
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.notification_queries import ReaderRow
-from mulligan.storage.stat_queries import MINUTE, DepthRow, StatRow
+from mulligan.storage.stat_queries import MINUTE, LaneDepthRow, StatRow
 
 CAP = 10_000
-LANES = 2_000
-LOOKED = 200_000  # waiting jobs that are counted at most, over all lanes
-OPERATIONS = 100  # the newest
+MAX_LANES = 2_000
+MAX_WAITING = 200_000  # waiting jobs counted over all lanes
+MAX_OPERATIONS = 100  # the newest
 BREAKERS = ("closed", "open", "ramping", "probing")
 WINDOWS = {"5m": 5, "1h": 60}  # minutes
 
@@ -37,6 +41,8 @@ Sample = tuple[tuple[str, ...], float]
 
 
 class Gauge(NamedTuple):
+    """Name, help text and labels of a gauge."""
+
     name: str
     help: str
     labels: tuple[str, ...] = ()
@@ -44,10 +50,10 @@ class Gauge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GaugeReadings:
-    """All that is looked at, in one read."""
+    """Values of all gauges, read in one transaction."""
 
     now: Micros
-    depths: Sequence[DepthRow]
+    depths: Sequence[LaneDepthRow]
     gates: Sequence[Gate]
     running: Sequence[tuple[str, str, int]]
     counts: Mapping[str, int]
@@ -60,30 +66,32 @@ class GaugeReadings:
     recent: Sequence[StatRow]
 
 
-def look(unit: Transaction) -> GaugeReadings:
-    seen = unit.look()
-    cap = max(100, min(CAP, LOOKED // max(1, len(seen.lanes))))
-    recent = unit.stats(
-        ["verdicts", "tries", "cost", "finished"], seen.now - WINDOWS["1h"] * MINUTE
+def read_gauges(tx: Transaction) -> GaugeReadings:
+    """Read everything the gauges need."""
+    state = tx.read_claim_state()
+    cap = max(100, min(CAP, MAX_WAITING // max(1, len(state.lanes))))
+    recent = tx.list_stats(
+        ["verdicts", "tries", "cost", "finished"], state.now - WINDOWS["1h"] * MINUTE
     )
     return GaugeReadings(
-        now=seen.now,
-        depths=unit.depths(seen.now, cap, LANES),
-        gates=[gate for gate in seen.gates if is_closed(gate, seen.now)],
-        running=unit.running(),
-        counts=dict(unit.counts(CAP)),
-        dependencies=picture(unit),
-        workers=unit.workers(closed=False),
-        operations=Counter(row.state for row in unit.operations(None, OPERATIONS, None)),
-        readers=unit.readers(),
-        newest_event=unit.newest_event(),
-        event_lag=unit.event_lag(),
+        now=state.now,
+        depths=tx.count_waiting_by_lane(state.now, cap, MAX_LANES),
+        gates=[gate for gate in state.gates if is_closed(gate, state.now)],
+        running=tx.count_running(),
+        counts=dict(tx.count_jobs_by_state(CAP)),
+        dependencies=read_dependencies(tx),
+        workers=tx.list_workers(closed=False),
+        operations=Counter(row.state for row in tx.list_operations(None, MAX_OPERATIONS, None)),
+        readers=tx.list_readers(),
+        newest_event=tx.newest_event(),
+        event_lag=tx.event_lag(),
         recent=recent,
     )
 
 
-def families(scene: GaugeReadings) -> Iterator[Metric]:
-    found = _samples(scene)
+def families(readings: GaugeReadings) -> Iterator[Metric]:
+    """Yield all gauges as Prometheus metric families."""
+    found = _samples(readings)
     for gauge in GAUGES:
         family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
         for values, value in found.get(gauge.name, ()):
@@ -95,32 +103,36 @@ GAUGES = (
     Gauge("mulligan_jobs", "Jobs by state; counting stops at 10,000.", ("state",)),
     Gauge(
         "mulligan_queue_jobs",
-        "Jobs of a queue: ready, held (due, but its queue, kind or dependency is closed), scheduled, running.",
+        "Jobs of a queue: ready, held (due, but a gate is closed), scheduled, running.",
         ("queue", "phase"),
     ),
     Gauge(
         "mulligan_oldest_job_age_seconds",
-        "How long the first ready job of a queue has been due.",
+        "How long the oldest ready job of a queue has been due.",
         ("queue",),
     ),
-    Gauge("mulligan_oldest_held_age_seconds", "The same of those that are held.", ("queue",)),
-    Gauge("mulligan_dead_letters", "Dead jobs that are kept; counting stops at 10,000."),
+    Gauge(
+        "mulligan_oldest_held_age_seconds",
+        "How long the oldest held job of a queue has been due.",
+        ("queue",),
+    ),
+    Gauge("mulligan_dead_letters", "Dead jobs; counting stops at 10,000."),
     Gauge("mulligan_parked_jobs", "Jobs that wait for a person; counting stops at 10,000."),
     Gauge("mulligan_workers", "Workers by state: working, draining.", ("state",)),
     Gauge("mulligan_worker_info", "Workers by release.", ("release",)),
-    Gauge("mulligan_worker_slots", "How many jobs all workers together run at a time."),
+    Gauge("mulligan_worker_slots", "Jobs that all workers together can run at the same time."),
     Gauge(
         "mulligan_worker_heartbeat_age_seconds",
-        "Since the last sign of life of the worker that is silent longest.",
+        "Time since the last heartbeat of the worker that has been silent longest.",
     ),
     Gauge(
         "mulligan_breaker_state",
-        "1 for the state a dependency is in, 0 for the others.",
+        "1 for the current state of a dependency, 0 for the others.",
         ("dependency", "state"),
     ),
     Gauge(
         "mulligan_breaker_open_seconds",
-        "How long a dependency has been held; 0: it is not.",
+        "How long the breaker of a dependency has been open; 0 if it is closed.",
         ("dependency",),
     ),
     Gauge(
@@ -129,13 +141,15 @@ GAUGES = (
         ("dependency",),
     ),
     Gauge(
-        "mulligan_retry_budget_remaining", "Retries that a dependency bears now.", ("dependency",)
+        "mulligan_retry_budget_remaining",
+        "Retries that the budget of a dependency still allows.",
+        ("dependency",),
     ),
-    Gauge("mulligan_gates", "What is closed, by scope: queue, kind, dependency.", ("scope",)),
+    Gauge("mulligan_gates", "Closed gates by scope: queue, kind, dependency.", ("scope",)),
     Gauge("mulligan_operations", "Bulk actions by state, of the newest 100.", ("state",)),
     Gauge(
         "mulligan_event_lag_seconds",
-        "For how long readers wait for the oldest transaction that writes events.",
+        "Age of the oldest open transaction that writes events; readers wait for it.",
     ),
     Gauge(
         "mulligan_reader_lag_events",
@@ -143,69 +157,74 @@ GAUGES = (
         ("reader",),
     ),
     Gauge(
-        "mulligan_failure_rate", "Failed attempts, of those that succeeded or failed.", ("window",)
+        "mulligan_failure_rate",
+        "Share of failed attempts among those that succeeded or failed.",
+        ("window",),
     ),
     Gauge(
         "mulligan_retry_success_rate",
-        "Of the attempts with this number those that succeeded; 1 h.",
+        "Share of attempts with this number that succeeded; 1 h.",
         ("try",),
     ),
-    Gauge("mulligan_retry_cost_per_job", "What retries cost, for each job that ended; 1 h."),
+    Gauge("mulligan_retry_cost_per_job", "Cost of retries per finished job; 1 h."),
     Gauge("mulligan_queue_depth", "Due jobs of a queue, ready or held.", ("queue",)),
     Gauge("mulligan_jobs_active", "Running jobs of a queue.", ("queue",)),
-    Gauge("mulligan_dlq_size", "mulligan_dead_letters by another name."),
+    Gauge("mulligan_dlq_size", "Alias of mulligan_dead_letters."),
 )
 
 
-def _samples(scene: GaugeReadings) -> dict[str, list[Sample]]:
-    dead = float(scene.counts.get("dead", 0))
+def _samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
+    dead = float(readings.counts.get("dead", 0))
     return {
-        "mulligan_jobs": [((state,), float(n)) for state, n in scene.counts.items()],
-        **_of_queues(scene),
+        "mulligan_jobs": [((state,), float(n)) for state, n in readings.counts.items()],
+        **_queue_samples(readings),
         "mulligan_dead_letters": [((), dead)],
         "mulligan_dlq_size": [((), dead)],
-        "mulligan_parked_jobs": [((), float(scene.counts.get("parked", 0)))],
-        **_of_workers(scene),
-        **_of_dependencies(scene),
-        "mulligan_gates": _counted(
-            Counter(gate.scope for gate in scene.gates), ("queue", "kind", "dependency")
+        "mulligan_parked_jobs": [((), float(readings.counts.get("parked", 0)))],
+        **_worker_samples(readings),
+        **_dependency_samples(readings),
+        "mulligan_gates": _count_samples(
+            Counter(gate.scope for gate in readings.gates), ("queue", "kind", "dependency")
         ),
-        "mulligan_operations": _counted(scene.operations, ("running", "paused", "stopped")),
-        "mulligan_event_lag_seconds": [((), scene.event_lag / SECOND)],
+        "mulligan_operations": _count_samples(
+            readings.operations, ("running", "paused", "stopped")
+        ),
+        "mulligan_event_lag_seconds": [((), readings.event_lag / SECOND)],
         "mulligan_reader_lag_events": [
-            ((row.name,), float(max(0, scene.newest_event - row.cursor))) for row in scene.readers
+            ((row.name,), float(max(0, readings.newest_event - row.cursor)))
+            for row in readings.readers
         ],
-        **_of_attempts(scene),
+        **_attempt_samples(readings),
     }
 
 
-def _counted(counts: Mapping[str, int], always: Sequence[str]) -> list[Sample]:
+def _count_samples(counts: Mapping[str, int], always: Sequence[str]) -> list[Sample]:
     return [((name,), float(counts.get(name, 0))) for name in sorted({*always, *counts})]
 
 
-# -- queues -----------------------------------------------------------------------------------------
-def _of_queues(scene: GaugeReadings) -> dict[str, list[Sample]]:
-    names = Names({})
+# --- Queues ---
+def _queue_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
+    names = LabelNames({})
     phases: defaultdict[tuple[str, str], int] = defaultdict(int)
     ages: dict[str, dict[str, float]] = {"ready": {}, "held": {}}
-    closed = {(gate.scope, gate.key) for gate in scene.gates}
-    for row in scene.depths:
+    closed = {(gate.scope, gate.key) for gate in readings.gates}
+    for row in readings.depths:
         lane = Lane.parse(row.lane)
-        if lane.kind.startswith(OURS):
+        if lane.kind.startswith(SYSTEM_PREFIX):
             continue
-        queue = names.keep("queue", lane.queue)
-        due = "held" if closed.intersection([*lane.guards, ("kind", lane.kind)]) else "ready"
+        queue = names.limit("queue", lane.queue)
+        due = "held" if closed.intersection([*lane.limit_keys, ("kind", lane.kind)]) else "ready"
         phases[queue, due] += row.due
         phases[queue, "scheduled"] += row.later
-        age = max(0.0, (scene.now - row.first) / SECOND)
+        age = max(0.0, (readings.now - row.first) / SECOND)
         ages[due][queue] = max(ages[due].get(queue, 0.0), age)
-    for name, _, n in scene.running:
-        if not name.startswith(OURS):
-            phases[names.keep("queue", name), "running"] += n
-    return _phases(phases, ages)
+    for name, _, n in readings.running:
+        if not name.startswith(SYSTEM_PREFIX):
+            phases[names.limit("queue", name), "running"] += n
+    return _queue_phase_samples(phases, ages)
 
 
-def _phases(
+def _queue_phase_samples(
     phases: Mapping[tuple[str, str], int], ages: Mapping[str, Mapping[str, float]]
 ) -> dict[str, list[Sample]]:
     queues = sorted({queue for queue, _ in phases})
@@ -231,29 +250,37 @@ def _phases(
     }
 
 
-# -- workers and dependencies -------------------------------------------------------------------------
-def _of_workers(scene: GaugeReadings) -> dict[str, list[Sample]]:
-    names = Names({})
-    states = Counter("draining" if row.draining else "working" for row in scene.workers)
-    releases = Counter(names.keep("code", row.release) for row in scene.workers)
-    silent = max((scene.now - row.renewed_at for row in scene.workers), default=0)
+# --- Workers and dependencies ---
+def _worker_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
+    names = LabelNames({})
+    states = Counter("draining" if row.draining else "working" for row in readings.workers)
+    releases = Counter(names.limit("code", row.release) for row in readings.workers)
+    silent = max((readings.now - row.renewed_at for row in readings.workers), default=0)
     return {
-        "mulligan_workers": _counted(states, ("working", "draining")),
-        "mulligan_worker_info": _counted(releases, ()),
-        "mulligan_worker_slots": [((), float(sum(row.concurrency for row in scene.workers)))],
+        "mulligan_workers": _count_samples(states, ("working", "draining")),
+        "mulligan_worker_info": _count_samples(releases, ()),
+        "mulligan_worker_slots": [((), float(sum(row.concurrency for row in readings.workers)))],
         "mulligan_worker_heartbeat_age_seconds": [((), max(0.0, silent / SECOND))],
     }
 
 
-def _of_dependencies(scene: GaugeReadings) -> dict[str, list[Sample]]:
-    names = Names({})
-    known = [one for one in scene.dependencies if not one.key.startswith(OURS)]
-    shown = [one for one in known if names.keep("dependency", one.key) == one.key]
+def _dependency_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
+    names = LabelNames({})
+    user_dependencies = [
+        dependency
+        for dependency in readings.dependencies
+        if not dependency.key.startswith(SYSTEM_PREFIX)
+    ]
+    shown = [one for one in user_dependencies if names.limit("dependency", one.key) == one.key]
     return {
         "mulligan_breaker_state": [
-            ((one.key, state), float(state == _state(one))) for one in shown for state in BREAKERS
+            ((one.key, state), float(state == _breaker_state(one)))
+            for one in shown
+            for state in BREAKERS
         ],
-        "mulligan_breaker_open_seconds": [((one.key,), _open_for(one, scene.now)) for one in shown],
+        "mulligan_breaker_open_seconds": [
+            ((one.key,), _open_seconds(one, readings.now)) for one in shown
+        ],
         "mulligan_held_jobs": [((one.key,), float(one.held)) for one in shown],
         "mulligan_retry_budget_remaining": [
             ((one.key,), one.tokens) for one in shown if one.tokens is not None
@@ -261,84 +288,94 @@ def _of_dependencies(scene: GaugeReadings) -> dict[str, list[Sample]]:
     }
 
 
-def _state(one: Dependency) -> str:
+def _breaker_state(one: Dependency) -> str:
     return "probing" if one.state == "open" and one.probing else one.state
 
 
-def _open_for(one: Dependency, now: Micros) -> float:
+def _open_seconds(one: Dependency, now: Micros) -> float:
     if one.state != "open" or one.since is None:
         return 0.0
     return max(0.0, now / SECOND - one.since.timestamp())
 
 
-# -- what happened lately -----------------------------------------------------------------------------
-def _of_attempts(scene: GaugeReadings) -> dict[str, list[Sample]]:
-    tries = [(json.loads(row.labels), row) for row in scene.recent if row.name == "tries"]
-    numbers = sorted({said["try"] for said, _ in tries} - {"1"})
+# --- Recent attempts ---
+def _attempt_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
+    tries = [(json.loads(row.labels), row) for row in readings.recent if row.name == "tries"]
+    numbers = sorted({labels["try"] for labels, _ in tries} - {"1"})
     costs = [
         row.total
-        for row in scene.recent
+        for row in readings.recent
         if row.name == "cost" and json.loads(row.labels)["nth"] == "retry"
     ]
-    ended = sum(row.n for row in scene.recent if row.name == "finished")
-    verdicts = [row for row in scene.recent if row.name == "verdicts"]
+    ended = sum(row.n for row in readings.recent if row.name == "finished")
+    verdicts = [row for row in readings.recent if row.name == "verdicts"]
     return {
         "mulligan_failure_rate": [
             (
                 (window,),
-                _failed([row for row in verdicts if row.minute > scene.now // MINUTE - minutes]),
+                _failure_rate(
+                    [row for row in verdicts if row.minute > readings.now // MINUTE - minutes]
+                ),
             )
             for window, minutes in WINDOWS.items()
         ],
         "mulligan_retry_success_rate": [
-            ((number,), 1.0 - _failed([row for said, row in tries if said["try"] == number]))
+            (
+                (number,),
+                1.0 - _failure_rate([row for labels, row in tries if labels["try"] == number]),
+            )
             for number in numbers
         ],
         "mulligan_retry_cost_per_job": [((), sum(costs) / ended if ended else 0.0)],
     }
 
 
-def _failed(rows: Sequence[StatRow]) -> float:
-    """Of nothing nothing has failed."""
+def _failure_rate(rows: Sequence[StatRow]) -> float:
+    """Return the share of failed attempts, 0 if there were none."""
     counts: Counter[bool] = Counter()
     for row in rows:
         outcome = json.loads(row.labels)["outcome"]
-        if outcome in FAILED or outcome == "succeeded":
-            counts[outcome in FAILED] += row.n
+        if outcome in FAILED_OUTCOMES or outcome == "succeeded":
+            counts[outcome in FAILED_OUTCOMES] += row.n
     return counts[True] / counts.total() if counts else 0.0
 
 
-# The metrics as Prometheus reads them. One exporter for a database is enough: all of it comes from there.
+# --- Rendering ---
 
-FRESH = 5.0  # seconds for which an answer is good enough
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CACHE_SECONDS = 5.0  # scrapes within this time get the same answer
+CONTENT_TYPE = "metrics_text/plain; version=0.0.4; charset=utf-8"
 
 _lock = threading.Lock()
 _answers: WeakKeyDictionary[Store, tuple[float, str]] = WeakKeyDictionary()
 
 
-def text(store: Store, now: float | None = None) -> str:
-    """At most once in five seconds the database is asked. `now`: seconds of a clock that only grows."""
-    moment = time.monotonic() if now is None else now
-    with _lock:  # whoever scrapes at the same time gets the same answer
-        known = _answers.get(store)
-        if known is None or not 0 <= moment - known[0] < FRESH:
-            known = (moment, fresh(store))
-            _answers[store] = known
-    return known[1]
+def metrics_text(store: Store, now: float | None = None) -> str:
+    """Return all metrics. Reads the database at most once in five seconds.
+
+    `now`: seconds of a monotonic clock.
+    """
+    now = time.monotonic() if now is None else now
+    with _lock:  # simultaneous scrapes share one read
+        cached = _answers.get(store)
+        if cached is None or not 0 <= now - cached[0] < CACHE_SECONDS:
+            cached = (now, render(store))
+            _answers[store] = cached
+    return cached[1]
 
 
-def fresh(store: Store) -> str:
+def render(store: Store) -> str:
+    """Read the database and return all metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(store))
+    registry.register(_SnapshotCollector(store))
     return generate_latest(registry).decode()
 
 
-class _Collected(Collector):
+class _SnapshotCollector(Collector):
     def __init__(self, store: Store) -> None:
-        with store.read() as unit:
-            self._scene, self._counted = look(unit), unit.stats_ever()
+        with store.read() as tx:
+            self._readings = read_gauges(tx)
+            self._stats = tx.list_stat_totals()
 
     def collect(self) -> Iterator[Metric]:
-        yield from metrics.families(self._counted)
-        yield from families(self._scene)
+        yield from metrics.families(self._stats)
+        yield from families(self._readings)

@@ -1,7 +1,8 @@
-"""Log lines: text for people, or a JSON object each; one line a record, whatever is in it.
+"""Format log records: one line each, as text or as a JSON object.
 
-Anything may be in a message: newlines that would forge a second record, control characters, secrets, a megabyte. All of
-it becomes one well-formed line of bounded length. A traceback follows its line indented (text) or is a field (JSON).
+A message may contain newlines that would forge a second record, control characters, secrets or a
+megabyte of text. It always becomes one well-formed line of bounded length. A traceback follows its
+line indented (text) or is a field (JSON).
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from functools import lru_cache
 from typing import Any
 
 from mulligan.config import LogSection
-from mulligan.core.tracing import attempt_now
+from mulligan.core.tracing import current_attempt
 from mulligan.failures.redact import scrub
-from mulligan.observability.tracing import ids_now
+from mulligan.observability.tracing import current_trace_ids
 
-MESSAGE = 16_384  # characters
-TRACE = 32_768
-FIELD = 2048
-NAME = 60
-FIELDS = 40  # of a record, beside ours
+MAX_MESSAGE = 16_384  # characters
+MAX_TRACE = 32_768
+MAX_FIELD = 2048
+MAX_NAME = 60
+MAX_FIELDS = 40  # extra fields of a record
 
-OURS = (
+# Ids of the attempt and the trace, printed in this order.
+ID_FIELDS = (
     "job",
     "kind",
     "queue",
@@ -35,39 +37,45 @@ OURS = (
     "worker",
     "trace_id",
     "span_id",
-)  # in this order, where known
+)
 _HEAD = ("time", "level", "logger", "message")
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "stack"}
-_ENCODE = json.JSONEncoder(
-    separators=(",", ":")
-).encode  # all but ASCII is escaped: no separator of lines is left
+_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "stack",
+}
+# Escapes everything but ASCII, so that no line separator is left.
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class AttemptFilter(logging.Filter):
-    """Puts the ids of the attempt that runs here on whatever is logged meanwhile, by whomever."""
+    """Add the ids of the running attempt to every record, whichever library logs it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        lease = attempt_now()
+        lease = current_attempt()
         if lease is not None:
             record.job, record.kind, record.queue = lease.id, lease.kind, lease.queue
             record.attempt, record.token, record.worker = lease.attempt, lease.token, lease.worker
-        for name, value in ids_now().items():
+        for name, value in current_trace_ids().items():
             setattr(record, name, value)
         return True
 
 
-class JsonForm(logging.Formatter):
-    clean = True  # nothing needs to be hidden afterwards, which might break the form
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record."""
+
+    clean = True  # already redacted; redacting the JSON again could break it
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)
         line: dict[str, Any] = {
-            "time": _moment(record),
+            "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": _short(str(record.name)),
-            "message": _said(record),
+            "message": _message(record),
         }
-        line |= {name: fields.pop(name) for name in OURS if name in fields}
+        line |= {name: fields.pop(name) for name in ID_FIELDS if name in fields}
         line |= {name: value for name, value in fields.items() if name not in _HEAD}
         trace = _trace(self, record)
         if trace:
@@ -75,37 +83,41 @@ class JsonForm(logging.Formatter):
         return _ENCODE(line)
 
 
-class TextForm(logging.Formatter):
-    """`time LEVEL logger message key=value …`"""
+class TextFormatter(logging.Formatter):
+    """One line per record: `time LEVEL logger message key=value …`."""
 
     clean = True
 
     def format(self, record: logging.LogRecord) -> str:
         found = vars(record)
         ids = [
-            f"{name}={_word(_value(found[name]))}" for name in OURS if found.get(name) is not None
+            f"{name}={_quote(_value(found[name]))}"
+            for name in ID_FIELDS
+            if found.get(name) is not None
         ]
-        named = _one_line(_short(str(record.name)))
-        line = " ".join([_moment(record), record.levelname, named, _one_line(_said(record)), *ids])
-        trace = _trace(self, record)
-        below = [f"    {_one_line(part)}" for part in trace.splitlines()] if trace else []
-        return "\n".join([line, *below])
+        logger = _one_line(_short(str(record.name)))
+        message = _one_line(_message(record))
+        line = " ".join([_timestamp(record), record.levelname, logger, message, *ids])
+        trace = [f"    {_one_line(part)}" for part in _trace(self, record).splitlines()]
+        return "\n".join([line, *trace])
 
 
-def handler_for(log: LogSection, handler: logging.Handler) -> logging.Handler:
-    handler.setFormatter(JsonForm() if log.format == "json" else TextForm())
+def configure_handler(log: LogSection, handler: logging.Handler) -> logging.Handler:
+    """Set the formatter of the settings and add attempt ids."""
+    handler.setFormatter(JsonFormatter() if log.format == "json" else TextFormatter())
     handler.addFilter(AttemptFilter())
     return handler
 
 
-def log_to(log: LogSection, handler: logging.Handler | None = None) -> None:
-    """From now on whatever this process logs goes there (stderr), in this form."""
+def configure_logging(log: LogSection, handler: logging.Handler | None = None) -> None:
+    """Send everything this process logs to the handler (default stderr)."""
     logging.basicConfig(
-        level=log.level, handlers=[handler_for(log, handler or logging.StreamHandler(sys.stderr))]
+        level=log.level,
+        handlers=[configure_handler(log, handler or logging.StreamHandler(sys.stderr))],
     )
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _timestamp(record: logging.LogRecord) -> str:
     return (
         datetime.fromtimestamp(record.created, UTC)
         .isoformat(timespec="milliseconds")
@@ -113,79 +125,79 @@ def _moment(record: logging.LogRecord) -> str:
     )
 
 
-def _said(record: logging.LogRecord) -> str:
-    """A record whose arguments do not fit, or cannot be shown, still says what it can."""
+def _message(record: logging.LogRecord) -> str:
+    """Return the message, also if its arguments do not fit or cannot be formatted."""
     try:
         text = record.getMessage()
     except Exception as error:  # noqa: BLE001 - whatever `str` of an argument raises
-        text = f"{record.msg!s:.1000} ({type(error).__name__} while its arguments were put in)"
-    return scrub(text, MESSAGE)
+        text = f"{record.msg!s:.1000} ({type(error).__name__} while formatting its arguments)"
+    return scrub(text, MAX_MESSAGE)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     more = [
         (name, value)
         for name, value in vars(record).items()
-        if name not in _PLAIN and value is not None
+        if name not in _STANDARD_ATTRIBUTES and value is not None
     ]
-    return {_name(name): _value(value) for name, value in more[: FIELDS + len(OURS)]}
+    return {_name(name): _value(value) for name, value in more[: MAX_FIELDS + len(ID_FIELDS)]}
 
 
-@lru_cache(maxsize=1024)  # the same few with every record
+@lru_cache(maxsize=1024)  # few names, in every record
 def _name(name: str) -> str:
-    return scrub(name, NAME)
+    return scrub(name, MAX_NAME)
 
 
 @lru_cache(maxsize=4096)  # kinds, queues, workers, codes
 def _short(text: str) -> str:
-    return scrub(text, FIELD)
+    return scrub(text, MAX_FIELD)
 
 
 def _value(value: Any) -> Any:
     if type(value) is str:  # most are
-        return _leaf(value)
+        return _scalar(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float):
-        return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)[:NAME]
+        return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)[:MAX_NAME]
     if isinstance(value, Mapping):
-        return {_name(str(name)): _leaf(part) for name, part in list(value.items())[:FIELDS]}
+        return {_name(str(name)): _scalar(part) for name, part in list(value.items())[:MAX_FIELDS]}
     if isinstance(value, list | tuple):
-        return [_leaf(part) for part in value[:FIELDS]]
-    return _leaf(value)
+        return [_scalar(part) for part in value[:MAX_FIELDS]]
+    return _scalar(value)
 
 
-def _leaf(value: Any) -> Any:
+def _scalar(value: Any) -> Any:
     if isinstance(value, bool | int | float | None):
         return _value(value)
-    text = _shown(value)
-    return _short(text) if len(text) <= NAME else scrub(text, FIELD)
+    text = _to_text(value)
+    return _short(text) if len(text) <= MAX_NAME else scrub(text, MAX_FIELD)
 
 
-def _shown(value: Any) -> str:
+def _to_text(value: Any) -> str:
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001 - the same
-        return f"({type(error).__name__} while it was shown)"
+    except Exception as error:  # noqa: BLE001 - whatever `str` raises
+        return f"({type(error).__name__} while formatting it)"
 
 
-def _trace(form: logging.Formatter, record: logging.LogRecord) -> str:
-    """The exception or stack of a record; what a runner found of a failure comes as a field of its own."""
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """Return the traceback or stack of a record."""
     parts = []
     if record.exc_info and record.exc_info[0] is not None:
-        parts.append(_safely(lambda: form.formatException(record.exc_info)))  # type: ignore[arg-type]
+        parts.append(_format_safely(lambda: formatter.formatException(record.exc_info)))  # type: ignore[arg-type]
     elif record.exc_text:
         parts.append(record.exc_text)
     if record.stack_info:
         parts.append(record.stack_info)
-    return scrub("\n".join(parts), TRACE) if parts else ""
+    return scrub("\n".join(parts), MAX_TRACE) if parts else ""
 
 
-def _safely(make: Callable[[], str]) -> str:
+def _format_safely(format_trace: Callable[[], str]) -> str:
     try:
-        return make()
+        return format_trace()
     except Exception as error:  # noqa: BLE001 - an exception whose `str` raises
-        return f"(a traceback that cannot be shown: {type(error).__name__})"
+        return f"(traceback could not be formatted: {type(error).__name__})"
 
 
 _ESCAPES = {
@@ -202,8 +214,8 @@ def _one_line(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
-def _word(value: Any) -> str:
-    """A value beside its name; one with spaces in quotes, so that it cannot pass for another pair."""
+def _quote(value: Any) -> str:
+    """Quote a value with spaces, so that it cannot look like another key=value pair."""
     text = str(value)
     if text and text.isprintable() and not set(text) & set(' "='):
         return text

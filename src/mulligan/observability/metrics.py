@@ -1,6 +1,6 @@
-"""Every metric: its name, its labels, what it means, and which of the counted numbers it is made of.
+"""Definitions of all counters and histograms: name, help, labels and their stored statistic.
 
-Counters and histograms come from what the fold has counted since ever, so they only grow and survive every restart.
+The stored statistics (`observability/event_counts.py`) only grow and survive restarts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricF
 
 from mulligan.core.attempt import Cls
 from mulligan.observability.event_counts import (
+    ATTEMPT_BUCKETS,
     DELAY_SECONDS,
     OUTCOMES,
     RUN_SECONDS,
     STATES,
-    TRIES,
     WAIT_SECONDS,
 )
 from mulligan.storage.stat_queries import StatRow
@@ -30,22 +30,25 @@ NTH = ("first", "retry")
 JOB = {"kind": "kind", "queue": "queue"}
 FAILURE = {"error_code": "code", "error_class": "class"}
 
-Labels = tuple[str, ...]  # values, in the order of the metric's labels
+Labels = tuple[str, ...]  # label values in the order of the metric's label names
 
 
 class Counter(NamedTuple):
+    """A counter made from one stored statistic."""
+
     name: str
     help: str
     stat: str
-    labels: Mapping[str, str]  # the metric's → the stat's
+    labels: Mapping[str, str]  # label of the metric → label of the statistic
     where: Mapping[str, str] = {}
     of: str = "n"
-    zeros: tuple[
-        Labels, ...
-    ] = ()  # told from the beginning: a rate needs a value before the first event
+    # Series exported from the start: a rate needs a value before the first event.
+    zeros: tuple[Labels, ...] = ()
 
 
 class Histogram(NamedTuple):
+    """A histogram made from one stored statistic."""
+
     name: str
     help: str
     stat: str
@@ -55,13 +58,13 @@ class Histogram(NamedTuple):
 
 _CLASSES = tuple(cls.value for cls in Cls)
 _FAILING = ("retry", "dead", "lost", "snoozed")
-_VERDICTS = tuple(
+_OUTCOME_SERIES = tuple(
     (outcome, cls, nth)
     for outcome in OUTCOMES.values()
     for cls in ("", *(_CLASSES if outcome in _FAILING else ()))
     for nth in NTH
 )
-_ENDS = tuple(
+_END_SERIES = tuple(
     (state, cls)
     for state in STATES.values()
     for cls in ("", *(_CLASSES if state == "dead" else ()))
@@ -77,28 +80,29 @@ COUNTERS = (
     ),
     Counter(
         "mulligan_job_ends_total",
-        "The same without kind, queue and code, every series from the beginning: for alerts.",
+        "Ended jobs without kind, queue and code; every series exists from the start, for alerts.",
         "finished",
         {"state": "state", "error_class": "class"},
-        zeros=_ENDS,
+        zeros=_END_SERIES,
     ),
     Counter(
         "mulligan_attempts_total",
-        "Attempts that ended, by what became of the job: succeeded, retry, dead, cancelled, parked, released, lost, "
-        "snoozed.",
+        "Attempts that ended, by outcome: succeeded, retry, dead, cancelled, parked, released, "
+        "lost, snoozed.",
         "attempts",
         {**JOB, "outcome": "outcome", **FAILURE},
     ),
     Counter(
         "mulligan_attempt_ends_total",
-        "The same without kind, queue and code, by first try or retry, every series from the beginning: for alerts.",
+        "Ended attempts by first try or retry, without kind, queue and code; every series exists "
+        "from the start, for alerts.",
         "verdicts",
         {"outcome": "outcome", "error_class": "class", "nth": "nth"},
-        zeros=_VERDICTS,
+        zeros=_OUTCOME_SERIES,
     ),
     Counter(
         "mulligan_tries_total",
-        "Attempts by their number in a job's life, failures before counted; 8 is 8 and more.",
+        "Attempts by number of previous failures plus one; 8 means 8 or more.",
         "tries",
         {"kind": "kind", "try": "try", "outcome": "outcome"},
     ),
@@ -114,17 +118,17 @@ COUNTERS = (
         "retries",
         {**JOB, "reason": "class", "error_code": "code"},
     ),
-    Counter("mulligan_manual_retries_total", "Retries by hand.", "manual", JOB),
+    Counter("mulligan_manual_retries_total", "Manual retries.", "manual", JOB),
     Counter(
         "mulligan_attempt_cost_total",
-        "What attempts cost, in the unit that handlers give.",
+        "Cost of attempts, in the unit that handlers use.",
         "cost",
         {"kind": "kind", "nth": "nth", "outcome": "outcome", "error_class": "class"},
         of="total",
     ),
     Counter(
         "mulligan_lease_expired_total",
-        "Attempts whose worker went away under them.",
+        "Attempts whose worker was lost.",
         "attempts",
         JOB,
         where={"code": WORKER_LOST},
@@ -139,7 +143,7 @@ COUNTERS = (
     ),
     Counter(
         "mulligan_workers_lost_total",
-        "Workers found dead or silent.",
+        "Workers that died or stopped renewing their lease.",
         "workers",
         {},
         {"what": "lost"},
@@ -147,7 +151,7 @@ COUNTERS = (
     ),
     Counter(
         "mulligan_runners_died_total",
-        "Processes that run jobs and died; those we end ourselves are not counted.",
+        "Runner processes that died; those stopped by Mulligan are not counted.",
         "workers",
         {},
         {"what": "runner_died"},
@@ -155,7 +159,7 @@ COUNTERS = (
     ),
     Counter(
         "mulligan_breaker_changes_total",
-        "How often a dependency was opened, probed, closed.",
+        "Breaker changes: opened, probing, closed.",
         "breakers",
         {"dependency": "dependency", "to": "to"},
     ),
@@ -182,7 +186,7 @@ COUNTERS = (
     ),
     Counter(
         "mulligan_worker_failures_total",
-        "Attempts that failed; is_permanent: the job died of it, duration_bucket: how long it ran.",
+        "Attempts that failed; is_permanent: the job died, duration_bucket: how long it ran.",
         "failures",
         {"error_type": "code", "is_permanent": "final", "duration_bucket": "length"},
     ),
@@ -194,14 +198,14 @@ HISTOGRAMS = (
     Histogram("mulligan_job_wait_seconds", "From due to started.", "wait", JOB, WAIT_SECONDS),
     Histogram(
         "mulligan_attempts_to_success",
-        "Attempts that a success took, losses aside.",
+        "Attempts per success, without losses.",
         "needed",
         {"kind": "kind"},
-        TRIES,
+        ATTEMPT_BUCKETS,
     ),
     Histogram(
         "mulligan_retry_delay_seconds",
-        "From a failure to the retry that was scheduled.",
+        "Delay between a failure and its scheduled retry.",
         "delay",
         {"error_class": "class"},
         DELAY_SECONDS,
@@ -217,7 +221,7 @@ HISTOGRAMS = (
 
 
 def families(rows: Iterable[StatRow]) -> Iterator[Metric]:
-    """All counters and histograms, also those of which nothing was counted yet."""
+    """Yield all counters and histograms, including those without a value yet."""
     by_name: defaultdict[str, list[tuple[dict[str, str], StatRow]]] = defaultdict(list)
     for row in rows:
         by_name[row.name].append((json.loads(row.labels), row))
@@ -229,9 +233,9 @@ def families(rows: Iterable[StatRow]) -> Iterator[Metric]:
 
 def _counter(counter: Counter, rows: Iterable[tuple[dict[str, str], StatRow]]) -> Metric:
     sums = dict.fromkeys(counter.zeros, 0.0)
-    for said, row in rows:
-        if counter.where.items() <= said.items():
-            values = tuple(said.get(name, "") for name in counter.labels.values())
+    for labels, row in rows:
+        if counter.where.items() <= labels.items():
+            values = tuple(labels.get(name, "") for name in counter.labels.values())
             sums[values] = sums.get(values, 0.0) + (row.n if counter.of == "n" else row.total)
     family = CounterMetricFamily(counter.name, counter.help, labels=tuple(counter.labels))
     for values, value in sorted(sums.items()):
@@ -243,14 +247,14 @@ def _histogram(histogram: Histogram, rows: Iterable[tuple[dict[str, str], StatRo
     places = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
     counts: defaultdict[Labels, dict[str, int]] = defaultdict(lambda: dict.fromkeys(places, 0))
     totals: defaultdict[Labels, float] = defaultdict(float)
-    for said, row in rows:
-        values = tuple(said.get(name, "") for name in histogram.labels.values())
-        counts[values][said["le"]] += row.n
+    for labels, row in rows:
+        values = tuple(labels.get(name, "") for name in histogram.labels.values())
+        counts[values][labels["le"]] += row.n
         totals[values] += row.total
     family = HistogramMetricFamily(histogram.name, histogram.help, labels=tuple(histogram.labels))
     for values, found in sorted(counts.items()):
-        rising = accumulate(found[place] for place in places)
+        cumulative = accumulate(found[place] for place in places)
         family.add_metric(
-            values, list(zip(places, map(float, rising), strict=True)), totals[values]
+            values, list(zip(places, map(float, cumulative), strict=True)), totals[values]
         )
     return family

@@ -1,4 +1,4 @@
-"""Where the runners of `mulligan worker` begin: the engine's runner, with log lines as the settings want them."""
+"""Entry point of the runners of `mulligan worker`: a runner with logging as configured."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from mulligan.worker.startup import load_quickly
+from mulligan.worker.startup import reduce_gc
 
 
-def prepared() -> Callable[[], int]:
-    """How to begin, once all that comes before the app is imported."""
-    load_quickly()
-    from mulligan.observability.logs import log_to  # noqa: PLC0415 - the same
-    from mulligan.worker.runner.start import begin  # noqa: PLC0415 - after that
+def prepare() -> Callable[[], int]:
+    """Import everything a runner needs before its app, and return the function that runs it."""
+    reduce_gc()
+    from mulligan.observability.logs import configure_logging  # noqa: PLC0415 - after reduce_gc()
+    from mulligan.worker.runner.start import run_runner  # noqa: PLC0415 - after reduce_gc()
 
-    return partial(begin, log_to)
+    return partial(run_runner, configure_logging)
 
 
 if __name__ == "__main__":
-    sys.exit(prepared()())
+    sys.exit(prepare()())

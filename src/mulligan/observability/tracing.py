@@ -1,9 +1,10 @@
-"""OpenTelemetry: which span is what, and its names, in this one file, for the conventions it follows still move.
+"""OpenTelemetry spans for inserts and attempts. All names are in this file: the conventions change.
 
-Nothing is imported here before the application has done so itself, and without its own provider nothing is recorded:
-who traces nothing pays for a look into `sys.modules`. Spans follow the messaging conventions: `send QUEUE` (producer)
-around an insert, `process QUEUE` (consumer) around an attempt. An attempt begins a trace of its own with a link to
-whoever enqueued it, since hours may lie between the two; `trace.parenting = "child"` makes it part of theirs.
+OpenTelemetry is used only if the application has imported it and set a provider; otherwise the cost
+is one look-up in `sys.modules`. Spans follow the messaging conventions: `send QUEUE` (producer)
+around an insert, `process QUEUE` (consumer) around an attempt. An attempt starts a new trace with a
+link to the enqueuing one, since hours may lie between them; `trace.parenting = "child"` makes it a
+child instead.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from mulligan.config import TraceSection
 from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.job import NewJob
 from mulligan.core.tracing import (
-    UNTRACED,
-    Ended,
+    NO_SPAN,
+    OnAttemptEnd,
     Tracer,
-    attempt_now,
-    environment_of,
+    current_attempt,
+    trace_environment,
     trace_id,
     trace_text,
 )
@@ -32,63 +33,74 @@ from mulligan.core.tracing import (
 log = logging.getLogger("mulligan.trace")
 
 _API = "opentelemetry.trace"
-_NOBODY = frozenset({"ProxyTracerProvider", "NoOpTracerProvider"})
+_NO_PROVIDER = frozenset({"ProxyTracerProvider", "NoOpTracerProvider"})
 
 
 class OtelTracer(Tracer):
+    """Tracer that records OpenTelemetry spans."""
+
     def __init__(self, settings: TraceSection) -> None:
         self._enabled = settings.enabled
         self._child = settings.parenting == "child"
 
-    def idle(self) -> bool:
+    def skips_inserts(self) -> bool:
         return not self._enabled or _API not in sys.modules
 
-    def sending(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
+    def trace_insert(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
         api = sys.modules.get(_API) if self._enabled else None
-        return nullcontext(new) if api is None or not new else self._sending(api, new)
+        return nullcontext(new) if api is None or not new else self._insert_span(api, new)
 
     @contextmanager
-    def _sending(self, api: Any, new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    def _insert_span(self, api: Any, new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         with ExitStack() as stack:
-            if _recorded(api):
-                self._enter(
-                    stack, api, f"send {_one(job.queue for job in new)}", "PRODUCER", _sent(new)
+            if _is_recorded(api):
+                self._start_span(
+                    stack,
+                    api,
+                    f"send {_common_queue(job.queue for job in new)}",
+                    "PRODUCER",
+                    _insert_attributes(new),
                 )
-            trace = _current(api)
+            trace = _current_trace(api)
             yield new if trace is None else [job._replace(trace=job.trace or trace) for job in new]
 
-    def attempt(self, lease: Lease) -> AbstractContextManager[Ended]:
+    def trace_attempt(self, lease: Lease) -> AbstractContextManager[OnAttemptEnd]:
         api = sys.modules.get(_API) if self._enabled else None
-        if api is None or not _recorded(api):
-            return UNTRACED
-        return self._attempt(api, lease)
+        if api is None or not _is_recorded(api):
+            return NO_SPAN
+        return self._attempt_span(api, lease)
 
     @contextmanager
-    def _attempt(self, api: Any, lease: Lease) -> Iterator[Ended]:
+    def _attempt_span(self, api: Any, lease: Lease) -> Iterator[OnAttemptEnd]:
         with ExitStack() as stack:
-            begins = self._beginning(api, lease.trace)
-            span = self._enter(
-                stack, api, f"process {lease.queue}", "CONSUMER", _attempted(lease), **begins
+            options = self._parent_options(api, lease.trace)
+            span = self._start_span(
+                stack,
+                api,
+                f"process {lease.queue}",
+                "CONSUMER",
+                _attempt_attributes(lease),
+                **options,
             )
-            yield _untold if span is None else partial(_told, api, span)
+            yield _ignore_outcome if span is None else partial(_record_outcome, api, span)
 
     def environment(self, lease: Lease) -> dict[str, str]:
         api = sys.modules.get(_API) if self._enabled else None
-        current = None if api is None else _current(api)
-        return environment_of(current or lease.trace)
+        current = None if api is None else _current_trace(api)
+        return trace_environment(current or lease.trace)
 
-    def _beginning(self, api: Any, trace: str | None) -> dict[str, Any]:
-        """A trace of its own that knows where it comes from, or a part of that one."""
-        from opentelemetry.context import Context  # noqa: PLC0415 - it is there: the application has imported it
+    def _parent_options(self, api: Any, trace: str | None) -> dict[str, Any]:
+        """Return span options that link to the enqueuing trace or make it the parent."""
+        from opentelemetry.context import Context  # noqa: PLC0415 - the application has imported it
 
-        far = _remote(api, trace)
-        if far is None:
+        parent = _parse_trace(api, trace)
+        if parent is None:
             return {"context": Context()}
         if self._child:
-            return {"context": api.set_span_in_context(api.NonRecordingSpan(far), Context())}
-        return {"context": Context(), "links": [api.Link(far)]}
+            return {"context": api.set_span_in_context(api.NonRecordingSpan(parent), Context())}
+        return {"context": Context(), "links": [api.Link(parent)]}
 
-    def _enter(
+    def _start_span(
         self,
         stack: ExitStack,
         api: Any,
@@ -97,7 +109,7 @@ class OtelTracer(Tracer):
         attributes: Mapping[str, Any],
         **more: Any,
     ) -> Any:
-        """The span, current until the stack ends; None: it could not be begun, which is no reason to fail."""
+        """Start a span that is current until the stack ends. Return None if that fails."""
         try:
             tracer = api.get_tracer("mulligan", __version__)
             return stack.enter_context(
@@ -111,29 +123,29 @@ class OtelTracer(Tracer):
                 )
             )
         except Exception:
-            log.exception("no span for %r", name)
+            log.exception("cannot start span %r", name)
             return None
 
 
-def ids_now() -> dict[str, str]:
-    """For log lines: of the span that is current here, and of whoever enqueued the job that runs here."""
+def current_trace_ids() -> dict[str, str]:
+    """Return trace ids for log lines: of the current span, and of the enqueuing trace."""
     api = sys.modules.get(_API)
     found: dict[str, str] = {}
     if api is not None:
         span = api.get_current_span().get_span_context()
         if span.is_valid:
             found = {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
-    lease = attempt_now()
+    lease = current_attempt()
     if lease is not None and lease.trace and trace_id(lease.trace) != found.get("trace_id"):
         found["enqueued_trace_id"] = trace_id(lease.trace)
     return found
 
 
-def _recorded(api: Any) -> bool:
-    return type(api.get_tracer_provider()).__name__ not in _NOBODY
+def _is_recorded(api: Any) -> bool:
+    return type(api.get_tracer_provider()).__name__ not in _NO_PROVIDER
 
 
-def _current(api: Any) -> str | None:
+def _current_trace(api: Any) -> str | None:
     span = api.get_current_span().get_span_context()
     if not span.is_valid:
         return None
@@ -141,47 +153,47 @@ def _current(api: Any) -> str | None:
     return trace_text(parent, span.trace_state.to_header())
 
 
-def _remote(api: Any, trace: str | None) -> Any:
+def _parse_trace(api: Any, trace: str | None) -> Any:
     if not trace:
         return None
     parent, _, state = trace.partition(" ")
-    _, of, span, flags = parent.split("-")
+    _, trace_part, span_part, flags = parent.split("-")
     return api.SpanContext(
-        int(of, 16),
-        int(span, 16),
+        int(trace_part, 16),
+        int(span_part, 16),
         is_remote=True,
         trace_flags=api.TraceFlags(int(flags, 16)),
         trace_state=api.TraceState.from_header([state]) if state else None,
     )
 
 
-def _one(queues: Any) -> str:
-    """Their common queue, or what stands for several."""
+def _common_queue(queues: Any) -> str:
+    """Return the queue of all jobs, or `(several)`."""
     found = set(queues)
     return str(found.pop()) if len(found) == 1 else "(several)"
 
 
-def _sent(new: Sequence[NewJob]) -> dict[str, Any]:
-    said = _common("send", "send", _one(job.queue for job in new))
+def _insert_attributes(new: Sequence[NewJob]) -> dict[str, Any]:
+    common = _common_attributes("send", "send", _common_queue(job.queue for job in new))
     if len(new) == 1:
-        return {**said, "messaging.message.id": new[0].id, "mulligan.core.job.kind": new[0].kind}
-    return {**said, "messaging.batch.message_count": len(new)}
+        return {**common, "messaging.message.id": new[0].id, "mulligan.job.kind": new[0].kind}
+    return {**common, "messaging.batch.message_count": len(new)}
 
 
-def _attempted(lease: Lease) -> dict[str, Any]:
+def _attempt_attributes(lease: Lease) -> dict[str, Any]:
     return {
-        **_common("process", "process", lease.queue),
+        **_common_attributes("process", "process", lease.queue),
         "messaging.message.id": lease.id,
         "messaging.message.conversation_id": lease.batch_id or lease.id,
         "messaging.consumer.group.name": lease.queue,
         "messaging.client.id": lease.worker,
-        "mulligan.core.job.kind": lease.kind,
-        "mulligan.core.job.attempt": lease.attempt,
-        "mulligan.core.job.token": lease.token,
+        "mulligan.job.kind": lease.kind,
+        "mulligan.job.attempt": lease.attempt,
+        "mulligan.job.token": lease.token,
     }
 
 
-def _common(operation: str, name: str, queue: str) -> dict[str, Any]:
+def _common_attributes(operation: str, name: str, queue: str) -> dict[str, Any]:
     return {
         "messaging.system": "mulligan",
         "messaging.operation.type": operation,
@@ -190,12 +202,12 @@ def _common(operation: str, name: str, queue: str) -> dict[str, Any]:
     }
 
 
-def _untold(outcome: Outcome | None) -> None:
+def _ignore_outcome(outcome: Outcome | None) -> None:
     del outcome
 
 
-def _told(api: Any, span: Any, outcome: Outcome | None) -> None:
-    """Only the public half: spans leave the house."""
+def _record_outcome(api: Any, span: Any, outcome: Outcome | None) -> None:
+    """Record how the attempt ended. Only the public part of a failure: spans leave this system."""
     span.set_attribute("mulligan.outcome", "stopped" if outcome is None else outcome.ended.value)
     failure = None if outcome is None else outcome.failure
     if failure is not None:

@@ -1,7 +1,8 @@
-"""Operations at work: jobs are frozen, sent step by step, watched and judged, by whichever worker comes by.
+"""Run operations: freeze their jobs, send them step by step, judge the results, stop if needed.
 
-Each turn is one bounded transaction that holds the operation's row. The job's move, its event, the item and the tallies
-are written together, so a kill at any instant loses nothing and doubles nothing.
+Any worker may take the next turn. Each turn is one bounded transaction that holds the operation's
+row lock. The job's move, its event, the item and the counts are written together, so a process
+killed at any time loses nothing and repeats nothing.
 """
 
 from __future__ import annotations
@@ -10,434 +11,510 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from mulligan.batches import completion as batching
+from mulligan.batches import completion
 from mulligan.core.attempt import Verb
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import DependencyOpen, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND, JobRow, Micros, State
-from mulligan.failures.groups import EVERYBODY
+from mulligan.core.job import JobRow, State
+from mulligan.failures.groups import ALL_OWNERS
 from mulligan.failures.redact import scrub
-from mulligan.jobs import repair as recover
-from mulligan.jobs.preconditions import UNCHANGED, KnownKinds, amended, lane_in, refuse_down
-from mulligan.jobs.repair import PAYLOAD
-from mulligan.jobs.view import jobs_of
-from mulligan.manifest.declared import stored_kinds, stored_queues
+from mulligan.jobs import repair
+from mulligan.jobs.preconditions import (
+    UNCHANGED,
+    KindInfo,
+    apply_overrides,
+    lane_in_queue,
+    refuse_if_dependency_down,
+)
+from mulligan.jobs.repair import DEFAULT_MAX_PAYLOAD
+from mulligan.jobs.view import load_job_views
+from mulligan.manifest.declared import load_kinds, load_queues
 from mulligan.manifest.specs import KindSpec, QueueSpec
-from mulligan.operations.request import VERBS, where_of
+from mulligan.operations.request import VERBS, load_frozen_filter
 from mulligan.operations.rules import (
     Action,
-    End,
     ItemCounts,
+    ItemEnd,
     ItemOutcome,
     Steps,
     StepVerdict,
-    bound,
-    end_words,
-    fate,
-    fuelled,
+    append_recent,
+    describe_end,
+    describe_stop,
+    judge_item,
+    judge_step,
     last_place,
-    planned,
-    remembered,
-    stop_words,
-    to_send,
-    total_of,
-    verdict,
+    max_items,
+    plan_steps,
+    refill_tokens,
+    sendable_count,
+    sum_counts,
 )
 from mulligan.storage.base import BatchRow, Store, Transaction
-from mulligan.storage.operation_queries import FAR, ItemRow, OperationRow
+from mulligan.storage.operation_queries import FAR, ItemEndRow, ItemRow, OperationRow
 
 log = logging.getLogger("mulligan.upkeep")
 
-EVERY = SECOND  # between two turns of one operation, in the whole fleet
-SELDOM = 10 * SECOND  # while it sends nothing
-LEFT_ALONE = 5 * SECOND  # who gathers is not helped before it was silent for so long
-CHUNK = 1000  # jobs that are frozen in one transaction
-TURN = 100  # items that are sent, or ended, in one transaction
-BUDGET = 0.8  # seconds of one call for one operation
-AT_ONCE = 20  # operations that are looked at in one call
-PATIENCE = 3 * SECOND  # until somebody wants to know why nothing moves
+TURN_INTERVAL = SECOND  # between two turns of one operation, in the whole fleet
+IDLE_INTERVAL = 10 * SECOND  # while it sends nothing
+GATHER_TIMEOUT = 5 * SECOND  # Workers continue a gathering that made no progress for so long.
+GATHER_CHUNK = 1000  # jobs frozen in one transaction
+ITEMS_PER_TURN = 100  # items sent, or ended, in one transaction
+TURN_BUDGET = 0.8  # seconds that one call spends on one operation
+OPERATIONS_PER_CALL = 20
+STALL_AFTER = 3 * SECOND  # Explain in the note why nothing moves after so long.
 
-UNDER_WAY = frozenset({"gathering", "running", "paused"})
-
-
-def under_way(store: Store) -> bool:
-    with store.read() as unit:
-        return bool(unit.operations_due(None, 1))
+ACTIVE_STATES = frozenset({"gathering", "running", "paused"})
 
 
-def turn(store: Store, *, paced: bool = True) -> int:
-    """Everything that is to be done now for operations under way; returns how many jobs were moved.
+def any_active(store: Store) -> bool:
+    """Return whether any operation has work left."""
+    with store.read() as tx:
+        return bool(tx.list_due_operations(None, 1))
 
-    Not `paced`: whoever comes next may do the same at once, and rates do not count; for one process that does all.
+
+def run_operations(store: Store, *, paced: bool = True) -> int:
+    """Take the turns of all due operations and return how many jobs were moved.
+
+    With `paced=False`, rates and intervals are ignored: for one process that does everything.
     """
-    with store.read() as unit:
-        due = unit.operations_due(unit.now() if paced else None, AT_ONCE)
-    return sum(_tend(store, operation, paced=paced) for operation in due)
+    with store.read() as tx:
+        due = tx.list_due_operations(tx.now() if paced else None, OPERATIONS_PER_CALL)
+    return sum(_run_operation(store, operation, paced=paced) for operation in due)
 
 
-def _tend(store: Store, operation: str, *, paced: bool) -> int:
-    """One that cannot be tended does not keep the others, nor a job that cannot be moved those beside it."""
-    sent, ends, did, careful = 0, time.monotonic() + BUDGET, None, False
+def _run_operation(store: Store, operation: str, *, paced: bool) -> int:
+    """Take turns of one operation until it must wait, and return how many jobs were moved.
+
+    Errors are isolated: a failing operation does not stop the others. After an error the turn is
+    repeated with a savepoint per job, so that a job that cannot be moved does not stop the rest.
+    """
+    sent = 0
+    deadline = time.monotonic() + TURN_BUDGET
+    previous: TurnResult | None = None
+    isolate_jobs = False
     while True:
         try:
-            did = step(store, operation, paced=paced, after=did, careful=careful)
+            previous = run_turn(
+                store, operation, paced=paced, previous=previous, isolate_jobs=isolate_jobs
+            )
         except StoreUnavailable:
             raise
         except Exception:
-            log.exception(
-                "operation %s: a turn has failed%s",
-                operation,
-                "" if careful else "; each job for itself",
-            )
-            if careful:
+            if isolate_jobs:
+                log.exception("operation %s: a turn failed", operation)
                 return sent
-            careful = True
+            log.exception("operation %s: a turn failed; repeating it job by job", operation)
+            isolate_jobs = True
             continue
-        sent += did.sent
-        if not did.more or (paced and time.monotonic() > ends):
+        sent += previous.sent
+        if not previous.more or (paced and time.monotonic() > deadline):
             return sent
 
 
-class Did(NamedTuple):
-    sent: int = 0  # jobs that were moved
-    ended: int = 0  # items of which that was found out
-    more: bool = False  # the same again may find more
+class TurnResult(NamedTuple):
+    """Work done by one turn."""
+
+    sent: int = 0  # jobs moved
+    ended: int = 0  # items found to have ended
+    more: bool = False  # Another turn may find more to do at once.
 
 
-def step(
+def run_turn(
     store: Store,
     operation: str,
     *,
     paced: bool = True,
-    after: Did | None = None,
-    careful: bool = False,
-) -> Did:
-    """One transaction. `after`: the one before; the turn is ours already. `careful`: what a move raises is its own."""
-    with store.begin() as unit:
-        row = unit.operation_locked(operation, wait=False)
+    previous: TurnResult | None = None,
+    isolate_jobs: bool = False,
+) -> TurnResult:
+    """Take one turn in one transaction.
+
+    `previous` is the turn just taken by this caller: then it need not be due. With
+    `isolate_jobs`, an error of one job refuses that job instead of failing the turn.
+    """
+    with store.begin() as tx:
+        row = tx.lock_operation(operation, wait=False)
         if row is None or not row.active:
-            return Did()
-        now = unit.now()
-        waits = paced or row.state == "gathering"  # then the starter is at it
-        if waits and after is None and now < row.due_at <= now + FAR:
-            return Did()  # somebody was quicker
-        look = after is None or after.ended == TURN
-        return OperationStep(unit, row, now, paced=paced, careful=careful).take(look=look)
+            return TurnResult()
+        now = tx.now()
+        # The process that started a gathering continues it; others wait for GATHER_TIMEOUT.
+        obeys_due_time = paced or row.state == "gathering"
+        if obeys_due_time and previous is None and now < row.due_at <= now + FAR:
+            return TurnResult()  # Another worker took this turn.
+        find_ended = previous is None or previous.ended == ITEMS_PER_TURN
+        turn = OperationTurn(tx, row, now, paced=paced, isolate_jobs=isolate_jobs)
+        return turn.take(find_ended=find_ended)
 
 
-def gather(store: Store, operation: str) -> bool:
-    """One more chunk, by who has started it. False: all are there, or somebody else sees to it."""
-    with store.begin() as unit:
-        row = unit.operation_locked(operation, wait=True)
+def gather_items(store: Store, operation: str) -> bool:
+    """Freeze one more chunk, for the process that started the operation. False: nothing is left."""
+    with store.begin() as tx:
+        row = tx.lock_operation(operation, wait=True)
         if row is None or row.state != "gathering":
             return False
-        return OperationStep(unit, row, unit.now(), paced=True, put_off=LEFT_ALONE).take().more
+        turn = OperationTurn(tx, row, tx.now(), paced=True, next_turn_in=GATHER_TIMEOUT)
+        return turn.take().more
 
 
-class OperationStep:
-    """One operation in the hand, for the length of a transaction."""
+class _Progress(Enum):
+    """State of an item that has not ended."""
+
+    SENT = "sent"  # moved; its attempt is awaited
+    LATER = "later"  # to be tried in a later turn
+
+
+class _MoveResult(NamedTuple):
+    """Result of moving one item."""
+
+    outcome: ItemOutcome | _Progress
+    why: str = ""
+
+
+class _EndedItem(NamedTuple):
+    """An item with its outcome."""
+
+    place: int
+    outcome: ItemOutcome
+    why: str
+
+
+class OperationTurn:
+    """One operation, locked for the length of a transaction."""
 
     def __init__(
         self,
-        unit: Transaction,
+        tx: Transaction,
         row: OperationRow,
         now: Micros,
         *,
         paced: bool,
-        put_off: Micros = EVERY,
-        careful: bool = False,
+        next_turn_in: Micros = TURN_INTERVAL,
+        isolate_jobs: bool = False,
     ) -> None:
-        self._unit = unit
+        self._tx = tx
         self._row = row
         self._now = now
         self._paced = paced
-        self._put_off = put_off
-        self._careful = careful
+        self._next_turn_in = next_turn_in
+        self._isolate_jobs = isolate_jobs
         self._action = Action(row.action)
         self._plan = [ItemCounts(*numbers) for numbers in json.loads(row.tallies)]
         self._moved: list[tuple[JobRow, Verb]] = []
         self._batches: dict[str, BatchRow | None] = {}
-        self._down: dict[
-            str, str
-        ] = {}  # by what jobs use: why they would end at once; "": they would not
+        self._refusals: dict[str, str] = {}  # by dependencies: why their jobs would die at once
 
-    def take(self, *, look: bool = True) -> Did:
-        """`look`: who has ended; those that are under way may be many."""
-        did = self._gather() if self._row.state == "gathering" else self._go_on(look=look)
-        self._save(due_at=self._now + self._put_off)
-        return did
+    def take(self, *, find_ended: bool = True) -> TurnResult:
+        """Take the turn. `find_ended` looks for ended items, of which there may be many."""
+        if self._row.state == "gathering":
+            result = self._gather()
+        else:
+            result = self._advance(find_ended=find_ended)
+        self._save(due_at=self._now + self._next_turn_in)
+        return result
 
     def _save(self, **changes: Any) -> None:
-        tallies = json.dumps(self._plan, separators=(",", ":"))
-        if not self._unit.write_operation(self._row._replace(tallies=tallies, **changes)):
-            message = f"operation {self._row.id} changed while its row was locked"
-            raise RuntimeError(message)
+        counts = json.dumps(self._plan, separators=(",", ":"))
+        if not self._tx.update_operation(self._row._replace(tallies=counts, **changes)):
+            raise RuntimeError(f"operation {self._row.id} changed while its row was locked")
 
     def _set(self, **changes: Any) -> None:
         self._row = self._row._replace(**changes)
 
-    # -- gathering --------------------------------------------------------------------------------
-    def _gather(self) -> Did:
+    # --- Gather jobs ---
+    def _gather(self) -> TurnResult:
         row = self._row
         steps: Steps = tuple(json.loads(row.steps))
-        most = bound(steps)
-        room = CHUNK if most is None else min(CHUNK, most - row.total)
-        found = self._unit.freeze_items(row.id, where_of(row.fixed), room) if room else 0
+        limit = max_items(steps)
+        chunk = GATHER_CHUNK if limit is None else min(GATHER_CHUNK, limit - row.total)
+        found = 0
+        if chunk:
+            found = self._tx.add_items(row.id, load_frozen_filter(row.fixed), chunk)
         self._set(total=row.total + found)
-        if found == CHUNK:
-            return Did(more=True)
-        self._plan = planned(steps, self._row.total)
-        self._set(state="running", started_at=self._now, moved_at=self._now, tokens_at=self._now)
-        self._put_off = 0
-        self._tell(EventType.OPERATION_STARTED, self._row.actor)
+        if found == GATHER_CHUNK:
+            return TurnResult(more=True)
+        self._start(steps)
+        return TurnResult(more=bool(self._row.active))
+
+    def _start(self, steps: Steps) -> None:
+        now = self._now
+        self._plan = plan_steps(steps, self._row.total)
+        self._set(state="running", started_at=now, moved_at=now, tokens_at=now)
+        self._next_turn_in = 0
+        self._write_event(EventType.OPERATION_STARTED, self._row.actor)
         if not self._row.total:
             self._finish()
-        return Did(more=bool(self._row.active))
 
-    # -- at work ----------------------------------------------------------------------------------
-    def _go_on(self, *, look: bool) -> Did:
-        ended = self._enter_ends() if look else 0
+    # --- Send and judge ---
+    def _advance(self, *, find_ended: bool) -> TurnResult:
+        ended = self._record_ended() if find_ended else 0
         judged = self._judge()
         sent = self._send() if self._row.state == "running" else 0
         if ended or sent:
-            self._set(
-                moved_at=self._now, note="" if self._row.state == "running" else self._row.note
-            )
+            self._set(moved_at=self._now)
+            if self._row.state == "running":
+                self._set(note="")
         else:
-            self._say_why_it_waits()
+            self._explain_stall()
         if self._row.state != "running" and not ended:
-            self._put_off = SELDOM
-        if self._row.state not in UNDER_WAY and not self._tally.sent:
+            self._next_turn_in = IDLE_INTERVAL
+        if self._row.state not in ACTIVE_STATES and not self._counts.sent:
             self._set(active=False)
-        return Did(sent, ended, more=bool(self._row.active and (ended or sent or judged)))
+        more = bool(self._row.active and (ended or sent or judged))
+        return TurnResult(sent, ended, more)
 
     @property
-    def _tally(self) -> ItemCounts:
+    def _counts(self) -> ItemCounts:
+        """Counts of the current step."""
         return self._plan[self._row.step]
 
-    def _count(self, begin: str, end: str, count: int = 1) -> None:
-        self._plan[self._row.step] = self._tally.moved(begin, end, count)
+    def _count(self, start: str, end: str, count: int = 1) -> None:
+        self._plan[self._row.step] = self._counts.moved(start, end, count)
 
-    def _enter_ends(self) -> int:
-        ends = self._unit.items_ended(self._row.id, TURN)
-        fates = [(end.place, *fate(End(*end[1:8], later=bool(end.later)))) for end in ends]
-        self._end([(place, became, why) for place, became, why in fates], "sent")
-        self._set(recent=remembered(self._row.recent, [became for _, became, _ in fates]))
-        return len(ends)
+    def _record_ended(self) -> int:
+        rows = self._tx.list_ended_items(self._row.id, ITEMS_PER_TURN)
+        ended = [_EndedItem(row.place, *judge_item(_item_end(row))) for row in rows]
+        self._end_items(ended, "sent")
+        outcomes = [item.outcome for item in ended]
+        self._set(recent=append_recent(self._row.recent, outcomes))
+        return len(rows)
 
-    def _end(self, ends: list[tuple[int, ItemOutcome, str]], begin: str) -> None:
-        alike: defaultdict[tuple[ItemOutcome, str], list[int]] = defaultdict(list)
-        for place, became, why in ends:
-            alike[became, why].append(place)
-        for (became, why), places in alike.items():
-            self._unit.end_items(self._row.id, places, became.value, why, self._now)
-            self._count(begin, became.value, len(places))
+    def _end_items(self, ended: Iterable[_EndedItem], start: str) -> None:
+        """Write outcomes, one statement per group of equal ones."""
+        groups: defaultdict[tuple[ItemOutcome, str], list[int]] = defaultdict(list)
+        for item in ended:
+            groups[item.outcome, item.why].append(item.place)
+        for (outcome, why), places in groups.items():
+            self._tx.mark_items_ended(self._row.id, places, outcome.value, why, self._now)
+            self._count(start, outcome.value, len(places))
 
-    # -- steps ------------------------------------------------------------------------------------
+    # --- Steps ---
     def _judge(self) -> bool:
-        """Did that change anything?"""
+        """Judge the current step. Return whether that changed anything."""
         if self._row.state != "running":
             return False
-        said = verdict(self._tally, self._row.stop_if, self._row.recent)
-        if said is StepVerdict.STOP:
+        verdict = judge_step(self._counts, self._row.stop_if, self._row.recent)
+        if verdict is StepVerdict.STOP:
             self._stop()
-        elif said is StepVerdict.NEXT and self._row.step + 1 < len(self._plan):
+        elif verdict is StepVerdict.NEXT and self._row.step + 1 < len(self._plan):
             self._set(step=self._row.step + 1, recent="")
-        elif said is StepVerdict.NEXT:
+        elif verdict is StepVerdict.NEXT:
             self._finish()
-        return said is not StepVerdict.GO_ON
+        return verdict is not StepVerdict.CONTINUE
 
     def _stop(self) -> None:
         row = self._row
-        note = stop_words(
-            self._plan, row.step, row.stop_if, row.recent, self._unit.items_again(row.id)
-        )
+        codes = self._tx.count_repeated_failures(row.id)
+        note = describe_stop(self._plan, row.step, row.stop_if, row.recent, codes)
         self._set(state="stopped", finished_at=self._now, note=note)
-        self._tell(EventType.OPERATION_STOPPED, "upkeep", by=row.actor, note=note)
+        self._write_event(EventType.OPERATION_STOPPED, "upkeep", by=row.actor, note=note)
 
     def _finish(self) -> None:
-        note = end_words(self._action, self._plan)
+        note = describe_end(self._action, self._plan)
         self._set(state="finished", finished_at=self._now, note=note, active=False)
-        self._tell(EventType.OPERATION_FINISHED, "upkeep", by=self._row.actor, note=note)
+        self._write_event(EventType.OPERATION_FINISHED, "upkeep", by=self._row.actor, note=note)
 
-    def _tell(self, kind: EventType, actor: str, **more: Any) -> None:
-        whole = total_of(self._plan)
-        counts = {
-            name: count for name, count in whole._asdict().items() if count and name != "size"
-        }
-        tell(self._unit, self._row, kind, actor=actor, total=self._row.total, counts=counts, **more)
-
-    # -- sending ----------------------------------------------------------------------------------
-    def _send(self) -> int:
-        row, rate = self._row, self._row.rate
-        meter = fuelled(row.tokens, row.tokens_at, rate, self._now)
-        count = to_send(self._tally, meter.tokens if self._paced else TURN, rate, TURN)
-        items = (
-            self._unit.items_waiting(row.id, last_place(self._plan, row.step), count)
-            if count
-            else []
+    def _write_event(self, kind: EventType, actor: str, **data: Any) -> None:
+        totals = sum_counts(self._plan)._asdict()
+        counts = {name: count for name, count in totals.items() if count and name != "size"}
+        total = self._row.total
+        write_operation_event(
+            self._tx, self._row, kind, actor=actor, total=total, counts=counts, **data
         )
+
+    # --- Send ---
+    def _send(self) -> int:
+        row = self._row
+        bucket = refill_tokens(row.tokens, row.tokens_at, row.rate, self._now)
+        tokens = bucket.tokens if self._paced else ITEMS_PER_TURN
+        count = sendable_count(self._counts, tokens, row.rate, ITEMS_PER_TURN)
+        items: Sequence[ItemRow] = ()
+        if count:
+            place = last_place(self._plan, row.step)
+            items = self._tx.list_waiting_items(row.id, place, count)
         moved = self._move_all(items)
-        self._set(tokens=max(0.0, meter.tokens - len(items)), tokens_at=meter.at)
+        self._set(tokens=max(0.0, bucket.tokens - len(items)), tokens_at=bucket.at)
         return moved
 
-    def _move_all(self, items: list[ItemRow]) -> int:
-        rows = {row.id: row for row in self._unit.jobs_locked([item.job_id for item in items])}
+    def _move_all(self, items: Sequence[ItemRow]) -> int:
+        rows = {row.id: row for row in self._tx.lock_jobs([item.job_id for item in items])}
         sent: list[int] = []
-        ends: list[tuple[int, ItemOutcome, str]] = []
+        ended: list[_EndedItem] = []
         for item in items:
-            became, why = self._move(item, rows.get(item.job_id))
-            if became is None and why:
+            result = self._move(item, rows.get(item.job_id))
+            if isinstance(result.outcome, ItemOutcome):
+                ended.append(_EndedItem(item.place, result.outcome, result.why))
+            elif result.outcome is _Progress.SENT:
                 sent.append(item.place)
-            elif became is not None:
-                ends.append((item.place, became, why))
-        batching.moved_all(self._unit, self._moved, actor=self._row.actor, reason=self._row.reason)
-        self._unit.send_items(self._row.id, sent)
+        row = self._row
+        completion.update_after_moves(self._tx, self._moved, actor=row.actor, reason=row.reason)
+        self._tx.mark_items_sent(row.id, sent)
         self._count("waiting", "sent", len(sent))
-        self._end(ends, "waiting")
-        return len(sent) + len(ends)
+        self._end_items(ended, "waiting")
+        return len(sent) + len(ended)
 
-    def _move(self, item: ItemRow, row: JobRow | None) -> tuple[ItemOutcome | None, str]:
-        """What became of it; (None, "sent"): its attempt is to come; (None, ""): next time."""
+    def _move(self, item: ItemRow, row: JobRow | None) -> _MoveResult:
         if row is None:
-            gone = self._unit.get(item.job_id) is None
-            return (ItemOutcome.SKIPPED, "the job is gone") if gone else (None, "")
-        if (row.generation, row.state) != (item.generation, item.was):
-            again = (
-                "was retried since"
-                if row.generation != item.generation
-                else f"was {item.was} and is {row.state}"
-            )
-            return ItemOutcome.SKIPPED, f"the job {again}"
+            if self._tx.get_job(item.job_id) is None:
+                return _MoveResult(ItemOutcome.SKIPPED, "the job was deleted")
+            return _MoveResult(_Progress.LATER)  # Another transaction holds its lock.
+        if row.generation != item.generation:
+            return _MoveResult(ItemOutcome.SKIPPED, "the job was retried since")
+        if row.state != item.was:
+            why = f"the job was {item.was} and is {row.state}"
+            return _MoveResult(ItemOutcome.SKIPPED, why)
         try:
-            if self._action is Action.RETRY and self._would_end_at_once(row):
-                return None, ""
-            with self._unit.savepoint() if self._careful else nullcontext():
-                done = self._act(row)
+            return self._move_unchanged(row)
         except Refused as refusal:
-            return ItemOutcome.REFUSED, f"{refusal} [{refusal.code}]"
+            return _MoveResult(ItemOutcome.REFUSED, f"{refusal} [{refusal.code}]")
         except StoreUnavailable:
             raise
-        except Exception as trouble:
-            if not self._careful:
+        except Exception as error:
+            if not self._isolate_jobs:
                 raise
             log.exception("job %s cannot be moved", row.id)
-            return ItemOutcome.REFUSED, scrub(f"{type(trouble).__name__}: {trouble}")
-        if not done:
-            return None, ""
-        self._moved.append((row, VERBS[self._action]))
-        return (None, "sent") if self._action is Action.RETRY else (ItemOutcome.DONE, "")
+            return _MoveResult(ItemOutcome.REFUSED, scrub(f"{type(error).__name__}: {error}"))
 
-    def _would_end_at_once(self, row: JobRow) -> bool:
-        """What it uses is down and lets nobody wait: then the operation waits."""
-        if row.uses not in self._down:
+    def _move_unchanged(self, row: JobRow) -> _MoveResult:
+        """Move a job that is still in the state in which it was gathered."""
+        is_retry = self._action is Action.RETRY
+        if is_retry and self._would_die_at_once(row):
+            return _MoveResult(_Progress.LATER)
+        with self._tx.savepoint() if self._isolate_jobs else nullcontext():
+            moved = self._act(row)
+        if not moved:
+            return _MoveResult(_Progress.LATER)
+        self._moved.append((row, VERBS[self._action]))
+        return _MoveResult(_Progress.SENT if is_retry else ItemOutcome.DONE)
+
+    def _would_die_at_once(self, row: JobRow) -> bool:
+        """Return whether a fail-fast dependency of the job is down: then the operation waits."""
+        if row.uses not in self._refusals:
+            self._refusals[row.uses] = ""
             try:
-                refuse_down(self._unit, row.uses, self._now)
-                self._down[row.uses] = ""
+                refuse_if_dependency_down(self._tx, row.uses, self._now)
             except DependencyOpen as refusal:
-                self._down[row.uses] = str(refusal)
-        return bool(self._down[row.uses])
+                self._refusals[row.uses] = str(refusal)
+        return bool(self._refusals[row.uses])
 
     def _act(self, row: JobRow) -> bool:
-        news = {"operation": self._row.id}
+        data = {"operation": self._row.id}
         if self._action is Action.MOVE:
-            return self._requeue(row, news)
+            return self._requeue(row, data)
         if self._action is Action.RELEASE:
-            recover.check_choice(row, self._params.get("choice"))
+            repair.check_choice(row, self._params.get("choice"))
         if self._action is Action.RETRY and row.batch_id is not None:
-            batching.refuse_late(self._batch(row.batch_id), self._now)
+            completion.refuse_expired(self._load_batch(row.batch_id), self._now)
         overrides = self._params.get("overrides")
-        return recover.move_in(
-            self._unit,
+        change = UNCHANGED
+        if overrides:
+            change = apply_overrides(row, overrides, self._kind_info(row))
+        return repair.move_job(
+            self._tx,
             row,
             VERBS[self._action],
             self._row.actor,
             self._row.reason,
             choice=self._params.get("choice"),
-            change=amended(row, overrides, self._kinds(row)) if overrides else UNCHANGED,
+            change=change,
             at=self._now,
-            behind=self._action is Action.RETRY,
-            data=news,
-            alone=False,
+            as_retry=self._action is Action.RETRY,
+            data=data,
+            update_batch=False,
         )
 
-    def _batch(self, batch_id: str) -> BatchRow | None:
-        """Asked once in a turn; what changes meanwhile is noticed when it is reopened."""
+    def _load_batch(self, batch_id: str) -> BatchRow | None:
+        """Read a batch once per turn; reopening it checks again under its lock."""
         if batch_id not in self._batches:
-            self._batches[batch_id] = self._unit.batch(batch_id)
+            self._batches[batch_id] = self._tx.get_batch(batch_id)
         return self._batches[batch_id]
 
-    def _kinds(self, row: JobRow) -> KnownKinds:
-        """As the workers have told; no function of an app is called here."""
-        return KnownKinds(self._specs.get(row.kind), None, self._queues, PAYLOAD)
+    def _kind_info(self, row: JobRow) -> KindInfo:
+        """Return the stored spec of a kind; no function of an app is called here."""
+        return KindInfo(self._kinds.get(row.kind), None, self._queues, DEFAULT_MAX_PAYLOAD)
 
     @cached_property
-    def _specs(self) -> Mapping[str, KindSpec]:
-        return stored_kinds(self._unit)
+    def _kinds(self) -> Mapping[str, KindSpec]:
+        return load_kinds(self._tx)
 
-    def _requeue(self, row: JobRow, news: Mapping[str, Any]) -> bool:
+    def _requeue(self, row: JobRow, data: Mapping[str, Any]) -> bool:
         queue = self._params["queue"]
         if row.queue == queue:
-            raise Refused(f"the job is in queue {queue} already")
-        lane = lane_in(row, queue, self._queues)
-        return recover.requeue_in(
-            self._unit, row, lane, self._row.actor, self._row.reason, data=news
-        )
+            raise Refused(f"the job is already in queue {queue}")
+        lane = lane_in_queue(row, queue, self._queues)
+        actor = self._row.actor
+        return repair.requeue_job(self._tx, row, lane, actor, self._row.reason, data=data)
 
     @cached_property
     def _params(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._row.params)
-        return found
+        params: dict[str, Any] = json.loads(self._row.params)
+        return params
 
     @cached_property
     def _queues(self) -> Mapping[str, QueueSpec]:
-        return stored_queues(self._unit, self._now)
+        return load_queues(self._tx, self._now)
 
-    # -- waiting ----------------------------------------------------------------------------------
-    def _say_why_it_waits(self) -> None:
-        """The first of those that were sent speaks for them."""
-        down = next(filter(None, self._down.values()), "")
-        if down:
-            self._set(note=f"waits: {down}")
+    # --- Explain why nothing moves ---
+    def _explain_stall(self) -> None:
+        """Write into the note why nothing moves, taking the first sent job as an example."""
+        refusal = next(filter(None, self._refusals.values()), "")
+        if refusal:
+            self._set(note=f"Waiting: {refusal}")
             return
-        patient = self._paced and self._now - self._row.moved_at < PATIENCE
-        if self._row.state != "running" or not self._tally.sent or patient:
+        is_recent = self._paced and self._now - self._row.moved_at < STALL_AFTER
+        if self._row.state != "running" or not self._counts.sent or is_recent:
             return
-        row = self._unit.first_sent(self._row.id)
+        row = self._tx.get_first_sent_job(self._row.id)
         if row is None or row.state != State.QUEUED:
             self._set(note="")
             return
-        job = jobs_of(self._unit, [row])[0]
+        job = load_job_views(self._tx, [row])[0]
         if not self._paced and job.phase == "ready":
             return
-        self._set(note=f"{self._tally.sent:,} are sent and wait ({job.phase}): {job.why}")
+        note = f"{self._counts.sent:,} jobs were sent and are waiting ({job.phase}): {job.why}"
+        self._set(note=note)
 
 
-def tell(unit: Transaction, row: OperationRow, kind: EventType, *, actor: str, **more: Any) -> None:
-    said = {
+def _item_end(row: ItemEndRow) -> ItemEnd:
+    return ItemEnd(
+        group=row.cause,
+        verb=row.verb,
+        failed_group=row.new_cause,
+        code=row.code,
+        message=row.message,
+        state=row.job_state,
+        died_of=row.job_cause,
+        retried_again=bool(row.retried_again),
+    )
+
+
+def write_operation_event(
+    tx: Transaction, row: OperationRow, kind: EventType, *, actor: str, **data: Any
+) -> None:
+    """Write an event about an operation."""
+    event_data = {
         "operation": row.id,
         "action": row.action,
         "filter": row.asked,
         "state": row.state,
-        **more,
+        **data,
     }
     if kind is EventType.OPERATION_STARTED:
-        steps: dict[str, Any] = {
+        event_data |= {
             "steps": json.loads(row.steps),
             "rate": row.rate,
             "stop_if": row.stop_if,
-        }
-        said |= {
-            **steps,
             "reason": row.reason,
             **json.loads(row.params),
             "before": {},
             "after": {"state": row.state},
         }
-    owner = "" if row.scope == EVERYBODY else row.scope
-    unit.write_events([NewEvent(kind, owner=owner, actor=actor, data=said)])
+    owner = "" if row.scope == ALL_OWNERS else row.scope
+    tx.write_events([NewEvent(kind, owner=owner, actor=actor, data=event_data)])

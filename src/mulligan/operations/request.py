@@ -1,4 +1,4 @@
-"""What is asked of an operation, all of it checked before anything is written: action, filter, steps, rate."""
+"""Check what an operation is asked to do, freeze its filter, and preview its effect."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Verb
+from mulligan.core.durations import Micros
 from mulligan.core.errors import ConfigError, IllegalMove, Refused
-from mulligan.core.format import moment
-from mulligan.core.job import Micros, State
+from mulligan.core.format import format_time
+from mulligan.core.job import State
 from mulligan.core.lifecycle import MOVES
 from mulligan.core.unique import unique_hash
-from mulligan.failures.groups import EVERYBODY
-from mulligan.guards.gates import checked_rate
-from mulligan.jobs import preconditions as amend
-from mulligan.jobs import repair as recover
+from mulligan.failures.groups import ALL_OWNERS
+from mulligan.guards.gates import check_rate
 from mulligan.jobs.filter import Filter, parse_filter
-from mulligan.jobs.search import resolved
-from mulligan.jobs.service import COUNT_MOST
-from mulligan.jobs.view import traffic_now
-from mulligan.jobs.why import phase
+from mulligan.jobs.preconditions import check_overrides
+from mulligan.jobs.repair import require_reason
+from mulligan.jobs.search import resolve_filter
+from mulligan.jobs.service import DEFAULT_COUNT_CAP
+from mulligan.jobs.view import load_limit_state
+from mulligan.jobs.why import derive_phase
 from mulligan.manifest.arguments import to_json
-from mulligan.manifest.specs import free_name
+from mulligan.manifest.specs import check_user_name
 from mulligan.operations.rules import (
-    AT_ONCE,
-    CAREFUL,
+    CANARY_STEPS,
+    SINGLE_STEP,
     Action,
     Steps,
-    bound,
-    checked_share,
-    checked_steps,
-    planned,
+    check_steps,
+    check_stop_if,
+    max_items,
+    plan_steps,
 )
 from mulligan.retries.policy import Policy
 from mulligan.storage.base import Transaction
-from mulligan.storage.operation_queries import Matched
-from mulligan.storage.search_queries import INDEXED, OF_THE_DEAD, READ, Where
-from mulligan.worker.settlement import frees_key
+from mulligan.storage.operation_queries import MatchedJobs
+from mulligan.storage.search_queries import ARGUMENT_PREFIX, DEAD_ONLY_FIELDS, INDEXED_PREFIX, Where
+from mulligan.worker.settlement import frees_unique_key
 from mulligan.worker.upkeep import live_kinds
 
 VERBS: Mapping[Action, Verb] = {
@@ -51,35 +52,35 @@ VERBS: Mapping[Action, Verb] = {
     Action.RELEASE: Verb.RELEASE,
     Action.MOVE: Verb.MOVE,
 }
-# Which jobs are meant where the filter does not say: of a retry not those that somebody has cancelled.
-MEANT: Mapping[Action, tuple[State, ...]] = {
+# States that an action applies to if the filter names none. A retry leaves out cancelled jobs.
+DEFAULT_STATES: Mapping[Action, tuple[State, ...]] = {
     Action.RETRY: (State.DEAD,),
     Action.CANCEL: (State.PARKED, State.QUEUED, State.RUNNING),
     Action.DISCARD: (State.DEAD,),
     Action.RELEASE: (State.PARKED,),
     Action.MOVE: (State.QUEUED,),
 }
-RATE: Mapping[Action, float] = {
+DEFAULT_RATES: Mapping[Action, float] = {
     Action.RETRY: 20.0,
     Action.RELEASE: 20.0,
     Action.CANCEL: 1000.0,
     Action.DISCARD: 1000.0,
     Action.MOVE: 1000.0,
 }
-STATE_OF = {
+PHASE_STATES = {
     "scheduled": State.QUEUED,
     "backing_off": State.QUEUED,
     "held": State.QUEUED,
     "stopping": State.RUNNING,
 }
-LONGEST_KEY = 200
+MAX_KEY_LENGTH = 200
 
 
 class CheckedOperation(NamedTuple):
-    """A wish that can be granted."""
+    """A request for an operation whose options are all valid."""
 
     action: Action
-    text: str  # the filter as it was given
+    text: str  # the filter as written
     filter: Filter
     steps: Steps
     rate: float
@@ -91,12 +92,12 @@ class CheckedOperation(NamedTuple):
 
     @property
     def scope(self) -> str:
-        return EVERYBODY if self.owner is None else self.owner
+        return ALL_OWNERS if self.owner is None else self.owner
 
     @property
     def digest(self) -> str:
-        """Two wishes with the same one are the same wish."""
-        said = [
+        """Hash of everything that the operation does; equal requests have equal digests."""
+        content = [
             self.action,
             self.filter,
             self.steps,
@@ -105,14 +106,13 @@ class CheckedOperation(NamedTuple):
             self.owner,
             self.params,
         ]
-        return hashlib.sha256(json.dumps(said, sort_keys=True, default=list).encode()).hexdigest()[
-            :40
-        ]
+        text = json.dumps(content, sort_keys=True, default=list)
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-def asked(  # noqa: PLR0913 - as many as `start` has
+def check_request(  # noqa: PLR0913 - the options of `start`
     action: str,
-    filter: str,  # noqa: A002 - CONTRACT's name
+    filter: str,  # noqa: A002 - public name
     *,
     steps: Sequence[int | str] | None,
     rate: float | str | None,
@@ -122,43 +122,56 @@ def asked(  # noqa: PLR0913 - as many as `start` has
     key: str | None,
     params: Mapping[str, Any],
 ) -> CheckedOperation:
-    known = checked_action(action)
+    """Check all options of an operation."""
+    checked_action = check_action(action)
     return CheckedOperation(
-        known,
+        checked_action,
         str(filter).strip(),
-        _meant(known, filter, owner),
-        checked_steps(steps)
-        if steps is not None
-        else CAREFUL
-        if known is Action.RETRY
-        else AT_ONCE,
-        RATE[known] if rate is None else checked_rate(rate) or RATE[known],
-        checked_share(stop_if),
+        _check_filter(checked_action, filter, owner),
+        _resolve_steps(checked_action, steps),
+        _resolve_rate(checked_action, rate),
+        check_stop_if(stop_if),
         owner,
-        _reason(known, reason),
-        _key(key),
-        _params(known, params),
+        _check_reason(checked_action, reason),
+        _check_key(key),
+        _check_params(checked_action, params),
     )
 
 
-def checked_action(action: str) -> Action:
+def _resolve_steps(action: Action, steps: Sequence[int | str] | None) -> Steps:
+    if steps is not None:
+        return check_steps(steps)
+    return CANARY_STEPS if action is Action.RETRY else SINGLE_STEP
+
+
+def _resolve_rate(action: Action, rate: float | str | None) -> float:
+    if rate is None:
+        return DEFAULT_RATES[action]
+    return check_rate(rate) or DEFAULT_RATES[action]
+
+
+def check_action(action: str) -> Action:
+    """Return the action of this name."""
     if action not in list(Action):
-        raise Refused(f"no action {action!r}; one of {', '.join(Action)}")
+        raise Refused(f"unknown action {action!r}; one of {', '.join(Action)}")
     return Action(action)
 
 
-def _meant(action: Action, text: Any, owner: str | None) -> Filter:
+def _check_filter(action: Action, text: Any, owner: str | None) -> Filter:
     if not isinstance(text, str) or not text.strip():
         raise Refused(
-            f'an operation needs a filter, such as "{_EXAMPLES[action]}"; none would mean every job there is'
+            f'an operation needs a filter, such as "{_EXAMPLES[action]}"; '
+            "without one it would affect every job"
         )
     found = parse_filter(text)
     if owner is not None and found.get("owner", owner) != owner:
         raise Refused(
-            f"the filter asks for owner:{found['owner']}, and only jobs of {owner!r} may be meant"
+            f"the filter says owner:{found['owner']}, but only jobs of {owner!r} are allowed"
         )
-    states = _states(action, found)
-    return {**found, "state": states} | ({} if owner is None else {"owner": owner})
+    checked: Filter = {**found, "state": _allowed_states(action, found)}
+    if owner is not None:
+        checked["owner"] = owner
+    return checked
 
 
 _EXAMPLES = {
@@ -170,137 +183,152 @@ _EXAMPLES = {
 }
 
 
-def _states(action: Action, found: Filter) -> tuple[str, ...]:
-    """Of those the filter names the ones from which this action leads anywhere; there must be one."""
-    legal = {start for verb, start in MOVES if verb is VERBS[action]}
+def _allowed_states(action: Action, found: Filter) -> tuple[str, ...]:
+    """Return the states in the filter that the action applies to; there must be at least one."""
+    legal = {state for verb, state in MOVES if verb is VERBS[action]}
     if action is Action.CANCEL:
         legal.add(State.RUNNING)
-    named = {State(state) for state in _values(found.get("state", ()))}
-    phases = {STATE_OF.get(phase) or State(phase) for phase in _values(found.get("phase", ()))}
-    if any(field in found for field in OF_THE_DEAD):
-        phases = phases & {State.DEAD} if phases else {State.DEAD}
-    asked_for = named & phases if named and phases else named or phases or {*MEANT[action]}
-    if not asked_for & legal:
-        said = ", ".join(sorted(asked_for)) or "no job at once"
+    requested = _requested_states(found)
+    if requested is None:
+        requested = set(DEFAULT_STATES[action])
+    allowed = requested & legal
+    if not allowed:
+        finds = ", ".join(sorted(requested)) or "in no possible state"
         raise IllegalMove(
-            f"{action} is for jobs that are {_list(legal)}; this filter finds those that are {said}"
+            f"{action} applies to jobs that are {_join_states(legal)}; "
+            f"this filter finds jobs that are {finds}"
         )
-    return tuple(sorted(str(state) for state in asked_for & legal))
+    return tuple(sorted(str(state) for state in allowed))
 
 
-def _values(said: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (said,) if isinstance(said, str) else said
+def _requested_states(found: Filter) -> set[State] | None:
+    """Return the states that the filter's fields allow together; None if it names none."""
+    states = {State(state) for state in _as_tuple(found.get("state", ()))}
+    phases = set()
+    for phase in _as_tuple(found.get("phase", ())):
+        phases.add(PHASE_STATES.get(phase) or State(phase))
+    if any(field in found for field in DEAD_ONLY_FIELDS):
+        phases = phases & {State.DEAD} if phases else {State.DEAD}
+    if states and phases:
+        return states & phases
+    return states or phases or None
 
 
-def _list(states: set[State]) -> str:
+def _as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _join_states(states: set[State]) -> str:
     *first, last = sorted(states)
     return f"{', '.join(first)} or {last}" if first else str(last)
 
 
-def _reason(action: Action, reason: str) -> str:
+def _check_reason(action: Action, reason: str) -> str:
     if action is Action.DISCARD:
-        recover.must_say_why(reason)
+        require_reason(reason)
     return reason
 
 
-def _key(key: str | None) -> str | None:
-    if key is not None and not (key.strip() and key.isprintable() and len(key) <= LONGEST_KEY):
-        raise Refused(f"key: 1 to {LONGEST_KEY} printable characters, not {key!r:.80}")
+def _check_key(key: str | None) -> str | None:
+    if key is None:
+        return None
+    if not key.strip() or not key.isprintable() or len(key) > MAX_KEY_LENGTH:
+        raise Refused(f"key must be 1 to {MAX_KEY_LENGTH} printable characters, not {key!r:.80}")
     return key
 
 
-def _params(action: Action, params: Mapping[str, Any]) -> dict[str, Any]:
-    said = {name: value for name, value in params.items() if value is not None}
-    for name, own in _OWN.items():
-        if name in said and action is not own:
-            raise Refused(f"{name}: is for {own} alone, not for {action}")
-    if action is Action.MOVE and "queue" not in said:
+def _check_params(action: Action, params: Mapping[str, Any]) -> dict[str, Any]:
+    checked = {name: value for name, value in params.items() if value is not None}
+    for name, allowed_action in _PARAM_ACTIONS.items():
+        if name in checked and action is not allowed_action:
+            raise Refused(f"{name}: only for {allowed_action}, not for {action}")
+    if action is Action.MOVE and "queue" not in checked:
         raise Refused('move needs the queue to move to: queue="slow"')
-    if "queue" in said:
+    if "queue" in checked:
         try:
-            free_name("queue", said["queue"])
-        except ConfigError as wrong:
-            raise Refused(str(wrong)) from None
-    if "overrides" in said:
-        amend.checked(said["overrides"])
-        said["overrides"] = json.loads(to_json(_plain(said["overrides"]), "overrides"))
-    return said
+            check_user_name("queue", checked["queue"])
+        except ConfigError as error:
+            raise Refused(str(error)) from None
+    if "overrides" in checked:
+        overrides = checked["overrides"]
+        check_overrides(overrides)
+        stored = {name: _as_json_value(value) for name, value in overrides.items()}
+        checked["overrides"] = json.loads(to_json(stored, "overrides"))
+    return checked
 
 
-def _plain(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are stored."""
-    return {
-        name: value.total_seconds()
-        if isinstance(value, timedelta)
-        else json.loads(value.to_json())
-        if isinstance(value, Policy)
-        else value
-        for name, value in overrides.items()
-    }
+def _as_json_value(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Policy):
+        return json.loads(value.to_json())
+    return value
 
 
-_OWN = {"queue": Action.MOVE, "choice": Action.RELEASE, "overrides": Action.RETRY}
+_PARAM_ACTIONS = {"queue": Action.MOVE, "choice": Action.RELEASE, "overrides": Action.RETRY}
 
 
-# -- fixed for good ---------------------------------------------------------------------------------
-def fixed(unit: Transaction, wish: CheckedOperation, now: Micros) -> dict[str, Any]:
-    """What the filter means at this moment, and will mean for as long as the operation lasts."""
-    where: dict[str, Any] = dict(resolved(unit, wish.filter, wish.owner))
-    read = next((name for name in where if name.startswith(READ)), None)
-    if read is not None:
-        message = f"{read}: only arguments that a kind has an index for can say which jobs are meant: @app.job(index=…)"
-        raise Refused(message)
+# --- Frozen filter ---
+def freeze_filter(tx: Transaction, request: CheckedOperation, now: Micros) -> dict[str, Any]:
+    """Resolve the filter to what it means now. The operation uses this until its end."""
+    where: dict[str, Any] = dict(resolve_filter(tx, request.filter, request.owner))
+    for name in where:
+        if name.startswith(ARGUMENT_PREFIX):
+            raise Refused(
+                f"{name}: operations can use only indexed arguments. "
+                "Declare the index: @app.job(index=…)"
+            )
     since = where.pop("since", None)
     if since is not None:
         where["begun"] = str(now - int(since))
     return {**where, "until": str(now)}
 
 
-def where_of(text: str) -> Where:
-    return {
-        name: tuple(said) if isinstance(said, list) else said
-        for name, said in json.loads(text).items()
-    }
+def load_frozen_filter(text: str) -> Where:
+    """Parse a stored frozen filter."""
+    where: dict[str, Any] = {}
+    for name, value in json.loads(text).items():
+        where[name] = tuple(value) if isinstance(value, list) else value
+    return where
 
 
-def fixed_words(where: Where) -> str:
-    """As people read it."""
-    names = {"batch_id": "batch"}
-    parts = [
-        f"{names.get(name, name).replace(INDEXED, READ, 1)}:{','.join(_values(said))}"
-        for name, said in where.items()
-        if name not in {"begun", "until", "near"}
-    ]
+def describe_frozen_filter(where: Where) -> str:
+    """Return a frozen filter as people read it."""
+    parts = []
+    for name, value in where.items():
+        if name not in {"begun", "until", "near"}:
+            field = "batch" if name == "batch_id" else name
+            field = field.replace(INDEXED_PREFIX, ARGUMENT_PREFIX, 1)
+            parts.append(f"{field}:{','.join(_as_tuple(value))}")
     if "near" in where:
-        parts.append(f"({' or '.join(_values(where['near'])) or 'nothing'})")
+        parts.append(f"({' or '.join(_as_tuple(where['near'])) or 'nothing'})")
     if "begun" in where:
-        parts.append(f"enqueued since {moment(int(str(where['begun'])))}")
-    return f"{' '.join(parts)}, as of {moment(int(str(where['until'])))}"
+        parts.append(f"enqueued since {format_time(int(str(where['begun'])))}")
+    return f"{' '.join(parts)}, as of {format_time(int(str(where['until'])))}"
 
 
-# What an operation would do, before anybody does it: how many jobs, of what, at what price, with what chance.
-
-GROUPS_ASKED = 50  # the largest
-PLACES_ASKED = 50  # (queue, kind, what it uses): the largest
-DEATHS_LOOKED = 1000
-COSTS_LOOKED = 10_000
-KEYS_LOOKED = 1000
-NAMED = 3
+# --- Preview ---
+MAX_GROUPS = 50  # the largest groups
+MAX_LANES = 50  # the largest combinations of queue, kind and dependencies
+MAX_DEATHS_READ = 1000
+MAX_COSTS_READ = 10_000
+MAX_KEYS_READ = 1000
+MAX_JOBS_NAMED = 3
 
 
 class PastRetries(NamedTuple):
-    """What became of others that died of this and were retried by hand."""
+    """How earlier manual retries of jobs in the same failure group ended."""
 
     group: str
     code: str
-    jobs: int  # of this operation
+    jobs: int  # in this operation
     retried: int
     recovered: int
-    of: str  # "group", or "code": its other groups speak for it; "": nobody has tried yet
+    of: str  # source of the numbers: "group", "code" (other groups of the code), "" for none
 
 
 class Obstacle(NamedTuple):
-    """Something that would keep jobs waiting, or refuse them."""
+    """Something that would delay jobs or refuse them."""
 
     jobs: int
     why: str
@@ -308,148 +336,166 @@ class Obstacle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OperationPreview:
-    """Nothing was changed. All numbers describe the same jobs, the first 10,000 if there are more."""
+    """Effect that an operation would have, counted over the first 10,000 matching jobs."""
 
     action: str
     filter: str
-    fixed: str  # what it means at this moment
+    fixed: str  # what the filter means now
     count: int
-    capped: bool  # there may be more
-    steps: tuple[int, ...]  # how many each would take
+    capped: bool  # True: there may be more
+    steps: tuple[int, ...]  # jobs per step
     codes: Mapping[str, int]
     kinds: Mapping[str, int]
     owners: Mapping[str, int]
     states: Mapping[str, int]
     cost: float  # so far
-    estimated_cost: float  # of one more attempt each, by the mean of their kinds
+    estimated_cost: float  # one more attempt each, at the mean cost of their kinds
     chances: tuple[PastRetries, ...]
-    held: tuple[Obstacle, ...]  # what would wait, as things are
-    refused: tuple[Obstacle, ...]  # as far as it can be known
+    held: tuple[Obstacle, ...]  # jobs that would have to wait now
+    refused: tuple[Obstacle, ...]  # jobs that would be refused, as far as known
 
     @property
     def retried(self) -> int:
-        return sum(chance.retried for chance in _distinct(self.chances))
+        return sum(chance.retried for chance in self.chances if chance.of == "group")
 
     @property
     def recovered(self) -> int:
-        return sum(chance.recovered for chance in _distinct(self.chances))
+        return sum(chance.recovered for chance in self.chances if chance.of == "group")
 
     @property
     def chance(self) -> float | None:
-        """The share that recovered when somebody retried others of these causes. None: nobody has tried yet."""
-        known = [one for one in self.chances if one.retried]
-        jobs = sum(one.jobs for one in known)
-        return sum(one.jobs * one.recovered / one.retried for one in known) / jobs if jobs else None
+        """Share of jobs that recovered in earlier manual retries; None if there were none."""
+        known = [chance for chance in self.chances if chance.retried]
+        jobs = sum(chance.jobs for chance in known)
+        if not jobs:
+            return None
+        expected = sum(chance.jobs * chance.recovered / chance.retried for chance in known)
+        return expected / jobs
 
 
-def _distinct(chances: Iterable[PastRetries]) -> list[PastRetries]:
-    return [chance for chance in chances if chance.of == "group"]
-
-
-def preview(unit: Transaction, wish: CheckedOperation) -> OperationPreview:
-    now = unit.now()
-    where = fixed(unit, wish, now)
-    found = unit.operation_preview(where, min(COUNT_MOST, bound(wish.steps) or COUNT_MOST))
+def preview_operation(tx: Transaction, request: CheckedOperation) -> OperationPreview:
+    """Return what an operation would do, without writing."""
+    now = tx.now()
+    where = freeze_filter(tx, request, now)
+    limit = max_items(request.steps) or DEFAULT_COUNT_CAP
+    found = tx.preview_operation(where, min(DEFAULT_COUNT_CAP, limit))
     count = sum(row.jobs for row in found)
-    retry = wish.action is Action.RETRY
-    return OperationPreview(
-        action=wish.action.value,
-        filter=wish.text,
-        fixed=fixed_words(where),
+    preview = OperationPreview(
+        action=request.action.value,
+        filter=request.text,
+        fixed=describe_frozen_filter(where),
         count=count,
-        capped=count >= COUNT_MOST,
-        steps=tuple(tally.size for tally in planned(wish.steps, count)),
-        codes=_counted((row.code or "", row.jobs) for row in found if row.code),
-        kinds=_counted((row.kind, row.jobs) for row in found),
-        owners=_counted((row.owner, row.jobs) for row in found),
-        states=_counted((row.state, row.jobs) for row in found),
+        capped=count >= DEFAULT_COUNT_CAP,
+        steps=tuple(step.size for step in plan_steps(request.steps, count)),
+        codes=_sum_jobs((row.code, row.jobs) for row in found if row.code),
+        kinds=_sum_jobs((row.kind, row.jobs) for row in found),
+        owners=_sum_jobs((row.owner, row.jobs) for row in found),
+        states=_sum_jobs((row.state, row.jobs) for row in found),
         cost=sum(row.cost for row in found),
-        estimated_cost=_estimated(unit, found) if retry or wish.action is Action.RELEASE else 0.0,
-        chances=tuple(_chances(unit, found, wish.owner)) if retry else (),
-        held=tuple(_held(unit, found, now))
-        if wish.action in {Action.RETRY, Action.RELEASE}
-        else (),
-        refused=tuple(_taken(unit, where) if retry else _there(found, wish.params.get("queue"))),
+        estimated_cost=0.0,
+        chances=(),
+        held=(),
+        refused=(),
     )
+    if request.action in {Action.RETRY, Action.RELEASE}:
+        cost = _estimate_cost(tx, found)
+        preview = replace(preview, estimated_cost=cost, held=_find_delays(tx, found, now))
+    if request.action is Action.RETRY:
+        chances = _past_retries(tx, found, request.owner)
+        return replace(preview, chances=chances, refused=_find_taken_keys(tx, where))
+    return replace(preview, refused=_already_in_queue(found, request.params.get("queue")))
 
 
-def _counted(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+def _sum_jobs(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Sum up jobs by name, most first."""
     counts: Counter[str] = Counter()
     for name, jobs in pairs:
         counts[name] += jobs
     return dict(counts.most_common())
 
 
-def _estimated(unit: Transaction, found: Sequence[Matched]) -> float:
-    """By kind: the mean of the newest jobs' attempts; of a kind that is not among them, of these jobs' own."""
-    newest = unit.operation_costs(COSTS_LOOKED)
+def _estimate_cost(tx: Transaction, found: Sequence[MatchedJobs]) -> float:
+    """Estimate the cost of one more attempt of each job.
+
+    Uses the mean cost of the kind's newest attempts, or of these jobs if there are none.
+    """
+    newest = tx.sum_costs_by_kind(MAX_COSTS_READ)
     total = 0.0
     for kind in {row.kind for row in found}:
         rows = [row for row in found if row.kind == kind]
-        own = sum(row.cost for row in rows), sum(row.claims for row in rows)
-        cost, claims = newest[kind] if newest.get(kind, (0.0, 0))[1] else own
-        total += sum(row.jobs for row in rows) * (cost / claims if claims else 0.0)
+        cost, attempts = newest.get(kind, (0.0, 0))
+        if not attempts:
+            cost = sum(row.cost for row in rows)
+            attempts = sum(row.claims for row in rows)
+        if attempts:
+            total += sum(row.jobs for row in rows) * cost / attempts
     return total
 
 
-def _chances(unit: Transaction, found: Sequence[Matched], owner: str | None) -> list[PastRetries]:
-    jobs = _counted((row.group, row.jobs) for row in found if row.group)
+def _past_retries(
+    tx: Transaction, found: Sequence[MatchedJobs], owner: str | None
+) -> tuple[PastRetries, ...]:
+    """Return how earlier retries of the largest groups ended.
+
+    A group without retries borrows the numbers of other groups with its code.
+    """
+    jobs = _sum_jobs((row.group, row.jobs) for row in found if row.group)
     codes = {row.group: row.code or "" for row in found if row.group}
-    asked = list(jobs)[:GROUPS_ASKED]
-    again = unit.group_recovered(asked, owner, DEATHS_LOOKED)
-    known = {name: again.get(name, (0, 0)) for name in asked}
-    of_code: Counter[tuple[str, str]] = Counter()
-    for name, (retried, recovered) in known.items():
-        of_code[codes[name], "retried"] += retried
-        of_code[codes[name], "recovered"] += recovered
+    groups = list(jobs)[:MAX_GROUPS]
+    results = tx.count_group_recoveries(groups, owner, MAX_DEATHS_READ)
+    retried_by_code: Counter[str] = Counter()
+    recovered_by_code: Counter[str] = Counter()
+    for group, (retried, recovered) in results.items():
+        retried_by_code[codes[group]] += retried
+        recovered_by_code[codes[group]] += recovered
     chances = []
-    for name, (retried, recovered) in known.items():
-        code = codes[name]
-        if retried:
-            chances.append(PastRetries(name, code, jobs[name], retried, recovered, "group"))
-        else:
-            tried = of_code[code, "retried"], of_code[code, "recovered"]
-            chances.append(PastRetries(name, code, jobs[name], *tried, "code" if tried[0] else ""))
-    return chances
+    for group in groups:
+        code = codes[group]
+        retried, recovered = results.get(group, (0, 0))
+        source = "group"
+        if not retried:
+            retried = retried_by_code[code]
+            recovered = recovered_by_code[code]
+            source = "code" if retried else ""
+        chances.append(PastRetries(group, code, jobs[group], retried, recovered, source))
+    return tuple(chances)
 
 
-def _held(unit: Transaction, found: Sequence[Matched], now: Micros) -> list[Obstacle]:
-    """What stands in the way of a job that would be due now, by what its like would say."""
-    places = _counted(((f"{row.queue}|{row.kind}|{row.uses}"), row.jobs) for row in found)
+def _find_delays(
+    tx: Transaction, found: Sequence[MatchedJobs], now: Micros
+) -> tuple[Obstacle, ...]:
+    """Return what would delay these jobs if they were due now, judged by one sample per lane."""
+    jobs = _sum_jobs((f"{row.queue}|{row.kind}|{row.uses}", row.jobs) for row in found)
     samples = {f"{row.queue}|{row.kind}|{row.uses}": row.sample for row in found}
-    gates, known, traffic = unit.gates(), live_kinds(unit), traffic_now(unit, now)
-    why: Counter[str] = Counter()
-    for place, jobs in list(places.items())[:PLACES_ASKED]:
-        row = unit.get(samples[place])
+    gates = tx.list_gates()
+    known_kinds = live_kinds(tx)
+    limit_state = load_limit_state(tx, now)
+    delayed: Counter[str] = Counter()
+    for lane in list(jobs)[:MAX_LANES]:
+        row = tx.get_job(samples[lane])
         if row is not None:
-            stage, words = phase(
-                row._replace(state=State.QUEUED, run_at=now), gates, now, known, traffic
-            )
-            why[words] += jobs if stage != "ready" else 0
-    return [Obstacle(jobs, words) for words, jobs in why.most_common() if jobs]
+            due_now = row._replace(state=State.QUEUED, run_at=now)
+            phase = derive_phase(due_now, gates, now, known_kinds, limit_state)
+            if phase.name != "ready":
+                delayed[phase.why] += jobs[lane]
+    return tuple(Obstacle(count, why) for why, count in delayed.most_common())
 
 
-def _there(found: Sequence[Matched], queue: str | None) -> list[Obstacle]:
-    """Who is asked to move to where they are."""
+def _already_in_queue(found: Sequence[MatchedJobs], queue: str | None) -> tuple[Obstacle, ...]:
     jobs = sum(row.jobs for row in found if row.queue == queue)
-    return [Obstacle(jobs, f"in queue {queue} already")] if jobs else []
+    return (Obstacle(jobs, f"already in queue {queue}"),) if jobs else ()
 
 
-def _taken(unit: Transaction, where: Where) -> list[Obstacle]:
-    """Whose unique key another job holds by now."""
-    keyed = [
-        one
-        for one in unit.keyed_jobs(where, KEYS_LOOKED)
-        if not frees_key(one.unique_cover, State.QUEUED)
-    ]
-    hashes = {unique_hash(one.owner, one.kind, one.unique_key): one.id for one in keyed}
-    holders = unit.key_holders(list(hashes))
-    if not holders:
-        return []
-    named = ", ".join(hashes[one] for one in list(holders)[:NAMED])
-    more = ", …" if len(holders) > NAMED else ""
-    return [
-        Obstacle(
-            len(holders), f"another job holds their unique key now [UNIQUE_TAKEN]: {named}{more}"
-        )
-    ]
+def _find_taken_keys(tx: Transaction, where: Where) -> tuple[Obstacle, ...]:
+    """Return the jobs whose unique key another job holds now."""
+    job_ids = {}
+    for row in tx.list_released_keys(where, MAX_KEYS_READ):
+        if not frees_unique_key(row.unique_cover, State.QUEUED):
+            job_ids[unique_hash(row.owner, row.kind, row.unique_key)] = row.id
+    taken = tx.find_key_holders(list(job_ids))
+    if not taken:
+        return ()
+    names = ", ".join(job_ids[key] for key in list(taken)[:MAX_JOBS_NAMED])
+    if len(taken) > MAX_JOBS_NAMED:
+        names += ", …"
+    return (Obstacle(len(taken), f"another job holds their unique key [UNIQUE_TAKEN]: {names}"),)

@@ -1,4 +1,4 @@
-"""A bulk action in steps: how large each is, how many to send now, what an end means, when to stop. Pure."""
+"""Rules of bulk operations: step sizes, how many jobs to send, what an end means, when to stop."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Verb
+from mulligan.core.durations import Micros
 from mulligan.core.errors import Refused
-from mulligan.core.job import Meter, Micros, State
-from mulligan.guards.limits import refilled
+from mulligan.core.job import State, TokenBucket
+from mulligan.guards.limits import refill_bucket
 
 REST = "rest"
-CAREFUL: tuple[int | str, ...] = (1, 10, 100, REST)
-AT_ONCE: tuple[int | str, ...] = (REST,)
-MOST_STEPS = 20
-MOST_IN_STEP = 1_000_000
-RECENT = 100  # of a long step the last so many are judged for themselves
-IN_FLIGHT = 100  # sent and not ended, or a few seconds' worth
-IN_FLIGHT_SECONDS = 10
-A_HAIR = 1e-9  # 29 of 100 are not more than 0.29 of them, whatever floats say
+CANARY_STEPS: tuple[int | str, ...] = (1, 10, 100, REST)
+SINGLE_STEP: tuple[int | str, ...] = (REST,)
+MAX_STEPS = 20
+MAX_STEP_SIZE = 1_000_000
+RECENT_ITEMS = 100  # The newest items of a long step are also judged on their own.
+MAX_IN_FLIGHT = 100  # items sent and not ended, at least
+IN_FLIGHT_SECONDS = 10  # at a high rate, as many as the rate sends in this time
+ROUNDING_MARGIN = 1e-9  # 29 of 100 is not more than 0.29 despite floating point
 
 Steps = tuple[int | str, ...]
 
 
 class Action(StrEnum):
+    """Action of an operation on its jobs."""
+
     RETRY = "retry"
     CANCEL = "cancel"
     DISCARD = "discard"
@@ -34,17 +37,17 @@ class Action(StrEnum):
 
 
 class ItemOutcome(StrEnum):
-    """What became of one item."""
+    """Result of one item."""
 
     RECOVERED = "recovered"  # its first attempt succeeded
-    SAME = "same"  # it failed of the same cause again
+    SAME = "same"  # it failed again with the same cause
     OTHER = "other"  # anything else
-    DONE = "done"  # moved, and there is no attempt to wait for
+    DONE = "done"  # moved; the action has no attempt to wait for
     REFUSED = "refused"  # it could not be moved
-    SKIPPED = "skipped"  # it was not what it had been any more
+    SKIPPED = "skipped"  # it changed before its turn
 
 
-LETTERS: Mapping[ItemOutcome, str] = {
+OUTCOME_LETTERS: Mapping[ItemOutcome, str] = {
     ItemOutcome.RECOVERED: "r",
     ItemOutcome.SAME: "s",
     ItemOutcome.OTHER: "o",
@@ -52,7 +55,7 @@ LETTERS: Mapping[ItemOutcome, str] = {
 
 
 class ItemCounts(NamedTuple):
-    """The items of one step, or of all."""
+    """Number of items by state, of one step or of all."""
 
     size: int = 0
     waiting: int = 0
@@ -66,7 +69,7 @@ class ItemCounts(NamedTuple):
 
     @property
     def judged(self) -> int:
-        """Those that had an attempt: only these say anything about the cause."""
+        """Items that had an attempt: only these show whether the cause is fixed."""
         return self.recovered + self.same + self.other
 
     @property
@@ -77,188 +80,228 @@ class ItemCounts(NamedTuple):
     def open(self) -> int:
         return self.waiting + self.sent
 
-    def moved(self, begin: str, end: str, count: int = 1) -> ItemCounts:
-        return self._replace(
-            **{begin: getattr(self, begin) - count, end: getattr(self, end) + count}
-        )
+    def moved(self, start: str, end: str, count: int = 1) -> ItemCounts:
+        """Return the counts after `count` items changed from state `start` to `end`."""
+        changed = {start: getattr(self, start) - count, end: getattr(self, end) + count}
+        return self._replace(**changed)
 
 
-def total_of(tallies: Sequence[ItemCounts]) -> ItemCounts:
-    return (
-        ItemCounts(*(sum(column) for column in zip(*tallies, strict=True)))
-        if tallies
-        else ItemCounts()
-    )
+def sum_counts(counts: Sequence[ItemCounts]) -> ItemCounts:
+    """Add up the counts of several steps."""
+    if not counts:
+        return ItemCounts()
+    return ItemCounts(*(sum(column) for column in zip(*counts, strict=True)))
 
 
 class StepVerdict(StrEnum):
-    GO_ON = "go on"
-    NEXT = "next"  # the step is over, and good
+    """Verdict about the current step."""
+
+    CONTINUE = "continue"
+    NEXT = "next"  # the step is finished and good
     STOP = "stop"
 
 
-# -- steps ------------------------------------------------------------------------------------------
-def planned(steps: Steps, total: int) -> list[ItemCounts]:
-    """The steps of so many items. Without a rest at the end some may be left; there is always one."""
+# --- Steps ---
+def plan_steps(steps: Steps, total: int) -> list[ItemCounts]:
+    """Divide `total` items into steps. There is always at least one step.
+
+    Without "rest" at the end, some items may be left over.
+    """
     plan: list[ItemCounts] = []
-    left = total
+    remaining = total
     for step in steps:
-        size = left if isinstance(step, str) else min(step, left)
+        size = remaining if isinstance(step, str) else min(step, remaining)
         if size:
             plan.append(ItemCounts(size, size))
-        left -= size
+        remaining -= size
     return plan or [ItemCounts()]
 
 
-def bound(steps: Steps) -> int | None:
-    """How many items the steps take in all; None: all there are."""
-    sizes = [step for step in steps if isinstance(step, int)]
-    return sum(sizes) if len(sizes) == len(steps) else None
+def max_items(steps: Steps) -> int | None:
+    """Return how many items the steps take in total; None for all."""
+    if REST in steps:
+        return None
+    return sum(step for step in steps if isinstance(step, int))
 
 
 def last_place(plan: Sequence[ItemCounts], step: int) -> int:
-    """Places are counted from 1, steps from 0."""
-    return sum(tally.size for tally in plan[: step + 1])
+    """Return the last place of a step. Places count from 1, steps from 0."""
+    return sum(counts.size for counts in plan[: step + 1])
 
 
-def step_of(plan: Sequence[ItemCounts], place: int) -> int:
-    """Counted from 1, for people; 0: of a plan that is not made yet."""
-    return next((n + 1 for n in range(len(plan)) if place <= last_place(plan, n)), 0)
+def step_number(plan: Sequence[ItemCounts], place: int) -> int:
+    """Return the step of a place, counted from 1 for people; 0 if the plan does not reach it."""
+    for step in range(len(plan)):
+        if place <= last_place(plan, step):
+            return step + 1
+    return 0
 
 
-# -- judging ----------------------------------------------------------------------------------------
-def verdict(tally: ItemCounts, stop_if: float, recent: str = "") -> StepVerdict:
-    """Of the step under way. `recent`: how its last items ended, a letter each, the newest last."""
-    if _above(tally.same, tally.judged + tally.open, stop_if):
-        return StepVerdict.STOP  # even if all that are open were to recover
-    if len(recent) >= RECENT and _above(
-        recent.count(LETTERS[ItemOutcome.SAME]), len(recent), stop_if
-    ):
+# --- Judging ---
+def judge_step(counts: ItemCounts, stop_if: float, recent: str = "") -> StepVerdict:
+    """Judge the current step. `recent` is one letter per newest item, the newest last."""
+    if _exceeds_limit(counts, stop_if) or _recent_exceed_limit(recent, stop_if):
         return StepVerdict.STOP
-    return StepVerdict.GO_ON if tally.open else StepVerdict.NEXT
+    return StepVerdict.CONTINUE if counts.open else StepVerdict.NEXT
 
 
-def _above(part: int, whole: int, share: float) -> bool:
-    return part > share * whole + A_HAIR
+def _exceeds_limit(counts: ItemCounts, stop_if: float) -> bool:
+    """Return whether the limit is exceeded even if all open items recover."""
+    return _is_above(counts.same, counts.judged + counts.open, stop_if)
 
 
-def remembered(recent: str, fates: Sequence[ItemOutcome]) -> str:
-    return (recent + "".join(LETTERS.get(fate, "") for fate in fates))[-RECENT:]
+def _recent_exceed_limit(recent: str, stop_if: float) -> bool:
+    if len(recent) < RECENT_ITEMS:
+        return False
+    return _is_above(_count_same(recent), len(recent), stop_if)
 
 
-def to_send(tally: ItemCounts, tokens: float, rate: float, most: int) -> int:
-    """How many of the step may go now: as many as the rate has brought, and not while too many are under way."""
-    flight = max(IN_FLIGHT, round(rate * IN_FLIGHT_SECONDS))
-    return max(0, min(tally.waiting, int(tokens), flight - tally.sent, most))
+def _count_same(recent: str) -> int:
+    return recent.count(OUTCOME_LETTERS[ItemOutcome.SAME])
 
 
-def fuelled(tokens: float, at: Micros, rate: float, now: Micros) -> Meter:
-    """What a rate has brought since; at most a second's worth, at least one."""
-    return refilled(Meter(tokens, at), rate, now)
+def _is_above(part: int, whole: int, share: float) -> bool:
+    return part > share * whole + ROUNDING_MARGIN
 
 
-class End(NamedTuple):
-    """What is known of an item that was sent and has ended."""
+def append_recent(recent: str, outcomes: Sequence[ItemOutcome]) -> str:
+    """Append outcomes of items that had an attempt, and keep the newest."""
+    letters = "".join(OUTCOME_LETTERS.get(outcome, "") for outcome in outcomes)
+    return (recent + letters)[-RECENT_ITEMS:]
 
-    cause: str | None  # what it had died of before
-    verb: str | None = None  # of the first attempt that counts; None: there was none
-    again: str | None = None  # what that one failed of
+
+def sendable_count(counts: ItemCounts, tokens: float, rate: float, limit: int) -> int:
+    """Return how many items to send now: bounded by the rate and by items in flight."""
+    max_in_flight = max(MAX_IN_FLIGHT, round(rate * IN_FLIGHT_SECONDS))
+    return max(0, min(counts.waiting, int(tokens), max_in_flight - counts.sent, limit))
+
+
+def refill_tokens(tokens: float, at: Micros, rate: float, now: Micros) -> TokenBucket:
+    """Refill the token bucket of a rate: at most one second's worth, but at least one token."""
+    return refill_bucket(TokenBucket(tokens, at), rate, now)
+
+
+class ItemEnd(NamedTuple):
+    """End of an item that was sent."""
+
+    group: str | None  # failure group it had died of before
+    verb: str | None = None  # of its first counted attempt; None if it had none
+    failed_group: str | None = None  # failure group of that attempt
     code: str | None = None
-    said: str = ""  # its public sentence, or why it was decided so
-    state: str | None = None  # of the job now; None: it is gone
-    died_of: str | None = None
-    later: bool = False  # somebody has retried it again
+    message: str = ""  # public message, or the reason of the decision
+    state: str | None = None  # of the job now; None if it was deleted
+    died_of: str | None = None  # failure group of a death without an attempt
+    retried_again: bool = False  # a person has retried it again
 
 
-def fate(end: End) -> tuple[ItemOutcome, str]:
-    """And why, in words, where it did not recover."""
+def judge_item(end: ItemEnd) -> tuple[ItemOutcome, str]:
+    """Return the outcome of an item, and why it did not recover."""
     if end.verb == Verb.SUCCEED:
         return ItemOutcome.RECOVERED, ""
     if end.verb is not None:
-        cause = end.again or (f"code-{end.code}" if end.code else None)
-        words = f"{end.code}: {end.said}" if end.code else end.said or str(end.verb)
-        return (
-            ItemOutcome.SAME if cause is not None and cause == end.cause else ItemOutcome.OTHER
-        ), words
+        group = end.failed_group or None
+        if group is None and end.code:
+            group = f"code-{end.code}"
+        why = f"{end.code}: {end.message}" if end.code else end.message or str(end.verb)
+        return _compare_cause(end, group), why
     if end.state == State.DEAD:
-        same = end.cause is not None and end.died_of == end.cause
-        return (ItemOutcome.SAME if same else ItemOutcome.OTHER), "it died while it waited"
+        return _compare_cause(end, end.died_of), "it died while waiting"
     if end.state is None:
-        return ItemOutcome.OTHER, "the job is gone"
-    if end.later:
-        return ItemOutcome.OTHER, "somebody retried it again before its first attempt"
-    return ItemOutcome.OTHER, f"it is {end.state}, without an attempt"
+        return ItemOutcome.OTHER, "the job was deleted"
+    if end.retried_again:
+        return ItemOutcome.OTHER, "it was retried again before its first attempt"
+    return ItemOutcome.OTHER, f"it is {end.state} without an attempt"
 
 
-# -- what may be said -------------------------------------------------------------------------------
-def checked_steps(steps: Any) -> Steps:
-    given = (
-        list(steps) if isinstance(steps, Sequence) and not isinstance(steps, str | bytes) else None
-    )
-    if not given:
-        raise Refused(f'steps: a list such as [1, 10, 100, "rest"], not {steps!r:.80}')
-    if len(given) > MOST_STEPS:
-        raise Refused(f"steps: {len(given)} of them; {MOST_STEPS} at most")
-    for step in given:
+def _compare_cause(end: ItemEnd, group: str | None) -> ItemOutcome:
+    is_same = group is not None and group == end.group
+    return ItemOutcome.SAME if is_same else ItemOutcome.OTHER
+
+
+# --- Checks of options ---
+def check_steps(steps: Any) -> Steps:
+    """Return checked step sizes, such as (1, 10, 100, "rest")."""
+    is_list = isinstance(steps, Sequence) and not isinstance(steps, str | bytes)
+    if not is_list or not steps:
+        raise Refused(f'steps must be a list such as [1, 10, 100, "rest"], not {steps!r:.80}')
+    if len(steps) > MAX_STEPS:
+        raise Refused(f"steps: {len(steps)} steps; at most {MAX_STEPS} are allowed")
+    for step in steps:
         _check_step(step)
-    if REST in given[:-1]:
-        raise Refused('steps: "rest" is all that is left, so it can only be the last one')
-    return tuple(given)
+    if REST in steps[:-1]:
+        raise Refused('steps: "rest" takes all remaining jobs, so it must be the last step')
+    return tuple(steps)
 
 
 def _check_step(step: Any) -> None:
     if step == REST:
         return
-    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= MOST_IN_STEP:
+    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= MAX_STEP_SIZE:
         raise Refused(
-            f'steps: each is a whole number from 1 to {MOST_IN_STEP:,} or "rest", not {step!r:.80}'
+            f'steps: each must be a whole number from 1 to {MAX_STEP_SIZE:,} or "rest", '
+            f"not {step!r:.80}"
         )
 
 
-def checked_share(stop_if: Any) -> float:
-    """A share from 0 (the first that fails of the same cause stops it) to 1 (nothing does)."""
-    good = (
-        isinstance(stop_if, int | float)
-        and not isinstance(stop_if, bool)
-        and math.isfinite(stop_if)
-    )
-    if not good or not 0 <= stop_if <= 1:
-        raise Refused(f"stop_if: a share from 0 to 1, such as 0.1, not {stop_if!r:.80}")
+def check_stop_if(stop_if: Any) -> float:
+    """Return a share from 0 (stop at the first job that fails again) to 1 (never stop)."""
+    is_number = isinstance(stop_if, int | float) and not isinstance(stop_if, bool)
+    if not is_number or not math.isfinite(stop_if) or not 0 <= stop_if <= 1:
+        raise Refused(f"stop_if must be a share from 0 to 1, such as 0.1, not {stop_if!r:.80}")
     return float(stop_if)
 
 
-# -- words ------------------------------------------------------------------------------------------
-def percent(share: float) -> str:
+# --- Sentences ---
+def format_percent(share: float) -> str:
+    """Return a share as `10 %`."""
     return f"{share * 100:g} %"
 
 
-def stop_words(
+def describe_stop(
     plan: Sequence[ItemCounts],
     step: int,
     stop_if: float,
     recent: str,
     codes: Sequence[tuple[str, int]],
 ) -> str:
-    tally, whole = plan[step], total_of(plan)
-    same, judged = tally.same, tally.judged
-    which = f"of step {step + 1} of {len(plan)}"
-    if not _above(same, judged + tally.open, stop_if):
-        same, judged, which = (
-            recent.count(LETTERS[ItemOutcome.SAME]),
-            len(recent),
-            f"that ended last in step {step + 1}",
-        )
-    named = ", ".join(code for code, _ in codes[:3])
-    cause = f" ({named})" if named else ""
+    """Return why an operation stopped by itself, and how many jobs it left untouched."""
+    counts = plan[step]
+    if _exceeds_limit(counts, stop_if):
+        failed = f"{counts.same:,} of {counts.judged:,} retried jobs"
+    else:
+        failed = f"{_count_same(recent):,} of the last {len(recent):,} retried jobs"
+    cause = " with the same cause"
+    if codes:
+        cause = f" with {', '.join(code for code, _ in codes[:3])}"
+    untouched = sum_counts(plan).waiting
+    rest = "No further jobs were retried."
+    if untouched:
+        rest = f"{untouched:,} of {sum_counts(plan).size:,} jobs were not retried."
     return (
-        f"{same} of the {judged:,} {which} failed again of the same cause{cause}, more than {percent(stop_if)}; "
-        f"{whole.waiting:,} of {whole.size:,} are untouched"
+        f"Stopped at step {step + 1} of {len(plan)}: {failed} failed again{cause} "
+        f"(limit {format_percent(stop_if)}). {rest}"
     )
 
 
-def end_words(action: Action, plan: Sequence[ItemCounts]) -> str:
-    whole = total_of(plan)
-    if not whole.size:
-        return "no job matched"
-    counted = [f"{getattr(whole, fate):,} {fate}" for fate in ItemOutcome if getattr(whole, fate)]
-    return f"{action} of {whole.size:,}: {', '.join(counted)}"
+def describe_end(action: Action, plan: Sequence[ItemCounts]) -> str:
+    """Return what became of all jobs of a finished operation."""
+    total = sum_counts(plan)
+    if not total.size:
+        return "No job matched."
+    jobs = "1 job" if total.size == 1 else f"{total.size:,} jobs"
+    results = []
+    for outcome, label in _OUTCOME_LABELS.items():
+        count = getattr(total, outcome)
+        if count:
+            results.append(f"{count:,} {label}")
+    return f"{str(action).capitalize()} of {jobs}: {', '.join(results)}."
+
+
+_OUTCOME_LABELS: Mapping[ItemOutcome, str] = {
+    ItemOutcome.RECOVERED: "recovered",
+    ItemOutcome.SAME: "failed again",
+    ItemOutcome.OTHER: "other",
+    ItemOutcome.DONE: "done",
+    ItemOutcome.REFUSED: "refused",
+    ItemOutcome.SKIPPED: "skipped",
+}

@@ -1,4 +1,4 @@
-"""`app.operations`: one careful action on many jobs. Looked at before, begun, watched, paused, ended."""
+"""`app.operations`: one careful action on many jobs: preview, start, watch, pause, abort."""
 
 from __future__ import annotations
 
@@ -9,44 +9,49 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-from mulligan.core.durations import moment_of
+from mulligan.core.durations import optional_datetime, to_datetime
 from mulligan.core.errors import IllegalMove, KeyMismatch, NotFound, Refused
 from mulligan.core.event import EventType
 from mulligan.core.ids import LENGTH, first_id, new_id
-from mulligan.core.job import State, to_datetime
-from mulligan.failures.groups import EVERYBODY
-from mulligan.jobs.service import COUNT_MOST, ambiguous
-from mulligan.operations import chore as operate
+from mulligan.core.job import State
+from mulligan.failures.groups import ALL_OWNERS
+from mulligan.jobs.service import DEFAULT_COUNT_CAP, MAX_IDS_NAMED, describe_ambiguous_id
+from mulligan.operations.chore import (
+    ACTIVE_STATES,
+    GATHER_TIMEOUT,
+    gather_items,
+    write_operation_event,
+)
 from mulligan.operations.request import (
     CheckedOperation,
     OperationPreview,
-    asked,
-    fixed,
-    fixed_words,
-    preview,
-    where_of,
+    check_request,
+    describe_frozen_filter,
+    freeze_filter,
+    load_frozen_filter,
+    preview_operation,
 )
-from mulligan.operations.rules import ItemCounts, ItemOutcome, step_of, total_of
+from mulligan.operations.rules import ItemCounts, ItemOutcome, step_number, sum_counts
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.operation_queries import ItemRow, OperationRow
 
-LIST_MOST = 500
-ITEMS_MOST = 10_000
-NAMED = 5
-ROUNDS = 3  # the twin may end between our insert and our look
-UNDER_WAY = ("gathering", "running", "paused")
-KINDS_OF_ITEM = ("waiting", "sent", "ended", *(fate.value for fate in ItemOutcome))
+MAX_OPERATIONS_LISTED = 500
+MAX_ITEMS_LISTED = 10_000
+
+MAX_TRIES = 3  # An equal operation may end between our insert and our read.
+
+ITEM_FILTERS = ("waiting", "sent", "ended", *(outcome.value for outcome in ItemOutcome))
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One job of an operation, and what became of it."""
+    """One job of an operation and its result."""
 
     job: str
     place: int
-    step: int  # from 1; 0: the steps are not known yet
+    step: int  # from 1; 0 while the steps are not known
     generation: int  # when the operation began
-    was: str  # its state then
+    was: str  # state when the operation began
     group: str | None
     code: str | None
     state: str  # waiting, sent, ended
@@ -57,13 +62,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation at one moment."""
+    """An operation as it was when it was read."""
 
     id: str
     action: str
     filter: str
-    fixed: str  # what the filter means for good
-    owner: str | None  # None: jobs of all owners
+    fixed: str  # what the filter meant when the operation began
+    owner: str | None  # None for jobs of all owners
     actor: str
     reason: str
     key: str | None
@@ -76,29 +81,28 @@ class Operation:
     total: int
     counts: ItemCounts  # all steps together
     note: str
-    joined: (
-        int | None
-    )  # jobs that came to match since it began; they are not touched. None: was not asked
+    # Jobs that match the filter since the operation began; it leaves them alone. None in lists.
+    joined: int | None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
 
     @property
     def under_way(self) -> bool:
-        return self.state in UNDER_WAY
+        return self.state in ACTIVE_STATES
 
     @property
     def untouched(self) -> int:
         return self.total - self.counts.sent - self.counts.ended
 
 
-OperationList = list[Operation]  # the classes below have a method called list
+OperationList = list[Operation]  # The classes below have a method named list.
 Items = list[Item]
 Steps = Sequence[int | str]
 
 
-class Wishes(TypedDict, total=False):
-    """What may be said to `start`."""
+class StartOptions(TypedDict, total=False):
+    """Options of `start`."""
 
     steps: Steps | None
     rate: float | str | None
@@ -112,11 +116,13 @@ class Wishes(TypedDict, total=False):
 
 
 class Operations:
+    """Preview, start, watch, pause and abort operations."""
+
     def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
         self._open = store
         self._actor = actor
 
-    # -- begin ------------------------------------------------------------------------------------
+    # --- Start ---
     @overload
     def start(
         self,
@@ -151,10 +157,10 @@ class Operations:
         key: str | None = None,
         owner: str | None = None,
     ) -> OperationPreview: ...
-    def start(  # noqa: PLR0913 - the options of CONTRACT
+    def start(  # noqa: PLR0913 - public options
         self,
         action: str,
-        filter: str,  # noqa: A002 - CONTRACT's name
+        filter: str,  # noqa: A002 - public name
         *,
         dry_run: bool = False,
         steps: Steps | None = None,
@@ -167,15 +173,16 @@ class Operations:
         key: str | None = None,
         owner: str | None = None,
     ) -> Operation | OperationPreview:
-        """Retry, cancel, discard, release or move all jobs that a filter finds now; workers do it, step by step.
+        """Retry, cancel, discard, release or move all jobs that a filter finds now.
 
-        `steps`: how many before it is judged whether to go on, by default [1, 10, 100, "rest"] for retry. `rate`: items
-        a second. `stop_if`: it stops by itself when more than this share of a step fails of the same cause again.
-        `dry_run`: only say what would happen. `key`: a second call with the same one returns the first operation, as
-        does the same call while one is under way.
+        Workers do it step by step. `steps` are the sizes of the steps; the result of each is
+        judged before the next, by default [1, 10, 100, "rest"] for retry. `rate` is jobs per
+        second. If more than the share `stop_if` of a step fails again with the same cause, the
+        operation stops. `dry_run` only returns a preview. A second call with the same `key`
+        returns the first operation; so does an equal call while the first one is active.
         """
         params = {"overrides": overrides, "queue": queue, "choice": choice}
-        wish = asked(
+        request = check_request(
             action,
             filter,
             steps=steps,
@@ -187,54 +194,61 @@ class Operations:
             params=params,
         )
         if dry_run:
-            with self._open().read() as unit:
-                return preview(unit, wish)
-        return self._begin(wish)
+            with self._open().read() as tx:
+                return preview_operation(tx, request)
+        return self._begin(request)
 
-    def _begin(self, wish: CheckedOperation) -> Operation:
+    def _begin(self, request: CheckedOperation) -> Operation:
         store = self._open()
-        for _ in range(ROUNDS):
-            with store.begin() as unit:
-                row = self._row(unit, wish)
-                fresh = unit.new_operation(row)
-                found = row if fresh else unit.operation_twin(wish.scope, wish.key, wish.digest)
-            if found is not None:
-                break
-        else:
-            raise IllegalMove("the same operation was begun and ended while we looked; try again")
-        if found.digest != wish.digest:
-            message = f"key {wish.key!r} belongs to operation {found.id}, which is about something else: {found.action}"
-            raise KeyMismatch(f"{message} {found.asked!r}")
-        while fresh and operate.gather(store, found.id):
-            pass
-        return self.get(found.id)
+        row, is_new = self._insert(store, request)
+        if row.digest != request.digest:
+            raise KeyMismatch(
+                f"key {request.key!r} belongs to operation {row.id}, "
+                f"which does something else: {row.action} {row.asked!r}"
+            )
+        if is_new:
+            while gather_items(store, row.id):
+                pass
+        return self.get(row.id)
 
-    def _row(self, unit: Transaction, wish: CheckedOperation) -> OperationRow:
-        now = unit.now()
+    def _insert(self, store: Store, request: CheckedOperation) -> tuple[OperationRow, bool]:
+        """Insert the operation, or find an equal one. Return the row and whether it is new."""
+        for _ in range(MAX_TRIES):
+            with store.begin() as tx:
+                row = self._new_row(tx, request)
+                if tx.insert_operation(row):
+                    return row, True
+                found = tx.find_equal_operation(request.scope, request.key, request.digest)
+            if found is not None:
+                return found, False
+        raise IllegalMove("an equal operation began and ended at the same time; try again")
+
+    def _new_row(self, tx: Transaction, request: CheckedOperation) -> OperationRow:
+        now = tx.now()
         return OperationRow(
             id=new_id(),
-            action=wish.action.value,
-            asked=wish.text,
-            fixed=json.dumps(fixed(unit, wish, now)),
-            params=json.dumps(wish.params),
-            steps=json.dumps(wish.steps),
-            rate=wish.rate,
-            stop_if=wish.stop_if,
-            scope=wish.scope,
+            action=request.action.value,
+            asked=request.text,
+            fixed=json.dumps(freeze_filter(tx, request, now)),
+            params=json.dumps(request.params),
+            steps=json.dumps(request.steps),
+            rate=request.rate,
+            stop_if=request.stop_if,
+            scope=request.scope,
             actor=self._actor,
-            reason=wish.reason,
-            key=wish.key,
-            digest=wish.digest,
+            reason=request.reason,
+            key=request.key,
+            digest=request.digest,
             state="gathering",
             step=0,
             total=0,
             tallies="[]",
             recent="",
-            tokens=wish.rate,
+            tokens=request.rate,
             tokens_at=now,
             version=1,
             active=True,
-            due_at=now + operate.LEFT_ALONE,
+            due_at=now + GATHER_TIMEOUT,
             moved_at=now,
             created_at=now,
             started_at=None,
@@ -242,20 +256,20 @@ class Operations:
             note="",
         )
 
-    # -- read -------------------------------------------------------------------------------------
+    # --- Read ---
     def get(self, operation: str, *, owner: str | None = None) -> Operation:
-        """With `owner`, an operation that is not theirs answers like one that does not exist."""
-        with self._open().read() as unit:
-            row = _found(unit, operation, owner)
-            return _shown(row, _joined(unit, row))
+        """Return one operation. With `owner`, an operation of another scope counts as missing."""
+        with self._open().read() as tx:
+            row = _load_row(tx, operation, owner)
+            return _build_view(row, _count_joined(tx, row))
 
     def list(
         self, *, owner: str | None = None, limit: int = 50, before: str | None = None
     ) -> OperationList:
-        """Newest first; `before` is the id of the last one of the page above."""
-        _check_limit(limit, LIST_MOST)
-        with self._open().read() as unit:
-            return [_shown(row) for row in unit.operations(owner, limit, before)]
+        """Return operations, newest first. `before` is the id of the previous page's last one."""
+        _check_limit(limit, MAX_OPERATIONS_LISTED)
+        with self._open().read() as tx:
+            return [_build_view(row) for row in tx.list_operations(owner, limit, before)]
 
     def items(
         self,
@@ -266,53 +280,67 @@ class Operations:
         limit: int = 1000,
         after: int = 0,
     ) -> Items:
-        """Its jobs in the order in which they are sent; `outcome`: only these, `after`: beyond this place."""
-        _check_limit(limit, ITEMS_MOST)
-        if outcome is not None and outcome not in KINDS_OF_ITEM:
-            raise Refused(f"no outcome {outcome!r}; one of {', '.join(KINDS_OF_ITEM)}")
-        with self._open().read() as unit:
-            row = _found(unit, operation, owner)
-            plan = _plan(row)
-            return [_item(item, plan) for item in unit.items(row.id, outcome, limit, after)]
+        """Return the jobs of an operation in the order in which they are sent.
+
+        `outcome` selects items with one outcome or state; `after` is the last place already read.
+        """
+        _check_limit(limit, MAX_ITEMS_LISTED)
+        if outcome is not None and outcome not in ITEM_FILTERS:
+            raise Refused(f"unknown outcome {outcome!r}; one of {', '.join(ITEM_FILTERS)}")
+        with self._open().read() as tx:
+            row = _load_row(tx, operation, owner)
+            plan = _load_plan(row)
+            return [
+                _build_item(item, plan) for item in tx.list_items(row.id, outcome, limit, after)
+            ]
 
     def resolve(self, prefix: str, *, owner: str | None = None) -> str:
-        """A whole id, from as many of its first characters as make it unique."""
+        """Return the full id that begins with `prefix`."""
         if len(prefix) == LENGTH:
             return prefix
         if not prefix:
-            raise Refused("the id is empty; give at least its first characters")
-        with self._open().read() as unit:
-            found = unit.find_operations(prefix, owner, NAMED + 1)
-        if len(found) == 1:
-            return found[0]
-        raise NotFound(ambiguous("operation", prefix, found) if found else _no_such(prefix))
+            raise Refused("the id is empty. Pass an id or its first characters.")
+        with self._open().read() as tx:
+            found = tx.find_operations(prefix, owner, MAX_IDS_NAMED + 1)
+        if not found:
+            raise NotFound(_no_such_operation(prefix))
+        if len(found) > 1:
+            raise NotFound(describe_ambiguous_id("operation", prefix, found))
+        return found[0]
 
-    # -- by hand ----------------------------------------------------------------------------------
+    # --- Manual actions ---
     def pause(self, operation: str, *, reason: str = "", owner: str | None = None) -> Operation:
-        """Send nothing more for now; what was sent goes on."""
-        return self._say(operation, owner, "paused", reason)
+        """Send no more jobs for now. Jobs that were sent are not affected."""
+        return self._change_state(operation, owner, "paused", reason)
 
     def resume(self, operation: str, *, reason: str = "", owner: str | None = None) -> Operation:
-        return self._say(operation, owner, "running", reason)
+        """Continue a paused operation."""
+        return self._change_state(operation, owner, "running", reason)
 
     def abort(self, operation: str, *, reason: str = "", owner: str | None = None) -> Operation:
-        """For good. What was not sent stays untouched; what was sent goes on."""
-        return self._say(operation, owner, "aborted", reason)
+        """End an operation. Jobs that were not sent stay untouched; the others are not affected."""
+        return self._change_state(operation, owner, "aborted", reason)
 
-    def _say(self, operation: str, owner: str | None, state: str, reason: str) -> Operation:
-        with self._open().begin() as unit:
-            _found(unit, operation, owner)
-            row = unit.operation_locked(operation, wait=True)
+    def _change_state(
+        self, operation: str, owner: str | None, state: str, reason: str
+    ) -> Operation:
+        with self._open().begin() as tx:
+            _load_row(tx, operation, owner)
+            row = tx.lock_operation(operation, wait=True)
             if row is None:
-                raise NotFound(_no_such(operation))
+                raise NotFound(_no_such_operation(operation))
             if row.state == state and state != "running":
-                return _shown(row, _joined(unit, row))
-            _check_may(row, state)
-            after = _changed(row, state, reason, unit.now())
-            unit.write_operation(after)
-            seen = {"before": {"state": row.state}, "after": {"state": after.state}}
-            news = {"reason": reason, **seen, "untouched": _shown(row).untouched}
-            operate.tell(unit, after, _EVENTS[state], actor=self._actor, **news)
+                return _build_view(row, _count_joined(tx, row))
+            _check_change(row, state)
+            changed = _with_state(row, state, reason, tx.now())
+            tx.update_operation(changed)
+            data = {
+                "reason": reason,
+                "before": {"state": row.state},
+                "after": {"state": changed.state},
+                "untouched": _build_view(row).untouched,
+            }
+            write_operation_event(tx, changed, _EVENTS[state], actor=self._actor, **data)
         return self.get(operation)
 
 
@@ -321,70 +349,69 @@ _EVENTS = {
     "running": EventType.OPERATION_RESUMED,
     "aborted": EventType.OPERATION_ABORTED,
 }
+_STATE_ACTIONS = {"paused": "pause", "running": "resume", "aborted": "abort"}
 
 
-def _check_may(row: OperationRow, state: str) -> None:
-    if row.state in UNDER_WAY and (state != "running" or row.state == "paused"):
+def _check_change(row: OperationRow, state: str) -> None:
+    is_active = row.state in ACTIVE_STATES
+    if is_active and (state != "running" or row.state == "paused"):
         return
-    wish = {"paused": "pause", "running": "resume", "aborted": "abort"}[state]
-    hint = "" if row.state in UNDER_WAY else "; to do it again, start it again"
-    raise IllegalMove(f"cannot {wish} operation {row.id}: it is {row.state}{hint}")
+    hint = "" if is_active else ". Start a new operation to do it again."
+    raise IllegalMove(f"cannot {_STATE_ACTIONS[state]} operation {row.id}: it is {row.state}{hint}")
 
 
-def _changed(row: OperationRow, state: str, reason: str, now: int) -> OperationRow:
+def _with_state(row: OperationRow, state: str, reason: str, now: int) -> OperationRow:
     if state == "aborted":
-        sent = total_of(_plan(row)).sent
-        note = f"aborted: {reason}" if reason else "aborted"
+        sent = sum_counts(_load_plan(row)).sent
+        note = f"Aborted: {reason}" if reason else "Aborted."
         return row._replace(state=state, finished_at=now, active=bool(sent), note=note)
     if state == "paused":
-        return row._replace(state=state, note=reason and f"paused: {reason}")
-    gathering = row.started_at is None
-    return row._replace(
-        state="gathering" if gathering else "running", note="", due_at=now, moved_at=now
-    )
+        return row._replace(state=state, note=f"Paused: {reason}" if reason else "")
+    resumed_state = "gathering" if row.started_at is None else "running"
+    return row._replace(state=resumed_state, note="", due_at=now, moved_at=now)
 
 
-# -- the picture ------------------------------------------------------------------------------------
-def _check_limit(limit: int, most: int) -> None:
-    if not 1 <= limit <= most:
-        raise Refused(f"limit must be from 1 to {most}, not {limit}")
+# --- Views and errors ---
+def _check_limit(limit: int, maximum: int) -> None:
+    if not 1 <= limit <= maximum:
+        raise Refused(f"limit must be from 1 to {maximum:,}, not {limit}")
 
 
-def _found(unit: Transaction, operation: str, owner: str | None) -> OperationRow:
-    row = unit.operation(operation)
+def _load_row(tx: Transaction, operation: str, owner: str | None) -> OperationRow:
+    row = tx.get_operation(operation)
     if row is None or owner not in (None, row.scope):
-        raise NotFound(_no_such(operation))
+        raise NotFound(_no_such_operation(operation))
     return row
 
 
-def _no_such(operation: str) -> str:
+def _no_such_operation(operation: str) -> str:
     return f"no operation {operation!r}"
 
 
-def _plan(row: OperationRow) -> tuple[ItemCounts, ...]:
+def _load_plan(row: OperationRow) -> tuple[ItemCounts, ...]:
     return tuple(ItemCounts(*numbers) for numbers in json.loads(row.tallies))
 
 
-def _joined(unit: Transaction, row: OperationRow) -> int:
-    """How many came to match since; counted up to 10,000."""
-    where = where_of(row.fixed)
-    ended = {State.DEAD, State.CANCELLED} & {
-        *where["state"]
-    }  # those may be old, and have ended since
-    late = "" if ended else first_id(row.created_at // 1000)
-    now = {name: said for name, said in where.items() if name != "until"}
-    looked = 2 * COUNT_MOST + row.total
-    return min(COUNT_MOST, unit.operation_joined(row.id, now, late, row.created_at, looked))
+def _count_joined(tx: Transaction, row: OperationRow) -> int:
+    """Count jobs that match the filter since the operation began, up to 10,000."""
+    where = load_frozen_filter(row.fixed)
+    # Dead and cancelled jobs may be older than the operation and have ended since.
+    includes_old_jobs = not {State.DEAD, State.CANCELLED}.isdisjoint(where["state"])
+    first_new_id = "" if includes_old_jobs else first_id(row.created_at // 1000)
+    current = {name: value for name, value in where.items() if name != "until"}
+    examined = 2 * DEFAULT_COUNT_CAP + row.total
+    count = tx.count_late_matches(row.id, current, first_new_id, row.created_at, examined)
+    return min(DEFAULT_COUNT_CAP, count)
 
 
-def _shown(row: OperationRow, joined: int | None = None) -> Operation:
-    plan = _plan(row)
+def _build_view(row: OperationRow, joined: int | None = None) -> Operation:
+    plan = _load_plan(row)
     return Operation(
         id=row.id,
         action=row.action,
         filter=row.asked,
-        fixed=fixed_words(where_of(row.fixed)),
-        owner=None if row.scope == EVERYBODY else row.scope,
+        fixed=describe_frozen_filter(load_frozen_filter(row.fixed)),
+        owner=None if row.scope == ALL_OWNERS else row.scope,
         actor=row.actor,
         reason=row.reason,
         key=row.key,
@@ -395,20 +422,20 @@ def _shown(row: OperationRow, joined: int | None = None) -> Operation:
         step=min(row.step + 1, max(1, len(plan))),
         steps=plan,
         total=row.total,
-        counts=total_of(plan),
+        counts=sum_counts(plan),
         note=row.note,
         joined=joined,
         created_at=to_datetime(row.created_at),
-        started_at=moment_of(row.started_at),
-        finished_at=moment_of(row.finished_at),
+        started_at=optional_datetime(row.started_at),
+        finished_at=optional_datetime(row.finished_at),
     )
 
 
-def _item(row: ItemRow, plan: Sequence[ItemCounts]) -> Item:
+def _build_item(row: ItemRow, plan: Sequence[ItemCounts]) -> Item:
     return Item(
         job=row.job_id,
         place=row.place,
-        step=step_of(plan, row.place),
+        step=step_number(plan, row.place),
         generation=row.generation,
         was=row.was,
         group=row.cause,
@@ -416,35 +443,40 @@ def _item(row: ItemRow, plan: Sequence[ItemCounts]) -> Item:
         state=row.state,
         outcome=row.outcome,
         why=row.why,
-        ended_at=moment_of(row.ended_at),
+        ended_at=optional_datetime(row.ended_at),
     )
 
 
 class AsyncOperations:
-    """The same, awaitable: each call on a thread."""
+    """Awaitable form of `Operations`: each call runs on a thread."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
     @overload
     async def start(
-        self, action: str, filter: str, *, dry_run: Literal[False] = False, **said: Unpack[Wishes]
+        self,
+        action: str,
+        filter: str,
+        *,
+        dry_run: Literal[False] = False,
+        **options: Unpack[StartOptions],
     ) -> Operation: ...
     @overload
     async def start(
-        self, action: str, filter: str, *, dry_run: Literal[True], **said: Unpack[Wishes]
+        self, action: str, filter: str, *, dry_run: Literal[True], **options: Unpack[StartOptions]
     ) -> OperationPreview: ...
     async def start(
         self,
         action: str,
-        filter: str,  # noqa: A002
+        filter: str,  # noqa: A002 - public name
         *,
         dry_run: bool = False,
-        **said: Unpack[Wishes],
+        **options: Unpack[StartOptions],
     ) -> Operation | OperationPreview:
         def begin() -> Operation | OperationPreview:
             start: Callable[..., Operation | OperationPreview] = self._operations.start
-            return start(action, filter, dry_run=dry_run, **said)
+            return start(action, filter, dry_run=dry_run, **options)
 
         return await asyncio.to_thread(begin)
 

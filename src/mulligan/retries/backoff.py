@@ -1,7 +1,7 @@
-"""How long to wait before another try.
+"""Backoffs: how long to wait before a retry, and how to explain that wait.
 
-The cap bounds the nominal delay and the draw comes after it: clamping a drawn delay would put all
-jobs that failed longest on the same second again.
+The cap bounds the nominal delay and jitter is drawn after it. Capping the drawn delay instead would
+put all jobs that reached the cap on the same second again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 
-from mulligan.core.format import duration
+from mulligan.core.format import format_duration
 
 # A hundred years. Longer waits would leave the range of stored times.
-LONGEST = 3_155_760_000.0
+MAX_WAIT_SECONDS = 3_155_760_000.0
 
 
 class Rng(Protocol):
-    """What we need of `random.Random`."""
+    """Random source: the methods of `random.Random` that this package uses."""
 
     def random(self) -> float: ...
     def uniform(self, a: float, b: float, /) -> float: ...
 
 
-def finite(value: Any, info: ValidationInfo) -> Any:
-    """Say the field's name: pydantic shows only a position for what was given by position."""
+# --- Validation ---
+
+
+def require_finite(value: Any, info: ValidationInfo) -> Any:
+    """Convert a timedelta to seconds and refuse booleans, NaN and infinity.
+
+    The error names the field: pydantic shows only an index for a positional argument.
+    """
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
@@ -36,55 +42,59 @@ def finite(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-def _seconds(value: float, info: ValidationInfo) -> float:
-    if not 0 <= value <= LONGEST:
+def _check_seconds(value: float, info: ValidationInfo) -> float:
+    if not 0 <= value <= MAX_WAIT_SECONDS:
         raise ValueError(f"{info.field_name} must be between 0 s and 100 years, not {value}")
     return value
 
 
-def _factor(value: float, info: ValidationInfo) -> float:
+def _check_factor(value: float, info: ValidationInfo) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{info.field_name} must be above 0 and finite, not {value}")
     return value
 
 
-def _jitter(value: Any, info: ValidationInfo) -> Any:
+def _parse_jitter(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str) and value in {"full", "equal", "none"}:
         return value
     try:
-        share = float(finite(value, info))
+        share = float(require_finite(value, info))
     except (TypeError, ValueError):
         share = -1.0
     if not 0 <= share <= 1:
         raise ValueError(
-            f"{info.field_name} must be 'full', 'equal', 'none' or a share from 0 to 1, not {value!r}"
+            f"{info.field_name} must be 'full', 'equal', 'none' or a share from 0 to 1,"
+            f" not {value!r}"
         )
     return share
 
 
-def _table(value: Sequence[float], info: ValidationInfo) -> tuple[float, ...]:
+def _check_table(value: Sequence[float], info: ValidationInfo) -> tuple[float, ...]:
     if not value:
-        raise ValueError(f"{info.field_name} must hold at least one delay")
+        raise ValueError(f"{info.field_name} must contain at least one delay")
     return tuple(value)
 
 
-Seconds = Annotated[float, BeforeValidator(finite), AfterValidator(_seconds)]
-Factor = Annotated[float, BeforeValidator(finite), AfterValidator(_factor)]
-Jitter = Annotated[Literal["full", "equal", "none"] | float, BeforeValidator(_jitter)]
-STRICT = ConfigDict(extra="forbid")
+Seconds = Annotated[float, BeforeValidator(require_finite), AfterValidator(_check_seconds)]
+Factor = Annotated[float, BeforeValidator(require_finite), AfterValidator(_check_factor)]
+Jitter = Annotated[Literal["full", "equal", "none"] | float, BeforeValidator(_parse_jitter)]
+FORBID_EXTRA = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True, config=STRICT)
+# --- Types ---
+
+
+@dataclass(frozen=True, config=FORBID_EXTRA)
 class Table:
-    """Exactly these delays; the last one repeats."""
+    """A list of delays; the last one repeats."""
 
-    seconds: Annotated[Sequence[Seconds], AfterValidator(_table)]
+    seconds: Annotated[Sequence[Seconds], AfterValidator(_check_table)]
     type: Literal["table"] = Field(default="table", kw_only=True, repr=False)
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True, config=FORBID_EXTRA)
 class Exponential:
-    """`base × factor ** n`, at most `cap`, then spread by `jitter`."""
+    """Delay of `base × factor ** n`, at most `cap`, then spread by `jitter`."""
 
     base: Seconds
     factor: Factor = 2.0
@@ -93,66 +103,74 @@ class Exponential:
     type: Literal["exponential"] = Field(default="exponential", kw_only=True, repr=False)
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True, config=FORBID_EXTRA)
 class Fixed:
-    """Always the same delay."""
+    """One delay for every retry."""
 
     seconds: Seconds
     type: Literal["fixed"] = Field(default="fixed", kw_only=True, repr=False)
 
 
-def _short(value: Any) -> Any:
-    """As in TOML: `30`, `[60, 300, 900]`, `{base = 5, factor = 3}`."""
+def _expand_shorthand(value: Any) -> Any:
+    """Add the `type` to the short forms of TOML: `30`, `[60, 300, 900]`, `{base = 5}`."""
     if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
         return {"type": "fixed", "seconds": value}
     if isinstance(value, list | tuple):
         return {"type": "table", "seconds": value}
     if isinstance(value, dict) and "type" not in value:
-        return {"type": "exponential" if "base" in value else "table", **value}
+        kind = "exponential" if "base" in value else "table"
+        return {"type": kind, **value}
     return value
 
 
 Backoff = Annotated[
-    Table | Exponential | Fixed, Field(discriminator="type"), BeforeValidator(_short)
+    Table | Exponential | Fixed, Field(discriminator="type"), BeforeValidator(_expand_shorthand)
 ]
 
 
-def delay(backoff: Table | Exponential | Fixed, n: int, rng: Rng) -> float:
-    """Seconds before retry `n`, where 0 is the first."""
+# --- Delays ---
+
+
+def draw_delay(backoff: Backoff, n: int, rng: Rng) -> float:
+    """Return the seconds before retry `n`, where 0 is the first, with jitter applied."""
+    wait = nominal_delay(backoff, n)
     if isinstance(backoff, Exponential):
-        return max(0.0, _spread(nominal(backoff, n), backoff.jitter, rng))
-    return nominal(backoff, n)
+        return max(0.0, _apply_jitter(wait, backoff.jitter, rng))
+    return wait
 
 
-def nominal(backoff: Table | Exponential | Fixed, n: int) -> float:
-    """The delay before any draw: at most the cap, whatever `n` and the factor are."""
+def nominal_delay(backoff: Backoff, n: int) -> float:
+    """Return the delay before jitter: at most the cap, for any `n` and factor."""
     if isinstance(backoff, Fixed):
         return backoff.seconds
     if isinstance(backoff, Table):
-        return backoff.seconds[min(max(n, 0), len(backoff.seconds) - 1)]
-    return min(backoff.cap, _grown(backoff.base, backoff.factor, max(n, 0)))
+        index = min(max(n, 0), len(backoff.seconds) - 1)
+        return backoff.seconds[index]
+    return min(backoff.cap, _multiply(backoff.base, backoff.factor, max(n, 0)))
 
 
-def bounds(backoff: Table | Exponential | Fixed, n: int) -> tuple[float, float]:
-    """The shortest and the longest that `delay` may draw."""
-    wait = nominal(backoff, n)
+def delay_bounds(backoff: Backoff, n: int) -> tuple[float, float]:
+    """Return the shortest and the longest delay that `draw_delay` can return."""
+    wait = nominal_delay(backoff, n)
     if not isinstance(backoff, Exponential) or backoff.jitter == "none":
         return wait, wait
-    if isinstance(backoff.jitter, str):
-        return (0.0 if backoff.jitter == "full" else wait / 2), wait
+    if backoff.jitter == "full":
+        return 0.0, wait
+    if backoff.jitter == "equal":
+        return wait / 2, wait
     return wait * (1 - backoff.jitter), wait * (1 + backoff.jitter)
 
 
-def _grown(base: float, factor: float, n: int) -> float:
+def _multiply(base: float, factor: float, n: int) -> float:
     if base == 0:
         return 0.0
     try:
         return base * factor**n
     except OverflowError:
-        return LONGEST
+        return MAX_WAIT_SECONDS
 
 
-def _spread(wait: float, jitter: str | float, rng: Rng) -> float:
+def _apply_jitter(wait: float, jitter: str | float, rng: Rng) -> float:
     if jitter == "full":
         return rng.uniform(0, wait)
     if jitter == "equal":
@@ -162,72 +180,83 @@ def _spread(wait: float, jitter: str | float, rng: Rng) -> float:
     return rng.uniform(wait * (1 - jitter), wait * (1 + jitter))
 
 
-# How a wait came about, in words: what the schedule says for this retry, what was drawn, who asked for more.
+# --- Sentences ---
 
-AnyBackoff = Table | Exponential | Fixed
-
-_SPELT = 4  # factors that are written out; more are a power
-_SLACK = 1.0  # seconds between the decision and the moment it was written
-_JITTER = {
-    "full": "full jitter, which draws anything from 0 s to that,",
-    "equal": "equal jitter, half to all of that,",
-}
+_MAX_WRITTEN_FACTORS = 4  # more factors are written as a power
+_WRITE_DELAY = 1.0  # seconds that may pass between the decision and the stored time
 
 
-def arithmetic(backoff: AnyBackoff, n: int, drawn: float, hint: float | None = None) -> str:
-    """Why retry `n` (0 is the first) waited `drawn` seconds, as far as today's policy explains it."""
-    low, high = draw_bounds(backoff, n)
-    said = _nominal(backoff, n)
-    slack = max(_SLACK, 0.02 * high)
-    if low - slack <= drawn <= high + slack:
-        return f"{said}{_drew(backoff, drawn)}"
-    if hint is not None and drawn + slack >= hint:
-        return (
-            f"{said}, but the other side asked for {duration(hint)} and a little spread was added"
-        )
-    return f"today's policy would say {said}; what was in force then, or a server's hint, is not stored"
-
-
-def draw_bounds(backoff: AnyBackoff, n: int) -> tuple[float, float]:
-    """Between which two waits a draw for retry `n` lies."""
-    wait = nominal(backoff, n)
-    if not isinstance(backoff, Exponential) or backoff.jitter == "none":
-        return wait, wait
-    if backoff.jitter == "full":
-        return 0.0, wait
-    if backoff.jitter == "equal":
-        return wait / 2, wait
-    share = float(backoff.jitter)
-    return wait * (1 - share), wait * (1 + share)
-
-
-def _nominal(backoff: AnyBackoff, n: int) -> str:
+def describe_backoff(backoff: Backoff) -> str:
+    """Return `5 s × 3, at most 15 min, ± 20 %`, `1 min, 5 min, 15 min` or `always 10 s`."""
     if isinstance(backoff, Fixed):
-        return f"the schedule is always {duration(backoff.seconds)}"
+        return f"always {format_duration(backoff.seconds)}"
     if isinstance(backoff, Table):
-        steps = ", ".join(duration(step) for step in backoff.seconds)
-        return f"step {min(n + 1, len(backoff.seconds))} of the schedule {steps}"
-    return f"the schedule says {_product(backoff, n)}"
+        return _format_table(backoff)
+    base = format_duration(backoff.base)
+    cap = format_duration(backoff.cap)
+    return f"{base} × {backoff.factor:g}, at most {cap}, {_describe_jitter(backoff)}"
 
 
-def _product(backoff: Exponential, n: int) -> str:
-    base, wait = duration(backoff.base), nominal(backoff, n)
-    if n <= 0 or backoff.factor == 1:
-        return f"{duration(wait)}{_capped(backoff, n)}"
-    factors = (
-        " × ".join([f"{backoff.factor:g}"] * n)
-        if n <= _SPELT
-        else f"{backoff.factor:g} to the power of {n}"
+def _describe_jitter(backoff: Exponential) -> str:
+    if isinstance(backoff.jitter, float):
+        return f"± {backoff.jitter * 100:g} %"
+    return f"{backoff.jitter} jitter"
+
+
+def _format_table(backoff: Table) -> str:
+    return ", ".join(format_duration(wait) for wait in backoff.seconds)
+
+
+def explain_delay(backoff: Backoff, n: int, drawn: float, hint: float | None = None) -> str:
+    """Explain why retry `n` (0 is the first) waited `drawn` seconds.
+
+    `backoff` is the current one. If it cannot have drawn this delay, the sentence says so.
+    """
+    low, high = delay_bounds(backoff, n)
+    tolerance = max(_WRITE_DELAY, 0.02 * high)
+    nominal = _explain_nominal(backoff, n)
+    if low - tolerance <= drawn <= high + tolerance:
+        return f"{nominal}{_explain_jitter(backoff, n, drawn)}"
+    if hint is not None and drawn + tolerance >= hint:
+        requested = format_duration(hint)
+        return f"{nominal}, but the service asked for {requested}; a small random delay was added"
+    return (
+        f"the current policy would give {nominal};"
+        " the policy or server hint that applied then is not stored"
     )
-    return f"{base} × {factors} = {duration(wait)}{_capped(backoff, n)}"
 
 
-def _capped(backoff: Exponential, n: int) -> str:
-    return " (its upper limit)" if nominal(backoff, n) >= backoff.cap else ""
+def _explain_nominal(backoff: Backoff, n: int) -> str:
+    if isinstance(backoff, Fixed):
+        return f"a fixed backoff of {format_duration(backoff.seconds)}"
+    if isinstance(backoff, Table):
+        step = min(n + 1, len(backoff.seconds))
+        return f"step {step} of the backoff table {_format_table(backoff)}"
+    return f"a backoff of {_explain_product(backoff, n)}"
 
 
-def _drew(backoff: AnyBackoff, drawn: float) -> str:
+def _explain_product(backoff: Exponential, n: int) -> str:
+    nominal = nominal_delay(backoff, n)
+    wait = format_duration(nominal)
+    if nominal >= backoff.cap:
+        wait = f"{wait} (the cap)"
+    if n <= 0 or backoff.factor == 1:
+        return wait
+    return f"{format_duration(backoff.base)} × {_format_factors(backoff.factor, n)} = {wait}"
+
+
+def _format_factors(factor: float, n: int) -> str:
+    if n <= _MAX_WRITTEN_FACTORS:
+        return " × ".join([f"{factor:g}"] * n)
+    return f"{factor:g}^{n}"
+
+
+def _explain_jitter(backoff: Backoff, n: int, drawn: float) -> str:
     if not isinstance(backoff, Exponential) or backoff.jitter == "none":
         return ""
-    how = _JITTER.get(str(backoff.jitter), f"jitter of ± {backoff.jitter!s:.6} of it")
-    return f", and {how} drew {duration(max(0.0, drawn))}"
+    low, high = delay_bounds(backoff, n)
+    span = f"{format_duration(low)} to {format_duration(high)}"
+    label = _describe_jitter(backoff)
+    if isinstance(backoff.jitter, float):
+        label = f"{label} jitter"
+    return f"; {label} ({span}) drew {format_duration(max(0.0, drawn))}"

@@ -1,12 +1,13 @@
-"""Decide what follows from an outcome. Pure; every decision has a ground and a sentence.
+"""Decide what an outcome means for its job. Pure; every decision has a ground and a sentence.
 
-The counters and who pays: `failures` for what the handler did (against max_retries), `losses` for a process that
-died under it (against max_losses), `snoozes`. What is given back or held costs nothing.
+Three counters have separate limits: `failures` counts what the handler did (max_retries), `losses`
+counts processes that died under it (max_losses), `snoozes` counts its own delays. An attempt that
+was released or held is not charged.
 
-Failures are counted in total, by class and by code. Three limits stand side by side, and all must allow a retry: the
-total against max_retries, the class against its own, the code against the one its rule names. A backoff or a ladder
-goes on with the count of what it was said for: a rule's with its code, a class's with the class, any other with the
-total.
+Failures are counted in total, by class and by code. A retry must be within three limits: the total
+within max_retries, the class within its own limit, the code within the limit of its rule. A backoff
+or an escalation advances with the count of its origin: of a rule with the code, of a class with the
+class, any other with the total.
 """
 
 from __future__ import annotations
@@ -19,45 +20,52 @@ from typing import NamedTuple
 
 from mulligan.core import lifecycle
 from mulligan.core.attempt import Cls, Decision, Ended, Failure, Lease, Outcome, Verb
-from mulligan.core.job import SECOND, Micros, State
-from mulligan.failures import codes as ends
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import State
+from mulligan.failures import codes
 from mulligan.retries import reasons
-from mulligan.retries.backoff import LONGEST, Rng, delay
+from mulligan.retries.backoff import MAX_WAIT_SECONDS, Backoff, Rng, draw_delay
 from mulligan.retries.limits import (
     NO_TERMS,
-    Charge,
-    Counts,
+    ChargedFailure,
+    FailureCounts,
     RuleTerms,
-    read_counts,
-    refused,
-    refused_by_total,
-    switched_off,
-    terms_of,
+    check_max_retries,
+    check_switches,
+    find_refusal,
+    parse_counts,
+    read_terms,
 )
-from mulligan.retries.policy import AnyBackoff, EffectivePolicy, Then, escalate, in_words, step_of
+from mulligan.retries.policy import (
+    EffectivePolicy,
+    Then,
+    describe_escalation,
+    escalate,
+    select_step,
+)
 from mulligan.retries.reasons import Reason
 
-HOLD_DEFAULT = 60 * SECOND
-HOLD_LEAST = SECOND  # a hold is uncharged: without a floor a handler could spin for ever
-HOLD_MOST = 3600 * SECOND
-SNOOZE_LEAST = SECOND  # for the same reason
-_LONGEST = int(LONGEST) * SECOND
-HINT_LEAST, HINT_MOST = (
-    1.0,
-    86_400.0,
-)  # seconds: what is shorter is over before all have heard of it
-SPARED_MOST = 3  # a job that brings its dependency down itself must end some day
+DEFAULT_HOLD = 60 * SECOND
+MIN_HOLD = SECOND  # a hold is not charged: without a minimum a handler could repeat it without end
+MAX_HOLD = 3600 * SECOND
+MIN_SNOOZE = SECOND  # a snooze may be unlimited: without a minimum it could repeat without end
+MAX_WAIT = int(MAX_WAIT_SECONDS) * SECOND
+MIN_HINT_SECONDS = 1.0  # a shorter hint has passed before other workers know of it
+MAX_HINT_SECONDS = 86_400.0
+HINT_JITTER = 0.1  # share of a server's hint that is added at random
+MAX_HINT_JITTER = 60.0  # seconds
+MAX_UNCHARGED_FAILURES = 3  # a job that itself breaks its dependency must not run for ever
 
 
 class DecisionInput(NamedTuple):
-    """Everything a rule may look at."""
+    """Everything that a decision depends on."""
 
     lease: Lease
     outcome: Outcome
     policy: EffectivePolicy
     now: Micros
     rng: Rng
-    spared: Reason | None = None  # why the failure is not charged
+    uncharged: Reason | None = None  # why the failure is not charged
 
 
 def decide(
@@ -67,53 +75,58 @@ def decide(
     now: Micros,
     rng: Rng,
     *,
-    down: str = "",
-    held: str = "",
+    dependency_down: str = "",
+    kind_held: str = "",
 ) -> Decision:
-    """The only place that knows what an ending means for the job.
+    """Return what happens to the job of a finished attempt. No other code decides this.
 
-    `down`: a dependency that is to blame for it. `held`: its kind, if that is held for what it failed of.
+    `dependency_down` is the key of an unavailable dependency that caused the failure. `kind_held`
+    is the job's kind, if it is on hold for the same cause as this failure.
     """
     if outcome.ended == Ended.RETURNED:
-        return returned(lease, outcome)
-    case = DecisionInput(lease, outcome, policy, now, rng, _sparing(down, held))
+        return decide_success(lease, outcome)
+    uncharged = _uncharged_reason(dependency_down, kind_held)
+    case = DecisionInput(lease, outcome, policy, now, rng, uncharged)
     if lease.cancel_reason is not None:
-        return _move(
-            case, Verb.STOP, reasons.stop_requested(lease.cancel_reason), failure=outcome.failure
-        )
-    return _promised(_RULES[outcome.ended](case))
+        reason = reasons.stop_requested(lease.cancel_reason)
+        return _make_decision(case, Verb.STOP, reason, failure=outcome.failure)
+    return _add_promise(_RULES[outcome.ended](case))
 
 
-def _promised(decision: Decision) -> Decision:
-    """Only of a job that goes on may its sentence say so."""
+def _add_promise(decision: Decision) -> Decision:
+    """Append the promise of the rule to the public message if the job is queued again."""
     failure = decision.failure
-    if (
-        failure is None
-        or decision.state is not State.QUEUED
-        or not (promise := terms_of(failure).promise)
-    ):
+    if failure is None or decision.state is not State.QUEUED:
+        return decision
+    promise = read_terms(failure).promise
+    if not promise:
         return decision
     return decision._replace(failure=replace(failure, public=f"{failure.public} {promise}"))
 
 
-def _sparing(down: str, held: str) -> Reason | None:
+def _uncharged_reason(dependency_down: str, kind_held: str) -> Reason | None:
     """Return why this failure is not charged, or None if it is."""
-    if down:
-        return reasons.dependency_down(down)
-    return reasons.kind_held(held) if held else None
+    if dependency_down:
+        return reasons.dependency_down(dependency_down)
+    if kind_held:
+        return reasons.kind_held(kind_held)
+    return None
 
 
-def returned(lease: Lease, outcome: Outcome) -> Decision:
-    """If the handler finished first, its result stands, also against a request to stop."""
+# --- Success ---
+
+
+def decide_success(lease: Lease, outcome: Outcome) -> Decision:
+    """Decide about a handler that returned. Its result stands even if a stop was requested."""
     if (
         outcome.result == "null"
         and not (outcome.cost or outcome.skipped or lease.alone)
         and lease.cancel_reason is None
     ):
-        return _just_returned(
+        return _returned_none(
             lease.failures, lease.losses, lease.snoozes, lease.counts, lease.settings
         )
-    reason = _success(lease, outcome)
+    reason = _success_reason(lease, outcome)
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
@@ -121,7 +134,7 @@ def returned(lease: Lease, outcome: Outcome) -> Decision:
         reason.text,
         None,  # run_at
         lease.failures,
-        max(0, lease.losses - 1) if lease.alone else lease.losses,
+        _refund_loss(lease) if lease.alone else lease.losses,
         lease.snoozes,
         False,  # alone
         outcome.result,
@@ -136,22 +149,25 @@ def returned(lease: Lease, outcome: Outcome) -> Decision:
     )
 
 
-def _success(lease: Lease, outcome: Outcome) -> Reason:
+def _success_reason(lease: Lease, outcome: Outcome) -> Reason:
     stop_requested = lease.cancel_reason is not None
     if outcome.skipped:
         return reasons.skipped(stop_requested=stop_requested)
-    return reasons.RETURNED_BEFORE_STOP if stop_requested else reasons.RETURNED
+    if stop_requested:
+        return reasons.RETURNED_BEFORE_STOP
+    return reasons.RETURNED
 
 
 @lru_cache(maxsize=256)
-def _just_returned(
+def _returned_none(
     failures: int, losses: int, snoozes: int, counts: str | None, settings: str | None
 ) -> Decision:
     """Build the decision for a handler that returned None; cached, because most attempts do."""
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
-        *reasons.RETURNED[:2],
+        reasons.RETURNED.ground,
+        reasons.RETURNED.text,
         failures=failures,
         losses=losses,
         snoozes=snoozes,
@@ -161,138 +177,150 @@ def _just_returned(
     )
 
 
-def _cancelled(case: DecisionInput) -> Decision:
-    return _move(
-        case, Verb.STOP, reasons.cancelled(case.outcome.reason), failure=case.outcome.failure
-    )
+# --- One rule for each way to end ---
 
 
-def _parked(case: DecisionInput) -> Decision:
-    return _move(case, Verb.PARK, reasons.parked(case.outcome.reason), failure=case.outcome.failure)
+def _decide_cancelled(case: DecisionInput) -> Decision:
+    reason = reasons.cancelled(case.outcome.reason)
+    return _make_decision(case, Verb.STOP, reason, failure=case.outcome.failure)
 
 
-def _released(case: DecisionInput) -> Decision:
+def _decide_parked(case: DecisionInput) -> Decision:
+    reason = reasons.parked(case.outcome.reason)
+    return _make_decision(case, Verb.PARK, reason, failure=case.outcome.failure)
+
+
+def _decide_released(case: DecisionInput) -> Decision:
     reason = reasons.released(case.outcome.reason)
-    decision = _move(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
-    return _requeue(
-        case, decision._replace(alone=case.outcome.alone or case.lease.alone), _asked_for(case, 0)
-    )
+    decision = _make_decision(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
+    decision = decision._replace(alone=case.outcome.alone or case.lease.alone)
+    return _requeue(case, decision, _requested_time(case, 0))
 
 
-def _refused(case: DecisionInput) -> Decision:
-    """Its handler was not called: nothing is charged, and nothing would change by itself."""
-    failure = case.outcome.failure or ends.retry_refused("")
-    return _move(case, Verb.DIE, reasons.manual_retry_refused(failure.public), failure=failure)
+def _decide_refused(case: DecisionInput) -> Decision:
+    """Decide about a manual retry that can_retry= refused. The handler was not called."""
+    failure = case.outcome.failure or codes.retry_refused("")
+    reason = reasons.manual_retry_refused(failure.public)
+    return _make_decision(case, Verb.DIE, reason, failure=failure)
 
 
-def _lost(case: DecisionInput) -> Decision:
-    losses, most = case.lease.losses + 1, case.policy.max_losses
-    failure = case.outcome.failure or ends.process_died()
-    if losses > most:
-        reason = reasons.max_losses(losses, most, failure.public)
-        return _move(case, Verb.DIE, reason, failure=failure, losses=losses)
-    decision = _move(
-        case, Verb.LOSE, reasons.lost(losses, most), failure=failure, losses=losses
-    )._replace(alone=True)
-    if (
-        failure.cls is Cls.RESOURCE
-    ):  # the kernel's word that it was too large: the same again would end the same
-        charge = Charge(failure, terms_of(failure), case.lease.failures, _counts(case))
-        decision = _with_step(case, decision, _next_step(case.policy, charge, more=losses))
-    return _requeue(case, decision, case.now)
-
-
-def _snoozed(case: DecisionInput) -> Decision:
-    snoozes, most = case.lease.snoozes + 1, case.policy.max_snoozes
-    if most is not None and snoozes > most:
-        failure = ends.snooze_limit(most)
-        return _move(case, Verb.DIE, reasons.max_snoozes(most), failure=failure, snoozes=snoozes)
-    run_at = max(_asked_for(case, 0), case.now + SNOOZE_LEAST)
-    reason = reasons.snoozed(_wait_until(case, run_at), case.outcome.reason)
-    return _requeue(case, _move(case, Verb.SNOOZE, reason, snoozes=snoozes), run_at)
-
-
-def _held(case: DecisionInput) -> Decision:
-    dependency = case.outcome.dependency
-    if dependency not in case.lease.uses.split(",") or not dependency:
-        failure = ends.hold_unknown_dependency(dependency, case.lease.uses)
-        return _failed(
-            case._replace(outcome=case.outcome._replace(ended=Ended.FAILED, failure=failure))
+def _decide_lost(case: DecisionInput) -> Decision:
+    losses = case.lease.losses + 1
+    limit = case.policy.max_losses
+    failure = case.outcome.failure or codes.process_died()
+    if losses > limit:
+        reason = reasons.max_losses(losses, limit, failure.public)
+        return _make_decision(case, Verb.DIE, reason, failure=failure, losses=losses)
+    reason = reasons.lost(losses, limit)
+    decision = _make_decision(case, Verb.LOSE, reason, failure=failure, losses=losses)
+    decision = decision._replace(alone=True)
+    if failure.cls is Cls.RESOURCE:
+        # The kernel reported that the process was too large. With the same limits the next
+        # attempt would die too, so a loss climbs the escalation as a failure does.
+        charge = ChargedFailure(
+            failure, read_terms(failure), case.lease.failures, _current_counts(case)
         )
-    until = _asked_for(case, HOLD_DEFAULT)
-    until = min(max(until, case.now + HOLD_LEAST), case.now + HOLD_MOST)
-    reason = reasons.held(dependency, _wait_until(case, until), case.outcome.reason)
-    decision = _move(case, Verb.HOLD, reason)._replace(hold=(dependency, until, reason.text))
+        step = _next_step(case.policy, charge, losses=losses)
+        decision = _apply_step(case, decision, step)
     return _requeue(case, decision, case.now)
 
 
-def _counts(case: DecisionInput) -> Counts:
-    """Of this generation so far. Where an age is limited, with the time in which it could not be tried."""
-    counts = read_counts(case.lease.counts)
-    return counts._replace(waited=counts.waited + _waited(case))
+def _decide_snoozed(case: DecisionInput) -> Decision:
+    snoozes = case.lease.snoozes + 1
+    limit = case.policy.max_snoozes
+    if limit is not None and snoozes > limit:
+        failure = codes.snooze_limit(limit)
+        reason = reasons.max_snoozes(limit)
+        return _make_decision(case, Verb.DIE, reason, failure=failure, snoozes=snoozes)
+    run_at = max(_requested_time(case, 0), case.now + MIN_SNOOZE)
+    reason = reasons.snoozed(_seconds_until(case, run_at), case.outcome.reason)
+    return _requeue(case, _make_decision(case, Verb.SNOOZE, reason, snoozes=snoozes), run_at)
 
 
-def _waited(case: DecisionInput) -> Micros:
-    lease = case.lease
-    return (
-        0
-        if case.policy.max_age is None or lease.attempt <= 1
-        else max(0, lease.started_at - lease.run_at)
-    )
+def _decide_held(case: DecisionInput) -> Decision:
+    dependency = case.outcome.dependency
+    if not dependency or dependency not in case.lease.uses.split(","):
+        failure = codes.hold_unknown_dependency(dependency, case.lease.uses)
+        outcome = case.outcome._replace(ended=Ended.FAILED, failure=failure)
+        return _decide_failed(case._replace(outcome=outcome))
+    until = _requested_time(case, DEFAULT_HOLD)
+    until = min(max(until, case.now + MIN_HOLD), case.now + MAX_HOLD)
+    reason = reasons.held(dependency, _seconds_until(case, until), case.outcome.reason)
+    decision = _make_decision(case, Verb.HOLD, reason)
+    decision = decision._replace(hold=(dependency, until, reason.text))
+    return _requeue(case, decision, case.now)
 
 
-def _retry(case: DecisionInput) -> Decision:
-    """Asked for by the handler, so no class has a say: only the total counts, and what nothing widens."""
-    failure = case.outcome.failure or ends.retry_requested(case.outcome.reason)
-    charge = Charge(failure, NO_TERMS, case.lease.failures + 1, _counts(case))
-    refusal = switched_off(case.policy, failure) or refused_by_total(case.policy, charge)
+def _decide_retry(case: DecisionInput) -> Decision:
+    """Decide about a handler that returned Retry: only the total limit and the switches apply."""
+    policy = case.policy
+    failure = case.outcome.failure or codes.retry_requested(case.outcome.reason)
+    charge = ChargedFailure(failure, NO_TERMS, case.lease.failures + 1, _current_counts(case))
+    refusal = check_switches(policy, failure) or check_max_retries(policy, charge)
     if refusal is not None:
         return _die(case, refusal, charge)
-    drawn = _micros(delay(case.policy.backoff, case.lease.failures, case.rng))
-    run_at = _asked_for(case, drawn)
-    count = f"{charge.failures} of {case.policy.max_retries}"
-    reason = reasons.retry_requested(count, _wait_until(case, run_at), case.outcome.reason)
-    return _try_again(case, run_at, reason, charge, step_of(case.policy.then, charge.failures))
+    backoff = _to_micros(draw_delay(policy.backoff, case.lease.failures, case.rng))
+    run_at = _requested_time(case, backoff)
+    count = f"{charge.failures} of {policy.max_retries}"
+    reason = reasons.retry_requested(count, _seconds_until(case, run_at), case.outcome.reason)
+    return _schedule_retry(case, run_at, reason, charge, select_step(policy.then, charge.failures))
 
 
-def _failed(case: DecisionInput) -> Decision:
-    failure = case.outcome.failure or ends.unreported()
-    spared = None if case.outcome.final else _spared(case, failure)
-    if spared is not None:
-        return spared
-    known = _known(case, failure)
-    charge = Charge(failure, *known.charge[1:])
-    refusal = reasons.FINAL if case.outcome.final else known.refusal
+def _decide_failed(case: DecisionInput) -> Decision:
+    failure = case.outcome.failure or codes.unreported()
+    if not case.outcome.final:
+        uncharged = _hold_uncharged(case, failure)
+        if uncharged is not None:
+            return uncharged
+    terms = _retry_terms(case, failure)
+    shared = terms.charge
+    charge = ChargedFailure(
+        failure, shared.terms, shared.failures, shared.counts, shared.counts_json
+    )
+    refusal = reasons.FINAL if case.outcome.final else terms.refusal
     if refusal is not None:
-        return _teach(case, _die(case, refusal, charge), failure)
-    run_at = case.now + _micros(_wait(case, known, failure.retry_after))
-    reason = reasons.retry(known.retry_count, _wait_until(case, run_at), failure.cls)
-    return _teach(case, _try_again(case, run_at, reason, charge, known.step), failure)
+        return _hold_rate_limited(case, _die(case, refusal, charge), failure)
+    run_at = case.now + _to_micros(_draw_wait(case, terms, failure.retry_after))
+    reason = reasons.retry(terms.retry_count, _seconds_until(case, run_at), failure.cls)
+    decision = _schedule_retry(case, run_at, reason, charge, terms.step)
+    return _hold_rate_limited(case, decision, failure)
 
 
-class _Known(NamedTuple):
-    """What all failures alike have in common: everything but the draw, the moment and their own words."""
+# --- Failures: what equal failures share ---
 
-    charge: Charge
+
+class _RetryTerms(NamedTuple):
+    """Part of a decision that all failures of one code, rule and count share.
+
+    The random draw, the time and the message are not part of it.
+    """
+
+    charge: ChargedFailure
     refusal: Reason | None
     retry_count: str
-    backoff: AnyBackoff
-    before: int
+    backoff: Backoff
+    backoff_index: int
     step: Then | None
 
 
-def _known(case: DecisionInput, failure: Failure) -> _Known:
-    lease, said = (
-        case.lease,
-        (failure.code, failure.cls, failure.rule, bool(failure.retryable), bool(failure.terms)),
-    )
-    return _of_alike(
-        case.policy, lease.failures + 1, lease.counts, _waited(case), terms_of(failure), *said
+def _retry_terms(case: DecisionInput, failure: Failure) -> _RetryTerms:
+    lease = case.lease
+    return _cached_retry_terms(
+        case.policy,
+        lease.failures + 1,
+        lease.counts,
+        _time_waited(case),
+        read_terms(failure),
+        failure.code,
+        failure.cls,
+        failure.rule,
+        bool(failure.retryable),
+        bool(failure.terms),
     )
 
 
 @lru_cache(maxsize=1024)
-def _of_alike(  # noqa: PLR0913, PLR0917 - all that is asked of a failure, and nothing else
+def _cached_retry_terms(  # noqa: PLR0913, PLR0917 - the key of the cache
     policy: EffectivePolicy,
     failures: int,
     counts: str | None,
@@ -301,144 +329,207 @@ def _of_alike(  # noqa: PLR0913, PLR0917 - all that is asked of a failure, and n
     code: str,
     cls: Cls,
     rule: str,
-    retryable: bool,  # noqa: FBT001 - a key of a cache
-    has_terms: bool,  # noqa: FBT001 - the same
-) -> _Known:
-    failure = Failure(code, cls, "", rule, retryable, terms={"some": True} if has_terms else {})
-    before = read_counts(counts)
-    after = before._replace(waited=before.waited + waited).plus(failure)
-    charge = Charge(failure, terms, failures, after, after.to_json())
-    return _Known(
-        charge,
-        refused(policy, charge),
-        _count(policy, charge),
-        *backoff_of(policy, charge),
-        _next_step(policy, charge),
+    retryable: bool,  # noqa: FBT001 - part of a cache key
+    has_terms: bool,  # noqa: FBT001 - part of a cache key
+) -> _RetryTerms:
+    # Counting a failure only looks at whether it has terms, so any non-empty mapping serves.
+    failure_terms = {"some": True} if has_terms else {}
+    failure = Failure(code, cls, "", rule, retryable, terms=failure_terms)
+    before = parse_counts(counts)
+    after = before._replace(waited=before.waited + waited).add(failure)
+    charge = ChargedFailure(failure, terms, failures, after, after.to_json())
+    backoff, backoff_index = select_backoff(policy, charge)
+    return _RetryTerms(
+        charge=charge,
+        refusal=find_refusal(policy, charge),
+        retry_count=_format_retry_count(policy, charge),
+        backoff=backoff,
+        backoff_index=backoff_index,
+        step=_next_step(policy, charge),
     )
 
 
-def _teach(case: DecisionInput, decision: Decision, failure: Failure) -> Decision:
-    """Who is told to come back later tells all others that use the same: each would only be told again."""
-    until = _hinted(case, failure) if failure.cls is Cls.RATE_LIMITED else None
+def select_backoff(policy: EffectivePolicy, charge: ChargedFailure) -> tuple[Backoff, int]:
+    """Return the most specific backoff and how many earlier failures advanced it.
+
+    The order is: job, rule, kind, queue, system.
+    """
+    for_class = policy.by_class[charge.failure.cls]
+    if charge.terms.backoff is not None and for_class.backoff_from != "job":
+        return charge.terms.backoff, charge.code_count - 1
+    if for_class.backoff_is_for_class:
+        return for_class.backoff, charge.class_count - 1
+    return for_class.backoff, charge.failures - 1
+
+
+def _next_step(policy: EffectivePolicy, charge: ChargedFailure, losses: int = 0) -> Then | None:
+    """Return the escalation step after this failure; `losses` are added to its count."""
+    for_class = policy.by_class[charge.failure.cls]
+    if charge.terms.then and for_class.then_from != "job":
+        return select_step(charge.terms.then, charge.code_count + losses)
+    count = charge.class_count if for_class.then_is_for_class else charge.failures
+    return select_step(for_class.then, count + losses)
+
+
+def _format_retry_count(policy: EffectivePolicy, charge: ChargedFailure) -> str:
+    """Return `2 of 5`, or with tighter limits `2 of 5 (1 of 1 for its class)`."""
+    total = f"{charge.failures} of {policy.max_retries}"
+    class_limit = policy.class_limit(charge.failure.cls)
+    code_limit = charge.terms.max_retries
+    tighter = []
+    if class_limit is not None and class_limit < policy.max_retries:
+        tighter.append(f"{charge.class_count} of {class_limit} for its class")
+    if code_limit is not None and code_limit < policy.max_retries:
+        tighter.append(f"{charge.code_count} of {code_limit} for its code")
+    return f"{total} ({', '.join(tighter)})" if tighter else total
+
+
+# --- Failures: holds ---
+
+
+def _hold_rate_limited(case: DecisionInput, decision: Decision, failure: Failure) -> Decision:
+    """Hold the dependency of a rate-limited job, so that other jobs do not run into the limit."""
+    if failure.cls is not Cls.RATE_LIMITED:
+        return decision
+    until = _hinted_time(case, failure)
     if until is None:
         return decision
-    return decision._replace(
-        hold=(case.lease.uses, until, reasons.rate_limited_for(_wait_until(case, until)))
-    )
+    reason = reasons.rate_limited_for(_seconds_until(case, until))
+    return decision._replace(hold=(case.lease.uses, until, reason))
 
 
-def _hinted(case: DecisionInput, failure: Failure) -> Micros | None:
-    """When the one dependency of this job wants to be called again; None: it did not say, or there are several."""
-    hint, key = failure.retry_after, case.lease.uses
-    if not key or "," in key or hint is None or not hint >= HINT_LEAST:
-        return None
-    return case.now + _micros(min(hint, HINT_MOST))
+def _hinted_time(case: DecisionInput, failure: Failure) -> Micros | None:
+    """Return when the dependency asked to be called again.
 
-
-def _spared(case: DecisionInput, failure: Failure) -> Decision | None:
-    """An outage, or a quota that comes back, costs nothing but patience; None: it is this job's own, it has been
-    spared often enough, or nothing may run twice.
+    None if it gave no hint, or if the job uses several dependencies: it is unknown which one did.
     """
-    reset = _hinted(case, failure) if failure.cls is Cls.QUOTA else None
-    if case.spared is None and reset is None:
+    hint = failure.retry_after
+    uses = case.lease.uses
+    if not uses or "," in uses or hint is None or not hint >= MIN_HINT_SECONDS:
         return None
-    counts = _counts(case)
-    if counts.spared >= SPARED_MOST or switched_off(case.policy, failure) is not None:
+    return case.now + _to_micros(min(hint, MAX_HINT_SECONDS))
+
+
+def _hold_uncharged(case: DecisionInput, failure: Failure) -> Decision | None:
+    """Requeue the job without charge after an outage or a used-up quota.
+
+    None if the job itself caused the failure, was not charged too often, or may not be retried.
+    """
+    quota_reset = _hinted_time(case, failure) if failure.cls is Cls.QUOTA else None
+    if case.uncharged is None and quota_reset is None:
         return None
-    reason = case.spared or reasons.quota_used_up(case.lease.uses)
-    decision = _move(case, Verb.HOLD, reason, failure=failure)
-    hold = None if reset is None else (case.lease.uses, reset, reasons.QUOTA_GATE)
-    counts = counts._replace(spared=counts.spared + 1)
+    counts = _current_counts(case)
+    if counts.uncharged >= MAX_UNCHARGED_FAILURES:
+        return None
+    if check_switches(case.policy, failure) is not None:
+        return None
+    reason = case.uncharged or reasons.quota_used_up(case.lease.uses)
+    hold = None
+    if quota_reset is not None:
+        hold = (case.lease.uses, quota_reset, reasons.QUOTA_GATE)
+    counts = counts._replace(uncharged=counts.uncharged + 1)
+    decision = _make_decision(case, Verb.HOLD, reason, failure=failure)
     return _requeue(case, decision._replace(counts=counts.to_json(), hold=hold), case.now)
 
 
-def _count(policy: EffectivePolicy, charge: Charge) -> str:
-    """Format the number of this retry: `2 of 5`, or with tighter limits `2 of 5 (1 of 1 for its class)`."""
-    cap, own = policy.cap_for(charge.failure.cls), charge.terms.max_retries
-    if cap is None and own is None:
-        return f"{charge.failures} of {policy.max_retries}"
-    tighter = [
-        f"{count} of {limit} for its {what}"
-        for what, count, limit in (("class", charge.of_class, cap), ("code", charge.of_code, own))
-        if limit is not None and limit < policy.max_retries
-    ]
-    beside = f" ({', '.join(tighter)})" if tighter else ""
-    return f"{charge.failures} of {policy.max_retries}{beside}"
+# --- Counters ---
 
 
-def _try_again(
-    case: DecisionInput, run_at: Micros, reason: Reason, charge: Charge, step: Then | None
-) -> Decision:
-    """A counted retry, unless it would come too late for `max_age`."""
-    age = case.policy.max_age
-    if (
-        age is not None
-        and run_at > case.lease.first_started_at + _micros(age) + charge.counts.waited
-    ):
-        return _die(case, reasons.max_age(age), charge)
-    decision = _move(case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at)
-    return _requeue(case, _with_step(case, decision, step), run_at)
+def _current_counts(case: DecisionInput) -> FailureCounts:
+    """Return the counts of this generation, including the time the job could not run."""
+    counts = parse_counts(case.lease.counts)
+    return counts._replace(waited=counts.waited + _time_waited(case))
 
 
-def _die(case: DecisionInput, reason: Reason, charge: Charge) -> Decision:
-    return _move(case, Verb.DIE, reason, failure=charge.failure, charge=charge)
+def _time_waited(case: DecisionInput) -> Micros:
+    """Return how long the job was due before it started; only counted under a max_age."""
+    lease = case.lease
+    if case.policy.max_age is None or lease.attempt <= 1:
+        return 0
+    return max(0, lease.started_at - lease.run_at)
 
 
-def _next_step(policy: EffectivePolicy, charge: Charge, more: int = 0) -> Then | None:
-    """The most specific ladder, and how far up it this failure leads; `more`: losses, which no count holds."""
-    own = policy.by_class[charge.failure.cls]
-    if charge.terms.then and own.then_from != "job":
-        return step_of(charge.terms.then, charge.of_code + more)
-    return step_of(own.then, (charge.of_class if own.then_of_class else charge.failures) + more)
+def _losses_after(lease: Lease, outcome: Outcome) -> int:
+    """Return the losses, less one if the job survived alone.
+
+    A job that survives in its own process did not cause the death it was charged for.
+    """
+    if not lease.alone or outcome.ended in {Ended.LOST, Ended.RELEASED}:
+        return lease.losses
+    return _refund_loss(lease)
 
 
-def _with_step(case: DecisionInput, decision: Decision, step: Then | None) -> Decision:
-    if step is None:
-        return decision
-    settings, then = escalate(case.lease, step)
-    reason = f"{decision.reason}; {in_words(then)}" if then else decision.reason
-    return decision._replace(reason=reason, settings=settings, then=then or None)
+def _refund_loss(lease: Lease) -> int:
+    return max(0, lease.losses - 1)
 
 
-def _wait(case: DecisionInput, known: _Known, hint: float | None) -> float:
-    """A server's hint is a floor, and spread: or all who heard it come back in the same instant."""
-    drawn = delay(known.backoff, known.before, case.rng)
-    if hint is None or not math.isfinite(hint) or hint <= 0 or not known.charge.terms.wait_for_hint:
+# --- Times ---
+
+
+def _draw_wait(case: DecisionInput, terms: _RetryTerms, hint: float | None) -> float:
+    """Return the seconds before the retry. A server's hint is the minimum.
+
+    Jitter is added to the hint: otherwise all jobs that received it would return at once.
+    """
+    drawn = draw_delay(terms.backoff, terms.backoff_index, case.rng)
+    if hint is None or not math.isfinite(hint) or hint <= 0 or not terms.charge.terms.wait_for_hint:
         return drawn
-    return max(drawn, hint) + case.rng.uniform(0, min(0.1 * hint, 60.0))
+    return max(drawn, hint) + case.rng.uniform(0, min(HINT_JITTER * hint, MAX_HINT_JITTER))
 
 
-def backoff_of(policy: EffectivePolicy, charge: Charge) -> tuple[AnyBackoff, int]:
-    """Job, then rule, then kind, queue, system; and how many came before this one of what it was said for."""
-    own = policy.by_class[charge.failure.cls]
-    if charge.terms.backoff is not None and own.backoff_from != "job":
-        return charge.terms.backoff, charge.of_code - 1
-    return own.backoff, (charge.of_class if own.backoff_of_class else charge.failures) - 1
-
-
-def _asked_for(case: DecisionInput, otherwise: Micros) -> Micros:
-    """The moment the handler named, not before now and not beyond what can be stored."""
+def _requested_time(case: DecisionInput, default_delay: Micros) -> Micros:
+    """Return the time that the handler requested, between now and the latest storable time."""
     if case.outcome.until is not None:
-        return min(max(case.outcome.until, case.now), case.now + _LONGEST)
-    wait = otherwise if case.outcome.after is None else case.outcome.after
-    return case.now + min(max(wait, 0), _LONGEST)
+        return min(max(case.outcome.until, case.now), case.now + MAX_WAIT)
+    delay = default_delay if case.outcome.after is None else case.outcome.after
+    return case.now + min(max(delay, 0), MAX_WAIT)
 
 
-def _micros(seconds: float) -> Micros:
-    return round(min(max(seconds, 0.0), LONGEST) * SECOND)
+def _to_micros(seconds: float) -> Micros:
+    return round(min(max(seconds, 0.0), MAX_WAIT_SECONDS) * SECOND)
 
 
-def _wait_until(case: DecisionInput, at: Micros) -> float:
-    """Return the seconds from now until `at`."""
+def _seconds_until(case: DecisionInput, at: Micros) -> float:
     return (at - case.now) / SECOND
 
 
+# --- Decisions ---
+
+
+def _schedule_retry(
+    case: DecisionInput, run_at: Micros, reason: Reason, charge: ChargedFailure, step: Then | None
+) -> Decision:
+    """Queue a counted retry, or end the job if the retry would start after `max_age`."""
+    max_age = case.policy.max_age
+    if max_age is not None:
+        latest = case.lease.first_started_at + _to_micros(max_age) + charge.counts.waited
+        if run_at > latest:
+            return _die(case, reasons.max_age(max_age), charge)
+    decision = _make_decision(
+        case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at
+    )
+    return _requeue(case, _apply_step(case, decision, step), run_at)
+
+
+def _die(case: DecisionInput, reason: Reason, charge: ChargedFailure) -> Decision:
+    return _make_decision(case, Verb.DIE, reason, failure=charge.failure, charge=charge)
+
+
+def _apply_step(case: DecisionInput, decision: Decision, step: Then | None) -> Decision:
+    if step is None:
+        return decision
+    settings, changes = escalate(case.lease, step)
+    if not changes:
+        return decision._replace(settings=settings)
+    reason = f"{decision.reason}; {describe_escalation(changes)}"
+    return decision._replace(reason=reason, settings=settings, then=changes)
+
+
 def _requeue(case: DecisionInput, decision: Decision, run_at: Micros) -> Decision:
-    """Back to the queue at that moment, unless the deadline comes first."""
+    """Queue the job again at `run_at`, or end it if its deadline comes first."""
     deadline = case.lease.deadline_at
     if deadline is None or run_at <= deadline:
         return decision if decision.run_at == run_at else decision._replace(run_at=run_at)
-    failure = ends.deadline_passed(decision.failure or case.outcome.ended)
     reason = reasons.deadline(decision.reason)
     return decision._replace(
         verb=Verb.DIE,
@@ -446,7 +537,7 @@ def _requeue(case: DecisionInput, decision: Decision, run_at: Micros) -> Decisio
         ground=reason.ground,
         reason=reason.text,
         run_at=None,
-        failure=failure,
+        failure=codes.deadline_passed(decision.failure or case.outcome.ended),
         alone=False,
         hold=None,
         settings=case.lease.settings,
@@ -455,7 +546,7 @@ def _requeue(case: DecisionInput, decision: Decision, run_at: Micros) -> Decisio
     )
 
 
-def _move(
+def _make_decision(
     case: DecisionInput,
     verb: Verb,
     reason: Reason,
@@ -463,19 +554,26 @@ def _move(
     failure: Failure | None = None,
     losses: int | None = None,
     snoozes: int | None = None,
-    charge: Charge | None = None,
+    charge: ChargedFailure | None = None,
     run_at: Micros | None = None,
 ) -> Decision:
-    """The decision for a move, with the counters of the lease where no new ones are given."""
+    """Build a decision. Counters that are not passed stay as in the lease."""
     lease, outcome = case.lease, case.outcome
-    return Decision(  # by position: by name it costs twice as much
+    if charge is None:
+        failures = lease.failures
+        counts = lease.counts
+    else:
+        failures = charge.failures
+        counts = charge.counts_json or charge.counts.to_json()
+    # Positional: keyword arguments make this call twice as slow, and it runs for every failure.
+    return Decision(
         verb,
-        lifecycle.move(verb, State.RUNNING),
+        lifecycle.next_state(verb, State.RUNNING),
         reason.ground,
         reason.text,
         run_at,
-        lease.failures if charge is None else charge.failures,
-        _losses(lease, outcome) if losses is None else losses,
+        failures,
+        _losses_after(lease, outcome) if losses is None else losses,
         lease.snoozes if snoozes is None else snoozes,
         outcome.alone,
         None,  # result
@@ -483,7 +581,7 @@ def _move(
         outcome.choices if verb is Verb.PARK else (),
         None,  # hold
         outcome.cost,
-        lease.counts if charge is None else charge.written or charge.counts.to_json(),
+        counts,
         lease.settings,
         None,  # then
         False,  # skipped
@@ -491,21 +589,14 @@ def _move(
     )
 
 
-def _losses(lease: Lease, outcome: Outcome) -> int:
-    """Who survives alone gets a loss back: the death it was charged for was not its own."""
-    if not lease.alone or outcome.ended in {Ended.LOST, Ended.RELEASED}:
-        return lease.losses
-    return max(0, lease.losses - 1)
-
-
 _RULES: dict[Ended, Callable[[DecisionInput], Decision]] = {
-    Ended.FAILED: _failed,
-    Ended.RETRY: _retry,
-    Ended.SNOOZED: _snoozed,
-    Ended.PARKED: _parked,
-    Ended.HELD: _held,
-    Ended.CANCELLED: _cancelled,
-    Ended.LOST: _lost,
-    Ended.RELEASED: _released,
-    Ended.REFUSED: _refused,
+    Ended.FAILED: _decide_failed,
+    Ended.RETRY: _decide_retry,
+    Ended.SNOOZED: _decide_snoozed,
+    Ended.PARKED: _decide_parked,
+    Ended.HELD: _decide_held,
+    Ended.CANCELLED: _decide_cancelled,
+    Ended.LOST: _decide_lost,
+    Ended.RELEASED: _decide_released,
+    Ended.REFUSED: _decide_refused,
 }

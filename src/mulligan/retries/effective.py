@@ -1,4 +1,4 @@
-"""The effective policy of any job, layered once and remembered."""
+"""Effective policies of jobs, resolved once per combination of scopes and cached."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from functools import cached_property, lru_cache
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Lease
 from mulligan.core.job import JobRow
-from mulligan.failures.matcher import EMPTY, Rulebook
-from mulligan.failures.rule_sources import book_of
-from mulligan.guards.limits import share_of
+from mulligan.failures.matcher import EMPTY_RULEBOOK, Rulebook
+from mulligan.failures.rule_sources import load_rulebook
+from mulligan.guards.limits import owner_share
 from mulligan.manifest.specs import KindSpec, QueueSpec
-from mulligan.retries.policy import EffectivePolicy, Policy, RetrySettings, layer
+from mulligan.retries.policy import EffectivePolicy, Policy, RetrySettings, resolve_policy
 
 log = logging.getLogger("mulligan.settle")
 
 
 class EffectivePolicies:
-    """What the settings, the queue, the kind and the job say, as one."""
+    """Resolver of the settings, the queue, the kind and the job into one policy."""
 
     def __init__(
         self,
@@ -30,16 +30,17 @@ class EffectivePolicies:
         self._settings = system
         self._kinds = kinds
         self._queues = queues or {}
-        self._layered = lru_cache(maxsize=4096)(self._layer)
-        self._book = lru_cache(maxsize=1024)(self._compiled)
+        self._resolve_cached = lru_cache(maxsize=4096)(self._resolve)
+        self._rulebook = lru_cache(maxsize=1024)(self._load_rulebook)
 
     @cached_property
     def _system(self) -> RetrySettings:
-        """Not before the first end that is no success: a runner may never see one."""
+        """System scope, built at the first failure: a runner may never need it."""
         return RetrySettings(**self._settings.model_dump())
 
-    def of(self, job: Lease | JobRow) -> EffectivePolicy:
-        return self._layered(job.kind, job.queue, job.policy, job.max_retries)
+    def for_job(self, job: Lease | JobRow) -> EffectivePolicy:
+        """Return the policy of a job."""
+        return self._resolve_cached(job.kind, job.queue, job.policy, job.max_retries)
 
     def for_kind(
         self,
@@ -49,59 +50,63 @@ class EffectivePolicies:
         policy: str | None = None,
         max_retries: int | None = None,
     ) -> EffectivePolicy:
-        """As for a job that is enqueued with these options."""
-        spec = self._kinds.get(kind)
-        return self._layered(
-            kind, queue or ("" if spec is None else spec.queue), policy, max_retries
-        )
+        """Return the policy of a job that is enqueued with these options."""
+        if not queue:
+            spec = self._kinds.get(kind)
+            queue = "" if spec is None else spec.queue
+        return self._resolve_cached(kind, queue, policy, max_retries)
 
-    def books(self, kind: str) -> list[Rulebook]:
-        """The rules of a kind and of its app, for ends that no runner has judged."""
-        return [self._book(kind)]
-
-    def _compiled(self, kind: str) -> Rulebook:
-        spec = self._kinds.get(kind)
-        return EMPTY if spec is None else book_of(spec.rules)
-
-    def shadow(self, job: Lease) -> EffectivePolicy | None:
-        """With the policy that the kind runs in shadow instead of its own; None: it runs none."""
+    def shadow_for_job(self, job: Lease) -> EffectivePolicy | None:
+        """Return the policy with the kind's shadow policy in place of its own, if it has one."""
         spec = self._kinds.get(job.kind)
         if spec is None or spec.shadow is None:
             return None
-        return self._layered(job.kind, job.queue, job.policy, job.max_retries, shadow=True)
+        return self._resolve_cached(job.kind, job.queue, job.policy, job.max_retries, shadow=True)
 
-    def share(self, queue: str, owner: str) -> str:
-        """Part of a lane's key where owners take turns."""
+    def rulebooks(self, kind: str) -> list[Rulebook]:
+        """Return the rules of a kind and its app, for endings that no runner classified."""
+        return [self._rulebook(kind)]
+
+    def fairness_key(self, queue: str, owner: str) -> str:
+        """Return the part of a lane key that separates owners; empty if the queue is not fair."""
         spec = self._queues.get(queue)
-        return share_of(owner) if spec is not None and spec.fair else ""
+        if spec is None or not spec.fair:
+            return ""
+        return owner_share(owner)
 
-    def _layer(
+    def _load_rulebook(self, kind: str) -> Rulebook:
+        spec = self._kinds.get(kind)
+        return EMPTY_RULEBOOK if spec is None else load_rulebook(spec.rules)
+
+    def _resolve(
         self,
         kind: str,
         queue: str,
-        job: str | None,
+        job_policy: str | None,
         max_retries: int | None,
         *,
         shadow: bool = False,
     ) -> EffectivePolicy:
-        spec = self._kinds.get(kind)
-        return layer(
+        kind_spec = self._kinds.get(kind)
+        queue_spec = self._queues.get(queue)
+        kind_policy = None
+        if kind_spec is not None:
+            kind_policy = kind_spec.shadow if shadow else kind_spec.policy
+        return resolve_policy(
             self._system,
-            queue=_policy(_said(self._queues.get(queue))),
-            kind=_policy(spec.shadow if shadow and spec is not None else _said(spec)),
-            job=_policy(job),
+            queue=_parse_policy(None if queue_spec is None else queue_spec.policy),
+            kind=_parse_policy(kind_policy),
+            job=_parse_policy(job_policy),
             job_max_retries=max_retries,
         )
 
 
-def _said(spec: KindSpec | QueueSpec | None) -> str | None:
-    return None if spec is None else spec.policy
-
-
-def _policy(text: str | None) -> Policy | None:
-    """A stored policy; one that a newer version wrote and we cannot read counts as unset."""
+def _parse_policy(text: str | None) -> Policy | None:
+    """Parse a stored policy. One that a newer version wrote and this one cannot read is unset."""
+    if not text:
+        return None
     try:
-        return Policy.from_json(text) if text else None
+        return Policy.from_json(text)
     except ValueError:
-        log.warning("a stored policy cannot be read and is left aside: %s", text)
+        log.warning("ignored a stored policy that this version cannot read: %s", text)
         return None

@@ -1,4 +1,4 @@
-"""Limits of retries: whether a counted failure may be retried, then how often."""
+"""Retry limits: whether a failure may be retried, and how often."""
 
 from __future__ import annotations
 
@@ -7,71 +7,81 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Cls, Failure
-from mulligan.core.job import Micros
+from mulligan.core.durations import Micros
 from mulligan.core.json import encode
-from mulligan.failures.codes import PROGRAMMING_ERROR
+from mulligan.failures.codes import PROGRAMMING_ERROR_RULE
 from mulligan.retries import reasons
-from mulligan.retries.policy import AnyBackoff, EffectivePolicy, Policy, Then
+from mulligan.retries.backoff import Backoff
+from mulligan.retries.policy import EffectivePolicy, Policy, Then
 from mulligan.retries.reasons import Reason
 
-# How often a job has failed in this generation, by class and by code. Stored beside it as JSON; None: never.
+# --- Failure counts ---
 
-# A handler may make up codes as it goes. Beyond this many only those a rule has terms for are counted: rules are few.
-MOST_CODES = 100
+# Handlers can invent any number of codes. Above this many, only codes whose rule has terms are
+# counted: there are few rules.
+MAX_COUNTED_CODES = 100
+
+# `StrEnum.value` is a slow property before Python 3.12.
+_CLASS_TEXT = {cls: cls.value for cls in Cls}
 
 
-_TEXT = {cls: cls.value for cls in Cls}  # until Python 3.12 `value` is a function's work
+class FailureCounts(NamedTuple):
+    """Failures of a job in this generation, by class and by code. Stored with the job as JSON."""
 
-
-class Counts(NamedTuple):
     classes: Mapping[str, int]
     codes: Mapping[str, int]
-    spared: int = 0  # failures that were charged to a dependency that was down
-    waited: Micros = 0  # while it was due and did not run: held, or without a place
+    uncharged: int = 0  # failures attributed to a dependency or kind instead of this job
+    waited: Micros = 0  # time in which the job was due but could not run
 
-    def plus(self, failure: Failure) -> Counts:
-        """With one failure more."""
-        cls, code = failure.cls, failure.code
-        classes = {**self.classes, _TEXT[cls]: self.of_class(cls) + 1}
-        if code not in self.codes and len(self.codes) >= MOST_CODES and not failure.terms:
-            return Counts(classes, self.codes, self.spared, self.waited)
-        return Counts(
-            classes, {**self.codes, code: self.codes.get(code, 0) + 1}, self.spared, self.waited
-        )
+    def add(self, failure: Failure) -> FailureCounts:
+        """Return the counts including this failure."""
+        cls = failure.cls
+        code = failure.code
+        classes = {**self.classes, _CLASS_TEXT[cls]: self.for_class(cls) + 1}
+        codes = self.codes
+        if code in codes or len(codes) < MAX_COUNTED_CODES or failure.terms:
+            codes = {**codes, code: codes.get(code, 0) + 1}
+        return FailureCounts(classes, codes, self.uncharged, self.waited)
 
-    def of_class(self, cls: Cls) -> int:
+    def for_class(self, cls: Cls) -> int:
         return self.classes.get(cls, 0)
 
-    def of_code(self, code: str) -> int:
+    def for_code(self, code: str) -> int:
         return self.codes.get(code, 0)
 
     def to_json(self) -> str | None:
+        """Return the stored form. None if nothing was counted."""
         if self == NO_COUNTS:
             return None
-        said: dict[str, Any] = {"classes": self.classes, "codes": self.codes}
-        if self.spared:
-            said["spared"] = self.spared
+        record: dict[str, Any] = {"classes": self.classes, "codes": self.codes}
+        if self.uncharged:
+            record["spared"] = self.uncharged
         if self.waited:
-            said["waited"] = self.waited
-        return encode(said)
+            record["waited"] = self.waited
+        return encode(record)
 
 
-NO_COUNTS = Counts({}, {})
+NO_COUNTS = FailureCounts({}, {})
 
 
-def read_counts(text: str | None) -> Counts:
-    """What cannot be read counts as nothing: the total, which has a column of its own, still holds."""
+def parse_counts(text: str | None) -> FailureCounts:
+    """Parse stored counts. Unreadable counts are empty: the total has a column of its own."""
     if not text:
         return NO_COUNTS
     try:
-        said = json.loads(text)
-        more = _numbers({name: said.get(name) for name in ("spared", "waited")})
-        return Counts(_numbers(said.get("classes")), _numbers(said.get("codes")), **more)
+        record = json.loads(text)
+        totals = _positive_ints({name: record.get(name) for name in ("spared", "waited")})
+        return FailureCounts(
+            _positive_ints(record.get("classes")),
+            _positive_ints(record.get("codes")),
+            totals.get("spared", 0),
+            totals.get("waited", 0),
+        )
     except (AttributeError, ValueError):
         return NO_COUNTS
 
 
-def _numbers(value: Any) -> dict[str, int]:
+def _positive_ints(value: Any) -> dict[str, int]:
     return {
         str(name): count
         for name, count in (value or {}).items()
@@ -79,99 +89,103 @@ def _numbers(value: Any) -> dict[str, int]:
     }
 
 
-# What the rule that judged a failure changes about its retries: a limit, a backoff, a ladder, the hint, a promise.
+# --- Terms of a rule ---
 
 
 class RuleTerms(NamedTuple):
+    """Retry settings that a failure rule sets for its code."""
+
     max_retries: int | None = None
-    backoff: AnyBackoff | None = None
+    backoff: Backoff | None = None
     then: tuple[Then, ...] = ()
     wait_for_hint: bool = True
-    promise: str = ""
+    promise: str = ""  # added to the public message while the job is retried
 
 
 NO_TERMS = RuleTerms()
 
+MAX_CACHED_TERMS = 1000
+_cached_terms: dict[str, RuleTerms] = {}  # by repr of the stored terms
 
-MOST_KNOWN = 1000
-_known: dict[str, RuleTerms] = {}  # by how they are written: the same few come again and again
 
-
-def terms_of(failure: Failure) -> RuleTerms:
-    """Most rules have none."""
+def read_terms(failure: Failure) -> RuleTerms:
+    """Return the terms of the rule that classified a failure; most rules have none."""
     if not failure.terms:
         return NO_TERMS
-    written = repr(failure.terms)
-    found = _known.get(written)
-    if found is None:
-        if len(_known) >= MOST_KNOWN:
-            _known.clear()
-        found = _known[written] = _read(failure.terms)
-    return found
+    key = repr(failure.terms)
+    terms = _cached_terms.get(key)
+    if terms is None:
+        if len(_cached_terms) >= MAX_CACHED_TERMS:
+            _cached_terms.clear()
+        terms = _parse_terms(failure.terms)
+        _cached_terms[key] = terms
+    return terms
 
 
-def _read(said: Mapping[str, Any]) -> RuleTerms:
-    """What a newer version wrote and we cannot read counts as unsaid."""
-    waits, promise = said.get("wait_for_hint") is not False, str(said.get("promise", ""))
+def _parse_terms(stored: Mapping[str, Any]) -> RuleTerms:
+    """Parse stored terms. Limits that a newer version wrote and this one cannot read are unset."""
+    wait_for_hint = stored.get("wait_for_hint") is not False
+    promise = str(stored.get("promise", ""))
+    overrides = {
+        name: stored[name] for name in ("max_retries", "backoff", "then") if name in stored
+    }
     try:
-        policy = Policy.from_plain(
-            {name: said[name] for name in ("max_retries", "backoff", "then") if name in said}
-        )
+        policy = Policy.from_dict(overrides)
     except ValueError:
-        return RuleTerms(wait_for_hint=waits, promise=promise)
-    return RuleTerms(policy.max_retries, policy.backoff, policy.ladder, waits, promise)
+        return RuleTerms(wait_for_hint=wait_for_hint, promise=promise)
+    return RuleTerms(policy.max_retries, policy.backoff, policy.steps, wait_for_hint, promise)
 
 
-# Limits of retries: whether a counted failure may be retried, then how often.
+# --- Limits ---
 
 
-class Charge(NamedTuple):
-    """A counted failure: what it was, what its rule changes, and the counts with it."""
+class ChargedFailure(NamedTuple):
+    """A counted failure, the terms of its rule, and the counts that include it."""
 
     failure: Failure
     terms: RuleTerms
     failures: int
-    counts: Counts
-    written: str | None = None  # the counts, where that was done already
+    counts: FailureCounts
+    counts_json: str | None = None  # the counts, if already encoded
 
     @property
-    def of_class(self) -> int:
-        return self.counts.of_class(self.failure.cls)
+    def class_count(self) -> int:
+        return self.counts.for_class(self.failure.cls)
 
     @property
-    def of_code(self) -> int:
-        return self.counts.of_code(self.failure.code)
+    def code_count(self) -> int:
+        return self.counts.for_code(self.failure.code)
 
 
-def refused(policy: EffectivePolicy, charge: Charge) -> Reason | None:
+def find_refusal(policy: EffectivePolicy, charge: ChargedFailure) -> Reason | None:
     """Return why the failure is not retried, or None if it is."""
     failure = charge.failure
-    if not failure.retryable and not _excused(policy, failure):
+    if not failure.retryable and not _is_allowed_programming_error(policy, failure):
         return reasons.class_not_retryable(failure.cls, failure.rule, _advice(failure))
     if policy.retry_unknown is False and failure.cls is Cls.UNKNOWN:
         return reasons.unknown_not_retried(policy.retry_unknown_from)
     return (
-        switched_off(policy, failure)
-        or refused_by_total(policy, charge)
-        or _refused_by_class(policy, charge)
-        or _refused_by_rule(charge)
+        check_switches(policy, failure)
+        or check_max_retries(policy, charge)
+        or _check_class_limit(policy, charge)
+        or _check_rule_limit(charge)
     )
 
 
-def _excused(policy: EffectivePolicy, failure: Failure) -> bool:
-    """True for a programming error under `retry_unknown=True`, which covers these too."""
-    return policy.retry_unknown is True and failure.rule == PROGRAMMING_ERROR
+def _is_allowed_programming_error(policy: EffectivePolicy, failure: Failure) -> bool:
+    """Return True for a programming error under `retry_unknown=True`, which covers these too."""
+    return policy.retry_unknown is True and failure.rule == PROGRAMMING_ERROR_RULE
 
 
 def _advice(failure: Failure) -> str:
-    if failure.rule == PROGRAMMING_ERROR:
+    if failure.rule == PROGRAMMING_ERROR_RULE:
         return "to retry such errors, use Policy(retry_unknown=True)"
     if failure.by_system:
         return ""  # no rule or handler of the app can change it
-    return "to retry it all the same, return Retry() from the handler"
+    return "to retry it anyway, return Retry() from the handler"
 
 
-def switched_off(policy: EffectivePolicy, failure: Failure) -> Reason | None:
+def check_switches(policy: EffectivePolicy, failure: Failure) -> Reason | None:
     """Return the setting that forbids this retry: retry.enabled or retry.only."""
     if not policy.enabled:
         return reasons.RETRIES_DISABLED
@@ -180,29 +194,33 @@ def switched_off(policy: EffectivePolicy, failure: Failure) -> Reason | None:
     return None
 
 
-def refused_by_total(policy: EffectivePolicy, charge: Charge) -> Reason | None:
+def check_max_retries(policy: EffectivePolicy, charge: ChargedFailure) -> Reason | None:
+    """Return a refusal if the job has used all its retries."""
     limit = policy.max_retries
     if charge.failures <= limit:
         return None
     return reasons.max_retries(limit, policy.max_retries_from)
 
 
-def _refused_by_class(policy: EffectivePolicy, charge: Charge) -> Reason | None:
+def _check_class_limit(policy: EffectivePolicy, charge: ChargedFailure) -> Reason | None:
     cls = charge.failure.cls
-    limit = policy.cap_for(cls)
-    if limit is None or charge.of_class <= limit:
+    limit = policy.class_limit(cls)
+    if limit is None or charge.class_count <= limit:
         return None
-    return reasons.class_limit(limit, cls, _origin(policy, cls))
+    return reasons.class_limit(limit, cls, _class_limit_origin(policy, cls))
 
 
-def _origin(policy: EffectivePolicy, cls: Cls) -> str:
-    """Name what sets the limit of a class; for the system the setting, which people can change."""
-    scope = policy.cap_from(cls)
-    return f"the {scope}" if scope != "system" else policy.cap_setting(cls)
+def _class_limit_origin(policy: EffectivePolicy, cls: Cls) -> str:
+    """Name the scope that sets the limit of a class; for the system, name the setting."""
+    scope = policy.class_limit_scope(cls)
+    if scope == "system":
+        return policy.class_limit_setting(cls)
+    return f"the {scope}"
 
 
-def _refused_by_rule(charge: Charge) -> Reason | None:
-    limit, failure = charge.terms.max_retries, charge.failure
-    if limit is None or charge.of_code <= limit:
+def _check_rule_limit(charge: ChargedFailure) -> Reason | None:
+    limit = charge.terms.max_retries
+    failure = charge.failure
+    if limit is None or charge.code_count <= limit:
         return None
     return reasons.rule_limit(limit, failure.code, failure.rule)

@@ -1,7 +1,7 @@
-"""How often, how long apart, until when: policies and the layers they are made of.
+"""Retry policies: how often, how long apart and until when a job is retried.
 
-*Whether* a failure may be retried is not here: that comes from its rule or class alone. A policy
-field is unset unless given, so that the layer below shows through:
+A policy does not decide *whether* a failure may be retried: its rule or class does. Each scope sets
+only some fields; an unset field takes the value of the next scope:
 
     job  >  kind  >  queue  >  system
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass as stdlib_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -27,177 +27,203 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from mulligan.core.attempt import Cls, Lease
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
-from mulligan.core.format import duration, size
-from mulligan.core.job import NAME_RULE, SECOND, is_name
+from mulligan.core.format import format_duration, format_size
+from mulligan.core.job import NAME_RULE, is_name
 from mulligan.retries.backoff import (
-    STRICT,
+    FORBID_EXTRA,
     Backoff,
     Exponential,
     Factor,
-    Fixed,
     Jitter,
     Seconds,
-    Table,
-    finite,
+    require_finite,
 )
 
 Scope = Literal["job", "kind", "queue", "system"]
 
 
-def _count(value: int, info: ValidationInfo) -> int:
+# --- Validation ---
+
+
+def _check_count(value: int, info: ValidationInfo) -> int:
     if not 0 <= value < 2**31:
         raise ValueError(f"{info.field_name} must be between 0 and {2**31 - 1}, not {value}")
     return value
 
 
-Count = Annotated[int, BeforeValidator(finite), AfterValidator(_count)]
+Count = Annotated[int, BeforeValidator(require_finite), AfterValidator(_check_count)]
 
 
-def _class_names(value: Any) -> Any:
-    """Refuse a class that does not exist, naming the one that was probably meant."""
+def _check_class_names(value: Any) -> Any:
+    """Refuse an unknown failure class and suggest the closest known one."""
     if not isinstance(value, Mapping):
         return value
     known = [str(cls) for cls in Cls]
     for name in value:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}"
-            raise ValueError(f"unknown class {name!r}; {hint}")
+            raise ValueError(_unknown_class(str(name), known))
     return value
 
 
-MOST_SETTINGS = 10_000  # characters of JSON: they travel with every attempt
+def _unknown_class(name: str, known: Sequence[str]) -> str:
+    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    if similar:
+        return f"unknown class {name!r}; did you mean {similar[0]!r}?"
+    return f"unknown class {name!r}; use one of {', '.join(known)}"
 
 
-def _queue_name(value: Any) -> Any:
+MAX_SETTINGS_CHARS = 10_000  # of JSON: the settings are sent with every attempt
+
+
+def _check_queue_name(value: Any) -> Any:
     if value is not None and not is_name(value):
         raise ValueError(f"queue {value!r}: {NAME_RULE}")
     return value
 
 
-def _some_time(value: float | None) -> float | None:
+def _check_timeout(value: float | None) -> float | None:
     if value == 0:
         raise ValueError("timeout must be above 0 s")
     return value
 
 
-def _plain_settings(value: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_settings(value: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         text = json.dumps(dict(value), allow_nan=False)
     except (TypeError, ValueError):
-        raise ValueError("settings must be plain JSON values by name") from None
-    if len(text) > MOST_SETTINGS:
+        raise ValueError("settings must map names to JSON values") from None
+    if len(text) > MAX_SETTINGS_CHARS:
         raise ValueError(
-            f"settings are {len(text)} characters of JSON, the limit is {MOST_SETTINGS}"
+            f"settings are {len(text):,} characters of JSON; the limit is {MAX_SETTINGS_CHARS:,}"
         )
     return value
 
 
-@dataclass(frozen=True, config=STRICT)
-class Then:
-    """How the next attempt differs from the last: another queue, more time or memory, other settings."""
+# --- Policies as users write them ---
 
-    queue: Annotated[str | None, BeforeValidator(_queue_name)] = None
-    timeout: Annotated[Seconds | None, AfterValidator(_some_time)] = None
-    memory_limit: Annotated[int, Field(gt=0, lt=2**63)] | None = (
-        None  # bytes; such an attempt runs alone
-    )
-    settings: Annotated[Mapping[str, Any], AfterValidator(_plain_settings)] = Field(
+
+@dataclass(frozen=True, config=FORBID_EXTRA)
+class Then:
+    """Escalation step: another queue, more time or memory, or other settings after a failure."""
+
+    queue: Annotated[str | None, BeforeValidator(_check_queue_name)] = None
+    timeout: Annotated[Seconds | None, AfterValidator(_check_timeout)] = None
+    # In bytes. An attempt with a memory limit runs alone in its process.
+    memory_limit: Annotated[int, Field(gt=0, lt=2**63)] | None = None
+    settings: Annotated[Mapping[str, Any], AfterValidator(_check_settings)] = Field(
         default_factory=dict
     )
 
-    def to_plain(self) -> dict[str, Any]:
-        """Only what it changes."""
-        said: dict[str, Any] = _THEN.dump_python(self, mode="json", exclude_none=True)
-        return {name: value for name, value in said.items() if value != {}}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that this step changes, as JSON values."""
+        record: dict[str, Any] = _THEN_ADAPTER.dump_python(self, mode="json", exclude_none=True)
+        return {name: value for name, value in record.items() if value != {}}
 
     def __hash__(self) -> int:
-        return hash(_THEN.dump_json(self))
+        return hash(_THEN_ADAPTER.dump_json(self))
 
 
-_THEN = TypeAdapter(Then)
+_THEN_ADAPTER = TypeAdapter(Then)
 
 
-def as_ladder(value: Any) -> tuple[Then, ...]:
-    """One step or several; the last one repeats."""
-    steps = tuple(value) if isinstance(value, list | tuple) else (value,)
+def to_steps(value: Any) -> tuple[Then, ...]:
+    """Return one step or several as a tuple; refuse anything that is not a `Then`."""
+    steps = _to_tuple(value)
     for step in steps:
         if not isinstance(step, Then):
             raise TypeError(f"then must be Then(...) or a list of them, not {step!r:.80}")
     return steps
 
 
-def _steps(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+def _to_tuple(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    return (value,)
 
 
 if TYPE_CHECKING:
-    Ladder = Then | Sequence[Then]  # what may be given; a tuple, once it is checked
+    EscalationSteps = Then | Sequence[Then]  # accepted forms; a tuple after validation
 else:
-    Ladder = Annotated[tuple[Then, ...], BeforeValidator(_steps)]
+    EscalationSteps = Annotated[tuple[Then, ...], BeforeValidator(_to_tuple)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True, config=FORBID_EXTRA)
 class Policy:
-    """What one scope says. In `classes` an entry may give `max_retries`, `backoff` and `then` for that class."""
+    """Retry policy of one scope. An unset field takes the value of the next scope.
+
+    Entries of `classes` may set `max_retries`, `backoff` and `then` for one failure class.
+    """
 
     max_retries: Count | None = None
     backoff: Backoff | None = None
     max_losses: Count | None = None
     max_snoozes: Count | None = None
     max_age: Seconds | None = None
-    classes: Annotated[Mapping[str, Policy], BeforeValidator(_class_names)] = Field(
+    classes: Annotated[Mapping[str, Policy], BeforeValidator(_check_class_names)] = Field(
         default_factory=dict
     )
     retry_unknown: bool | None = None
-    then: Ladder | None = None  # how attempts after a failure differ
+    then: EscalationSteps | None = None  # changes of the attempts after a failure
 
     @field_validator("classes", mode="after")
     @classmethod
-    def _entries(cls, value: Mapping[str, Policy]) -> Mapping[str, Policy]:
+    def _check_entries(cls, value: Mapping[str, Policy]) -> Mapping[str, Policy]:
         for name, entry in value.items():
-            if entry != Policy(
-                max_retries=entry.max_retries, backoff=entry.backoff, then=entry.then
-            ):
+            allowed = Policy(max_retries=entry.max_retries, backoff=entry.backoff, then=entry.then)
+            if entry != allowed:
                 raise ValueError(f"the entry for {name} may set max_retries, backoff and then only")
         return value
 
     @property
-    def ladder(self) -> tuple[Then, ...]:
-        return () if self.then is None else as_ladder(self.then)
+    def steps(self) -> tuple[Then, ...]:
+        """Escalation steps; empty if there are none."""
+        return () if self.then is None else to_steps(self.then)
 
     def __hash__(self) -> int:
         return hash(self.to_json())
 
     def to_json(self) -> str:
-        """Only what was given, so that unset stays unset after the journey."""
-        return _JSON.dump_json(self, exclude_none=True).decode()
+        """Return JSON of the fields that are set, so that unset fields stay unset when read."""
+        return _POLICY_ADAPTER.dump_json(self, exclude_none=True).decode()
 
-    def to_plain(self) -> dict[str, Any]:
-        """The same as plain data, as one writes it in TOML."""
-        said = _JSON.dump_python(self, mode="json", exclude_none=True)
-        return {name: value for name, value in said.items() if value not in ({}, [])}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that are set, as they are written in TOML."""
+        record = _POLICY_ADAPTER.dump_python(self, mode="json", exclude_none=True)
+        return {name: value for name, value in record.items() if value not in ({}, [])}
 
     @classmethod
     def from_json(cls, text: str) -> Policy:
-        return _JSON.validate_json(text)
+        return _POLICY_ADAPTER.validate_json(text)
 
     @classmethod
-    def from_plain(cls, said: Mapping[str, Any]) -> Policy:
-        return _JSON.validate_python(dict(said))
+    def from_dict(cls, fields: Mapping[str, Any]) -> Policy:
+        return _POLICY_ADAPTER.validate_python(dict(fields))
 
 
-_JSON = TypeAdapter(Policy)
+_POLICY_ADAPTER = TypeAdapter(Policy)
 
 
-# Of our own, needed after the first failure; what users write shows its signature from the start.
-_LATER = ConfigDict(extra="forbid", defer_build=True)
+def encode_policy(policy: Any) -> str | None:
+    """Return a policy as JSON; refuse anything that is not a `Policy`."""
+    if policy is None:
+        return None
+    if not isinstance(policy, Policy):
+        message = f"policy must be Policy(...), not {policy!r:.80}"
+        raise Refused(message)
+    return policy.to_json()
 
 
-@dataclass(frozen=True, config=_LATER)
+# --- System settings ---
+
+# Validators of these two are built at the first failure, which keeps start-up fast.
+_DEFERRED = ConfigDict(extra="forbid", defer_build=True)
+
+
+@dataclass(frozen=True, config=_DEFERRED)
 class ClassSettings:
-    """What the settings say of one class; a delay that is unset is the general one."""
+    """System settings of one failure class. Unset delays take the general ones."""
 
     max_retries: Count | None = None
     base_delay: Seconds | None = None
@@ -206,9 +232,9 @@ class ClassSettings:
     jitter: Jitter | None = None
 
 
-@dataclass(frozen=True, config=_LATER)
+@dataclass(frozen=True, config=_DEFERRED)
 class RetrySettings:
-    """The system layer: what holds where nobody said anything, and two switches that nothing widens."""
+    """System scope: the defaults, and two switches that no other scope can override."""
 
     enabled: bool = True
     only: tuple[Cls, ...] | None = None
@@ -223,41 +249,42 @@ class RetrySettings:
     classes: Mapping[Cls, ClassSettings] = Field(default_factory=dict)
 
 
+# --- Effective policy ---
+
 T = TypeVar("T")
-AnyBackoff = Table | Exponential | Fixed
 
 
 class PolicyLayer(NamedTuple):
-    """A policy and the scope that says it."""
+    """A policy and the scope that declares it."""
 
     scope: Scope
     policy: Policy
 
 
 class ClassPolicy(NamedTuple):
-    """What holds for one class: its own cap, if any, its backoff and its ladder, each with the scope it came from.
+    """Effective limit, backoff and escalation of one class, each with the scope that sets it.
 
-    A backoff or a ladder that was said for the class goes on with each failure of the class; a general one with each
-    failure.
+    A backoff or an escalation declared for the class advances with failures of the class; a
+    general one advances with every failure.
     """
 
-    cap: int | None
-    cap_from: Scope | None
-    configured: bool  # the cap was named by somebody; else it is our own caution
-    backoff: AnyBackoff
+    max_retries: int | None
+    max_retries_from: Scope | None
+    configured: bool  # False: the limit is the built-in one for unknown failures
+    backoff: Backoff
     backoff_from: Scope
-    backoff_of_class: bool
+    backoff_is_for_class: bool
     then: tuple[Then, ...]
     then_from: Scope
-    then_of_class: bool
+    then_is_for_class: bool
 
 
-@plain_dataclass(frozen=True, slots=True, eq=False)
+@stdlib_dataclass(frozen=True, slots=True, eq=False)
 class EffectivePolicy:
-    """All layers made into one, once; asking it is a lookup. Compared and hashed by identity, to be cached."""
+    """All scopes resolved into one policy. Compared by identity, so that it can be a cache key."""
 
     enabled: bool
-    only: frozenset[Cls] | None  # classes that may be retried; None: no such switch
+    only: frozenset[Cls] | None  # classes that may be retried; None: all
     max_retries: int
     max_retries_from: Scope
     max_losses: int
@@ -268,227 +295,280 @@ class EffectivePolicy:
     max_age_from: Scope
     retry_unknown: bool | None
     retry_unknown_from: Scope
-    backoff: AnyBackoff
+    backoff: Backoff
     backoff_from: Scope
     then: tuple[Then, ...]
     then_from: Scope
     by_class: Mapping[Cls, ClassPolicy]
 
-    def allows(self, cls: Cls) -> bool:
-        """By the two switches: `retry.enabled` and `retry.only`."""
+    def allows_class(self, cls: Cls) -> bool:
+        """Return True if `retry.enabled` and `retry.only` allow retries of this class."""
         return self.enabled and (self.only is None or cls in self.only)
 
-    def backoff_for(self, cls: Cls) -> AnyBackoff:
+    def backoff_for(self, cls: Cls) -> Backoff:
         return self.by_class[cls].backoff
 
-    def backoff_from_for(self, cls: Cls) -> Scope:
+    def backoff_scope_for(self, cls: Cls) -> Scope:
         return self.by_class[cls].backoff_from
 
-    def cap_for(self, cls: Cls) -> int | None:
-        """The class's own limit, beside `max_retries`; None: it has none."""
-        return self.by_class[cls].cap
+    def class_limit(self, cls: Cls) -> int | None:
+        """Return the limit of the class, which applies in addition to `max_retries`."""
+        return self.by_class[cls].max_retries
 
-    def cap_from(self, cls: Cls) -> Scope | None:
-        return self.by_class[cls].cap_from
+    def class_limit_scope(self, cls: Cls) -> Scope | None:
+        return self.by_class[cls].max_retries_from
 
-    def cap_setting(self, cls: Cls) -> str:
-        """The name of the setting behind a cap that comes from the system."""
-        return (
-            f"retry.classes.{cls}.max_retries"
-            if self.by_class[cls].configured
-            else "retry.unknown_retries"
-        )
+    def class_limit_setting(self, cls: Cls) -> str:
+        """Return the name of the setting behind a class limit of the system scope."""
+        if self.by_class[cls].configured:
+            return f"retry.classes.{cls}.max_retries"
+        return "retry.unknown_retries"
 
-    def limit_for(self, cls: Cls) -> int:
-        """Retries a failure of this class can get at all: both limits must allow."""
-        cap = self.by_class[cls].cap
-        return self.max_retries if cap is None else min(cap, self.max_retries)
+    def max_retries_for(self, cls: Cls) -> int:
+        """Return the retries of a job whose failures are all of this class."""
+        limit = self.by_class[cls].max_retries
+        if limit is None:
+            return self.max_retries
+        return min(limit, self.max_retries)
 
 
-def layer(
+def resolve_policy(
     system: RetrySettings,
     queue: Policy | None = None,
     kind: Policy | None = None,
     job: Policy | None = None,
     job_max_retries: int | None = None,
 ) -> EffectivePolicy:
-    """Field by field the most specific scope that says something."""
-    scopes: tuple[tuple[Scope, Policy | None], ...] = (
-        ("job", job),
-        ("kind", kind),
-        ("queue", queue),
+    """Take each field from the most specific scope that sets it."""
+    layers = _declared_layers(queue, kind, job, job_max_retries)
+    max_retries, max_retries_from = _first_set(layers, "max_retries", system.max_retries)
+    max_losses, max_losses_from = _first_set(layers, "max_losses", system.max_losses)
+    max_snoozes, max_snoozes_from = _first_set(layers, "max_snoozes", system.max_snoozes)
+    max_age, max_age_from = _first_set(layers, "max_age", None)
+    retry_unknown, retry_unknown_from = _first_set(layers, "retry_unknown", None)
+    backoff, backoff_from = _first_set(layers, "backoff", system_backoff(system))
+    then, then_from = _first_set(layers, "then", ())
+    builtin_limits = _builtin_limits(
+        system, retries_are_set=max_retries_from != "system", retry_unknown=retry_unknown
     )
-    said = [PolicyLayer(scope, policy) for scope, policy in scopes if policy is not None]
-    if job_max_retries is not None:
-        said.insert(0, PolicyLayer("job", Policy(max_retries=job_max_retries)))
-    retries = _first(said, "max_retries", system.max_retries)
-    losses = _first(said, "max_losses", system.max_losses)
-    snoozes = _first(said, "max_snoozes", system.max_snoozes)
-    age: tuple[float | None, Scope] = _first(said, "max_age", None)
-    unknown: tuple[bool | None, Scope] = _first(said, "retry_unknown", None)
-    backoff = _first(said, "backoff", backoff_of(system))
-    then: tuple[tuple[Then, ...], Scope] = _first(said, "then", ())
-    builtin = _builtin_caps(system, named=retries[1] != "system", retry_unknown=unknown[0])
-    said.append(
-        PolicyLayer("system", Policy(backoff=backoff_of(system), classes=_entries_of(system)))
-    )
+    system_layer = PolicyLayer("system", _system_policy(system))
+    by_class = {
+        cls: _resolve_class(cls, [*layers, system_layer], builtin_limits.get(cls)) for cls in Cls
+    }
     return EffectivePolicy(
-        system.enabled,
-        None if system.only is None else frozenset(system.only),
-        *retries,
-        *losses,
-        *snoozes,
-        *age,
-        *unknown,
-        *backoff,
-        *then,
-        MappingProxyType({cls: _for_class(cls, said, builtin.get(cls)) for cls in Cls}),
+        enabled=system.enabled,
+        only=None if system.only is None else frozenset(system.only),
+        max_retries=max_retries,
+        max_retries_from=max_retries_from,
+        max_losses=max_losses,
+        max_losses_from=max_losses_from,
+        max_snoozes=max_snoozes,
+        max_snoozes_from=max_snoozes_from,
+        max_age=max_age,
+        max_age_from=max_age_from,
+        retry_unknown=retry_unknown,
+        retry_unknown_from=retry_unknown_from,
+        backoff=backoff,
+        backoff_from=backoff_from,
+        then=then,
+        then_from=then_from,
+        by_class=MappingProxyType(by_class),
     )
 
 
-def _first(said: list[PolicyLayer], field: str, otherwise: T) -> tuple[T, Scope]:
-    for scope, policy in said:
-        value: T | None = getattr(policy, field)
+def _declared_layers(
+    queue: Policy | None, kind: Policy | None, job: Policy | None, job_max_retries: int | None
+) -> list[PolicyLayer]:
+    """Return the declared policies, most specific first."""
+    layers = []
+    if job_max_retries is not None:
+        layers.append(PolicyLayer("job", Policy(max_retries=job_max_retries)))
+    if job is not None:
+        layers.append(PolicyLayer("job", job))
+    if kind is not None:
+        layers.append(PolicyLayer("kind", kind))
+    if queue is not None:
+        layers.append(PolicyLayer("queue", queue))
+    return layers
+
+
+def _first_set(layers: Sequence[PolicyLayer], field: str, default: Any) -> tuple[Any, Scope]:
+    for scope, policy in layers:
+        value = getattr(policy, field)
         if value is not None:
             return value, scope
-    return otherwise, "system"
+    return default, "system"
 
 
-def backoff_of(system: RetrySettings) -> AnyBackoff:
+def system_backoff(system: RetrySettings) -> Exponential:
     return Exponential(system.base_delay, system.factor, system.max_delay, system.jitter)
 
 
-def _entries_of(system: RetrySettings) -> dict[str, Policy]:
-    return {
-        cls: _entry_of(system, entry)
-        for cls, entry in system.classes.items()
-        if entry != ClassSettings()
+def _system_policy(system: RetrySettings) -> Policy:
+    entries: dict[str, Policy] = {
+        cls: _class_entry(system, settings)
+        for cls, settings in system.classes.items()
+        if settings != ClassSettings()
     }
+    return Policy(backoff=system_backoff(system), classes=entries)
 
 
-def _entry_of(system: RetrySettings, entry: ClassSettings) -> Policy:
-    """A delay that is said for a class has the general numbers where it says nothing itself."""
-    if entry == ClassSettings(max_retries=entry.max_retries):
-        return Policy(max_retries=entry.max_retries)
-    base, factor, cap, jitter = (
-        getattr(system if getattr(entry, name) is None else entry, name)
-        for name in ("base_delay", "factor", "max_delay", "jitter")
+def _class_entry(system: RetrySettings, settings: ClassSettings) -> Policy:
+    """Return the settings of a class as a policy; unset delays take the general ones."""
+    if settings == ClassSettings(max_retries=settings.max_retries):
+        return Policy(max_retries=settings.max_retries)
+    backoff = Exponential(
+        base=_coalesce(settings.base_delay, system.base_delay),
+        factor=_coalesce(settings.factor, system.factor),
+        cap=_coalesce(settings.max_delay, system.max_delay),
+        jitter=_coalesce(settings.jitter, system.jitter),
     )
-    return Policy(max_retries=entry.max_retries, backoff=Exponential(base, factor, cap, jitter))
+    return Policy(max_retries=settings.max_retries, backoff=backoff)
 
 
-def _builtin_caps(
-    system: RetrySettings, *, named: bool, retry_unknown: bool | None
+def _coalesce(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _builtin_limits(
+    system: RetrySettings, *, retries_are_set: bool, retry_unknown: bool | None
 ) -> dict[Cls, int]:
-    """Our own caution about unknown failures; it yields to any number a team has named."""
-    if named or retry_unknown:
+    """Return the built-in limit for unknown failures, unless any scope sets its own number."""
+    if retries_are_set or retry_unknown:
         return {}
     return {Cls.UNKNOWN: system.unknown_retries}
 
 
-def _for_class(cls: Cls, said: list[PolicyLayer], builtin: int | None) -> ClassPolicy:
-    cap = _class_cap(cls, said, builtin)
+def _resolve_class(
+    cls: Cls, layers: Sequence[PolicyLayer], builtin_limit: int | None
+) -> ClassPolicy:
+    max_retries, max_retries_from, configured = _class_max_retries(cls, layers, builtin_limit)
+    backoff, backoff_from, backoff_is_for_class = _class_field(cls, layers, "backoff", None)
+    then, then_from, then_is_for_class = _class_field(cls, layers, "then", ())
     return ClassPolicy(
-        *cap, *_special(cls, said, "backoff", None), *_special(cls, said, "then", ())
+        max_retries=max_retries,
+        max_retries_from=max_retries_from,
+        configured=configured,
+        backoff=backoff,
+        backoff_from=backoff_from,
+        backoff_is_for_class=backoff_is_for_class,
+        then=then,
+        then_from=then_from,
+        then_is_for_class=then_is_for_class,
     )
 
 
-def _class_cap(
-    cls: Cls, said: list[PolicyLayer], builtin: int | None
+def _class_max_retries(
+    cls: Cls, layers: Sequence[PolicyLayer], builtin_limit: int | None
 ) -> tuple[int | None, Scope | None, bool]:
-    for scope, policy in said:
+    """Return the limit of a class, its scope, and whether it was configured."""
+    for scope, policy in layers:
         entry = policy.classes.get(cls)
         if entry is not None and entry.max_retries is not None:
             return entry.max_retries, scope, True
-    return builtin, None if builtin is None else "system", False
+    if builtin_limit is None:
+        return None, None, False
+    return builtin_limit, "system", False
 
 
-def _special(
-    cls: Cls, said: list[PolicyLayer], field: str, otherwise: Any
+def _class_field(
+    cls: Cls, layers: Sequence[PolicyLayer], field: str, default: Any
 ) -> tuple[Any, Scope, bool]:
-    """Scope by scope, and within a scope the entry for the class before the general one; which of the two it was."""
-    for scope, policy in said:
-        for source, of_class in ((policy.classes.get(cls), True), (policy, False)):
-            value = getattr(source, field, None)
-            if value is not None:
-                return value, scope, of_class
-    return otherwise, "system", False
+    """Return the value of a field for a class, its scope, and whether it was set for the class.
+
+    Within one scope, the entry of the class wins over the general value.
+    """
+    for scope, policy in layers:
+        for_class = getattr(policy.classes.get(cls), field, None)
+        if for_class is not None:
+            return for_class, scope, True
+        general = getattr(policy, field)
+        if general is not None:
+            return general, scope, False
+    return default, "system", False
 
 
-# Escalation: after a failure the next attempt may go to another queue, get more time or memory, or other settings.
+# --- Escalation ---
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Escalated(NamedTuple):
-    """What the next attempts get; `then` is what changes now, empty when nothing does."""
+class Escalation(NamedTuple):
+    """Settings of the next attempts, and the changes that this step made to them."""
 
     settings: str | None
-    then: Mapping[str, Any]
+    changes: Mapping[str, Any]  # empty: the step changed nothing
 
 
-def step_of(ladder: Sequence[Then], count: int) -> Then | None:
-    """The step after the `count`th failure; the last one repeats."""
-    return ladder[min(max(count, 1), len(ladder)) - 1] if ladder else None
+def select_step(steps: Sequence[Then], count: int) -> Then | None:
+    """Return the step after the `count`th failure; the last step repeats."""
+    if not steps:
+        return None
+    index = min(max(count, 1), len(steps)) - 1
+    return steps[index]
 
 
-def escalate(lease: Lease, step: Then) -> Escalated:
-    before = given(lease.settings)
-    after = {**before, **_limits(step)}
+def escalate(lease: Lease, step: Then) -> Escalation:
+    """Merge an escalation step into the settings of a job."""
+    before = parse_job_settings(lease.settings)
+    limits = _step_limits(step)
+    after = {**before, **limits}
     if step.settings:
         after["settings"] = {**before.get("settings", {}), **step.settings}
-    changed = {
-        name: step.to_plain()[name] for name in _limits(step) if after[name] != before.get(name)
-    }
+    written = step.to_dict()
+    changes = {name: written[name] for name in limits if after[name] != before.get(name)}
     if after.get("settings") != before.get("settings"):
-        changed["settings"] = dict(step.settings)
+        changes["settings"] = dict(step.settings)
     if step.queue is not None and step.queue != lease.queue:
-        changed["queue"] = step.queue
+        changes["queue"] = step.queue
         after["home"] = before.get("home", lease.queue)
-    return Escalated(_encode(after) if after else None, changed)
+    return Escalation(_encode(after) if after else None, changes)
 
 
-def _limits(step: Then) -> dict[str, int]:
-    said = {
-        "timeout": None if step.timeout is None else round(step.timeout * SECOND),
-        "memory_limit": step.memory_limit,
-    }
-    return {name: value for name, value in said.items() if value is not None}
+def _step_limits(step: Then) -> dict[str, int]:
+    limits = {}
+    if step.timeout is not None:
+        limits["timeout"] = round(step.timeout * SECOND)
+    if step.memory_limit is not None:
+        limits["memory_limit"] = step.memory_limit
+    return limits
 
 
-def given(settings: str | None) -> dict[str, Any]:
-    """What is stored beside a job; what cannot be read is as if it had never been given."""
+def parse_job_settings(settings: str | None) -> dict[str, Any]:
+    """Parse the settings column of a job. Unreadable settings are treated as none."""
+    if not settings:
+        return {}
     try:
-        said = json.loads(settings) if settings else {}
+        parsed = json.loads(settings)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def in_words(then: Mapping[str, Any]) -> str:
-    """`the next attempt goes to queue big with 8 GB of memory`. Values of settings stay unsaid: they may be secret."""
-    if not then:
+def describe_escalation(changes: Mapping[str, Any]) -> str:
+    """Return `the next attempt goes to queue big with 8 GB of memory`.
+
+    Values of settings are left out: they may be secret.
+    """
+    if not changes:
         return ""
-    extras = list(_extras(then))
-    listed = " and ".join([", ".join(extras[:-1]), extras[-1]] if len(extras) > 1 else extras)
-    if "queue" not in then:
-        return f"the next attempt gets {listed}"
-    return f"the next attempt goes to queue {then['queue']}{f' with {listed}' if listed else ''}"
+    resources = _join_with_and(list(_describe_resources(changes)))
+    if "queue" not in changes:
+        return f"the next attempt gets {resources}"
+    target = f"the next attempt goes to queue {changes['queue']}"
+    return f"{target} with {resources}" if resources else target
 
 
-def _extras(then: Mapping[str, Any]) -> Iterator[str]:
-    if "memory_limit" in then:
-        yield f"{size(then['memory_limit'])} of memory"
-    if "timeout" in then:
-        yield f"{duration(then['timeout'])} of time"
-    if "settings" in then:
-        yield f"other settings ({', '.join(sorted(then['settings']))})"
+def _join_with_and(parts: Sequence[str]) -> str:
+    if len(parts) <= 1:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def policy_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, Policy):
-        message = f"policy must be Policy(...), not {value!r:.80}"
-        raise Refused(message)
-    return value.to_json()
+def _describe_resources(changes: Mapping[str, Any]) -> Iterator[str]:
+    if "memory_limit" in changes:
+        yield f"{format_size(changes['memory_limit'])} of memory"
+    if "timeout" in changes:
+        yield f"a timeout of {format_duration(changes['timeout'])}"
+    if "settings" in changes:
+        yield f"other settings ({', '.join(sorted(changes['settings']))})"

@@ -1,4 +1,4 @@
-"""What a policy means for a job that keeps failing: per class whether, how often, when, and how differently."""
+"""Previews of a policy: for each class whether, how often and when a failing job is retried."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import RETRYABLE, Cls, Failure
-from mulligan.core.format import duration
 from mulligan.failures.redact import scrub
-from mulligan.retries.backoff import Fixed, Table, bounds, nominal
-from mulligan.retries.decide import backoff_of
-from mulligan.retries.limits import NO_COUNTS, Charge, RuleTerms, refused, terms_of
-from mulligan.retries.policy import AnyBackoff, EffectivePolicy, Scope, Then
+from mulligan.retries.backoff import Backoff, delay_bounds, nominal_delay
+from mulligan.retries.decide import HINT_JITTER, MAX_HINT_JITTER, select_backoff
+from mulligan.retries.limits import NO_COUNTS, ChargedFailure, RuleTerms, find_refusal, read_terms
+from mulligan.retries.policy import EffectivePolicy, Scope, Then
 from mulligan.retries.reasons import max_age
 
-DELAYS = ("base_delay", "factor", "max_delay", "jitter")
-MOST_TRIES = 30  # nobody reads further, and a limit may be a million
+DELAY_FIELDS = ("base_delay", "factor", "max_delay", "jitter")
+MAX_PLANNED_ATTEMPTS = 30  # a limit may be a million retries; a preview of 30 rows is enough
+
+# --- One class ---
 
 
-class Try(NamedTuple):
-    """One attempt of a job whose every attempt before it failed at once; seconds, a server's hint apart."""
+class PlannedAttempt(NamedTuple):
+    """When an attempt would start if every earlier attempt failed at once. All values in seconds.
+
+    Hints of a server are not part of it.
+    """
 
     attempt: int
-    wait: float  # nominal, before the draw
+    wait: float  # before jitter
     earliest: float
     latest: float
     at_earliest: float  # since the first attempt
@@ -32,177 +36,182 @@ class Try(NamedTuple):
     at_latest: float
 
 
+FIRST_ATTEMPT = PlannedAttempt(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
-class ClassOutlook:
-    """What follows failures of one class."""
+class ClassPreview:
+    """Effect of a policy on the failures of one class."""
 
     cls: Cls
     retried: bool
-    why: str  # in words
+    why: str  # sentence
     limit: int  # retries, if all failures are of this class
     limit_from: Scope
     limit_origin: str
-    backoff: AnyBackoff
+    backoff: Backoff
     backoff_from: Scope
     backoff_origin: str
-    counts: str  # what moves its backoff on: "class" or "all failures"
+    counts: str  # failures that advance the backoff: "class" or "all failures"
     then: tuple[Then, ...]
     then_from: Scope | None
-    calendar: tuple[Try, ...]  # begins with the first attempt
-    more: bool  # the calendar goes on
+    calendar: tuple[PlannedAttempt, ...]  # starts with the first attempt
+    more: bool  # the calendar was cut
 
 
-Origin = Callable[
-    [Scope, Sequence[str]], str
-]  # where exactly: of the system, by the names of its settings
+# Describes where a value comes from. For the system scope it gets the names of the settings.
+Origin = Callable[[Scope, Sequence[str]], str]
 
 
-def outlook(policy: EffectivePolicy, cls: Cls, origin: Origin) -> ClassOutlook:
-    own = policy.by_class[cls]
-    limit, limit_from, limit_setting = _limit(policy, cls)
-    limit_origin = origin(limit_from, [limit_setting])
-    refusal = _refusal(policy, cls)
-    tries = calendar(own.backoff, 0 if refusal else limit, policy.max_age)
-    return ClassOutlook(
+def preview_class(policy: EffectivePolicy, cls: Cls, origin: Origin) -> ClassPreview:
+    """Describe how failures of one class are retried, and where each number comes from."""
+    for_class = policy.by_class[cls]
+    limit, limit_from, limit_setting = _effective_limit(policy, cls)
+    refusal = _explain_refusal(policy, cls)
+    retries = 0 if refusal else limit
+    attempts = plan_attempts(for_class.backoff, retries, policy.max_age)
+    delay_settings = _delay_settings(cls, for_class=for_class.backoff_is_for_class)
+    return ClassPreview(
         cls=cls,
         retried=not refusal,
-        why=refusal or f"at most {limit} {'retry' if limit == 1 else 'retries'}",
-        limit=0 if refusal else limit,
+        why=refusal or _format_limit(limit),
+        limit=retries,
         limit_from=limit_from,
-        limit_origin=limit_origin,
-        backoff=own.backoff,
-        backoff_from=own.backoff_from,
-        backoff_origin=origin(
-            own.backoff_from, _delay_settings(cls, of_class=own.backoff_of_class)
-        ),
-        counts="class" if own.backoff_of_class else "all failures",
-        then=own.then,
-        then_from=own.then_from if own.then else None,
-        calendar=tries,
-        more=not refusal and limit >= MOST_TRIES and len(tries) == MOST_TRIES,
+        limit_origin=origin(limit_from, [limit_setting]),
+        backoff=for_class.backoff,
+        backoff_from=for_class.backoff_from,
+        backoff_origin=origin(for_class.backoff_from, delay_settings),
+        counts="class" if for_class.backoff_is_for_class else "all failures",
+        then=for_class.then,
+        then_from=for_class.then_from if for_class.then else None,
+        calendar=attempts,
+        more=retries >= MAX_PLANNED_ATTEMPTS and len(attempts) == MAX_PLANNED_ATTEMPTS,
     )
 
 
-def _limit(policy: EffectivePolicy, cls: Cls) -> tuple[int, Scope, str]:
-    """The tighter of the two, who names it, and by which setting if it is the system."""
-    cap, cap_from = policy.cap_for(cls), policy.cap_from(cls)
-    if cap is not None and cap_from is not None and cap < policy.max_retries:
-        return cap, cap_from, policy.cap_setting(cls)
+def _format_limit(limit: int) -> str:
+    noun = "retry" if limit == 1 else "retries"
+    return f"at most {limit:,} {noun}"
+
+
+def _effective_limit(policy: EffectivePolicy, cls: Cls) -> tuple[int, Scope, str]:
+    """Return the tighter limit, the scope that sets it, and the setting if that is the system."""
+    limit = policy.class_limit(cls)
+    scope = policy.class_limit_scope(cls)
+    if limit is not None and scope is not None and limit < policy.max_retries:
+        return limit, scope, policy.class_limit_setting(cls)
     return policy.max_retries, policy.max_retries_from, "retry.max_retries"
 
 
-def _delay_settings(cls: Cls, *, of_class: bool) -> list[str]:
-    general = [f"retry.{name}" for name in DELAYS]
-    return [f"retry.classes.{cls}.{name}" for name in DELAYS] + general if of_class else general
+def _delay_settings(cls: Cls, *, for_class: bool) -> list[str]:
+    general = [f"retry.{name}" for name in DELAY_FIELDS]
+    if not for_class:
+        return general
+    return [f"retry.classes.{cls}.{name}" for name in DELAY_FIELDS] + general
 
 
-def _refusal(policy: EffectivePolicy, cls: Cls) -> str:
-    """Why failures of this class are never retried; empty if they are."""
+def _explain_refusal(policy: EffectivePolicy, cls: Cls) -> str:
+    """Return why failures of this class are never retried, or an empty string if they are."""
     if cls not in RETRYABLE:
-        return "such failures do not go away by themselves"
+        return f"a retry does not fix failures of class {cls}"
     if not policy.enabled:
         return "retries are switched off (retry.enabled)"
-    if not policy.allows(cls):
-        return f"only {', '.join(sorted(policy.only or ()))} may be retried (retry.only)"
+    if not policy.allows_class(cls):
+        allowed = ", ".join(sorted(policy.only or ()))
+        return f"only {allowed} may be retried (retry.only)"
     if cls is Cls.UNKNOWN and policy.retry_unknown is False:
-        return f"the {policy.retry_unknown_from} says retry_unknown=False"
-    limit, scope, setting = _limit(policy, cls)
+        return f"the {policy.retry_unknown_from} sets retry_unknown=False"
+    limit, scope, setting = _effective_limit(policy, cls)
     if limit:
         return ""
-    return f"{setting if scope == 'system' else f'the {scope}'} allows none"
+    origin = setting if scope == "system" else f"the {scope}"
+    return f"{origin} allows no retries"
 
 
-def calendar(backoff: AnyBackoff, retries: int, max_age: float | None = None) -> tuple[Try, ...]:
-    """The first attempt and what follows it, if all failures are of the kind this backoff counts."""
-    tries = [Try(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
-    for n in range(min(retries, MOST_TRIES - 1)):
-        wait, (low, high), last = nominal(backoff, n), bounds(backoff, n), tries[-1]
-        found = Try(
-            n + 2, wait, low, high, last.at_earliest + low, last.at + wait, last.at_latest + high
-        )
-        if max_age is not None and found.at_earliest > max_age:
+def plan_attempts(
+    backoff: Backoff, retries: int, max_age: float | None = None
+) -> tuple[PlannedAttempt, ...]:
+    """Return the first attempt and its retries, if every failure advances this backoff."""
+    attempts = [FIRST_ATTEMPT]
+    for n in range(min(retries, MAX_PLANNED_ATTEMPTS - 1)):
+        low, high = delay_bounds(backoff, n)
+        attempt = _plan_next(attempts[-1], nominal_delay(backoff, n), low, high)
+        if max_age is not None and attempt.at_earliest > max_age:
             break
-        tries.append(found)
-    return tuple(tries)
+        attempts.append(attempt)
+    return tuple(attempts)
 
 
-def harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a step's settings, as anybody may see them: hidden are those that look or are called like a secret."""
-    written = {name: f"{name}={value}" for name, value in settings.items()}
+def _plan_next(last: PlannedAttempt, wait: float, low: float, high: float) -> PlannedAttempt:
+    return PlannedAttempt(
+        attempt=last.attempt + 1,
+        wait=wait,
+        earliest=low,
+        latest=high,
+        at_earliest=last.at_earliest + low,
+        at=last.at + wait,
+        at_latest=last.at_latest + high,
+    )
+
+
+def redact_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the settings of an escalation step whose name or value looks like a secret."""
     return {
-        name: "[redacted]" if scrub(written[name]) != written[name] else settings[name]
-        for name in settings
+        name: "[redacted]" if _looks_secret(name, value) else value
+        for name, value in settings.items()
     }
 
 
-def described(backoff: AnyBackoff) -> str:
-    """`5 s × 3, at most 15 min, ± 20 %`, `1 min, 5 min, 15 min`, `always 10 s`."""
-    if isinstance(backoff, Fixed):
-        return f"always {duration(backoff.seconds)}"
-    if isinstance(backoff, Table):
-        return ", ".join(duration(wait) for wait in backoff.seconds)
-    spread = (
-        f"± {backoff.jitter * 100:g} %"
-        if isinstance(backoff.jitter, float)
-        else f"{backoff.jitter} jitter"
-    )
-    return (
-        f"{duration(backoff.base)} × {backoff.factor:g}, at most {duration(backoff.cap)}, {spread}"
-    )
+def _looks_secret(name: str, value: Any) -> bool:
+    text = f"{name}={value}"
+    return scrub(text) != text
 
 
-# What would become of a job whose every attempt failed of the same: when it is tried again, and why it ends.
-
-SPREAD, SPREAD_MOST = 0.1, 60.0  # of a server's hint
+# --- One failure ---
 
 
-class SimulatedLife(NamedTuple):
-    """`tries` begins with the first attempt."""
+class RetrySimulation(NamedTuple):
+    """Attempts of a job whose every attempt fails with the same failure."""
 
-    tries: tuple[Try, ...]
-    end: str  # why there is no further one; empty: there are more than anybody reads
+    attempts: tuple[PlannedAttempt, ...]  # starts with the first attempt
+    end: str  # why there is no further attempt; empty if the list was cut
 
     @property
     def retried(self) -> bool:
-        return len(self.tries) > 1
+        return len(self.attempts) > 1
 
 
-def simulate_life(policy: EffectivePolicy, failure: Failure) -> SimulatedLife:
-    """By the very rules that decide about a job."""
-    terms, counts = terms_of(failure), NO_COUNTS
-    tries = [Try(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
-    while len(tries) < MOST_TRIES:
-        counts = counts.plus(failure)
-        charge = Charge(failure, terms, len(tries), counts)
-        refusal = refused(policy, charge)
+def simulate_retries(policy: EffectivePolicy, failure: Failure) -> RetrySimulation:
+    """Apply the retry limits to a failure that repeats until the job is dead."""
+    terms = read_terms(failure)
+    counts = NO_COUNTS
+    attempts = [FIRST_ATTEMPT]
+    while len(attempts) < MAX_PLANNED_ATTEMPTS:
+        counts = counts.add(failure)
+        charge = ChargedFailure(failure, terms, len(attempts), counts)
+        refusal = find_refusal(policy, charge)
         if refusal is not None:
-            return SimulatedLife(tuple(tries), refusal.text)
-        found = _next(policy, charge, tries[-1])
-        if policy.max_age is not None and found.at_earliest > policy.max_age:
-            return SimulatedLife(tuple(tries), max_age(policy.max_age).text)
-        tries.append(found)
-    return SimulatedLife(tuple(tries), "")
+            return RetrySimulation(tuple(attempts), refusal.text)
+        attempt = _simulate_next(policy, charge, attempts[-1])
+        if policy.max_age is not None and attempt.at_earliest > policy.max_age:
+            return RetrySimulation(tuple(attempts), max_age(policy.max_age).text)
+        attempts.append(attempt)
+    return RetrySimulation(tuple(attempts), "")
 
 
-def _next(policy: EffectivePolicy, charge: Charge, last: Try) -> Try:
-    backoff, before = backoff_of(policy, charge)
-    hint, spread = _hint(charge.failure, charge.terms)
-    low, high = bounds(backoff, before)
-    wait, low, high = max(nominal(backoff, before), hint), max(low, hint), max(high, hint) + spread
-    return Try(
-        last.attempt + 1,
-        wait,
-        low,
-        high,
-        last.at_earliest + low,
-        last.at + wait,
-        last.at_latest + high,
-    )
+def _simulate_next(
+    policy: EffectivePolicy, charge: ChargedFailure, last: PlannedAttempt
+) -> PlannedAttempt:
+    backoff, n = select_backoff(policy, charge)
+    hint, jitter = _hint(charge.failure, charge.terms)
+    low, high = delay_bounds(backoff, n)
+    wait = max(nominal_delay(backoff, n), hint)
+    return _plan_next(last, wait, max(low, hint), max(high, hint) + jitter)
 
 
 def _hint(failure: Failure, terms: RuleTerms) -> tuple[float, float]:
-    """How long the other side wants to be left alone, and by how much that is spread."""
-    asked = failure.retry_after
-    if asked is None or not math.isfinite(asked) or asked <= 0 or not terms.wait_for_hint:
+    """Return the seconds that the server asked to wait, and the largest jitter added to them."""
+    hint = failure.retry_after
+    if hint is None or not math.isfinite(hint) or hint <= 0 or not terms.wait_for_hint:
         return 0.0, 0.0
-    return asked, min(SPREAD * asked, SPREAD_MOST)
+    return hint, min(HINT_JITTER * hint, MAX_HINT_JITTER)

@@ -1,6 +1,6 @@
-"""Reasons of decisions: for every `Ground` the sentence that people read, built from its numbers.
+"""Reasons of decisions: one function or constant per `Ground`, with its sentence for people.
 
-Programs compare the ground and never read the sentence.
+Programs compare the ground and never parse the sentence.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import json
 from typing import NamedTuple
 
 from mulligan.core.attempt import Cls, Ground
-from mulligan.core.format import duration
+from mulligan.core.format import format_duration
 
 
 class Reason(NamedTuple):
-    """Ground of a decision with its sentence."""
+    """Ground of a decision and its sentence."""
 
     ground: Ground
     text: str
-    retry_count: str = ""  # as in Decision
+    retry_count: str = ""  # "2 of 5", as in Decision
 
 
 RETURNED = Reason(Ground.RETURNED, "returned")
@@ -30,8 +30,9 @@ ALREADY_DONE = "skipped: the result already existed"
 
 
 def skipped(*, stop_requested: bool) -> Reason:
-    late = " before it could be stopped" if stop_requested else ""
-    return Reason(Ground.SKIPPED, f"{ALREADY_DONE}{late}")
+    if stop_requested:
+        return Reason(Ground.SKIPPED, f"{ALREADY_DONE} before it could be stopped")
+    return Reason(Ground.SKIPPED, ALREADY_DONE)
 
 
 def stop_requested(reason: str) -> Reason:
@@ -46,28 +47,30 @@ def parked(reason: str) -> Reason:
     return Reason(Ground.PARKED_BY_HANDLER, reason or "a person must decide")
 
 
-# -- queued again -----------------------------------------------------------------------------------
+# --- Queued again ---
+
+
 def retry(count: str, wait: float, cls: Cls) -> Reason:
     """Explain a retry after `wait` seconds."""
-    return Reason(Ground.RETRY, f"retry {count} in {duration(wait)}: {cls}", count)
+    return Reason(Ground.RETRY, f"retry {count} in {format_duration(wait)}: {cls}", count)
 
 
 def retry_requested(count: str, wait: float, reason: str) -> Reason:
-    text = _because(f"retry {count} in {duration(wait)}: requested by the handler", reason)
+    text = _because(f"retry {count} in {format_duration(wait)}: requested by the handler", reason)
     return Reason(Ground.RETRY_REQUESTED, text, count)
 
 
 def lost(losses: int, limit: int) -> Reason:
-    text = f"lost, {losses} of {limit} allowed; the next attempt runs alone in its process"
+    text = f"lost {losses} of at most {limit} times; the next attempt runs alone in its process"
     return Reason(Ground.LOST, text)
 
 
 def snoozed(wait: float, reason: str) -> Reason:
-    return Reason(Ground.SNOOZED, _because(f"snoozed for {duration(wait)}", reason))
+    return Reason(Ground.SNOOZED, _because(f"snoozed for {format_duration(wait)}", reason))
 
 
 def held(dependency: str, wait: float, reason: str) -> Reason:
-    text = f"waits for {dependency}, held for {duration(wait)}"
+    text = f"waits for {dependency}, held for {format_duration(wait)}"
     return Reason(Ground.HELD, _because(text, reason))
 
 
@@ -90,7 +93,9 @@ def quota_used_up(dependency: str) -> Reason:
     return Reason(Ground.QUOTA_USED_UP, text)
 
 
-# -- dead -------------------------------------------------------------------------------------------
+# --- Dead ---
+
+
 def class_excluded(cls: Cls, allowed: frozenset[Cls]) -> Reason:
     listed = ", ".join(sorted(allowed))
     text = f"not retried: class {cls} is not in retry.only ({listed})"
@@ -98,8 +103,10 @@ def class_excluded(cls: Cls, allowed: frozenset[Cls]) -> Reason:
 
 
 def class_not_retryable(cls: str, rule: str, advice: str = "") -> Reason:
-    more = f"; {advice}" if advice else ""
-    return Reason(Ground.CLASS_NOT_RETRYABLE, f"not retried: class {cls} by rule {rule}{more}")
+    text = f"not retried: class {cls} by rule {rule}"
+    if advice:
+        text = f"{text}; {advice}"
+    return Reason(Ground.CLASS_NOT_RETRYABLE, text)
 
 
 def unknown_not_retried(scope: str) -> Reason:
@@ -114,22 +121,23 @@ def max_retries(limit: int, scope: str) -> Reason:
 
 
 def class_limit(limit: int, cls: Cls, origin: str) -> Reason:
-    """`origin`: the scope or the setting that sets the limit."""
-    return Reason(Ground.CLASS_LIMIT, _limit(limit, f"class {cls}", origin))
+    """Explain the limit of a class. `origin` is the scope or the setting that sets it."""
+    return Reason(Ground.CLASS_LIMIT, _describe_limit(limit, f"class {cls}", origin))
 
 
 def rule_limit(limit: int, code: str, rule: str) -> Reason:
-    return Reason(Ground.RULE_LIMIT, _limit(limit, f"code {code}", f"rule {rule}"))
+    return Reason(Ground.RULE_LIMIT, _describe_limit(limit, f"code {code}", f"rule {rule}"))
 
 
-def _limit(limit: int, what: str, origin: str) -> str:
+def _describe_limit(limit: int, what: str, origin: str) -> str:
     if limit:
         return f"{limit} of {limit} retries for {what} used (limit set by {origin})"
     return f"not retried: {origin} allows no retries for {what}"
 
 
 def max_age(age: float) -> Reason:
-    text = f"not retried: the next attempt would start more than {duration(age)} after the first (max_age)"
+    limit = format_duration(age)
+    text = f"not retried: the next attempt would start more than {limit} after the first (max_age)"
     return Reason(Ground.MAX_AGE, text)
 
 
@@ -141,32 +149,36 @@ def max_snoozes(limit: int) -> Reason:
     return Reason(Ground.MAX_SNOOZES, f"{limit} of {limit} snoozes used")
 
 
-def deadline(otherwise: str) -> Reason:
-    """`otherwise`: what had been decided without the deadline."""
-    return Reason(Ground.DEADLINE, f"the deadline passes before the next attempt ({otherwise})")
+def deadline(without_deadline: str) -> Reason:
+    """Explain a missed deadline. The argument is the decision that it overruled."""
+    text = f"the deadline passes before the next attempt ({without_deadline})"
+    return Reason(Ground.DEADLINE, text)
 
 
 def manual_retry_refused(failure: str) -> Reason:
     return Reason(Ground.MANUAL_RETRY_REFUSED, f"not run again: {failure}")
 
 
-# -- of a closed dependency -------------------------------------------------------------------------
+# --- Reasons of closed gates ---
+
+
 def rate_limited_for(wait: float) -> str:
     """Explain why a dependency is closed after a rate limit with a hint."""
-    return f"it asked callers to wait {duration(wait)}"
+    return f"it asked callers to wait {format_duration(wait)}"
 
 
 QUOTA_GATE = "its quota is used up"
 
 
-# -- stored -----------------------------------------------------------------------------------------
+# --- Stored grounds ---
+
 _GROUNDS = {ground.value: ground for ground in Ground}
 
 
 def read_ground(judged: str | None) -> Ground | None:
-    """Read the ground from the `judged` column of an attempt. None: there is none, as of a success."""
-    found = json.loads(judged) if judged else {}
-    return _GROUNDS.get(found.get("ground", ""))
+    """Read the ground from the `judged` column of an attempt; None if it has none."""
+    record = json.loads(judged) if judged else {}
+    return _GROUNDS.get(record.get("ground", ""))
 
 
 def _because(text: str, reason: str) -> str:

@@ -1,4 +1,4 @@
-"""`app.policy`: which policy holds for a kind, who says each part of it, and when its attempts would come."""
+"""Service `app.policy`: explain policies, simulate failures, backtest rules, count rule hits."""
 
 from __future__ import annotations
 
@@ -13,48 +13,53 @@ from typing import Any, NamedTuple, Protocol
 
 from mulligan.config import Settings
 from mulligan.core.attempt import Cls, Failure
-from mulligan.core.durations import span_of
-from mulligan.core.errors import Moment, NotFound
-from mulligan.core.ids import SKEW, first_id
-from mulligan.core.job import Micros
-from mulligan.failures.backtest import BacktestReport, Past, PastAttempt, backtest, sentences
+from mulligan.core.durations import Micros, resolve_lookback
+from mulligan.core.errors import DurationOrTime, NotFound
+from mulligan.core.ids import MAX_CLOCK_SKEW, first_id
+from mulligan.failures.backtest import (
+    BacktestReport,
+    PastAttempt,
+    PastJob,
+    backtest,
+    describe_report,
+)
 from mulligan.failures.capture import classify
-from mulligan.failures.classify import classify_facts, renamed
-from mulligan.failures.facts import Facts, from_attempt
+from mulligan.failures.classify import apply_verdict_rules, classify_facts
+from mulligan.failures.facts import Facts, load_facts
 from mulligan.failures.matcher import Rulebook
-from mulligan.failures.rule_sources import book_of, configured_rules
+from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
 from mulligan.failures.rules import Rule
-from mulligan.manifest.declared import stored_kinds, stored_queues, stored_rules
-from mulligan.manifest.specs import OURS, KindSpec, QueueSpec, Registry, checked_name
+from mulligan.manifest.declared import load_kinds, load_queues, load_rules
+from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec, QueueSpec, Registry, check_name
 from mulligan.retries.backoff import Exponential, Fixed, Table
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.retries.policy import EffectivePolicy, Policy, Scope, Then, as_ladder, policy_text
+from mulligan.retries.policy import EffectivePolicy, Policy, Scope, Then, encode_policy, to_steps
 from mulligan.retries.preview import (
-    DELAYS,
-    ClassOutlook,
+    DELAY_FIELDS,
+    ClassPreview,
     Origin,
-    SimulatedLife,
-    harmless,
-    outlook,
-    simulate_life,
+    RetrySimulation,
+    preview_class,
+    redact_settings,
+    simulate_retries,
 )
 from mulligan.retries.reasons import read_ground
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.history_queries import HitRow, JudgedRow, PastRow
+from mulligan.storage.history_queries import ClassifiedAttemptRow, PastAttemptRow, RuleHitRow
 
 WEEK = timedelta(days=7)
-SYSTEM = ""  # the name under which the system layer alone is explained
+SYSTEM_KIND = ""  # kind name under which the system defaults are explained
+
+# --- Explanations ---
 
 
-class Setting(NamedTuple):
-    """One field of an effective policy, the scope that says it, and where exactly."""
+class PolicyField(NamedTuple):
+    """One field of an effective policy and where its value comes from."""
 
     name: str
     value: Any
     scope: Scope
-    origin: (
-        str  # "kind render", "queue media", "environment MULLIGAN_RETRY__MAX_RETRIES", "default" …
-    )
+    origin: str  # "kind render", "environment MULLIGAN_RETRY__MAX_RETRIES", "default" …
 
 
 class NamedKind(Protocol):
@@ -66,56 +71,64 @@ class NamedKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolicyExplanation:
-    """The effective policy of a kind. `classes` holds every class, those that are retried first.
+    """Effective policy of a kind. `classes` holds every class, retried ones first.
 
-    `rules`: those of its failure rules that change more than a name, such as a limit or a backoff for their code.
+    `rules` are the failure rules that change retries, such as a limit or a backoff of their code.
     """
 
     kind: str
     queue: str
-    fields: tuple[Setting, ...]
-    classes: tuple[ClassOutlook, ...]
+    fields: tuple[PolicyField, ...]
+    classes: tuple[ClassPreview, ...]
     rules: tuple[Rule, ...] = ()
 
-    def field(self, name: str) -> Setting:
+    def field(self, name: str) -> PolicyField:
         return next(field for field in self.fields if field.name == name)
 
-    def of_class(self, cls: Cls | str) -> ClassOutlook:
-        return next(one for one in self.classes if one.cls == cls)
+    def of_class(self, cls: Cls | str) -> ClassPreview:
+        return next(preview for preview in self.classes if preview.cls == cls)
 
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as JSON values. Settings that look secret are redacted."""
         return {
             "kind": self.kind,
             "queue": self.queue,
-            "fields": [{**field._asdict(), "value": _plain(field.value)} for field in self.fields],
-            "classes": [_plain_class(one) for one in self.classes],
-            "rules": [_plain_rule(rule) for rule in self.rules],
+            "fields": [
+                {**field._asdict(), "value": _to_json_value(field.value)} for field in self.fields
+            ],
+            "classes": [_class_to_dict(preview) for preview in self.classes],
+            "rules": [_rule_to_dict(rule) for rule in self.rules],
         }
 
 
-def _plain_class(one: ClassOutlook) -> dict[str, Any]:
-    record = {field.name: _plain(getattr(one, field.name)) for field in fields(one)}
-    record["calendar"] = [found._asdict() for found in one.calendar]
+def _class_to_dict(preview: ClassPreview) -> dict[str, Any]:
+    record = {field.name: _to_json_value(getattr(preview, field.name)) for field in fields(preview)}
+    record["calendar"] = [attempt._asdict() for attempt in preview.calendar]
     return {"class": record.pop("cls"), **record}
 
 
-def _plain_rule(rule: Rule) -> dict[str, Any]:
-    steps = {"then": [_plain(step) for step in as_ladder(rule.then)]} if rule.then else {}
-    return rule.to_plain() | steps
+def _rule_to_dict(rule: Rule) -> dict[str, Any]:
+    record = rule.to_dict()
+    if not rule.then:
+        return record
+    return {**record, "then": [_to_json_value(step) for step in to_steps(rule.then)]}
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, Table | Exponential | Fixed):
-        return Policy(backoff=value).to_plain()["backoff"]
+        return Policy(backoff=value).to_dict()["backoff"]
     if isinstance(value, Then):
-        said = value.to_plain()
-        return said | {"settings": harmless(value.settings)} if value.settings else said
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+        record = value.to_dict()
+        if value.settings:
+            record["settings"] = redact_settings(value.settings)
+        return record
+    if isinstance(value, tuple):
+        return [_to_json_value(item) for item in value]
+    return value
 
 
 class Policies:
-    """What holds, from the app's own declarations and the stored manifests of others."""
+    """`app.policy`: policies of this app's kinds and of those in stored manifests."""
 
     def __init__(
         self,
@@ -123,13 +136,14 @@ class Policies:
         settings: Callable[[], Settings],
         registry: Registry | None = None,
     ) -> None:
-        self._open = store
+        self._store = store
         self._settings = settings
         self._registry = registry or Registry()
 
     def kinds(self) -> list[str]:
-        """Every kind that can be explained."""
-        return sorted(name for name in self._declared()[0] if not name.startswith(OURS))
+        """Return the names of all kinds that can be explained."""
+        kinds = self._load_kinds_and_queues()[0]
+        return sorted(name for name in kinds if not name.startswith(SYSTEM_PREFIX))
 
     def explain(
         self,
@@ -139,51 +153,53 @@ class Policies:
         policy: Policy | None = None,
         max_retries: int | None = None,
     ) -> PolicyExplanation:
-        """Of a kind; with what `options()` would say, of such a job."""
-        kinds, queues = self._declared()
+        """Explain the policy of a kind, or of a job that is enqueued with these options."""
+        kinds, queues = self._load_kinds_and_queues()
         name = kind if isinstance(kind, str) else kind.name
         if name not in kinds:
-            raise NotFound(_unknown(name, kinds))
-        layers = EffectivePolicies(self._settings().retry, kinds, queues)
-        where = checked_name("queue", queue or kinds[name].queue)
-        effective = layers.for_kind(
-            name, queue=where, policy=policy_text(policy), max_retries=max_retries
+            raise NotFound(_unknown_kind(name, kinds))
+        spec = kinds[name]
+        queue_name = check_name("queue", queue or spec.queue)
+        policies = EffectivePolicies(self._settings().retry, kinds, queues)
+        effective = policies.for_kind(
+            name, queue=queue_name, policy=encode_policy(policy), max_retries=max_retries
         )
-        found = explained(name, where, effective, self._settings())
-        return replace(
-            found, rules=tuple(rule for rule in self._rules(name, kinds[name]) if rule.terms())
-        )
+        explanation = explain_policy(name, queue_name, effective, self._settings())
+        rules = tuple(rule for rule in self._list_rules(name, spec) if rule.terms())
+        return replace(explanation, rules=rules)
 
-    def _rules(self, name: str, spec: KindSpec) -> Iterable[Rule]:
-        """Its own, then its app's: in the order in which they are asked."""
+    def _list_rules(self, name: str, spec: KindSpec) -> list[Rule]:
+        """Return the rules of a kind, then those of its app, in the order of matching."""
         handler = self._registry.handlers.get(name)
-        books = [book_of(spec.rules)] if handler is None else handler.books()
-        return [rule for book in books for rule in book.rules]
+        if handler is None:
+            return list(load_rulebook(spec.rules).rules)
+        return [rule for rulebook in handler.rulebooks() for rule in rulebook.rules]
 
     def system(self) -> PolicyExplanation:
-        """What holds where nobody says anything."""
-        effective = EffectivePolicies(self._settings().retry, {}).for_kind(SYSTEM)
-        return explained(SYSTEM, "", effective, self._settings())
+        """Explain the system defaults, which apply where no other scope sets a value."""
+        effective = EffectivePolicies(self._settings().retry, {}).for_kind(SYSTEM_KIND)
+        return explain_policy(SYSTEM_KIND, "", effective, self._settings())
 
     def backtest(
-        self, rules: Iterable[Rule] = (), *, since: Moment = WEEK, kind: str | None = None
+        self, rules: Iterable[Rule] = (), *, since: DurationOrTime = WEEK, kind: str | None = None
     ) -> Backtest:
-        """What these rules, asked before all others, would have done with the failures that are stored.
+        """Classify stored failures again, with these rules before all others.
 
-        Without rules: what today's tables would do. Reads at most the newest 50,000 attempts and writes nothing.
+        Without rules, use the current tables. Reads at most the newest 50,000 attempts and writes
+        nothing.
         """
-        return backtested(self._open(), tuple(rules), since, kind)
+        return run_backtest(self._store(), tuple(rules), since, kind)
 
-    def _declared(self) -> tuple[Mapping[str, KindSpec], Mapping[str, QueueSpec]]:
-        """What is declared here holds here; of other apps what their manifests say."""
-        with self._open().read() as unit:
-            kinds, queues = stored_kinds(unit), stored_queues(unit, unit.now())
-        own = {name: handler.spec for name, handler in self._registry.handlers.items()}
-        return {**kinds, **own}, {**queues, **self._registry.queues}
+    def _load_kinds_and_queues(self) -> tuple[Mapping[str, KindSpec], Mapping[str, QueueSpec]]:
+        """Return all declarations. Those of this app win over stored manifests."""
+        with self._store().read() as tx:
+            kinds = load_kinds(tx)
+            queues = load_queues(tx, tx.now())
+        return {**kinds, **self._registry.kinds}, {**queues, **self._registry.queues}
 
 
 class AsyncPolicies:
-    """The same, awaitable: each call on a thread."""
+    """`app.aio.policy`: the methods of `Policies`, each on a thread."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
@@ -191,230 +207,261 @@ class AsyncPolicies:
     async def kinds(self) -> list[str]:
         return await asyncio.to_thread(self._policies.kinds)
 
-    async def backtest(self, rules: Iterable[Rule] = (), **said: Any) -> Backtest:
-        return await asyncio.to_thread(self._policies.backtest, rules, **said)
-
-    async def explain(self, kind: str | NamedKind, **said: Any) -> PolicyExplanation:
-        return await asyncio.to_thread(self._policies.explain, kind, **said)
+    async def explain(self, kind: str | NamedKind, **options: Any) -> PolicyExplanation:
+        return await asyncio.to_thread(self._policies.explain, kind, **options)
 
     async def system(self) -> PolicyExplanation:
         return await asyncio.to_thread(self._policies.system)
 
-
-def _unknown(kind: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(kind, known, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else f"known kinds: {', '.join(sorted(known)) or 'none yet'}"
-    )
-    return f"no kind {kind!r} in this app or a stored manifest; {hint}"
+    async def backtest(self, rules: Iterable[Rule] = (), **options: Any) -> Backtest:
+        return await asyncio.to_thread(self._policies.backtest, rules, **options)
 
 
-def explained(
+def _unknown_kind(kind: str, known: Mapping[str, Any]) -> str:
+    message = f"no kind {kind!r} in this app or a stored manifest"
+    similar = difflib.get_close_matches(kind, known, n=1, cutoff=0.5)
+    if similar:
+        return f"{message}; did you mean {similar[0]!r}?"
+    return f"{message}; known kinds: {', '.join(sorted(known)) or 'none yet'}"
+
+
+def explain_policy(
     kind: str, queue: str, policy: EffectivePolicy, settings: Settings
 ) -> PolicyExplanation:
-    origin = _origins(kind, queue, settings)
-    outlooks = [outlook(policy, cls, origin) for cls in Cls]
+    """Describe an effective policy field by field and class by class."""
+    origin = _make_origin(kind, queue, settings)
+    previews = [preview_class(policy, cls, origin) for cls in Cls]
     return PolicyExplanation(
         kind=kind,
         queue=queue,
-        fields=tuple(_fields(policy, origin)),
-        classes=tuple(sorted(outlooks, key=lambda one: not one.retried)),
+        fields=tuple(_list_fields(policy, origin)),
+        classes=tuple(sorted(previews, key=lambda preview: not preview.retried)),
     )
 
 
-def _origins(kind: str, queue: str, settings: Settings) -> Origin:
-    names = {"kind": f"kind {kind}", "queue": f"queue {queue}", "job": "job"}
+def _make_origin(kind: str, queue: str, settings: Settings) -> Origin:
+    scope_names = {"kind": f"kind {kind}", "queue": f"queue {queue}", "job": "job"}
 
-    def origin(scope: Scope, asked: Sequence[str]) -> str:
-        """Of the system all that somebody has set; else that it is the default."""
-        found = [settings.origin_of(name) for name in asked]
-        set_by = ", ".join(dict.fromkeys(one for one in found if one != "default"))
-        return names.get(scope) or set_by or "default"
+    def origin(scope: Scope, setting_names: Sequence[str]) -> str:
+        """Name the scope; for the system, name the origins of all settings that are set."""
+        if scope in scope_names:
+            return scope_names[scope]
+        origins = [settings.origin_of(name) for name in setting_names]
+        configured = dict.fromkeys(found for found in origins if found != "default")
+        return ", ".join(configured) or "default"
 
     return origin
 
 
-def _fields(policy: EffectivePolicy, origin: Origin) -> Iterator[Setting]:
-    yield Setting("enabled", policy.enabled, "system", origin("system", ["retry.enabled"]))
+_SCOPED_FIELDS = (
+    "max_retries",
+    "max_losses",
+    "max_snoozes",
+    "max_age",
+    "retry_unknown",
+    "backoff",
+    "then",
+)
+
+
+def _list_fields(policy: EffectivePolicy, origin: Origin) -> Iterator[PolicyField]:
+    yield PolicyField("enabled", policy.enabled, "system", origin("system", ["retry.enabled"]))
     only = None if policy.only is None else tuple(sorted(policy.only))
-    yield Setting("only", only, "system", origin("system", ["retry.only"]))
-    for name in (
-        "max_retries",
-        "max_losses",
-        "max_snoozes",
-        "max_age",
-        "retry_unknown",
-        "backoff",
-        "then",
-    ):
+    yield PolicyField("only", only, "system", origin("system", ["retry.only"]))
+    for name in _SCOPED_FIELDS:
         scope: Scope = getattr(policy, f"{name}_from")
-        asked = [f"retry.{part}" for part in (DELAYS if name == "backoff" else (name,))]
-        yield Setting(name, getattr(policy, name), scope, origin(scope, asked))
+        parts = DELAY_FIELDS if name == "backoff" else (name,)
+        setting_names = [f"retry.{part}" for part in parts]
+        yield PolicyField(name, getattr(policy, name), scope, origin(scope, setting_names))
 
 
-# What if a job failed so? The verdict, the rule that gives it, and what the policy of a kind makes of it.
+# --- Simulated failures ---
 
-MOST_TEXT = 20_000  # characters
-LOOKED = 1000
+MAX_TEXT_CHARS = 20_000
+MAX_GROUP_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
-    """Nothing was stored."""
+class FailureSimulation:
+    """Fate of a job that fails in a certain way. Nothing is stored."""
 
-    kind: str  # empty: of one that says nothing itself
+    kind: str  # empty: system defaults
     failure: Failure
-    life: SimulatedLife  # if every attempt failed so
-    would: Mapping[str, Any]  # what a rule in shadow would have said; empty: nothing else
-    known: bool  # jobs are dead of this very cause
+    retries: RetrySimulation  # if every attempt failed in this way
+    shadow: Mapping[str, Any]  # what rules in shadow mode would have decided; empty: the same
+    known_cause: bool  # dead jobs with this fingerprint exist
 
 
-def what_if(
-    store: Store, settings: Settings, kind: str, text: str, given: Mapping[str, Any]
-) -> WhatIf:
-    """`given`: what is known beside the text, as `mulligan.classify` takes it."""
-    with store.read() as unit:
-        rules, layers = _rules(unit, settings, kind), _layers(unit, settings, kind)
-        failure = classify(text[:MOST_TEXT], **given, rules=rules)
-        known = (
-            bool(unit.group_known(failure.fingerprint, None, LOOKED))
-            if failure.fingerprint
-            else False
-        )
-    found = simulate_life(layers.for_kind(kind), failure)
-    return WhatIf(kind, failure, found, failure.judged.get("shadow") or {}, known)
+def simulate_failure(
+    store: Store, settings: Settings, kind: str, text: str, facts: Mapping[str, Any]
+) -> FailureSimulation:
+    """Classify an error text and simulate the retries of a job that fails with it.
+
+    `facts` are keyword arguments of `mulligan.classify`, such as http_status.
+    """
+    with store.read() as tx:
+        rules = load_rules(tx, kind) if kind else load_configured_rules(settings)
+        policies = _load_policies(tx, settings, kind)
+        failure = classify(text[:MAX_TEXT_CHARS], **facts, rules=rules)
+        known_cause = False
+        if failure.fingerprint:
+            known_cause = bool(tx.is_known_group(failure.fingerprint, None, MAX_GROUP_JOBS))
+    retries = simulate_retries(policies.for_kind(kind), failure)
+    shadow = failure.judged.get("shadow") or {}
+    return FailureSimulation(kind, failure, retries, shadow, known_cause)
 
 
-def _rules(unit: Transaction, settings: Settings, kind: str) -> Sequence[Rule]:
-    return stored_rules(unit, kind) if kind else configured_rules(settings)
-
-
-def _layers(unit: Transaction, settings: Settings, kind: str) -> EffectivePolicies:
-    kinds = stored_kinds(unit)
+def _load_policies(tx: Transaction, settings: Settings, kind: str) -> EffectivePolicies:
+    kinds = load_kinds(tx)
     if kind and kind not in kinds:
         message = f"no kind {kind!r:.80} in a stored manifest"
         raise NotFound(message)
-    return EffectivePolicies(settings.retry, kinds, stored_queues(unit, unit.now()))
+    return EffectivePolicies(settings.retry, kinds, load_queues(tx, tx.now()))
 
 
-# `app.policy.backtest`: stored failures, judged again by another table. Reads in small steps, writes nothing.
+# --- Attempts of a period ---
 
-ATTEMPTS = 50_000  # at most so many are read, the newest
-STEP = 500
+
+class _AttemptRange(NamedTuple):
+    """Attempts of a period, limited to the newest ones."""
+
+    after: str  # job id before the first one
+    since: Micros
+    partial: bool  # older attempts of the period are left out
+    now: Micros
+
+
+def _find_range(tx: Transaction, since: DurationOrTime, max_attempts: int) -> _AttemptRange:
+    now = tx.now()
+    length = resolve_lookback(since, now)
+    first = first_id((time.time_ns() // 1000 - length - MAX_CLOCK_SKEW) // 1000)
+    after = tx.find_backtest_start(first, max_attempts)
+    return _AttemptRange(after, now - length, after > first, now)
+
+
+# --- Backtest ---
+
+MAX_BACKTEST_ATTEMPTS = 50_000  # the newest
+BACKTEST_PAGE_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The counts, and what they say in words."""
+    """Counts of a backtest and their description."""
 
     report: BacktestReport
     text: tuple[str, ...]
     partial: bool  # only the newest attempts were read
 
 
-def backtested(
+def run_backtest(
     store: Store,
     rules: Iterable[Rule],
-    since: Moment,
+    since: DurationOrTime,
     kind: str | None,
     on_step: Callable[[int], None] | None = None,
 ) -> Backtest:
-    """As if `rules` had been asked before all others. Without any: as today's tables judge."""
-    own = [Rulebook(rules)] if rules else []
-    with store.read() as unit:
-        now, kinds = unit.now(), stored_kinds(unit)
-        length = span_of(since, now)
-        low = first_id((time.time_ns() // 1000 - length - SKEW) // 1000)
-        begin = unit.past_begins(low, ATTEMPTS)
-    books = {name: [*own, book_of(spec.rules)] for name, spec in kinds.items()}
+    """Classify stored failures again, with `rules` before all others.
+
+    Reads in small steps and calls `on_step` with the number of attempts read so far.
+    """
+    new_rules = [Rulebook(rules)] if rules else []
+    with store.read() as tx:
+        kinds = load_kinds(tx)
+        attempts = _find_range(tx, since, MAX_BACKTEST_ATTEMPTS)
+    rulebooks = {name: [*new_rules, load_rulebook(spec.rules)] for name, spec in kinds.items()}
 
     def judge(name: str, known: Facts | Failure) -> Failure:
-        asked = books.get(name, own)
-        return renamed(known, asked) if isinstance(known, Failure) else classify_facts(known, asked)
+        books = rulebooks.get(name, new_rules)
+        if isinstance(known, Failure):
+            return apply_verdict_rules(known, books)
+        return classify_facts(known, books)
 
-    rows = _rows(store, begin, now - length, kind, on_step)
-    report = backtest(_jobs(rows), judge)
-    partial = begin > low
-    words = [*sentences(report)]
-    if partial:
-        words.append(f"Only the newest {ATTEMPTS:,} attempts were read.")
-    return Backtest(report, tuple(words), partial)
+    rows = _read_attempts(store, attempts.after, attempts.since, kind, on_step)
+    report = backtest(_group_by_job(rows), judge)
+    text = list(describe_report(report))
+    if attempts.partial:
+        text.append(f"Only the newest {MAX_BACKTEST_ATTEMPTS:,} attempts were read.")
+    return Backtest(report, tuple(text), attempts.partial)
 
 
-def _rows(
-    store: Store, begin: str, since: int, kind: str | None, on_step: Callable[[int], None] | None
-) -> Iterator[PastRow]:
-    place, read = (begin, 2**62), 0
+def _read_attempts(
+    store: Store,
+    after: str,
+    since: Micros,
+    kind: str | None,
+    on_step: Callable[[int], None] | None,
+) -> Iterator[PastAttemptRow]:
+    """Yield stored attempts, one page per read transaction."""
+    position = (after, 2**62)
+    count = 0
     while True:
-        with store.read() as unit:
-            rows = unit.past(place, since, kind, STEP)
+        with store.read() as tx:
+            rows = tx.list_past_attempts(position, since, kind, BACKTEST_PAGE_SIZE)
         yield from rows
-        read += len(rows)
+        count += len(rows)
         if on_step is not None:
-            on_step(read)
-        if len(rows) < STEP:
+            on_step(count)
+        if len(rows) < BACKTEST_PAGE_SIZE:
             return
-        place = (rows[-1].job_id, rows[-1].token)
+        position = (rows[-1].job_id, rows[-1].token)
 
 
-def _jobs(rows: Iterable[PastRow]) -> Iterator[Past]:
+def _group_by_job(rows: Iterable[PastAttemptRow]) -> Iterator[PastJob]:
     for job_id, group in groupby(rows, key=lambda row: row.job_id):
         attempts = list(group)
-        yield Past(job_id, attempts[0].kind, tuple(_attempt(row) for row in attempts))
+        yield PastJob(job_id, attempts[0].kind, tuple(_to_attempt(row) for row in attempts))
 
 
-def _attempt(row: PastRow) -> PastAttempt:
-    facts = from_attempt(row.evidence, row.private, row.uses) if row.ended == "failed" else None
-    named = (row.code or "", row.cls or "", row.rule or "")
+def _to_attempt(row: PastAttemptRow) -> PastAttempt:
+    facts = None
+    if row.ended == "failed":
+        facts = load_facts(row.evidence, row.private, row.uses)
     return PastAttempt(
-        row.generation, row.ended, row.verb, *named, read_ground(row.judged), facts, row.cost
+        row.generation,
+        row.ended,
+        row.verb,
+        row.code or "",
+        row.cls or "",
+        row.rule or "",
+        read_ground(row.judged),
+        facts,
+        row.cost,
     )
 
 
-# Which rules have judged what, lately: counted over the newest attempts, so that it never costs more than that.
+# --- Rule hits ---
 
-HIT_ATTEMPTS = 20_000  # at most so many are looked at, the newest
-ROWS = 2_000
-NEWEST = 50
+MAX_HIT_ATTEMPTS = 20_000  # the newest, so that the cost is bounded
+MAX_HIT_ROWS = 2_000
+MAX_LISTED_ATTEMPTS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Hits:
-    """What rules have judged since then."""
+class RuleHits:
+    """How often each rule classified an attempt in a period."""
 
-    rows: tuple[HitRow, ...]
-    partial: bool  # only the newest attempts were looked at
+    rows: tuple[RuleHitRow, ...]
+    partial: bool  # only the newest attempts were counted
     now: Micros
 
 
-class _Range(NamedTuple):
-    after: str
-    since: Micros
-    partial: bool
-    now: Micros
+def count_rule_hits(
+    store: Store, *, since: DurationOrTime = WEEK, kind: str | None = None
+) -> RuleHits:
+    """Count the attempts that each rule classified, over at most the newest 20,000."""
+    with store.read() as tx:
+        attempts = _find_range(tx, since, MAX_HIT_ATTEMPTS)
+        rows = tx.count_rule_hits(attempts.after, attempts.since, kind, MAX_HIT_ROWS)
+    return RuleHits(tuple(rows), attempts.partial, attempts.now)
 
 
-def rule_hits(store: Store, *, since: Moment = WEEK, kind: str | None = None) -> Hits:
-    with store.read() as unit:
-        where = _range(unit, since)
-        found = unit.rule_hits(where.after, where.since, kind, ROWS)
-    return Hits(tuple(found), where.partial, where.now)
-
-
-def judged_by(
-    store: Store, rule: str, *, since: Moment = WEEK, kind: str | None = None
-) -> list[JudgedRow]:
-    """The newest of them."""
-    with store.read() as unit:
-        where = _range(unit, since)
-        return unit.judged_by(rule, where.after, where.since, kind, NEWEST)
-
-
-def _range(unit: Transaction, since: Moment) -> _Range:
-    now = unit.now()
-    length = span_of(since, now)
-    low = first_id((time.time_ns() // 1000 - length - SKEW) // 1000)
-    begin = unit.past_begins(low, HIT_ATTEMPTS)
-    return _Range(begin, now - length, begin > low, now)
+def list_attempts_by_rule(
+    store: Store, rule: str, *, since: DurationOrTime = WEEK, kind: str | None = None
+) -> list[ClassifiedAttemptRow]:
+    """Return the newest attempts that a rule classified."""
+    with store.read() as tx:
+        attempts = _find_range(tx, since, MAX_HIT_ATTEMPTS)
+        return tx.list_attempts_by_rule(
+            rule, attempts.after, attempts.since, kind, MAX_LISTED_ATTEMPTS
+        )

@@ -1,7 +1,8 @@
-"""Schedules: declared in the app, kept in the manifest, fired by every worker's sweep.
+"""Fire schedules: every worker's sweep inserts the jobs of due slots.
 
-There is no leader. Any number of workers look at the same cursor; who moves it inserts the slots it has passed, in the
-same transaction. Should two ever try the same slot, its key in the database lets one of them.
+There is no leader. Any number of workers look at the same cursor; the one that moves it inserts
+the slots it passed in the same transaction. If two workers ever try the same slot, its unique key
+in the database lets only one of them insert it.
 """
 
 from __future__ import annotations
@@ -17,52 +18,55 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from mulligan.config import WorkerSection
-from mulligan.core.durations import length
+from mulligan.core.durations import SECOND, Micros, check_duration
 from mulligan.core.errors import ConfigError, PayloadRefused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, Micros, NewJob
-from mulligan.core.json import indexed
-from mulligan.guards.limits import share_of
+from mulligan.core.job import NewJob
+from mulligan.core.json import index_entries
+from mulligan.guards.limits import owner_share
 from mulligan.jobs.enqueue import EnqueueOptions, new_job
-from mulligan.manifest.declared import KNOWN_FOR, in_force
+from mulligan.manifest.declared import MANIFEST_LIFETIME, find_active
 from mulligan.manifest.specs import (
     Handler,
     KindSpec,
     Manifest,
     QueueSpec,
     ScheduleSpec,
-    checked_name,
+    check_name,
 )
 from mulligan.schedules.rules import (
-    Moments,
-    Plan,
+    FiringWindow,
+    SlotPlan,
     Timing,
-    checked_cron,
-    checked_missed,
-    plan,
-    restart,
+    check_cron,
+    check_missed,
+    plan_slots,
+    restart_cursor,
 )
 from mulligan.storage.base import Inserted, ScheduleRow, Store, Transaction
-from mulligan.worker.upkeep import STEP
+from mulligan.worker.upkeep import BATCH_SIZE
 
 log = logging.getLogger("mulligan.schedules")
 
-NAMED_EVERY: Micros = 86_400 * SECOND
-AHEAD = 2  # sweeps
+DECLARE_INTERVAL: Micros = 86_400 * SECOND  # how often a schedule's last use is stored
+SWEEPS_AHEAD = 2  # Slots of the next sweeps get their jobs early, so that they start on time.
 
 
-# -- declare ------------------------------------------------------------------------------------------
-def checked_schedule(
+# --- Declare ---
+def check_schedule(
     spec: ScheduleSpec, handler: Handler | None, payload: Any, options: EnqueueOptions, limit: int
 ) -> ScheduleSpec:
-    """The schedule with everything checked that can be checked here."""
-    job = _trial(spec, handler, payload, options, limit)
+    """Return the schedule with every option checked that can be checked without a database."""
+    job = _build_sample_job(spec, handler, payload, options, limit)
+    deadline = None
+    if options.deadline is not None:
+        deadline = check_duration("deadline", options.deadline)
     return replace(
         spec,
-        cron=checked_cron(spec.cron),
-        missed=checked_missed(spec.missed),
-        timezone=_checked_zone(spec.timezone),
+        cron=check_cron(spec.cron),
+        missed=check_missed(spec.missed),
+        timezone=_check_timezone(spec.timezone),
         payload=job.payload,
         queue=options.queue,
         priority=options.priority,
@@ -71,85 +75,89 @@ def checked_schedule(
         max_retries=job.max_retries,
         policy=job.policy,
         timeout=job.timeout,
-        deadline=None if options.deadline is None else length("deadline", options.deadline),
+        deadline=deadline,
     )
 
 
-def checked_again(spec: ScheduleSpec, handler: Handler, limit: int) -> ScheduleSpec:
-    """A schedule declared by its kind's name, once the handler is known."""
-    job = _trial(
-        spec,
-        handler,
-        json.loads(spec.payload),
-        EnqueueOptions(owner=spec.owner, queue=spec.queue),
-        limit,
-    )
+def recheck_schedule(spec: ScheduleSpec, handler: Handler, limit: int) -> ScheduleSpec:
+    """Check a schedule that was declared by its kind's name, once the handler is known."""
+    options = EnqueueOptions(owner=spec.owner, queue=spec.queue)
+    job = _build_sample_job(spec, handler, json.loads(spec.payload), options, limit)
     return replace(spec, payload=job.payload, uses=job.uses)
 
 
-def _trial(
+def _build_sample_job(
     spec: ScheduleSpec, handler: Handler | None, payload: Any, options: EnqueueOptions, limit: int
 ) -> NewJob:
-    """A job as a slot would make it; jobs of slots hold no unique key."""
+    """Return a job as a slot would create it; jobs of slots hold no unique key."""
     if not isinstance(payload, Mapping):
-        message = f"schedule {spec.name!r}: the payload maps names of arguments to values, not {payload!r:.80}"
-        raise PayloadRefused(message)
-    if handler is None:
-        return new_job(
-            KindSpec(checked_name("kind", spec.kind)), None, dict(payload), options, limit, {}
+        raise PayloadRefused(
+            f"schedule {spec.name!r}: the payload must map argument names to values, "
+            f"not {payload!r:.80}"
         )
+    if handler is None:
+        kind = KindSpec(check_name("kind", spec.kind))
+        return new_job(kind, None, dict(payload), options, limit, {})
     try:
-        plain = handler.arguments.encode(payload)
+        encoded = handler.arguments.encode(payload)
     except PayloadRefused as error:
-        message = f"schedule {spec.name!r}: {error}"
-        raise PayloadRefused(message) from None
-    return new_job(handler.spec, replace(handler, unique=None), plain, options, limit, {})
+        raise PayloadRefused(f"schedule {spec.name!r}: {error}") from None
+    return new_job(handler.spec, replace(handler, unique=None), encoded, options, limit, {})
 
 
-def _checked_zone(name: Any) -> str:
+def _check_timezone(name: Any) -> str:
     if not isinstance(name, str):
-        raise ConfigError(_no_zone(name))
-    zone_of(name)
+        raise ConfigError(_unknown_timezone(name))
+    load_timezone(name)
     return name
 
 
 @lru_cache(maxsize=1024)
-def zone_of(name: str) -> tzinfo:
-    """A zone by its name in the system's database, or what to write or install instead."""
-    if name == "UTC":  # needs no database
+def load_timezone(name: str) -> tzinfo:
+    """Return a time zone by its name in the system's database."""
+    if name == "UTC":  # works without a time zone database
         return UTC
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError):
-        raise ConfigError(_no_zone(name)) from None
+        raise ConfigError(_unknown_timezone(name)) from None
 
 
-def _no_zone(name: Any) -> str:
+def _unknown_timezone(name: Any) -> str:
     known = available_timezones()
     if not known:
         return (
-            f"timezone {name!r:.80}: this machine has no time zone database; install the system's tzdata package "
-            "or: pip install tzdata"
+            f"timezone {name!r:.80}: this machine has no time zone database. "
+            "Install the system's tzdata package or: pip install tzdata"
         )
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return f"timezone {name!r:.80} is unknown; write a name like {(near or ['Europe/Berlin'])[0]!r}, or 'UTC'"
+    similar = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    example = similar[0] if similar else "Europe/Berlin"
+    return f"unknown timezone {name!r:.80}. Write a name like {example!r}, or 'UTC'."
 
 
-# -- what holds ---------------------------------------------------------------------------------------
+# --- Active schedules ---
 class Timetable(NamedTuple):
-    """Every schedule that holds, and the kinds and queues their jobs need to know, as the newest manifest says."""
+    """Active schedules and their kinds and queues, as the newest manifests declare them."""
 
     schedules: Mapping[str, ScheduleSpec]
     kinds: Mapping[str, KindSpec]
     queues: Mapping[str, QueueSpec]
 
     def kind_of(self, spec: ScheduleSpec) -> KindSpec:
+        """Return the kind of a schedule; defaults if no manifest has it."""
         return self.kinds.get(spec.kind) or KindSpec(spec.kind)
 
     def job_for(self, spec: ScheduleSpec, slot: Micros | None, now: Micros) -> NewJob:
-        """The job of a slot, due at it; of no slot: due now."""
+        """Return the job of a slot, due at the slot; without a slot, due now."""
         kind = self.kind_of(spec)
         queue = spec.queue or kind.queue
+        is_fair = queue in self.queues and self.queues[queue].fair
+        deadline_at = None
+        if spec.deadline is not None:
+            deadline_at = max(slot or now, now) + spec.deadline
+        args: tuple[tuple[str, str], ...] = ()
+        if kind.index:
+            args = index_entries(json.loads(spec.payload), kind.index)
         return NewJob(
             id=new_id(),
             kind=spec.kind,
@@ -162,179 +170,219 @@ class Timetable(NamedTuple):
             max_retries=spec.max_retries,
             policy=spec.policy,
             timeout=spec.timeout,
-            deadline_at=None if spec.deadline is None else max(slot or now, now) + spec.deadline,
-            share=share_of(spec.owner) if queue in self.queues and self.queues[queue].fair else "",
-            args=indexed(json.loads(spec.payload), kind.index) if kind.index else (),
+            deadline_at=deadline_at,
+            share=owner_share(spec.owner) if is_fair else "",
+            args=args,
         )
 
 
-def timetable(unit: Transaction) -> Timetable:
-    now = unit.now()
-    stored = [(app, named, _parsed(body)) for _, app, _, body, named in unit.manifests()]
-    holds = in_force([(app, named) for app, named, _ in stored], now, KNOWN_FOR)
+def load_timetable(tx: Transaction) -> Timetable:
+    """Read the active schedules. Newer manifests come first and take precedence."""
+    now = tx.now()
+    stored = [
+        (app, declared_at, _parse_manifest(body))
+        for _, app, _, body, declared_at in tx.list_manifests()
+    ]
+    active = find_active(
+        [(app, declared_at) for app, declared_at, _ in stored], now, MANIFEST_LIFETIME
+    )
     schedules: dict[str, ScheduleSpec] = {}
     kinds: dict[str, KindSpec] = {}
     queues: dict[str, QueueSpec] = {}
-    for (_, named, manifest), counts in zip(stored, holds, strict=True):
+    for (_, declared_at, manifest), is_active in zip(stored, active, strict=True):
         kinds = {**manifest.kinds, **kinds}
-        if counts:
+        if is_active:
             schedules = {**manifest.schedules, **schedules}
-        if named > now - KNOWN_FOR:
+        if declared_at > now - MANIFEST_LIFETIME:
             queues = {**manifest.queues, **queues}
     return Timetable(schedules, kinds, queues)
 
 
 @lru_cache(maxsize=64)
-def _parsed(body: str) -> Manifest:
-    """Every sweep reads the same few."""
+def _parse_manifest(body: str) -> Manifest:
+    """Parse a manifest. Cached, because every sweep reads the same few."""
     return Manifest.from_json(body)
 
 
-# -- fire ---------------------------------------------------------------------------------------------
-class Timekeeper:
-    """One worker's part in firing schedules."""
+# --- Fire ---
+class Scheduler:
+    """Fire the due schedules of all apps, on one worker."""
 
     def __init__(self, store: Store, worker: WorkerSection) -> None:
         self._store = store
         self._grace: Micros = round(worker.lease * SECOND)
-        self._ahead: Micros = round(worker.sweep * SECOND) * AHEAD
-        self._told: set[str] = set()
+        self._ahead: Micros = round(worker.sweep * SECOND) * SWEEPS_AHEAD
+        self._logged_errors: set[str] = set()
 
     def fire(self, *, ahead: bool = True) -> int:
-        """Give every slot that is due its job, or will be within two sweeps; returns how many jobs were made."""
-        with self._store.read() as unit:
-            table = timetable(unit)
+        """Insert the jobs of all slots that are due within two sweeps; return how many."""
+        with self._store.read() as tx:
+            table = load_timetable(tx)
             if not table.schedules:
                 return 0
-            rows = {row.name: row for row in unit.schedules()}
-            now = unit.now()
-        when = Moments(now, now + self._ahead if ahead else now, self._grace)
-        self._name(table, rows, now)
-        due = table.schedules.items()
-        return sum(self._tried(table, spec, rows.get(name), when) for name, spec in due)
+            rows = {row.name: row for row in tx.list_schedules()}
+            now = tx.now()
+        window = FiringWindow(now, now + self._ahead if ahead else now, self._grace)
+        self._touch(table, rows, now)
+        fired = 0
+        for name, spec in table.schedules.items():
+            fired += self._fire_isolated(table, spec, rows.get(name), window)
+        return fired
 
-    def _name(self, table: Timetable, rows: Mapping[str, ScheduleRow], now: Micros) -> None:
-        old = [
-            name
-            for name in table.schedules
-            if name in rows and rows[name].named_at < now - NAMED_EVERY
+    def _touch(self, table: Timetable, rows: Mapping[str, ScheduleRow], now: Micros) -> None:
+        """Store once a day that these schedules are still declared: retention deletes others."""
+        before = now - DECLARE_INTERVAL
+        outdated = [
+            name for name in table.schedules if name in rows and rows[name].named_at < before
         ]
-        if old:
-            with self._store.begin() as unit:
-                unit.name_schedules(old)
+        if outdated:
+            with self._store.begin() as tx:
+                tx.touch_schedules(outdated)
 
-    def _tried(
-        self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow | None, when: Moments
+    def _fire_isolated(
+        self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow | None, window: FiringWindow
     ) -> int:
-        """What is wrong with one schedule stops no other."""
+        """Fire one schedule; its error does not stop the others and is logged once."""
         try:
-            timing = Timing(checked_cron(spec.cron), zone_of(spec.timezone), spec.missed)
-            if row is not None and row.paused_at is not None:
-                row = self._over(row, when.now)
-                if row is None:
-                    return 0
-            begun = self._begun(spec, row, when.now)
-            return 0 if begun is None else self._fire(table, spec, begun, timing, when)
+            return self._fire(table, spec, row, window)
         except StoreUnavailable:
             raise
         except Exception as error:
-            told = f"{spec} {error}"
-            if told not in self._told:
-                self._told.add(told)
-                log.exception("schedule %s does not fire on this worker", spec.name)
+            description = f"{spec} {error}"
+            if description not in self._logged_errors:
+                self._logged_errors.add(description)
+                log.exception("schedule %s cannot fire on this worker", spec.name)
             return 0
 
-    def _begun(
+    def _fire(
+        self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow | None, window: FiringWindow
+    ) -> int:
+        timing = Timing(check_cron(spec.cron), load_timezone(spec.timezone), spec.missed)
+        if row is not None and row.paused_at is not None:
+            row = self._end_pause(row, window.now)
+            if row is None:
+                return 0
+        current = self._declare(spec, row, window.now)
+        if current is None:
+            return 0
+        return self._insert_due(table, spec, current, timing, window)
+
+    def _declare(
         self, spec: ScheduleSpec, row: ScheduleRow | None, now: Micros
     ) -> ScheduleRow | None:
-        """Its row, begun or begun anew where needed. None: somebody else is at it."""
+        """Return the schedule's row, created or restarted if needed; None if another worker did."""
         if row is None:
-            with self._store.begin() as unit:
-                return unit.declare_schedule(spec.name, spec.cron, spec.timezone)
-        cursor = restart((row.cron, row.timezone), (spec.cron, spec.timezone), row.cursor, now)
+            with self._store.begin() as tx:
+                return tx.declare_schedule(spec.name, spec.cron, spec.timezone)
+        cursor = restart_cursor(
+            (row.cron, row.timezone), (spec.cron, spec.timezone), row.cursor, now
+        )
         if cursor is None:
             return row
         if cursor < row.cursor:
             log.warning(
-                "schedule %s: the clock was set back by more than a day; going on from now",
+                "schedule %s: the clock was set back by more than 15 minutes; continuing from now",
                 spec.name,
             )
-        begun = row._replace(cron=spec.cron, timezone=spec.timezone, cursor=cursor)
-        with self._store.begin() as unit:
-            return begun if unit.advance_schedule(begun, seen=row.cursor) else None
+        restarted = row._replace(cron=spec.cron, timezone=spec.timezone, cursor=cursor)
+        with self._store.begin() as tx:
+            advanced = tx.advance_schedule(restarted, from_cursor=row.cursor)
+        return restarted if advanced else None
 
-    def _over(self, row: ScheduleRow, now: Micros) -> ScheduleRow | None:
-        """A pause whose time has passed ends by itself. None: it lasts."""
+    def _end_pause(self, row: ScheduleRow, now: Micros) -> ScheduleRow | None:
+        """End a pause whose time has passed. None: the schedule is still paused."""
         until = row.paused_until
         if until is None or until > now:
             return None
-        with self._store.begin() as unit:
-            return resume_in(unit, row, until, "upkeep", "its time is over")
+        with self._store.begin() as tx:
+            return resume_schedule(tx, row, until, "upkeep", "its time is over")
 
-    def _fire(
-        self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow, timing: Timing, when: Moments
+    def _insert_due(
+        self,
+        table: Timetable,
+        spec: ScheduleSpec,
+        row: ScheduleRow,
+        timing: Timing,
+        window: FiringWindow,
     ) -> int:
+        """Insert the jobs of due slots in steps, moving the cursor with each."""
         fired = 0
-        while (due := plan(timing, row.cursor, when, STEP)) is not None:
-            moved = row._replace(cursor=due.cursor)
-            with self._store.begin() as unit:
-                if not unit.advance_schedule(moved, seen=row.cursor):
-                    break
-                fired += _insert(unit, table, spec, due, when.now)
-            row = moved
-        return fired
+        while True:
+            plan = plan_slots(timing, row.cursor, window, BATCH_SIZE)
+            if plan is None:
+                return fired
+            advanced = row._replace(cursor=plan.cursor)
+            with self._store.begin() as tx:
+                if not tx.advance_schedule(advanced, from_cursor=row.cursor):
+                    return fired  # Another worker fires this schedule.
+                fired += _insert_slots(tx, table, spec, plan, window.now)
+            row = advanced
 
 
-def resume_in(
-    unit: Transaction, row: ScheduleRow, at: Micros, actor: str, reason: str
+def resume_schedule(
+    tx: Transaction, row: ScheduleRow, at: Micros, actor: str, reason: str
 ) -> ScheduleRow | None:
-    """In the caller's transaction: it goes on after this moment. None: somebody was quicker."""
+    """Resume a schedule in the caller's transaction; slots up to `at` are skipped.
+
+    Return None if another transaction resumed it first.
+    """
     cursor = max(row.cursor, at)
-    if not unit.resume_schedule(row, cursor):
+    if not tx.resume_schedule(row, cursor):
         return None
-    seen = {"before": {"paused": True, "until": row.paused_until}, "after": {"paused": False}}
-    news = {"schedule": row.name, "reason": reason, **seen}
-    unit.write_events([NewEvent(EventType.SCHEDULE_RESUMED, actor=actor, data=news)])
+    data = {
+        "schedule": row.name,
+        "reason": reason,
+        "before": {"paused": True, "until": row.paused_until},
+        "after": {"paused": False},
+    }
+    tx.write_events([NewEvent(EventType.SCHEDULE_RESUMED, actor=actor, data=data)])
     return row._replace(
         cursor=cursor, paused_at=None, paused_until=None, pause_reason="", paused_by=""
     )
 
 
-def _insert(unit: Transaction, table: Timetable, spec: ScheduleSpec, due: Plan, now: Micros) -> int:
-    """Slots and their jobs, what is skipped, and what is told of both: all in one transaction."""
-    jobs = {slot: table.job_for(spec, slot, now) for slot in due.run}
-    fresh = sorted(unit.take_slots(spec.name, {slot: job.id for slot, job in jobs.items()}))
+def _insert_slots(
+    tx: Transaction, table: Timetable, spec: ScheduleSpec, plan: SlotPlan, now: Micros
+) -> int:
+    """Insert the jobs of slots and write the events of fired and skipped slots."""
+    jobs = {slot: table.job_for(spec, slot, now) for slot in plan.run}
+    claimed = tx.claim_slots(spec.name, {slot: job.id for slot, job in jobs.items()})
+    fresh = sorted(claimed)
     if fresh:
-        unit.insert([jobs[slot] for slot in fresh], announce=False)
-        said = {"schedule": spec.name}
-        unit.announce_as(
-            [queued(jobs[slot], slot, "schedule", {**said, "slot_at": slot}) for slot in fresh]
+        tx.insert_jobs([jobs[slot] for slot in fresh], announce=False)
+        events = []
+        for slot in fresh:
+            data = {"schedule": spec.name, "slot_at": slot}
+            events.append(queued_event(jobs[slot], slot, "schedule", data))
+        tx.write_queued_events(events)
+    if plan.skipped is not None:
+        data = {"schedule": spec.name, "kind": spec.kind, **asdict(plan.skipped)}
+        skipped = NewEvent(
+            EventType.SCHEDULE_SKIPPED, owner=spec.owner, actor="schedule", data=data
         )
-    if due.skipped is not None:
-        news = {"schedule": spec.name, "kind": spec.kind, **asdict(due.skipped)}
-        unit.write_events(
-            [NewEvent(EventType.SCHEDULE_SKIPPED, owner=spec.owner, actor="schedule", data=news)]
-        )
+        tx.write_events([skipped])
     return len(fresh)
 
 
-def queued_by(actor: str, new: Sequence[NewJob], answers: Sequence[Inserted]) -> list[NewEvent]:
-    """What there is to tell of jobs that a person has enqueued; a twin is nobody's new one."""
-    seen: dict[str, Any] = {"before": {}, "after": {"state": "queued"}}
+def manual_queued_events(
+    actor: str, new: Sequence[NewJob], answers: Sequence[Inserted]
+) -> list[NewEvent]:
+    """Return the events of jobs that a person enqueued; duplicates have none."""
+    data: dict[str, Any] = {"before": {}, "after": {"state": "queued"}}
     return [
-        queued(job, one.run_at, actor, seen)
-        for job, one in zip(new, answers, strict=True)
-        if one.fresh
+        queued_event(job, answer.run_at, actor, data)
+        for job, answer in zip(new, answers, strict=True)
+        if answer.fresh
     ]
 
 
-def queued(job: NewJob, run_at: Micros, actor: str, more: Mapping[str, Any]) -> NewEvent:
-    news = {"kind": job.kind, "queue": job.queue, "run_at": run_at, **more}
+def queued_event(job: NewJob, run_at: Micros, actor: str, data: Mapping[str, Any]) -> NewEvent:
+    """Return the `job.queued` event of a new job."""
     return NewEvent(
         EventType.JOB_QUEUED,
         job_id=job.id,
         batch_id=job.batch_id,
         owner=job.owner,
         actor=actor,
-        data=news,
+        data={"kind": job.kind, "queue": job.queue, "run_at": run_at, **data},
     )

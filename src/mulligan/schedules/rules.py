@@ -1,4 +1,4 @@
-"""Which declarations hold, and what is due of a schedule: which slots get a job, which are skipped."""
+"""Rules of schedules: cron slots, and which of them get a job, are skipped or are missed."""
 
 from __future__ import annotations
 
@@ -11,176 +11,184 @@ from typing import Any, NamedTuple
 
 from cronsim import CronSim, CronSimError
 
+from mulligan.core.durations import SECOND, Micros, to_datetime, to_micros
 from mulligan.core.errors import ConfigError
-from mulligan.core.job import SECOND, Micros, to_datetime, to_micros
 
-# Cron expressions, and the slots they name: in a zone's local time, in a range, in order.
+# --- Cron expressions and their slots ---
+MAX_CRON_LENGTH = 200
+REFERENCE_TIME: Micros = 946_684_800 * SECOND  # 2000-01-01; cronsim looks 50 years ahead from it
+FIRST_WINDOW: Micros = 3600 * SECOND  # first range searched for the newest slots
+CRON_HELP = (
+    "Write minute hour day month weekday, for example '0 3 * * *' for 03:00 every day; "
+    "with six fields the first one is seconds."
+)
 
-LONGEST = 200
-SOME_DAY: Micros = (
-    946_684_800 * SECOND
-)  # 2000-01-01: any day does, an expression looks 50 years ahead
-FIRST_WINDOW: Micros = 3600 * SECOND
-HOW = "write minute hour day month weekday, for example '0 3 * * *': at 03:00 every day; six fields begin with seconds"
 
-
-def checked_cron(expr: Any) -> str:
-    """The expression with single spaces, or what to write instead."""
-    if not isinstance(expr, str) or len(expr) > LONGEST:
-        message = f"cron {expr!r:.80} is no expression; {HOW}"
-        raise ConfigError(message)
-    plain = " ".join(expr.split())
+def check_cron(expr: Any) -> str:
+    """Return the expression with single spaces; refuse one that is invalid or never comes."""
+    if not isinstance(expr, str) or len(expr) > MAX_CRON_LENGTH:
+        raise ConfigError(f"cron {expr!r:.80} is not a cron expression. {CRON_HELP}")
+    normalised = " ".join(expr.split())
     try:
-        comes = following(plain, UTC, SOME_DAY)
+        first = next_slot(normalised, UTC, REFERENCE_TIME)
     except CronSimError as error:
-        message = f"cron {plain!r}: {str(error).lower()}; {HOW}"
-        raise ConfigError(message) from None
-    if comes is None:
-        message = f"cron {plain!r} names a day that never comes; {HOW}"
-        raise ConfigError(message)
-    return plain
+        raise ConfigError(f"cron {normalised!r}: {str(error).lower()}. {CRON_HELP}") from None
+    if first is None:
+        raise ConfigError(f"cron {normalised!r} names a day that never comes. {CRON_HELP}")
+    return normalised
 
 
-def slots(expr: str, zone: tzinfo, after: Micros, until: Micros) -> Iterator[Micros]:
-    """Every slot with after < slot ≤ until, in order."""
-    for at in upcoming(expr, zone, after):
-        if at > until:
+def slots_between(expr: str, zone: tzinfo, after: Micros, until: Micros) -> Iterator[Micros]:
+    """Yield every slot with after < slot ≤ until, in order."""
+    for slot in slots_after(expr, zone, after):
+        if slot > until:
             return
-        yield at
+        yield slot
 
 
-def upcoming(expr: str, zone: tzinfo, after: Micros) -> Iterator[Micros]:
-    """Every slot after a moment, without end."""
+def slots_after(expr: str, zone: tzinfo, after: Micros) -> Iterator[Micros]:
+    """Yield every slot after a time, without end."""
     last = after
     for local in CronSim(expr, to_datetime(after).astimezone(zone)):
-        at = to_micros(local)
-        if at > last:  # asked within a repeated hour, cronsim begins with what came the first time
-            last = at
-            yield at
+        slot = to_micros(local)
+        # Within a repeated hour, cronsim begins with slots of its first occurrence.
+        if slot > last:
+            last = slot
+            yield slot
 
 
 @lru_cache(maxsize=4096)
-def following(expr: str, zone: tzinfo, after: Micros) -> Micros | None:
-    """The first slot after a moment. Remembered: every sweep asks again."""
-    return next(upcoming(expr, zone, after), None)
+def next_slot(expr: str, zone: tzinfo, after: Micros) -> Micros | None:
+    """Return the first slot after a time. Cached, because every sweep needs it."""
+    return next(slots_after(expr, zone, after), None)
 
 
-def newest(expr: str, zone: tzinfo, after: Micros, until: Micros, most: int) -> list[Micros]:
-    """The last slots of a range, in order; what lies before them is not walked through, however long it is."""
+def newest_slots(expr: str, zone: tzinfo, after: Micros, until: Micros, limit: int) -> list[Micros]:
+    """Return the last slots of a range, in order, without walking through a long range."""
     window = FIRST_WINDOW
     while True:
         start = max(after, until - window)
-        found = list(slots(expr, zone, start, until))
-        if len(found) >= most or start == after:
-            return found[-most:]
+        found = list(slots_between(expr, zone, start, until))
+        if len(found) >= limit or start == after:
+            return found[-limit:]
         window *= 8
 
 
-def count(expr: str, zone: tzinfo, after: Micros, until: Micros, cap: int) -> int:
-    """How many slots a range has, counted up to `cap`."""
-    return sum(1 for _ in islice(slots(expr, zone, after, until), cap))
+def count_slots(expr: str, zone: tzinfo, after: Micros, until: Micros, cap: int) -> int:
+    """Count the slots of a range, up to `cap`."""
+    return sum(1 for _ in islice(slots_between(expr, zone, after, until), cap))
 
 
-# Which declarations hold, and what is due of a schedule: which slots get a job, which are skipped.
-
-LATEST, ALL, SKIP = "latest", "all", "skip"
+# --- Missed slots and the cursor ---
+LATEST = "latest"
+ALL = "all"
+SKIP = "skip"
 MISSED = (LATEST, ALL, SKIP)
-MOST_MISSED = 1000  # of `all`
-MOST_COUNTED = 10_000
-STEPPED_BACK: Micros = 900 * SECOND
+MAX_MISSED = 1000  # jobs for missed slots with missed="all"
+MAX_COUNTED = 10_000
+MAX_CLOCK_LEAD: Micros = 900 * SECOND
 
 
-def checked_missed(value: Any) -> str:
+def check_missed(value: Any) -> str:
+    """Return a checked `missed=` option."""
     if value not in MISSED:
-        message = (
-            f"missed={value!r:.80}: write 'latest' (only the newest missed slot runs), 'all' (each of them, "
-            f"the newest {MOST_MISSED} at most) or 'skip' (none)"
+        raise ConfigError(
+            f"missed={value!r:.80}: write 'latest' (only the newest missed slot runs), "
+            f"'all' (each of them, at most the newest {MAX_MISSED:,}) or 'skip' (none)"
         )
-        raise ConfigError(message)
     return str(value)
 
 
-def restart(
+def restart_cursor(
     known: tuple[str, str], wanted: tuple[str, str], cursor: Micros, now: Micros
 ) -> Micros | None:
-    """The cursor to begin with when (cron, timezone) changed, or the clock was set back; else None.
+    """Return the new cursor if (cron, timezone) changed or the clock was set back, else None.
 
-    Slots named by another expression are not missed slots of this one. A cursor far ahead of the clock was written
-    while the clock was wrong; to wait for it could take years, and slots that have a job keep it.
+    Slots of another expression are not missed slots of this one. A cursor far ahead of the clock
+    was written while the clock was wrong; waiting for it could take years. Slots that already
+    have a job keep it.
     """
-    if cursor > now + STEPPED_BACK:
+    if cursor > now + MAX_CLOCK_LEAD:
         return now
-    return max(cursor, now) if known != wanted else None
+    if known != wanted:
+        return max(cursor, now)
+    return None
 
 
-# -- slots --------------------------------------------------------------------------------------------
+# --- Plan of due slots ---
 class Timing(NamedTuple):
+    """When a schedule fires."""
+
     cron: str
     zone: tzinfo
     missed: str = LATEST
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedSlots:
+    """Missed slots that get no job."""
+
     first: Micros
     last: Micros
-    count: int  # stops at MOST_COUNTED
+    count: int  # at most MAX_COUNTED
     reason: str
 
 
-class Plan(NamedTuple):
-    """What is decided about the slots after a cursor, up to and with the new one."""
+class SlotPlan(NamedTuple):
+    """Decision about the slots after a cursor, up to and including the new cursor."""
 
     run: tuple[Micros, ...]
-    skipped: Skipped | None
+    skipped: SkippedSlots | None
     cursor: Micros
 
 
-class Moments(NamedTuple):
+class FiringWindow(NamedTuple):
+    """Times that decide which slots are due."""
+
     now: Micros
-    until: Micros  # a little ahead, so that a job waits for its slot and not the slot for a sweep
-    grace: Micros  # a slot this late is only late: a worker that lives may be that slow
+    until: Micros  # a little ahead of now, so that jobs are ready when their slot comes
+    grace: Micros  # A slot late by no more than this is not missed: a live worker may be that slow.
 
 
-def plan(timing: Timing, cursor: Micros, when: Moments, most: int) -> Plan | None:
-    """At most `most` slots to run, oldest first; None: nothing to decide yet."""
+def plan_slots(timing: Timing, cursor: Micros, window: FiringWindow, limit: int) -> SlotPlan | None:
+    """Decide about the next slots, at most `limit` to run, oldest first; None if none is due."""
     cron, zone, _ = timing
-    first = following(cron, zone, cursor)
-    if first is None or first > when.until:
+    first = next_slot(cron, zone, cursor)
+    if first is None or first > window.until:
         return None
-    if first >= when.now - when.grace:
-        run = tuple(islice(slots(cron, zone, cursor, when.until), most))
-        return Plan(run, None, run[-1])
-    kept = _kept(timing, cursor, when)
-    skipped = _skipped(timing, cursor, kept[0] - 1 if kept else when.now)
-    ahead = slots(cron, zone, when.now, when.until)
-    run = (*kept, *islice(ahead, most))[:most]
-    return Plan(run, skipped, run[-1] if run else when.now)
+    if first >= window.now - window.grace:
+        run = tuple(islice(slots_between(cron, zone, cursor, window.until), limit))
+        return SlotPlan(run, None, run[-1])
+    missed = _missed_slots_to_run(timing, cursor, window)
+    skipped = _skipped_slots(timing, cursor, missed[0] - 1 if missed else window.now)
+    upcoming = islice(slots_between(cron, zone, window.now, window.until), limit)
+    run = (*missed, *upcoming)[:limit]
+    return SlotPlan(run, skipped, run[-1] if run else window.now)
 
 
-def _kept(timing: Timing, cursor: Micros, when: Moments) -> list[Micros]:
-    """Nobody was there for a while: which of the slots that have passed still get a job?"""
-    if timing.missed == SKIP:
-        return list(
-            slots(timing.cron, timing.zone, max(cursor, when.now - when.grace - 1), when.now)
-        )
-    most = MOST_MISSED if timing.missed == ALL else 1
-    return newest(timing.cron, timing.zone, cursor, when.now, most)
-
-
-def _skipped(timing: Timing, cursor: Micros, until: Micros) -> Skipped | None:
+def _missed_slots_to_run(timing: Timing, cursor: Micros, window: FiringWindow) -> list[Micros]:
+    """Return which past slots still get a job after a time without workers."""
     cron, zone, missed = timing
-    last = newest(cron, zone, cursor, until, 1)
-    first = following(cron, zone, cursor)
-    if not last or first is None:
+    if missed == SKIP:
+        after = max(cursor, window.now - window.grace - 1)
+        return list(slots_between(cron, zone, after, window.now))
+    limit = MAX_MISSED if missed == ALL else 1
+    return newest_slots(cron, zone, cursor, window.now, limit)
+
+
+def _skipped_slots(timing: Timing, cursor: Micros, until: Micros) -> SkippedSlots | None:
+    cron, zone, missed = timing
+    newest = newest_slots(cron, zone, cursor, until, 1)
+    first = next_slot(cron, zone, cursor)
+    if not newest or first is None:
         return None
-    return Skipped(
-        first, last[0], count(cron, zone, cursor, last[0], MOST_COUNTED), REASONS[missed]
-    )
+    last = newest[0]
+    count = count_slots(cron, zone, cursor, last, MAX_COUNTED)
+    return SkippedSlots(first, last, count, SKIP_REASONS[missed])
 
 
-REASONS = {
-    LATEST: "no worker was there; of missed slots only the newest runs (missed='latest')",
-    ALL: f"no worker was there; of missed slots the newest {MOST_MISSED} run (missed='all')",
-    SKIP: "no worker was there; missed slots do not run (missed='skip')",
+SKIP_REASONS = {
+    LATEST: "no worker was running; only the newest missed slot runs (missed='latest')",
+    ALL: f"no worker was running; the newest {MAX_MISSED:,} missed slots run (missed='all')",
+    SKIP: "no worker was running; missed slots do not run (missed='skip')",
 }

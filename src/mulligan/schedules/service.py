@@ -1,4 +1,4 @@
-"""`app.schedules`: look at schedules, pause one, run one now."""
+"""`app.schedules`: read schedules, pause and resume them, run one now."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from itertools import islice
 from typing import Any
 
-from mulligan.core.durations import ended_at
-from mulligan.core.errors import ConfigError, Moment, NotFound, Refused
+from mulligan.core.durations import Micros, resolve_end, to_datetime
+from mulligan.core.errors import ConfigError, DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Job, Micros, to_datetime
+from mulligan.core.job import Job
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.specs import ScheduleSpec
-from mulligan.schedules.chore import Timetable, queued, resume_in, timetable, zone_of
-from mulligan.schedules.rules import following, upcoming
+from mulligan.schedules.chore import (
+    Timetable,
+    load_timetable,
+    load_timezone,
+    queued_event,
+    resume_schedule,
+)
+from mulligan.schedules.rules import next_slot, slots_after
 from mulligan.storage.base import ScheduleRow, Store, Transaction
 
-MOST_NEXT = 1000
+MAX_NEXT_SLOTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule at one moment, read-only. Its times are in its own zone."""
+    """A schedule as it was when it was read. Its times are in its own zone."""
 
     name: str
     cron: str
@@ -38,113 +44,128 @@ class Schedule:
     priority: int
     owner: str
     next_at: datetime | None
-    last_at: datetime | None  # the newest slot that has come and got a job
+    last_at: datetime | None  # newest past slot that has a job
     last_job_id: str | None
-    problem: str  # why this machine cannot tell its times
+    problem: str  # why this machine cannot compute its times
     paused: bool = False
-    paused_until: datetime | None = None  # None: until somebody resumes it
+    paused_until: datetime | None = None  # None: until it is resumed
     reason: str = ""  # of the pause
     actor: str = ""
 
 
-ScheduleList = list[Schedule]  # the classes below have a method called list
+ScheduleList = list[Schedule]  # The classes below have a method named list.
 Times = list[datetime]
 
 
 class Schedules:
+    """Read, pause, resume and run schedules."""
+
     def __init__(
         self,
         store: Callable[[], Store],
         jobs: Jobs,
-        own: Mapping[str, ScheduleSpec],
+        app_schedules: Mapping[str, ScheduleSpec],
         actor: str = "python",
     ) -> None:
         self._open = store
         self._jobs = jobs
-        self._own = own  # of this app: they hold here before any worker has stored them
+        self._app_schedules = app_schedules  # active before any worker has stored them
         self._actor = actor
 
     def list(self) -> ScheduleList:
-        """Every schedule that holds, by name."""
-        with self._open().read() as unit:
-            return self._listed(unit)
+        """Return every active schedule, by name."""
+        with self._open().read() as tx:
+            return self._views(tx)
 
-    def _listed(self, unit: Transaction) -> ScheduleList:
-        table, now, last = self._timetable(unit), unit.now(), unit.last_slots()
-        rows = {row.name: row for row in unit.schedules()}
-        return [
-            _with_pause(_view(spec, table, now, last.get(name)), rows.get(name), now)
-            for name, spec in sorted(table.schedules.items())
-        ]
+    def _views(self, tx: Transaction) -> ScheduleList:
+        now = tx.now()
+        table = self._timetable(tx)
+        last_slots = tx.get_last_slots()
+        rows = {row.name: row for row in tx.list_schedules()}
+        views = []
+        for name, spec in sorted(table.schedules.items()):
+            view = _build_view(spec, table, now, last_slots.get(name))
+            views.append(_with_pause(view, rows.get(name), now))
+        return views
 
     def get(self, name: str) -> Schedule:
-        with self._open().read() as unit:
-            _named(self._timetable(unit), name)
-            return next(one for one in self._listed(unit) if one.name == name)
+        """Return one schedule."""
+        with self._open().read() as tx:
+            _find_spec(self._timetable(tx), name)
+            return next(schedule for schedule in self._views(tx) if schedule.name == name)
 
-    # -- by hand ----------------------------------------------------------------------------------
-    def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Schedule:
-        """Its slots get no job until then, or until somebody resumes it; a slot of the next seconds may have one."""
-        with self._open().begin() as unit:
-            spec, now = _named(self._timetable(unit), name), unit.now()
-            unit.declare_schedule(
-                name, spec.cron, spec.timezone
-            )  # where no worker has begun it yet
-            end = ended_at("until", until, now)
-            before = _pause_facts(next(row for row in unit.schedules() if row.name == name), now)
-            unit.pause_schedule(name, end, self._actor, reason)
-            seen = {"before": before, "after": {"paused": True, "until": end}}
-            news = {"schedule": name, "kind": spec.kind, "until": end, "reason": reason, **seen}
-            told = {key: value for key, value in news.items() if value not in (None, "")}
-            unit.write_events(
-                [
-                    NewEvent(
-                        EventType.SCHEDULE_PAUSED, owner=spec.owner, actor=self._actor, data=told
-                    )
-                ]
+    # --- Manual actions ---
+    def pause(
+        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
+    ) -> Schedule:
+        """Give slots no jobs until a time or until it is resumed.
+
+        A slot of the next few seconds may already have its job.
+        """
+        with self._open().begin() as tx:
+            now = tx.now()
+            spec = _find_spec(self._timetable(tx), name)
+            # The row exists only once a worker has fired the schedule.
+            tx.declare_schedule(name, spec.cron, spec.timezone)
+            end = resolve_end("until", until, now)
+            row = next(row for row in tx.list_schedules() if row.name == name)
+            tx.pause_schedule(name, end, self._actor, reason)
+            data: dict[str, Any] = {"schedule": name, "kind": spec.kind}
+            if end is not None:
+                data["until"] = end
+            if reason:
+                data["reason"] = reason
+            data["before"] = _pause_state(row, now)
+            data["after"] = {"paused": True, "until": end}
+            paused = NewEvent(
+                EventType.SCHEDULE_PAUSED, owner=spec.owner, actor=self._actor, data=data
             )
+            tx.write_events([paused])
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Schedule:
-        """It goes on from now; slots that came meanwhile get no job. One that is not paused stays as it is."""
-        with self._open().begin() as unit:
-            _named(self._timetable(unit), name)
-            row = next((row for row in unit.schedules() if row.name == name), None)
+        """Continue from now; slots that passed meanwhile get no job."""
+        with self._open().begin() as tx:
+            _find_spec(self._timetable(tx), name)
+            row = next((row for row in tx.list_schedules() if row.name == name), None)
             if row is not None and row.paused_at is not None:
-                resume_in(unit, row, unit.now(), self._actor, reason)
+                resume_schedule(tx, row, tx.now(), self._actor, reason)
         return self.get(name)
 
     def next(self, name: str, n: int = 5) -> Times:
-        """Its next slots, in its own zone."""
-        if n not in range(1, MOST_NEXT + 1):
-            message = f"n must be a whole number from 1 to {MOST_NEXT}, not {n!r:.80}"
-            raise Refused(message)
-        with self._open().read() as unit:
-            spec, now = _named(self._timetable(unit), name), unit.now()
-        zone = zone_of(spec.timezone)
-        return [
-            to_datetime(at).astimezone(zone) for at in islice(upcoming(spec.cron, zone, now), n)
-        ]
+        """Return the next slots, in the schedule's zone."""
+        if n not in range(1, MAX_NEXT_SLOTS + 1):
+            raise Refused(f"n must be a whole number from 1 to {MAX_NEXT_SLOTS:,}, not {n!r:.80}")
+        with self._open().read() as tx:
+            spec = _find_spec(self._timetable(tx), name)
+            now = tx.now()
+        zone = load_timezone(spec.timezone)
+        slots = islice(slots_after(spec.cron, zone, now), n)
+        return [to_datetime(slot).astimezone(zone) for slot in slots]
 
     def run(self, name: str, *, reason: str = "") -> Job:
-        """One job of this schedule now, besides its slots."""
-        with self._open().begin() as unit:
-            table = self._timetable(unit)
-            spec, now = _named(table, name), unit.now()
-            job = table.job_for(spec, None, now)
-            [answer] = unit.insert([job], announce=False)
-            seen = {"before": {}, "after": {"state": "queued"}}
-            news = {"schedule": name, "reason": reason, **seen}
-            unit.announce_as([queued(job, answer.run_at, self._actor, news)])
-            return self._jobs.inserted(unit, [job], [answer])[0]
+        """Enqueue one job of this schedule now, in addition to its slots."""
+        with self._open().begin() as tx:
+            table = self._timetable(tx)
+            spec = _find_spec(table, name)
+            job = table.job_for(spec, None, tx.now())
+            [answer] = tx.insert_jobs([job], announce=False)
+            data = {
+                "schedule": name,
+                "reason": reason,
+                "before": {},
+                "after": {"state": "queued"},
+            }
+            tx.write_queued_events([queued_event(job, answer.run_at, self._actor, data)])
+            return self._jobs.view_enqueued(tx, [job], [answer])[0]
 
-    def _timetable(self, unit: Transaction) -> Timetable:
-        stored = timetable(unit)
-        return stored._replace(schedules={**stored.schedules, **self._own})
+    def _timetable(self, tx: Transaction) -> Timetable:
+        stored = load_timetable(tx)
+        return stored._replace(schedules={**stored.schedules, **self._app_schedules})
 
 
 class AsyncSchedules:
-    """The same, awaitable: each call on a thread."""
+    """Awaitable form of `Schedules`: each call runs on a thread."""
 
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
@@ -158,7 +179,9 @@ class AsyncSchedules:
     async def get(self, name: str) -> Schedule:
         return await asyncio.to_thread(self._schedules.get, name)
 
-    async def pause(self, name: str, *, until: Moment | None = None, reason: str = "") -> Schedule:
+    async def pause(
+        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
+    ) -> Schedule:
         return await asyncio.to_thread(self._schedules.pause, name, until=until, reason=reason)
 
     async def resume(self, name: str, *, reason: str = "") -> Schedule:
@@ -168,25 +191,32 @@ class AsyncSchedules:
         return await asyncio.to_thread(self._schedules.run, name, reason=reason)
 
 
-def _named(table: Timetable, name: str) -> ScheduleSpec:
-    found = table.schedules.get(name)
-    if found is None:
-        near = difflib.get_close_matches(str(name), table.schedules, n=1)
-        known = (
-            f"did you mean {near[0]}?"
-            if near
-            else f"there are: {', '.join(sorted(table.schedules)) or 'none yet'}"
-        )
-        message = f"no schedule {name!r:.80}; {known}"
-        raise NotFound(message)
-    return found
+def _find_spec(table: Timetable, name: str) -> ScheduleSpec:
+    spec = table.schedules.get(name)
+    if spec is not None:
+        return spec
+    similar = difflib.get_close_matches(str(name), table.schedules, n=1)
+    if similar:
+        hint = f"did you mean {similar[0]}?"
+    else:
+        hint = f"there are: {', '.join(sorted(table.schedules)) or 'none yet'}"
+    raise NotFound(f"no schedule {name!r:.80}; {hint}")
 
 
-def _view(
+def _build_view(
     spec: ScheduleSpec, table: Timetable, now: Micros, last: tuple[Micros, str] | None
 ) -> Schedule:
     kind = table.kind_of(spec)
-    next_at, last_at, problem = _times(spec, now, last)
+    last_slot, last_job_id = last or (None, None)
+    next_at = last_at = None
+    problem = ""
+    try:
+        zone = load_timezone(spec.timezone)
+    except ConfigError as error:
+        problem = str(error)
+    else:
+        next_at = _local_time(next_slot(spec.cron, zone, now), zone)
+        last_at = _local_time(last_slot, zone)
     return Schedule(
         name=spec.name,
         cron=spec.cron,
@@ -199,14 +229,14 @@ def _view(
         owner=spec.owner,
         next_at=next_at,
         last_at=last_at,
-        last_job_id=None if last is None else last[1],
+        last_job_id=last_job_id,
         problem=problem,
     )
 
 
 def _with_pause(schedule: Schedule, row: ScheduleRow | None, now: Micros) -> Schedule:
-    """With what a person has said; without a next slot while nothing comes of it."""
-    if row is None or not _paused(row, now):
+    """Add the pause of a schedule, if it is paused now."""
+    if row is None or not _is_paused(row, now):
         return schedule
     until = None if row.paused_until is None else to_datetime(row.paused_until)
     return replace(
@@ -214,24 +244,15 @@ def _with_pause(schedule: Schedule, row: ScheduleRow | None, now: Micros) -> Sch
     )
 
 
-def _paused(row: ScheduleRow, now: Micros) -> bool:
+def _is_paused(row: ScheduleRow, now: Micros) -> bool:
     return row.paused_at is not None and (row.paused_until is None or row.paused_until > now)
 
 
-def _pause_facts(row: ScheduleRow, now: Micros) -> dict[str, Any]:
-    return {"paused": True, "until": row.paused_until} if _paused(row, now) else {"paused": False}
+def _pause_state(row: ScheduleRow, now: Micros) -> dict[str, Any]:
+    if _is_paused(row, now):
+        return {"paused": True, "until": row.paused_until}
+    return {"paused": False}
 
 
-def _times(
-    spec: ScheduleSpec, now: Micros, last: tuple[Micros, str] | None
-) -> tuple[datetime | None, datetime | None, str]:
-    try:
-        zone = zone_of(spec.timezone)
-    except ConfigError as error:
-        return None, None, str(error)
-    coming = following(spec.cron, zone, now)
-    local = [
-        None if at is None else to_datetime(at).astimezone(zone)
-        for at in (coming, last and last[0])
-    ]
-    return local[0], local[1], ""
+def _local_time(at: Micros | None, zone: tzinfo) -> datetime | None:
+    return None if at is None else to_datetime(at).astimezone(zone)

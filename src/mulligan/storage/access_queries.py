@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event
-from mulligan.core.job import Micros
-from mulligan.storage.rows import event_of
+from mulligan.storage.rows import parse_event
 
 # Verbs of API keys, and of the answers that are kept for those who ask twice.
 
 
-class KeyRow(NamedTuple):
+class ApiKeyRow(NamedTuple):
     """Who may ask over HTTP; the key itself is nowhere."""
 
     id: str
@@ -28,7 +28,7 @@ class KeyRow(NamedTuple):
     revoked_at: Micros | None
 
 
-class AnswerRow(NamedTuple):
+class StoredResponseRow(NamedTuple):
     """What was answered to a request that named itself."""
 
     request: str  # a hash of all it said
@@ -36,90 +36,92 @@ class AnswerRow(NamedTuple):
     body: str
 
 
-class KeyQueries(ABC):
-    """Part of every `Unit`."""
+class ApiKeyQueries(ABC):
+    """Part of `Transaction`."""
 
     @abstractmethod
-    def new_api_key(self, row: KeyRow) -> None: ...
+    def insert_api_key(self, row: ApiKeyRow) -> None: ...
 
     @abstractmethod
-    def api_key(self, key_id: str) -> KeyRow | None: ...
+    def get_api_key(self, key_id: str) -> ApiKeyRow | None: ...
 
     @abstractmethod
-    def api_keys(self) -> list[KeyRow]:
+    def list_api_keys(self) -> list[ApiKeyRow]:
         """All of them, oldest first."""
 
     @abstractmethod
-    def revoke_api_key(self, key_id: str) -> KeyRow | None:
+    def revoke_api_key(self, key_id: str) -> ApiKeyRow | None:
         """As it is now; None: there is none, or it was revoked before."""
 
     @abstractmethod
-    def use_api_key(self, key_id: str) -> None:
+    def record_api_key_use(self, key_id: str) -> None:
         """It was used just now."""
 
     @abstractmethod
-    def forget_api_keys(self, before: Micros) -> None:
+    def delete_old_api_keys(self, before: Micros) -> None:
         """Delete keys that have let nobody in since then."""
 
     @abstractmethod
-    def take_answer(self, key_id: str, name: str, request: str, before: Micros) -> bool:
+    def claim_idempotency_key(self, key_id: str, name: str, request: str, before: Micros) -> bool:
         """Is it ours to answer this? Also if somebody began before then and never ended."""
 
     @abstractmethod
-    def answer(self, key_id: str, name: str) -> AnswerRow | None: ...
+    def get_stored_response(self, key_id: str, name: str) -> StoredResponseRow | None: ...
 
     @abstractmethod
-    def end_answer(self, key_id: str, name: str, status: int, body: str) -> None: ...
+    def store_response(self, key_id: str, name: str, status: int, body: str) -> None: ...
 
     @abstractmethod
-    def drop_answer(self, key_id: str, name: str) -> None:
+    def release_idempotency_key(self, key_id: str, name: str) -> None:
         """Nothing was done: whoever asks again is not asking twice."""
 
     @abstractmethod
-    def prune_answers(self, before: Micros, limit: int) -> int: ...
+    def prune_stored_responses(self, before: Micros, limit: int) -> int: ...
 
 
-class SqlKeyQueries(KeyQueries):
+class SqlApiKeyQueries(ApiKeyQueries):
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
-    def new_api_key(self, row: KeyRow) -> None:
-        self.rows("new_api_key", **row._asdict())
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        self.rows("insert_api_key", **row._asdict())
 
-    def api_key(self, key_id: str) -> KeyRow | None:
-        found = self.rows("api_key", id=key_id)
-        return KeyRow._make(found[0]) if found else None
+    def get_api_key(self, key_id: str) -> ApiKeyRow | None:
+        found = self.rows("get_api_key", id=key_id)
+        return ApiKeyRow._make(found[0]) if found else None
 
-    def api_keys(self) -> list[KeyRow]:
-        return [KeyRow._make(row) for row in self.rows("api_keys")]
+    def list_api_keys(self) -> list[ApiKeyRow]:
+        return [ApiKeyRow._make(row) for row in self.rows("list_api_keys")]
 
-    def revoke_api_key(self, key_id: str) -> KeyRow | None:
+    def revoke_api_key(self, key_id: str) -> ApiKeyRow | None:
         found = self.rows("revoke_api_key", id=key_id)
-        return KeyRow._make(found[0]) if found else None
+        return ApiKeyRow._make(found[0]) if found else None
 
-    def use_api_key(self, key_id: str) -> None:
-        self.rows("use_api_key", id=key_id)
+    def record_api_key_use(self, key_id: str) -> None:
+        self.rows("record_api_key_use", id=key_id)
 
-    def forget_api_keys(self, before: Micros) -> None:
-        self.rows("forget_api_keys", before=before)
+    def delete_old_api_keys(self, before: Micros) -> None:
+        self.rows("delete_old_api_keys", before=before)
 
-    def take_answer(self, key_id: str, name: str, request: str, before: Micros) -> bool:
+    def claim_idempotency_key(self, key_id: str, name: str, request: str, before: Micros) -> bool:
         return bool(
-            self.rows("take_answer", key_id=key_id, name=name, request=request, before=before)
+            self.rows(
+                "claim_idempotency_key", key_id=key_id, name=name, request=request, before=before
+            )
         )
 
-    def answer(self, key_id: str, name: str) -> AnswerRow | None:
-        found = self.rows("answer", key_id=key_id, name=name)
-        return AnswerRow._make(found[0]) if found else None
+    def get_stored_response(self, key_id: str, name: str) -> StoredResponseRow | None:
+        found = self.rows("get_stored_response", key_id=key_id, name=name)
+        return StoredResponseRow._make(found[0]) if found else None
 
-    def end_answer(self, key_id: str, name: str, status: int, body: str) -> None:
-        self.rows("end_answer", key_id=key_id, name=name, status=status, body=body)
+    def store_response(self, key_id: str, name: str, status: int, body: str) -> None:
+        self.rows("store_response", key_id=key_id, name=name, status=status, body=body)
 
-    def drop_answer(self, key_id: str, name: str) -> None:
-        self.rows("drop_answer", key_id=key_id, name=name)
+    def release_idempotency_key(self, key_id: str, name: str) -> None:
+        self.rows("release_idempotency_key", key_id=key_id, name=name)
 
-    def prune_answers(self, before: Micros, limit: int) -> int:
-        return len(self.rows("prune_answers", before=before, most=limit))
+    def prune_stored_responses(self, before: Micros, limit: int) -> int:
+        return len(self.rows("prune_stored_responses", before=before, limit=limit))
 
 
 # Verbs of who is signed in to the dashboard.
@@ -138,55 +140,55 @@ class SessionRow(NamedTuple):
 
 
 class SessionQueries(ABC):
-    """Part of every `Unit`."""
+    """Part of `Transaction`."""
 
     @abstractmethod
-    def new_session(self, row: SessionRow) -> None: ...
+    def insert_session(self, row: SessionRow) -> None: ...
 
     @abstractmethod
-    def session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - the column's name
+    def get_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - the column's name
         """None: there is none, or its time is over."""
 
     @abstractmethod
-    def end_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
+    def delete_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
         """As it was; None: there is none any more."""
 
     @abstractmethod
-    def forget_sessions(self, before: Micros) -> None:
+    def delete_expired_sessions(self, before: Micros) -> None:
         """Delete those whose time was over then."""
 
     @abstractmethod
-    def secret(self) -> str:
+    def get_status_secret(self) -> str:
         """What signs links to status pages; empty: there is none yet."""
 
     @abstractmethod
-    def keep_secret(self, value: str) -> str:
+    def store_status_secret(self, value: str) -> str:
         """Unless there is one; the one that is there then."""
 
 
 class SqlSessionQueries(SessionQueries):
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
-    def new_session(self, row: SessionRow) -> None:
-        self.rows("new_session", **row._asdict())
+    def insert_session(self, row: SessionRow) -> None:
+        self.rows("insert_session", **row._asdict())
 
-    def session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
-        return _one(self.rows("session", hash=hash, is_link=is_link))
+    def get_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
+        return _one(self.rows("get_session", hash=hash, is_link=is_link))
 
-    def end_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
-        return _one(self.rows("end_session", hash=hash, is_link=is_link))
+    def delete_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
+        return _one(self.rows("delete_session", hash=hash, is_link=is_link))
 
-    def forget_sessions(self, before: Micros) -> None:
-        self.rows("forget_sessions", before=before)
+    def delete_expired_sessions(self, before: Micros) -> None:
+        self.rows("delete_expired_sessions", before=before)
 
-    def secret(self) -> str:
-        found = self.rows("secret")
+    def get_status_secret(self) -> str:
+        found = self.rows("get_status_secret")
         return str(found[0][0]) if found else ""
 
-    def keep_secret(self, value: str) -> str:
-        self.rows("keep_secret", value=value)
-        return self.secret()
+    def store_status_secret(self, value: str) -> str:
+        self.rows("store_status_secret", value=value)
+        return self.get_status_secret()
 
 
 def _one(found: list[tuple[Any, ...]]) -> SessionRow | None:
@@ -208,22 +210,24 @@ class AuditFilter(NamedTuple):
 
 
 class AuditQueries(ABC):
-    """Part of every `Unit`."""
+    """Part of `Transaction`."""
 
     @abstractmethod
-    def key_holder(self, unique_hash: str) -> str | None:
+    def find_unique_holder(self, unique_hash: str) -> str | None:
         """The job that holds this key; None: nobody, or one whose time is over."""
 
     @abstractmethod
-    def free_key(self, unique_hash: str) -> bool:
+    def release_expired_key(self, unique_hash: str) -> bool:
         """Take a key from a holder whose time is over. False: it is held, or by nobody."""
 
     @abstractmethod
-    def deeds(self, asked: AuditFilter, types: tuple[str, ...], limit: int) -> list[Event]:
+    def list_audit_events(
+        self, asked: AuditFilter, types: tuple[str, ...], limit: int
+    ) -> list[Event]:
         """What people did, newest first; `types`: any of these, or, of none, all."""
 
     @abstractmethod
-    def events_floor(self) -> int:
+    def pruned_event_id(self) -> int:
         """Up to this id only what people did is left of the events; 0: all are there."""
 
     @abstractmethod
@@ -231,57 +235,61 @@ class AuditQueries(ABC):
         """Delete events from before then, but not what people did; `limit`: how many are looked at."""
 
     @abstractmethod
-    def prune_deeds(self, before: Micros, limit: int) -> int:
+    def prune_audit_events(self, before: Micros, limit: int) -> int:
         """Delete what people did before then."""
 
     @abstractmethod
-    def forget_meters(self, before: Micros) -> None:
+    def delete_old_token_buckets(self, before: Micros) -> None:
         """Delete meters of owners that nobody has used since."""
 
 
 class SqlAuditQueries(AuditQueries):
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
     def now(self) -> Micros: ...
 
     @abstractmethod
-    def ids(self, ids: Sequence[str]) -> Any: ...
+    def array_param(self, ids: Sequence[str]) -> Any: ...
 
-    def key_holder(self, unique_hash: str) -> str | None:
-        held = self.rows("unique_holder", unique_hash=unique_hash)
+    def find_unique_holder(self, unique_hash: str) -> str | None:
+        held = self.rows("find_unique_holder", unique_hash=unique_hash)
         return held[0][0] if held and (held[0][2] is None or held[0][2] > self.now()) else None
 
-    def free_key(self, unique_hash: str) -> bool:
-        held = self.rows("unique_holder", unique_hash=unique_hash)
+    def release_expired_key(self, unique_hash: str) -> bool:
+        held = self.rows("find_unique_holder", unique_hash=unique_hash)
         if not held or held[0][2] is None or held[0][2] > self.now():
             return False
-        self.rows("unique_free", id=held[0][0], unique_hash=unique_hash)
+        self.rows("release_unique_key", id=held[0][0], unique_hash=unique_hash)
         return True
 
-    def deeds(self, asked: AuditFilter, types: tuple[str, ...], limit: int) -> list[Event]:
-        named = self.ids(types)
-        rows = self.rows("deeds", **asked._asdict(), types=named, whatever=not types, most=limit)
-        return [event_of(row) for row in rows]
+    def list_audit_events(
+        self, asked: AuditFilter, types: tuple[str, ...], limit: int
+    ) -> list[Event]:
+        named = self.array_param(types)
+        rows = self.rows(
+            "list_audit_events", **asked._asdict(), types=named, all_types=not types, limit=limit
+        )
+        return [parse_event(row) for row in rows]
 
-    def events_floor(self) -> int:
-        return next((int(row[0]) for row in self.rows("events_floor")), 0)
+    def pruned_event_id(self) -> int:
+        return next((int(row[0]) for row in self.rows("pruned_event_id")), 0)
 
     def prune_events(self, before: Micros, limit: int) -> int:
         """From where the last one got to: what people did stays behind, and is not looked at each time again."""
-        floor = self.events_floor()
-        oldest = self.rows("oldest_events", floor=floor, most=limit)
+        floor = self.pruned_event_id()
+        oldest = self.rows("list_oldest_events", floor=floor, limit=limit)
         young = next((place for place, (_, at) in enumerate(oldest) if at >= before), len(oldest))
         if not young:
             return 0
         top = oldest[young - 1][0]
         gone = self.rows("prune_events", floor=floor, top=top)
-        self.rows("lift_events_floor", floor=str(top))
+        self.rows("raise_pruned_event_id", floor=str(top))
         return len(gone)
 
-    def prune_deeds(self, before: Micros, limit: int) -> int:
-        return len(self.rows("prune_deeds", before=before, most=limit))
+    def prune_audit_events(self, before: Micros, limit: int) -> int:
+        return len(self.rows("prune_audit_events", before=before, limit=limit))
 
-    def forget_meters(self, before: Micros) -> None:
-        self.rows("forget_meters", before=before)
+    def delete_old_token_buckets(self, before: Micros) -> None:
+        self.rows("delete_old_token_buckets", before=before)

@@ -1,7 +1,7 @@
-"""What a store promises: one verb per step of the walk. Both bodies keep every promise, or it is not a promise.
+"""Interfaces of a database: `Store` opens transactions, `Transaction` has one method per statement.
 
-A `Store` opens units of work and hears hints; a `Unit` is one transaction with the verbs on it.
-No verb decides anything: the rules are in `policy`, and a verb that refuses says so by what it returns.
+SQLite and PostgreSQL implement every method. No method decides anything: the rules are in the
+feature packages, and a statement that changes nothing reports that by its return value.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from mulligan.core.attempt import Lease
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event, NewEvent
 from mulligan.core.job import (
     AttemptRow,
     Gate,
-    Guarded,
     JobRow,
+    LimitKey,
     LimitRow,
-    Meter,
-    Micros,
     NewJob,
     PreviousAttempts,
+    TokenBucket,
     WorkerRow,
 )
-from mulligan.storage.access_queries import AuditQueries, KeyQueries, SessionQueries
+from mulligan.storage.access_queries import ApiKeyQueries, AuditQueries, SessionQueries
 from mulligan.storage.batch_queries import BatchQueries
 from mulligan.storage.failure_queries import FailureQueries
 from mulligan.storage.guard_queries import GuardQueries
@@ -34,43 +34,43 @@ from mulligan.storage.history_queries import HistoryQueries, VerifyQueries
 from mulligan.storage.notification_queries import NotificationQueries
 from mulligan.storage.operation_queries import OperationQueries
 from mulligan.storage.rows import (
-    Around,
     BatchRow,
-    ClaimMark,
-    Finished,
+    ClaimPosition,
+    ClaimState,
     Inserted,
-    Look,
     Move,
     NewBatch,
-    Pruned,
+    PrunedJobs,
     Refusal,
     Renewal,
-    RetriedAttempt,
+    RetryRow,
     ScheduleRow,
     Settlement,
+    SharedRetryTexts,
+    SuccessRow,
     UnlimitedLanes,
 )
 from mulligan.storage.search_queries import SearchQueries
 from mulligan.storage.stat_queries import AlertQueries, StatQueries
 
 __all__ = [
-    "Around",
     "BatchRow",
-    "Finished",
+    "ClaimPosition",
+    "ClaimState",
     "Inserted",
-    "Look",
-    "ClaimMark",
     "Move",
     "NewBatch",
-    "UnlimitedLanes",
-    "Pruned",
+    "PrunedJobs",
     "Refusal",
     "Renewal",
-    "RetriedAttempt",
+    "RetryRow",
     "ScheduleRow",
     "Settlement",
+    "SharedRetryTexts",
     "Store",
+    "SuccessRow",
     "Transaction",
+    "UnlimitedLanes",
 ]
 
 
@@ -81,7 +81,7 @@ class Transaction(
     BatchQueries,
     AuditQueries,
     OperationQueries,
-    KeyQueries,
+    ApiKeyQueries,
     SessionQueries,
     SearchQueries,
     NotificationQueries,
@@ -89,190 +89,231 @@ class Transaction(
     AlertQueries,
     VerifyQueries,
 ):
-    """One transaction. Every verb states what it moves and what it waits for."""
+    """One transaction. The docstrings say which rows a method changes and what it waits for."""
 
-    overask = 1  # candidates for each place: where several choose at once, what another has locked is passed over
+    # Jobs to choose for each free slot. More than one if several workers claim at once, because a
+    # claim skips jobs that another worker has locked.
+    candidates_per_slot = 1
 
-    # -- clock ------------------------------------------------------------------------------------
+    # --- Clock ---
     @abstractmethod
     def now(self) -> Micros:
-        """The one clock that rules: the database's on PostgreSQL, the host's on SQLite."""
+        """Return the time by the clock that decides: PostgreSQL's, or the host's on SQLite."""
 
     @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
-        """Nothing of the block if it raises, whatever becomes of the transaction around it."""
+        """Undo the block if it raises, without ending the transaction."""
 
-    # -- enqueue ----------------------------------------------------------------------------------
+    # --- Enqueue ---
     @abstractmethod
-    def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
-        """→ queued. Inserts rows of its own and waits for nothing but their unique keys.
+    def insert_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
+        """Insert queued jobs. Waits only for transactions that insert the same unique keys.
 
-        `announce` writes `job.queued` beside each; a caller's transaction leaves that to upkeep.
+        `announce` writes a `job.queued` event for each. In a caller's transaction upkeep does so
+        later.
         """
 
     @abstractmethod
-    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        """The same for jobs without a unique key, which nothing can stand in the way of; the moment of it."""
+    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        """Insert jobs that have no unique key. Return the time of the insert."""
 
     @abstractmethod
-    def announce_as(self, events: Sequence[NewEvent]) -> None:
-        """The `job.queued` events of jobs inserted without one in this transaction, in the caller's words."""
+    def write_queued_events(self, events: Sequence[NewEvent]) -> None:
+        """Write the `job.queued` events of jobs that this transaction inserted without one."""
 
-    # -- claim ------------------------------------------------------------------------------------
+    # --- Claim ---
     @abstractmethod
-    def look(self) -> Look: ...
+    def read_claim_state(self) -> ClaimState:
+        """Read what a claim must know: clock, gates, limits, guards and lanes with jobs."""
 
-    def look_and_take(
-        self, worker: str, plain: UnlimitedLanes, limit: int
-    ) -> tuple[Look, list[Lease]]:
-        """`look`, and where one trip can do both also `take_due`: if only one lane is due, a plain one, and nothing
-        is closed or limited by an operator. A store may as well take nothing.
+    def read_state_and_claim(
+        self, worker: str, lanes: UnlimitedLanes, limit: int
+    ) -> tuple[ClaimState, list[Lease]]:
+        """Call `read_claim_state` and, if there is no choice, `claim_from_lane` in one round trip.
+
+        Claims only if exactly one lane is due, it is one of `lanes`, and no gate or operator's
+        limit is in force. A store may always return no leases.
         """
-        del worker, plain, limit
-        return self.look(), []
+        del worker, lanes, limit
+        return self.read_claim_state(), []
 
-    def look_and_take_one(self, worker: str, plain: UnlimitedLanes) -> tuple[Look, list[Lease]]:
-        """The same of one job, and the look as it is after that. Costs less, where probably no more than one waits."""
-        del worker, plain
-        return self.look(), []
+    def read_state_and_claim_one(
+        self, worker: str, lanes: UnlimitedLanes
+    ) -> tuple[ClaimState, list[Lease]]:
+        """Work like `read_state_and_claim` for one job. The state returned is that after the claim.
 
-    def take_on(self, worker: str, mark: ClaimMark, limit: int) -> list[Lease]:
-        """`take_due` from the mark on, where nothing has been closed or limited since and the store gains by it. It
-        may as well take nothing.
+        Cheaper if probably no more than one job waits.
         """
-        del worker, mark, limit
+        del worker, lanes
+        return self.read_claim_state(), []
+
+    def claim_from_position(self, worker: str, position: ClaimPosition, limit: int) -> list[Lease]:
+        """Continue a claim like `claim_from_lane` where the last one ended.
+
+        Only while no gate or limit has changed, and if the store is faster that way. A store may
+        always return no leases.
+        """
+        del worker, position, limit
         return []
 
     @abstractmethod
-    def candidates(
+    def list_due_jobs(
         self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
     ) -> list[tuple[int, Micros, str, str]]:
-        """Due jobs of these (lane, priority) pairs as (priority, run_at, id, lane), in that order, unlocked.
+        """List due jobs of (lane, priority) pairs as (priority, run_at, id, lane), in that order.
 
-        `each`: at most so many of each pair.
+        Locks nothing. `each` limits the jobs of each pair.
         """
 
     @abstractmethod
-    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        """queued → running for at most `limit` of `ids`, in their order; what somebody else has is passed over."""
+    def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        """Claim at most `limit` of the jobs, in their order. Skip those that are locked."""
 
     @abstractmethod
-    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        """`candidates` of one (lane, priority) and `take` in one step, for when there is nothing to choose between."""
+    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        """Call `list_due_jobs` for one (lane, priority) and `claim_jobs` in one statement."""
 
-    # -- limits -----------------------------------------------------------------------------------
+    # --- Limits ---
     @abstractmethod
-    def together(self) -> AbstractContextManager[None]:
-        """What is read and written inside belongs together, also where each statement is its own transaction."""
-
-    @abstractmethod
-    def running(self) -> list[tuple[str, str, int]]:
-        """(queue, uses, how many run now)."""
+    def atomically(self) -> AbstractContextManager[None]:
+        """Make the block one transaction, even where each statement is a transaction of its own."""
 
     @abstractmethod
-    def depth(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
-        """How many wait in a lane: due, and for later; counted up to the cap."""
+    def count_running(self) -> list[tuple[str, str, int]]:
+        """Count the running jobs by (queue, dependencies)."""
 
     @abstractmethod
-    def meters(self, keys: Sequence[Guarded]) -> dict[Guarded, tuple[Meter, Micros] | None]:
-        """The meter of each and the time now, made where there is none; None: in the hand of somebody who claims."""
+    def count_waiting(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
+        """Count the queued jobs of a lane: due, and due later. Each count stops at `cap`."""
 
     @abstractmethod
-    def spend(self, key: Guarded, left: Meter) -> None: ...
+    def lock_token_buckets(
+        self, keys: Sequence[LimitKey]
+    ) -> dict[LimitKey, tuple[TokenBucket, Micros] | None]:
+        """Lock token buckets, creating those that do not exist. Return each with the current time.
+
+        None: another claim has locked the bucket.
+        """
 
     @abstractmethod
-    def limits(self) -> list[LimitRow]: ...
+    def update_token_bucket(self, key: LimitKey, left: TokenBucket) -> None:
+        """Store what is left in a locked token bucket."""
 
     @abstractmethod
-    def set_limit(self, row: LimitRow) -> None: ...
+    def list_limits(self) -> list[LimitRow]:
+        """List the limits that operators have set."""
 
     @abstractmethod
-    def clear_limit(self, key: Guarded) -> bool: ...
+    def set_limit(self, row: LimitRow) -> None:
+        """Set a limit that overrides the declared one."""
 
     @abstractmethod
-    def claimed(self, worker: str) -> list[Lease]:
-        """All leases this worker holds, for the moment after a claim whose answer was lost."""
+    def clear_limit(self, key: LimitKey) -> bool:
+        """Remove an operator's limit. False: there was none."""
 
     @abstractmethod
-    def memories(self, ids: Sequence[str]) -> dict[str, PreviousAttempts]:
-        """Checkpoints and last failure of jobs that ran before."""
-
-    # -- while it runs ----------------------------------------------------------------------------
-    @abstractmethod
-    def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:
-        """(id, token, fraction, message): fenced, last value wins."""
+    def list_leases(self, worker: str) -> list[Lease]:
+        """List all leases of a worker, to recover from a claim whose response was lost."""
 
     @abstractmethod
-    def checkpoint(self, lease_id: str, worker: str, token: int, name: str, value: str) -> bool:
-        """Fenced; also sets `losses` to zero, for a job that gets ahead is no poison. False: the lease is lost."""
+    def get_previous_attempts(self, ids: Sequence[str]) -> dict[str, PreviousAttempts]:
+        """Return checkpoints and the last failure of jobs that ran before."""
 
-    # -- settle -----------------------------------------------------------------------------------
+    # --- Running attempts ---
+    @abstractmethod
+    def update_progress(
+        self, worker: str, updates: Sequence[tuple[str, int, float | None, str]]
+    ) -> None:
+        """Store (id, token, fraction, message) of running attempts, fenced by their leases."""
+
+    @abstractmethod
+    def save_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
+        """Save a checkpoint and reset `losses`: a job that makes progress is no poison job.
+
+        False: the lease is lost.
+        """
+
+    # --- Settle ---
     @abstractmethod
     def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
-        """running → wherever the decision says, with attempt row and event: the only door.
+        """Settle attempts with their rows and events. The only way an attempt changes its job.
 
-        Matches id, worker, token and `running`; the rest comes back as refusals and nothing of it is written.
+        Fenced by id, worker, token and state. Attempts whose fence fails are returned as refusals
+        and change nothing.
         """
 
     @abstractmethod
-    def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        """running → succeeded for the plainest of endings, in fewer words; (id, token) of those that were written.
+    def settle_successes(
+        self, worker: str, successes: Sequence[SuccessRow]
+    ) -> set[tuple[str, int]]:
+        """Settle attempts that returned and change nothing but the job's state and result.
 
-        Of the others nothing is: `settle` finds out why. A store may as well write none.
+        Return (id, token) of those that were written. The others are left to `settle`, which finds
+        out why. A store may always write none.
         """
 
-    def finish_alone(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        """The same where nothing else is done in its transaction, which may be less work."""
-        return self.finish(worker, finished)
-
-    retries_together = False  # does `retry` write anything?
-
-    def retry(
-        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    def settle_successes_by_location(
+        self, worker: str, successes: Sequence[SuccessRow]
     ) -> set[tuple[str, int]]:
-        """running → queued for attempts that failed alike, in the same way: `row` is that of one of them."""
-        del row, around, retried
+        """Call `settle_successes` as a transaction of its own, which may be faster."""
+        return self.settle_successes(worker, successes)
+
+    supports_settle_retries = False  # whether `settle_retries` writes anything
+
+    def settle_retries(
+        self, row: Settlement, around: SharedRetryTexts, retries: Sequence[RetryRow]
+    ) -> set[tuple[str, int]]:
+        """Settle attempts that are retried under one shared decision, as `settle_successes` does.
+
+        `row` is the settlement of one of them.
+        """
+        del row, around, retries
         return set()
 
-    def retry_alone(
-        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    def settle_retries_by_location(
+        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
     ) -> set[tuple[str, int]]:
-        """The same where nothing else is done in its transaction."""
-        return self.retry(row, around, retried)
+        """Call `settle_retries` as a transaction of its own, which may be faster."""
+        return self.settle_retries(row, texts, retries)
 
     @abstractmethod
     def close_gate(self, gate: Gate) -> None:
-        """Close a queue, kind or dependency; a longer closure that is there stays."""
+        """Close a queue, kind or dependency. A gate that is closed for longer stays so."""
 
     @abstractmethod
-    def open_gate(self, scope: str, key: str) -> bool: ...
+    def open_gate(self, scope: str, key: str) -> bool:
+        """Open a gate. False: it was not closed."""
 
     @abstractmethod
-    def write_events(self, events: Iterable[NewEvent]) -> None: ...
+    def write_events(self, events: Iterable[NewEvent]) -> None:
+        """Write events in order."""
 
-    # -- by hand and by upkeep ----------------------------------------------------------------------
+    # --- Manual actions and upkeep ---
     @abstractmethod
-    def move(self, move: Move) -> bool:
-        """Compare-and-set; False: somebody was quicker. Raises UniqueTaken when the key is held by another."""
+    def move_job(self, move: Move) -> bool:
+        """Change the state of a job outside of an attempt, by compare-and-set.
+
+        False: the job has changed meanwhile. Raises UniqueTaken if another job holds its key.
+        """
 
     @abstractmethod
     def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
-        """Ask a running attempt to stop. False: it is not running under this token any more."""
+        """Request that a running attempt stops. False: this attempt is not running any more."""
 
     @abstractmethod
-    def due_deadlines(self, limit: int) -> list[JobRow]:
-        """Queued or parked jobs past their deadline; rows others work on are passed over."""
+    def list_due_deadlines(self, limit: int) -> list[JobRow]:
+        """Lock and list waiting jobs whose deadline has passed. Skip locked rows."""
 
     @abstractmethod
-    def waiting(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
-        """Queued jobs of one lane that have been due since `before`."""
+    def list_overdue_jobs(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
+        """Lock and list queued jobs of a lane that have been due since `before`."""
 
     @abstractmethod
-    def announce(self, limit: int) -> int:
+    def announce_jobs(self, limit: int) -> int:
         """Write the missing `job.queued` events of jobs inserted in callers' transactions."""
 
     @abstractmethod
-    def prune(
+    def prune_jobs(
         self,
         state: str,
         before: Micros,
@@ -280,182 +321,207 @@ class Transaction(
         *,
         kind: str | None,
         except_kinds: Sequence[str],
-    ) -> list[Pruned]:
-        """Delete at most `limit` finished jobs with all that belongs to them, leaving a summary record."""
+    ) -> list[PrunedJobs]:
+        """Delete at most `limit` finished jobs with all that belongs to them. Record the counts."""
 
     @abstractmethod
-    def prune_records(self, before: Micros) -> None:
-        """Delete summary records of what was pruned long ago."""
+    def delete_prune_records(self, before: Micros) -> None:
+        """Delete old records of what was pruned."""
 
-    # -- workers ----------------------------------------------------------------------------------
+    # --- Workers ---
     @abstractmethod
-    def open_worker(self, worker: WorkerRow) -> Micros:
-        """Enter its row. One that is there already stays as it is: who got no answer says it again."""
+    def insert_worker(self, worker: WorkerRow) -> Micros:
+        """Insert a worker. Return the current time.
+
+        An existing row stays: a worker that got no response inserts itself again.
+        """
 
     @abstractmethod
-    def renew(self, worker: str, *, draining: bool) -> Renewal: ...
+    def renew_worker(self, worker: str, *, draining: bool) -> Renewal:
+        """Renew the lease of a worker and all its jobs."""
 
     @abstractmethod
-    def cancels(self, worker: str) -> list[tuple[str, int, str]]:
-        """(job, token, reason) of this worker's running jobs that somebody wants to stop."""
+    def list_cancel_requests(self, worker: str) -> list[tuple[str, int, str]]:
+        """List (job, token, reason) of this worker's running jobs that must stop."""
 
     @abstractmethod
     def request_drain(self, worker: str, reason: str) -> bool:
-        """Ask a worker to finish what it runs, and leave. False: it has left."""
+        """Request that a worker finishes its jobs and stops. False: it has stopped."""
 
     @abstractmethod
-    def busy(self) -> dict[str, int]:
-        """How many jobs each worker runs."""
+    def count_running_by_worker(self) -> dict[str, int]:
+        """Count the running jobs of each worker."""
 
     @abstractmethod
-    def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
-        """Close a worker's row for ever. With `seen`: only if it has not renewed since then."""
+    def close_worker(self, worker: str, reason: str, *, last_renewed: Micros | None) -> bool:
+        """Close a worker's row. It is never opened again.
+
+        With `last_renewed`: only if the worker has not renewed since then.
+        """
 
     @abstractmethod
-    def workers(self, *, closed: bool) -> list[WorkerRow]: ...
+    def list_workers(self, *, closed: bool) -> list[WorkerRow]:
+        """List workers, oldest first. `closed` includes those that have stopped."""
 
     @abstractmethod
-    def expired(self, worker: WorkerRow) -> bool:
-        """Has this worker's lease run out, by the clock that judges leases?"""
+    def is_expired(self, worker: WorkerRow) -> bool:
+        """True if the lease of a worker has expired by the clock that decides about leases."""
 
     @abstractmethod
-    def orphans(self, limit: int) -> list[Lease]:
-        """Running jobs whose worker is closed or missing: to be settled as lost, through the one door."""
+    def list_orphans(self, limit: int) -> list[Lease]:
+        """List running jobs whose worker is closed or missing, to be settled as lost."""
 
     @abstractmethod
-    def lift_tokens(self, by: int) -> int:
-        """Raise the token of every job, so that none is given out twice after a restore. Returns how many jobs."""
+    def raise_tokens(self, by: int) -> int:
+        """Raise the token of every job, so that none is used twice. Return the number of jobs."""
 
     @abstractmethod
-    def forget_workers(self, before: Micros) -> int:
-        """Delete closed worker rows that no running job names."""
+    def delete_closed_workers(self, before: Micros) -> int:
+        """Delete closed workers that have no running job."""
 
-    # -- manifests --------------------------------------------------------------------------------
+    # --- Manifests ---
     @abstractmethod
-    def store_manifest(self, manifest_id: str, app: str, release: str, body: str) -> None: ...
+    def store_manifest(self, manifest_id: str, app: str, release: str, body: str) -> None:
+        """Store a manifest, or record that it is still in use."""
 
     @abstractmethod
-    def manifests(self) -> list[tuple[str, str, str, str, Micros]]:
-        """(id, app, release, body, last named), newest first."""
+    def list_manifests(self) -> list[tuple[str, str, str, str, Micros]]:
+        """List (id, app, release, body, last use), newest first."""
 
-    # -- schedules --------------------------------------------------------------------------------
+    # --- Schedules ---
     @abstractmethod
-    def schedules(self) -> list[ScheduleRow]: ...
+    def list_schedules(self) -> list[ScheduleRow]:
+        """List all schedules."""
 
     @abstractmethod
     def declare_schedule(self, name: str, cron: str, timezone: str) -> ScheduleRow | None:
-        """Begin one, from now. None: it is there."""
+        """Insert a schedule that starts now. None: it exists."""
 
     @abstractmethod
-    def advance_schedule(self, row: ScheduleRow, *, seen: Micros) -> bool:
-        """Move its cursor, compare-and-set on the one that was seen. False: somebody else did, or is at it now."""
+    def advance_schedule(self, row: ScheduleRow, *, from_cursor: Micros) -> bool:
+        """Move the cursor of a schedule by compare-and-set on `from_cursor`.
+
+        False: another worker has moved it or has locked the schedule.
+        """
 
     @abstractmethod
     def pause_schedule(self, name: str, until: Micros | None, actor: str, reason: str) -> bool:
-        """From now on its slots get no job. False: nobody has begun it yet."""
+        """Pause a schedule: its slots get no jobs. False: it does not exist."""
 
     @abstractmethod
     def resume_schedule(self, row: ScheduleRow, cursor: Micros) -> bool:
-        """It goes on after this moment. False: it was not paused, or somebody was quicker."""
+        """Resume a schedule at a cursor. False: it was not paused, or has changed meanwhile."""
 
     @abstractmethod
-    def name_schedules(self, names: Iterable[str]) -> None:
-        """A manifest in force still names them."""
+    def touch_schedules(self, names: Iterable[str]) -> None:
+        """Record that a manifest in use still declares these schedules."""
 
     @abstractmethod
-    def take_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
-        """Enter which job each slot gets; returns the slots that had none. One slot never gets two."""
+    def claim_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
+        """Assign a job to each slot that has none. Return these slots."""
 
     @abstractmethod
-    def last_slots(self) -> dict[str, tuple[Micros, str]]:
-        """By schedule: its newest slot that has come, and the slot's job."""
+    def get_last_slots(self) -> dict[str, tuple[Micros, str]]:
+        """Return the newest past slot of each schedule, and its job."""
 
     @abstractmethod
-    def prune_slots(self, before: Micros, limit: int) -> int: ...
+    def prune_slots(self, before: Micros, limit: int) -> int:
+        """Delete at most `limit` old slots. Return how many."""
 
     @abstractmethod
-    def end_schedules(self, names: Iterable[str]) -> None:
-        """Forget how far they were: declared again they begin anew. A slot that has a job keeps it."""
+    def delete_schedules(self, names: Iterable[str]) -> None:
+        """Delete schedules. If declared again, they start anew; slots keep their jobs."""
 
     @abstractmethod
-    def forget_schedules(self, before: Micros) -> int:
-        """Delete those that no manifest in force has named since."""
+    def delete_undeclared_schedules(self, before: Micros) -> int:
+        """Delete schedules that no manifest in use has declared since `before`."""
 
-    # -- read -------------------------------------------------------------------------------------
+    # --- Read ---
     @abstractmethod
-    def get(self, job_id: str) -> JobRow | None: ...
-
-    @abstractmethod
-    def find(self, prefix: str, limit: int = 2) -> list[str]:
-        """Ids that start with this."""
+    def get_job(self, job_id: str) -> JobRow | None:
+        """Read one job."""
 
     @abstractmethod
-    def attempts(self, job_id: str) -> list[AttemptRow]: ...
+    def find_jobs(self, prefix: str, limit: int = 2) -> list[str]:
+        """List ids that start with `prefix`."""
 
     @abstractmethod
-    def latest_attempts(self, ids: Sequence[str]) -> dict[str, AttemptRow]:
-        """The last finished attempt of each job that has one."""
+    def list_attempts(self, job_id: str) -> list[AttemptRow]:
+        """List the finished attempts of a job in order."""
 
     @abstractmethod
-    def story(self, job_id: str) -> list[Event]: ...
+    def get_latest_attempts(self, ids: Sequence[str]) -> dict[str, AttemptRow]:
+        """Return the last finished attempt of each job that has one."""
 
     @abstractmethod
-    def events_after(self, cursor: int, limit: int) -> list[Event]:
-        """In order, and never past an event that is still to be committed."""
+    def list_events_of_job(self, job_id: str) -> list[Event]:
+        """List the events of a job in order."""
+
+    @abstractmethod
+    def list_events_after(self, cursor: int, limit: int) -> list[Event]:
+        """List events in order, starting after `cursor`.
+
+        Stops before the first event that may still be uncommitted, so that no reader skips it.
+        """
 
     @abstractmethod
     def newest_event(self, above: int = -1) -> int:
-        """The last id `events_after` would give; 0: none. Where nothing is above that one, it need not be exact."""
+        """Return the highest id that `list_events_after` would return, or 0.
+
+        May be inexact if there is nothing above `above`.
+        """
 
     @abstractmethod
     def event_lag(self) -> Micros:
-        """How long readers of events have been waiting for the oldest transaction that writes some."""
+        """Return how long the oldest transaction that writes events has been open."""
 
     @abstractmethod
-    def gates(self) -> list[Gate]: ...
+    def list_gates(self) -> list[Gate]:
+        """List all closed gates."""
 
 
-QUIET = 1.0  # seconds without a hint, at most
+MAX_IDLE_WAIT = 1.0  # seconds between two calls of `idle` in `Store.watch`
 
 
 class Store(ABC):
-    """A database that remembers. Safe to share between threads; a forked child goes on with connections of its own."""
+    """A database. Threads may share a store; a forked child opens its own connections."""
 
-    url: str  # as given, for people: secrets masked
-    side_by_side = False  # several may write at once
+    url: str  # for people: secrets are masked
+    concurrent_writers = False  # whether several transactions may write at once
 
     @abstractmethod
     def begin(self) -> AbstractContextManager[Transaction]:
-        """A transaction of our own: durable when the block ends, nothing of it if it raises."""
+        """Open a transaction: durable when the block ends, undone if it raises."""
 
-    def once(self) -> AbstractContextManager[Transaction]:
-        """For one verb of one statement: the same promise as `begin`, with fewer trips where a store can do so."""
+    def single_statement(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction for one method of one statement. May need fewer round trips."""
         return self.begin()
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Transaction]:
-        """A look without the write lock."""
+        """Open a transaction that only reads and needs no write lock."""
 
     def snapshot(self) -> AbstractContextManager[Transaction]:
-        """A look of which all answers are of one moment. For who compares them; it must be short."""
+        """Open a read transaction whose results are all of one point in time. Keep it short."""
         return self.read()
 
     @abstractmethod
     def join(self, connection: Any) -> Transaction:
-        """The verbs on a caller's connection; the caller commits. Refused before anything is written
-        if the connection is not one we may share.
+        """Return a transaction on a caller's connection. The caller commits.
+
+        Raises before anything is written if the connection cannot be used safely.
         """
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:
-        """Our connection, for the user's own statements and `connection=`."""
+        """Open a transaction and return its connection, for the user's own statements."""
 
-    def apart(self) -> Store:
-        """The same store, for somebody who asks the same few things over and over; closed with this one."""
+    def dedicated(self) -> Store:
+        """Return a store with its own connections for frequent statements. Closes with this one."""
         return self
 
-    def rehearse(self) -> None:  # noqa: B027 - a store may have nothing to rehearse
-        """What workers ask over and over, asked for nobody: the first ones shall not wait for what is done once."""
+    def warm_up(self) -> None:  # noqa: B027 - optional
+        """Run the statements of a worker without effect, so that their plans are cached."""
 
     @abstractmethod
     def watch(
@@ -463,64 +529,66 @@ class Store(ABC):
         hint: Callable[[], None],
         stop: threading.Event,
         busy: Callable[[], bool] = lambda: False,
-        quiet: Callable[[], float] = lambda: QUIET,
+        idle: Callable[[], float] = lambda: MAX_IDLE_WAIT,
     ) -> None:
-        """Call `hint` soon after something may have become due; returns when `stop` is set. Only ever a hint. While
-        `busy`, nobody could follow it: it may come afterwards. While there is none, `quiet` is called now and then, and
-        says after how many seconds to call it again at the latest; not while none could be heard, and when that begins
-        there is a hint.
+        """Call `hint` soon after a job may have become due. Return when `stop` is set.
+
+        A hint is only a hint. While `busy()` is true it may come later. While there are no hints,
+        call `idle`, which returns the seconds until its next call at the latest. If hints cannot
+        be received, call `hint` once and do not call `idle`.
         """
 
     @abstractmethod
     def migrate(self, *, dry_run: bool = False) -> list[str]:
-        """Bring the schema up; returns the names of the steps that were (or would be) taken."""
+        """Apply the missing steps of the schema. Return the names of the steps."""
 
     def prepare(self) -> None:
-        """Make the schema where there is none yet; an older one is a person's decision (`mulligan migrate`)."""
-        if self.empty():
+        """Create the schema if there is none. Upgrading one is left to `mulligan migrate`."""
+        if self.is_empty():
             self.migrate()
         self.check_schema()
 
     @abstractmethod
-    def empty(self) -> bool:
-        """Has no step of our schema been taken here?"""
+    def is_empty(self) -> bool:
+        """True if no step of the schema is applied."""
 
     @abstractmethod
     def check_schema(self) -> None:
-        """Raise SchemaError unless the schema is exactly the one this version knows."""
+        """Raise SchemaError unless the schema is the one of this version."""
 
     @abstractmethod
-    def tidy(self) -> None:
-        """Give back room that a long reader or a burst left behind."""
+    def reclaim_space(self) -> None:
+        """Free disk space that a long read or a burst of writes left behind."""
 
     @abstractmethod
     def shift_clock(self, by: Micros) -> None:
-        """For tests: move time for everybody who uses this database. Lease clocks on SQLite stay."""
+        """Move the database's clock, for tests. Lease clocks on SQLite do not move."""
 
     @abstractmethod
     def erase(self) -> None:
-        """For tests: remove all that is ours from a server. A SQLite file is for its owner to remove."""
+        """Remove everything of Mulligan from a server, for tests. SQLite files are not removed."""
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """What `doctor` prints: product, version, durability settings, size."""
+        """Return what `doctor` prints: product, version, durability settings, size."""
 
-    def reach(self, timeout: float = 5.0) -> None:  # noqa: B027 - where there is no server there is nothing to reach
-        """Say at once and exactly why the database does not answer, if it does not."""
+    def check_connection(self, timeout: float = 5.0) -> None:  # noqa: B027 - optional
+        """Raise the exact reason if the database cannot be reached."""
 
-    def hears(self) -> bool:
-        """Do hints that something is due reach this process?"""
+    def receives_notifications(self) -> bool:
+        """True if notifications of due jobs reach this process."""
         return True
 
     @property
     @abstractmethod
-    def place(self) -> str:
-        """A directory beside the database (SQLite) or "" (PostgreSQL): where life files go."""
+    def lock_directory(self) -> str:
+        """Directory next to the database for workers' lock files, or "" (PostgreSQL)."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """A short name for this very database, the same in every process that uses it."""
+        """Short name of this database, the same in every process."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close all connections."""

@@ -9,34 +9,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueRace
 from mulligan.core.event import Event
-from mulligan.core.job import JobRow, Micros
-from mulligan.storage.rows import BatchRow, NewBatch, Pruned, event_of
+from mulligan.core.job import JobRow
+from mulligan.storage.rows import BatchRow, NewBatch, PrunedJobs, parse_event
 
-ROUNDS = 3
-KIND = "mulligan.batch"  # as what a batch is recorded once it is removed
+UNIQUE_KEY_ROUNDS = 3
+PRUNED_BATCH_KIND = "mulligan.batch"  # as what a batch is recorded once it is removed
 
 MemberCount = tuple[str, str, bool, int]  # batch, state, must-have, how many
 
 
 class BatchQueries(ABC):
-    """Part of every `Unit`."""
+    """Part of `Transaction`."""
 
-    # -- begin, seal, cancel ------------------------------------------------------------------------
+    # --- Begin, seal, cancel ---
     @abstractmethod
-    def new_batch(self, batch: NewBatch) -> str:
+    def insert_batch(self, batch: NewBatch) -> str:
         """Its id, or that of the batch that has its unique key."""
 
     @abstractmethod
-    def batch(self, batch_id: str) -> BatchRow | None: ...
+    def get_batch(self, batch_id: str) -> BatchRow | None: ...
 
     @abstractmethod
-    def batch_to_join(self, batch_id: str) -> BatchRow | None:
+    def get_batch_for_share(self, batch_id: str) -> BatchRow | None:
         """For who adds members: it cannot be sealed or cancelled before this transaction ends."""
 
     @abstractmethod
-    def batch_to_change(self, batch_id: str) -> BatchRow | None:
+    def get_batch_for_update(self, batch_id: str) -> BatchRow | None:
         """For who seals or cancels: waits for those who add members."""
 
     @abstractmethod
@@ -52,25 +53,25 @@ class BatchQueries(ABC):
         """Is this attempt of a member under way? Then it cannot end before this transaction does."""
 
     @abstractmethod
-    def batch_twins(
+    def find_batch_members_by_key(
         self, batch_id: str, keys: Sequence[str]
     ) -> dict[tuple[str, str, str], tuple[str, str]]:
         """(owner, kind, unique key) → the member that has it, whatever its state: its id and payload."""
 
-    # -- complete -----------------------------------------------------------------------------------
+    # --- Complete ---
     @abstractmethod
     def lock_batches(self, ids: Sequence[str], *, wait: bool = True) -> list[str]:
         """Hold the progress of those that exist (without `wait`: and that nobody else holds)."""
 
     @abstractmethod
-    def ended_batches(self, ids: Sequence[str]) -> list[BatchRow]:
+    def list_completable_batches(self, ids: Sequence[str]) -> list[BatchRow]:
         """Those that are sealed, have no outcome, and no unfinished member. To be asked after `lock_batches`."""
 
     @abstractmethod
-    def batch_counts(self, ids: Sequence[str]) -> list[MemberCount]: ...
+    def count_batch_members(self, ids: Sequence[str]) -> list[MemberCount]: ...
 
     @abstractmethod
-    def end_batch(self, batch_id: str, generation: int, outcome: str) -> bool:
+    def complete_batch(self, batch_id: str, generation: int, outcome: str) -> bool:
         """Once per generation."""
 
     @abstractmethod
@@ -78,31 +79,31 @@ class BatchQueries(ABC):
         """A finished one begins a generation; None: it is not finished, or will never change again."""
 
     @abstractmethod
-    def told_batch(self, batch_id: str) -> bool:
+    def mark_sealed_event_written(self, batch_id: str) -> bool:
         """`batch.sealed` is about to be written. False: it was."""
 
-    # -- by upkeep ----------------------------------------------------------------------------------
+    # --- By upkeep ---
     @abstractmethod
-    def batches_waiting(self, limit: int) -> list[str]:
+    def list_batches_to_complete(self, limit: int) -> list[str]:
         """Sealed, and not told of or not noticed to have ended."""
 
     @abstractmethod
-    def batches_late(self, limit: int) -> list[BatchRow]:
+    def list_batches_to_expire(self, limit: int) -> list[BatchRow]:
         """Past their time, and finished or never sealed."""
 
     @abstractmethod
     def expire_batch(self, batch_id: str) -> bool: ...
 
     @abstractmethod
-    def prune_batch(self, before: Micros, limit: int) -> tuple[BatchRow, list[Pruned]] | None:
+    def prune_batch(self, before: Micros, limit: int) -> tuple[BatchRow, list[PrunedJobs]] | None:
         """One step: at most `limit` members of a batch that ended before then, and itself with the last of them.
 
         None: there is no such batch.
         """
 
-    # -- read -----------------------------------------------------------------------------------------
+    # --- Read ---
     @abstractmethod
-    def batch_page(
+    def list_batches(
         self, state: str | None, owner: str | None, limit: int, before: str | None
     ) -> list[BatchRow]:
         """Newest first."""
@@ -111,54 +112,54 @@ class BatchQueries(ABC):
     def find_batches(self, prefix: str, limit: int) -> list[str]: ...
 
     @abstractmethod
-    def batch_members(self, batch_id: str, states: Sequence[str]) -> list[JobRow]:
+    def lock_batch_members(self, batch_id: str, states: Sequence[str]) -> list[JobRow]:
         """Those in these states, held in the order of ids."""
 
     @abstractmethod
-    def batch_failures(self, batch_id: str, limit: int) -> list[tuple[str, int, str]]:
+    def count_batch_failures(self, batch_id: str, limit: int) -> list[tuple[str, int, str]]:
         """(code, how many died of it, the newest of them), most first."""
 
     @abstractmethod
-    def batch_story(self, batch_id: str) -> list[Event]:
+    def list_batch_events(self, batch_id: str) -> list[Event]:
         """What happened to the batch itself; its members have stories of their own."""
 
 
 class SqlBatchQueries(BatchQueries):
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    def ids(self, ids: Sequence[str]) -> Any: ...
+    def array_param(self, ids: Sequence[str]) -> Any: ...
 
     @abstractmethod
     def now(self) -> Micros: ...
 
     @abstractmethod
-    def remove(self, doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]: ...
+    def delete_pruned_jobs(self, doomed: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]: ...
 
-    def new_batch(self, batch: NewBatch) -> str:
+    def insert_batch(self, batch: NewBatch) -> str:
         named = batch._asdict()
-        for _ in range(ROUNDS):
-            if self.rows("new_batch", **named):
-                self.rows("new_progress", **named)
+        for _ in range(UNIQUE_KEY_ROUNDS):
+            if self.rows("insert_batch", **named):
+                self.rows("insert_batch_progress", **named)
                 return batch.id
-            held = self.rows("batch_of_key", unique_hash=batch.unique_hash)
+            held = self.rows("find_batch_by_key", unique_hash=batch.unique_hash)
             if held:
                 return str(held[0][0])
         message = f"unique key {batch.unique_key!r} is held by a batch this transaction cannot see; try again"
         raise UniqueRace(message)
 
-    def batch(self, batch_id: str) -> BatchRow | None:
-        return _only(self.rows("batch", id=batch_id))
+    def get_batch(self, batch_id: str) -> BatchRow | None:
+        return _only(self.rows("get_batch", id=batch_id))
 
-    def batch_to_join(self, batch_id: str) -> BatchRow | None:
-        return _only(self.rows("batch_shared", id=batch_id))
+    def get_batch_for_share(self, batch_id: str) -> BatchRow | None:
+        return _only(self.rows("get_batch_for_share", id=batch_id))
 
-    def batch_to_change(self, batch_id: str) -> BatchRow | None:
-        return _only(self.rows("batch_alone", id=batch_id))
+    def get_batch_for_update(self, batch_id: str) -> BatchRow | None:
+        return _only(self.rows("get_batch_for_update", id=batch_id))
 
     def seal_batch(self, batch_id: str, *, wait: bool = True) -> bool:
-        return bool(self.rows("seal_batch" if wait else "seal_batch_at_hand", id=batch_id))
+        return bool(self.rows("seal_batch" if wait else "seal_free_batch", id=batch_id))
 
     def cancel_batch(self, batch_id: str, reason: str) -> bool:
         return bool(self.rows("cancel_batch", id=batch_id, reason=reason))
@@ -168,10 +169,12 @@ class SqlBatchQueries(BatchQueries):
             self.rows("holds_lease", id=job_id, worker=worker, token=token, batch_id=batch_id)
         )
 
-    def batch_twins(
+    def find_batch_members_by_key(
         self, batch_id: str, keys: Sequence[str]
     ) -> dict[tuple[str, str, str], tuple[str, str]]:
-        found = self.rows("batch_twins", batch_id=batch_id, keys=self.ids(keys))
+        found = self.rows(
+            "find_batch_members_by_key", batch_id=batch_id, keys=self.array_param(keys)
+        )
         return {
             (owner, kind, key): (job_id, payload) for owner, kind, key, job_id, payload in found
         }
@@ -180,81 +183,91 @@ class SqlBatchQueries(BatchQueries):
         return [
             row[0]
             for row in self.rows(
-                "lock_batches" if wait else "lock_batches_at_hand", ids=self.ids(ids)
+                "lock_batches" if wait else "lock_free_batches", ids=self.array_param(ids)
             )
         ]
 
-    def ended_batches(self, ids: Sequence[str]) -> list[BatchRow]:
-        return [_batch(row) for row in self.rows("ended_batches", ids=self.ids(ids))]
+    def list_completable_batches(self, ids: Sequence[str]) -> list[BatchRow]:
+        return [
+            _batch(row) for row in self.rows("list_completable_batches", ids=self.array_param(ids))
+        ]
 
-    def batch_counts(self, ids: Sequence[str]) -> list[MemberCount]:
-        found = self.rows("batch_counts", ids=self.ids(ids)) if ids else []
+    def count_batch_members(self, ids: Sequence[str]) -> list[MemberCount]:
+        found = self.rows("count_batch_members", ids=self.array_param(ids)) if ids else []
         return [(batch_id, state, bool(must), count) for batch_id, state, must, count in found]
 
-    def end_batch(self, batch_id: str, generation: int, outcome: str) -> bool:
-        return bool(self.rows("end_batch", id=batch_id, generation=generation, outcome=outcome))
+    def complete_batch(self, batch_id: str, generation: int, outcome: str) -> bool:
+        return bool(
+            self.rows("complete_batch", id=batch_id, generation=generation, outcome=outcome)
+        )
 
     def reopen_batch(self, batch_id: str) -> int | None:
         found = self.rows("reopen_batch", id=batch_id)
         return int(found[0][0]) if found else None
 
-    def told_batch(self, batch_id: str) -> bool:
-        return bool(self.rows("told_batch", id=batch_id))
+    def mark_sealed_event_written(self, batch_id: str) -> bool:
+        return bool(self.rows("mark_sealed_event_written", id=batch_id))
 
-    def batches_waiting(self, limit: int) -> list[str]:
-        return [row[0] for row in self.rows("batches_waiting", most=limit)]
+    def list_batches_to_complete(self, limit: int) -> list[str]:
+        return [row[0] for row in self.rows("list_batches_to_complete", limit=limit)]
 
-    def batches_late(self, limit: int) -> list[BatchRow]:
-        return [_batch(row) for row in self.rows("batches_late", most=limit)]
+    def list_batches_to_expire(self, limit: int) -> list[BatchRow]:
+        return [_batch(row) for row in self.rows("list_batches_to_expire", limit=limit)]
 
     def expire_batch(self, batch_id: str) -> bool:
         return bool(self.rows("expire_batch", id=batch_id))
 
-    def prune_batch(self, before: Micros, limit: int) -> tuple[BatchRow, list[Pruned]] | None:
-        batch = _only(self.rows("batches_leaving", before=before, most=1))
+    def prune_batch(self, before: Micros, limit: int) -> tuple[BatchRow, list[PrunedJobs]] | None:
+        batch = _only(self.rows("list_prunable_batches", before=before, limit=1))
         if batch is None:
             return None
-        records = self.remove(self.rows("prunable_members", id=batch.id, most=limit))
-        gone = not self.batch_counts([batch.id]) and bool(
-            self.rows("prune_definition", id=batch.id)
+        records = self.delete_pruned_jobs(
+            self.rows("list_prunable_members", id=batch.id, limit=limit)
+        )
+        gone = not self.count_batch_members([batch.id]) and bool(
+            self.rows("delete_batch", id=batch.id)
         )
         if gone:
-            self.rows("prune_progress", id=batch.id)
-            record = Pruned(KIND, batch.outcome or "", batch.owner, "", 1, batch.id, batch.id)
-            self.rows("pruned", at=self.now(), **record._asdict())
+            self.rows("delete_batch_progress", id=batch.id)
+            record = PrunedJobs(
+                PRUNED_BATCH_KIND, batch.outcome or "", batch.owner, "", 1, batch.id, batch.id
+            )
+            self.rows("record_pruned_jobs", at=self.now(), **record._asdict())
             records.append(record)
         else:
-            self.rows("batch_leaves", id=batch.id)
+            self.rows("mark_batch_being_pruned", id=batch.id)
         return batch._replace(leaving=not gone), records
 
-    def batch_page(
+    def list_batches(
         self, state: str | None, owner: str | None, limit: int, before: str | None
     ) -> list[BatchRow]:
         return [
             _batch(row)
-            for row in self.rows("batch_page", state=state, owner=owner, most=limit, before=before)
+            for row in self.rows(
+                "list_batches", state=state, owner=owner, limit=limit, before=before
+            )
         ]
 
     def find_batches(self, prefix: str, limit: int) -> list[str]:
         return [
             row[0]
-            for row in self.rows("find_batches", prefix=prefix, length=len(prefix), most=limit)
+            for row in self.rows("find_batches", prefix=prefix, length=len(prefix), limit=limit)
         ]
 
-    def batch_members(self, batch_id: str, states: Sequence[str]) -> list[JobRow]:
+    def lock_batch_members(self, batch_id: str, states: Sequence[str]) -> list[JobRow]:
         return [
             JobRow._make(row)
-            for row in self.rows("batch_members", id=batch_id, states=self.ids(states))
+            for row in self.rows("lock_batch_members", id=batch_id, states=self.array_param(states))
         ]
 
-    def batch_failures(self, batch_id: str, limit: int) -> list[tuple[str, int, str]]:
+    def count_batch_failures(self, batch_id: str, limit: int) -> list[tuple[str, int, str]]:
         return [
             (code, count, job_id)
-            for code, count, job_id in self.rows("batch_failures", id=batch_id, most=limit)
+            for code, count, job_id in self.rows("count_batch_failures", id=batch_id, limit=limit)
         ]
 
-    def batch_story(self, batch_id: str) -> list[Event]:
-        return [event_of(row) for row in self.rows("batch_story", id=batch_id)]
+    def list_batch_events(self, batch_id: str) -> list[Event]:
+        return [parse_event(row) for row in self.rows("list_batch_events", id=batch_id)]
 
 
 def _only(rows: Sequence[tuple[Any, ...]]) -> BatchRow | None:

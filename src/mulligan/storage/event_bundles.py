@@ -1,12 +1,14 @@
-"""Many events that tell the same at the same moment, in one row: a set of jobs is claimed, finished or enqueued at
-once, and a row for each of them, with its two index entries, costs a fifth of what a short job costs.
+"""Bundles: many events of the same type and time in one row of the event table.
 
-The row has the id of the last of them; theirs are the numbers up to it, without a gap. Its text has lines: `{…}` is
-what is told of the jobs in the lines after it, `[…]` one job: id, batch, owner, attempt, token. Nothing that is told
-can end a line: JSON writes that in other letters.
+When many jobs are claimed, settled or enqueued at once, one row per event, with its two index
+entries, would cost a fifth of what a short job costs.
 
-A reader's cursor may stand inside a bundle, and so may the end of what may be read: rows are taken that reach into the
-stretch, and of their events those that lie in it.
+A bundle has the id of its last event and covers the ids up to it without a gap. Its text has
+lines: `{…}` is the data of the jobs in the lines after it, `[…]` is one job: id, batch, owner,
+attempt, token. JSON escapes newlines, so no value can end a line.
+
+A reader's cursor, and the end of a range, may lie inside a bundle. Readers therefore select the
+rows that reach into the range, and then the events within it.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from mulligan.core.attempt import Lease
 from mulligan.core.event import Event
-from mulligan.storage.rows import Finished, Settlement
+from mulligan.storage.rows import Settlement, SuccessRow
 
-MOST = 1000  # events in one row; as in told.part.sql, and readers look so far beyond the end of a stretch
+# Events in one bundle, as in the schema's functions. Readers look this far beyond a range.
+BUNDLE_LIMIT = 1000
 
-Row = TypeVar("Row", Lease, Finished, Settlement)
+Row = TypeVar("Row", Lease, SuccessRow, Settlement)
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -41,152 +44,183 @@ class PendingEvent(NamedTuple):
     data: str
 
 
-class Bundle(NamedTuple):
+class EventBundle(NamedTuple):
+    """Several events about to be written as one row."""
+
     at: int
     type: str
-    bundle: int
+    bundle: int  # number of events
     data: str
 
 
-def parted(told: Sequence[PendingEvent]) -> tuple[list[PendingEvent], list[Bundle]]:
-    """What stands alone, and bundles of the rest."""
-    if len(told) == 1:
-        return [*told], []
-    alone: list[PendingEvent] = []
-    bundles: list[Bundle] = []
-    for (at, kind), alike in groupby(told, key=_moment):
-        events = list(alike)
-        for start in range(0, len(events), MOST):
-            some = events[start : start + MOST]
-            if len(some) == 1:
-                alone += some
+# --- Write ---
+
+
+def bundle_events(
+    events: Sequence[PendingEvent],
+) -> tuple[list[PendingEvent], list[EventBundle]]:
+    """Bundle consecutive events of the same time and type. Return single events and bundles."""
+    if len(events) == 1:
+        return [*events], []
+    singles: list[PendingEvent] = []
+    bundles: list[EventBundle] = []
+    for (at, event_type), group in groupby(events, key=attrgetter("at", "type")):
+        for part in _split([*group]):
+            if len(part) == 1:
+                singles += part
             else:
-                bundles.append(Bundle(at, kind, len(some), "\n".join(_lines(some))))
-    return alone, bundles
+                bundles.append(EventBundle(at, event_type, len(part), "\n".join(_lines(part))))
+    return singles, bundles
 
 
-def _moment(event: PendingEvent) -> tuple[int, str]:
-    return event.at, event.type
+def _split(items: Sequence[Any]) -> list[Any]:
+    """Split a sequence into parts of at most BUNDLE_LIMIT items."""
+    return [items[start : start + BUNDLE_LIMIT] for start in range(0, len(items), BUNDLE_LIMIT)]
 
 
 def _lines(events: Iterable[PendingEvent]) -> Iterator[str]:
-    said = ""
+    data = ""
     for event in events:
-        if event.data != said:
-            said = event.data
-            yield said
-        yield f'["{event.job_id}{_tail(event.batch_id, event.owner, event.attempt, event.token)}'
+        if event.data != data:
+            data = event.data
+            yield data
+        tail = _line_tail(event.batch_id, event.owner, event.attempt, event.token)
+        yield f'["{event.job_id}{tail}'
 
 
-def _tail(batch_id: str | None, owner: str, attempt: int | None, token: int | None) -> str:
-    """A job's line behind its id."""
+def _line_tail(batch_id: str | None, owner: str, attempt: int | None, token: int | None) -> str:
+    """Return a job's line after its id."""
     batch = "null" if batch_id is None else _encode(batch_id)
     numbers = "null,null" if token is None else f"{attempt},{token}"
     return f'",{batch},{_encode(owner)},{numbers}]'
 
 
-_about = attrgetter("batch_id", "owner", "attempt", "token")
+_tail_fields = attrgetter("batch_id", "owner", "attempt", "token")
 
 
-def parted_rows(
-    at: int, what: str, rows: Sequence[Row], data: Callable[[Row], str]
-) -> tuple[list[PendingEvent], list[Bundle]]:
-    """`parted` for one thing that happened to many jobs, as a claim or an ending has them: a quarter of its work."""
-    parts = [rows[start : start + MOST] for start in range(0, len(rows), MOST)]
-    alone = [
-        PendingEvent(at, what, part[0].id, *_about(part[0]), data(part[0]))
-        for part in parts
-        if len(part) == 1
-    ]
-    return alone, [
-        Bundle(at, what, len(part), _text_of(part, data)) for part in parts if len(part) > 1
-    ]
+def bundle_rows(
+    at: int, event_type: str, rows: Sequence[Row], data: Callable[[Row], str]
+) -> tuple[list[PendingEvent], list[EventBundle]]:
+    """Bundle one event for each claimed or settled row. Four times as fast as `bundle_events`."""
+    singles: list[PendingEvent] = []
+    bundles: list[EventBundle] = []
+    for part in _split(rows):
+        if len(part) == 1:
+            row = part[0]
+            singles.append(PendingEvent(at, event_type, row.id, *_tail_fields(row), data(row)))
+        else:
+            bundles.append(EventBundle(at, event_type, len(part), _rows_text(part, data)))
+    return singles, bundles
 
 
-def parted_alike(told: PendingEvent, ids: Sequence[str]) -> tuple[list[PendingEvent], list[Bundle]]:
-    """The same for many jobs of which everything is told alike, as of one of them."""
-    parts = [ids[start : start + MOST] for start in range(0, len(ids), MOST)]
-    tail = _tail(told.batch_id, told.owner, told.attempt, told.token)
-    bundles = [
-        Bundle(told.at, told.type, len(part), _text(told.data, part, tail))
-        for part in parts
-        if len(part) > 1
-    ]
-    return [told._replace(job_id=part[0]) for part in parts if len(part) == 1], bundles
+def bundle_uniform_events(
+    event: PendingEvent, ids: Sequence[str]
+) -> tuple[list[PendingEvent], list[EventBundle]]:
+    """Bundle events that differ from `event` only in the job id."""
+    tail = _line_tail(event.batch_id, event.owner, event.attempt, event.token)
+    singles: list[PendingEvent] = []
+    bundles: list[EventBundle] = []
+    for part in _split(ids):
+        if len(part) == 1:
+            singles.append(event._replace(job_id=part[0]))
+        else:
+            text = _uniform_text(event.data, part, tail)
+            bundles.append(EventBundle(event.at, event.type, len(part), text))
+    return singles, bundles
 
 
-def parted_texts(
-    told: PendingEvent, texts: Sequence[tuple[str, str]]
-) -> tuple[list[PendingEvent], list[Bundle]]:
-    """The same where each job, by its id, has a text of its own."""
-    parts = [texts[start : start + MOST] for start in range(0, len(texts), MOST)]
-    tail = _tail(told.batch_id, told.owner, told.attempt, told.token)
-    alone = [told._replace(job_id=part[0][0], data=part[0][1]) for part in parts if len(part) == 1]
-    bundles = []
-    for part in parts:
-        if len(part) > 1:
-            lines = [
-                _text(said, [one for one, _ in same], tail)
-                for said, same in groupby(part, key=itemgetter(1))
-            ]
-            bundles.append(Bundle(told.at, told.type, len(part), "\n".join(lines)))
-    return alone, bundles
+def bundle_texts(
+    event: PendingEvent, texts: Sequence[tuple[str, str]]
+) -> tuple[list[PendingEvent], list[EventBundle]]:
+    """Bundle events that differ from `event` only in the job id and the data."""
+    tail = _line_tail(event.batch_id, event.owner, event.attempt, event.token)
+    singles: list[PendingEvent] = []
+    bundles: list[EventBundle] = []
+    for part in _split(texts):
+        if len(part) == 1:
+            job_id, data = part[0]
+            singles.append(event._replace(job_id=job_id, data=data))
+            continue
+        lines = [
+            _uniform_text(data, [job_id for job_id, _ in group], tail)
+            for data, group in groupby(part, key=itemgetter(1))
+        ]
+        bundles.append(EventBundle(event.at, event.type, len(part), "\n".join(lines)))
+    return singles, bundles
 
 
-def _text_of(rows: Iterable[Any], data: Callable[[Any], str]) -> str:
-    return "\n".join([_told_of_all(said, [*same]) for said, same in groupby(rows, key=data)])
+def _rows_text(rows: Iterable[Any], data: Callable[[Any], str]) -> str:
+    """Return the text of a bundle of rows."""
+    texts = [_same_data_text(text, [*group]) for text, group in groupby(rows, key=data)]
+    return "\n".join(texts)
 
 
-def _told_of_all(said: str, rows: Sequence[Any]) -> str:
-    tails = {about: _tail(*about) for about in set(map(_about, rows))}
+def _same_data_text(data: str, rows: Sequence[Any]) -> str:
+    """Return the lines of rows that share their data."""
+    tails = {fields: _line_tail(*fields) for fields in set(map(_tail_fields, rows))}
     if len(tails) > 1:
-        return said + "".join([f'\n["{row.id}{tails[_about(row)]}' for row in rows])
+        return data + "".join([f'\n["{row.id}{tails[_tail_fields(row)]}' for row in rows])
     (tail,) = tails.values()
-    return _text(said, [row.id for row in rows], tail)
+    return _uniform_text(data, [row.id for row in rows], tail)
 
 
-def _text(said: str, ids: Sequence[str], tail: str) -> str:
-    return f'{said}\n["' + f'{tail}\n["'.join(ids) + tail
+def _uniform_text(data: str, ids: Sequence[str], tail: str) -> str:
+    """Return the lines of jobs that differ only in their id."""
+    return f'{data}\n["' + f'{tail}\n["'.join(ids) + tail
 
 
-def opened(row: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
-    """Of a bundle's row, each event: its id, its job's line, what is told of it."""
-    last, text, count = row[0], row[-2], row[-1]
-    number, said = last - count, "{}"
+# --- Read ---
+
+
+def unpack_bundle(row: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
+    """Yield (event id, line of the job, data) for each event of a bundle's row."""
+    last_id, *_, text, count = row
+    event_id = last_id - count
+    data = "{}"
     for line in text.split("\n"):
         if line.startswith("{"):
-            said = line
+            data = line
         else:
-            number += 1
-            yield number, line, said
+            event_id += 1
+            yield event_id, line, data
 
 
 def events_in(
     rows: Iterable[Sequence[Any]], cursor: int = 0, top: int | None = None
 ) -> Iterator[Event]:
-    """The events of rows (those of an Event, then how many it is) that lie above the cursor and not above the top."""
+    """Yield the events of rows with ids above `cursor` and not above `top`.
+
+    A row has the columns of an Event and the number of events in the bundle, or NULL.
+    """
     for row in rows:
         if row[-1] is None:
             if cursor < row[0] and (top is None or row[0] <= top):
-                yield Event._make((*row[:-2], json.loads(row[-2])))
+                yield _single_event(row)
             continue
-        for number, line, said in opened(row):
-            if cursor < number and (top is None or number <= top):
-                yield _event(row, number, line, said)
+        for event_id, line, data in unpack_bundle(row):
+            if cursor < event_id and (top is None or event_id <= top):
+                yield _bundled_event(row, event_id, line, data)
 
 
 def events_about(rows: Iterable[Sequence[Any]], jobs: frozenset[str]) -> Iterator[Event]:
-    """The events of these jobs; of a bundle only their lines are read."""
+    """Yield the events of these jobs. Decodes only their lines of a bundle."""
     for row in rows:
         if row[-1] is None:
-            yield Event._make((*row[:-2], json.loads(row[-2])))
+            yield _single_event(row)
             continue
-        for number, line, said in opened(row):
-            if line[2 : line.index('"', 2)] in jobs:
-                yield _event(row, number, line, said)
+        for event_id, line, data in unpack_bundle(row):
+            job_id = line[2 : line.index('"', 2)]
+            if job_id in jobs:
+                yield _bundled_event(row, event_id, line, data)
 
 
-def _event(row: Sequence[Any], number: int, line: str, said: str) -> Event:
-    _, at, kind, *_ = row
+def _single_event(row: Sequence[Any]) -> Event:
+    return Event._make((*row[:-2], json.loads(row[-2])))
+
+
+def _bundled_event(row: Sequence[Any], event_id: int, line: str, data: str) -> Event:
+    _, at, event_type, *_ = row
     job_id, batch_id, owner, attempt, token = json.loads(line)
-    return Event(number, at, kind, job_id, batch_id, owner, attempt, token, "", json.loads(said))
+    return Event(
+        event_id, at, event_type, job_id, batch_id, owner, attempt, token, "", json.loads(data)
+    )

@@ -40,14 +40,14 @@ POSTGRES_TAKES = (
 )
 
 
-class Postgres(Protocol):
+class PostgresConnection(Protocol):
     """As much of a psycopg Connection as the verbs use."""
 
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None) -> Any: ...
     def transaction(self) -> AbstractContextManager[Any]: ...
 
 
-def driver_connection(connection: Any) -> Any:
+def unwrap_connection(connection: Any) -> Any:
     """Unwrap Django's connection, SQLAlchemy's Connection or Session to the driver's; anything else is itself."""
     connection = _out_of_django(connection)
     pooled = _pooled(connection)
@@ -83,8 +83,8 @@ def _name(connection: Any) -> str:
 
 
 # -- SQLite -------------------------------------------------------------------------------------------
-def sqlite_handle_of(connection: Any) -> Handle:
-    raw = driver_connection(connection)
+def open_sqlite_handle(connection: Any) -> Handle:
+    raw = unwrap_connection(connection)
     if hasattr(raw, "apsw_connection"):  # a connection of mulligan.dbapi
         return _JoinedApsw(raw.apsw_connection, raw.begin)
     if isinstance(raw, apsw.Connection):
@@ -139,7 +139,7 @@ class _JoinedStdlib(StdlibHandle):
 
 
 # -- PostgreSQL ---------------------------------------------------------------------------------------
-def postgres_connection_of(connection: Any) -> Postgres:
+def open_postgres_connection(connection: Any) -> PostgresConnection:
     import psycopg  # noqa: PLC0415 - an optional extra
     from psycopg.rows import tuple_row  # noqa: PLC0415 - the same
 

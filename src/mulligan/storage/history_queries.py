@@ -7,20 +7,21 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event
-from mulligan.core.job import AttemptRow, JobRow, Micros
+from mulligan.core.job import AttemptRow, JobRow
 from mulligan.core.statistics import (
     CodeCount,
     EndCount,
     FailureCount,
-    HandCount,
+    GenerationCount,
     InsightCounts,
     JobCount,
-    LifeCount,
+    ManualRetryCount,
     TrialCount,
 )
 from mulligan.storage.event_bundles import events_about
-from mulligan.storage.rows import BatchRow, event_of
+from mulligan.storage.rows import BatchRow, parse_event
 
 
 class InsightScope(NamedTuple):
@@ -28,7 +29,7 @@ class InsightScope(NamedTuple):
 
     low: str  # ids above this one
     since: Micros
-    width: Micros
+    age_step: Micros
     kind: str | None
     queue: str | None
     jobs: int
@@ -36,7 +37,7 @@ class InsightScope(NamedTuple):
     rows: int  # of one answer
 
 
-class PastRow(NamedTuple):
+class PastAttemptRow(NamedTuple):
     """One attempt as a back-test needs it."""
 
     job_id: str
@@ -55,7 +56,7 @@ class PastRow(NamedTuple):
     cost: float
 
 
-class HitRow(NamedTuple):
+class RuleHitRow(NamedTuple):
     """Failures that one rule has judged alike, and what was in shadow meanwhile would have said of them."""
 
     rule: str
@@ -70,7 +71,7 @@ class HitRow(NamedTuple):
     last: Micros
 
 
-class JudgedRow(NamedTuple):
+class ClassifiedAttemptRow(NamedTuple):
     """One attempt that a rule has judged."""
 
     job_id: str
@@ -87,31 +88,33 @@ class HistoryQueries(ABC):
     """Part of every `Unit`. Each verb reads a range of an index, and no more of it than its limit says."""
 
     @abstractmethod
-    def gate_news(self, after: int, before: int, most: int) -> list[Event]:
+    def list_gate_events(self, after: int, before: int, most: int) -> list[Event]:
         """Pauses, holds and their ends among the first and the last `most` events between two ids."""
 
     @abstractmethod
-    def tally(self, asked: InsightScope) -> InsightCounts:
+    def count_insight(self, asked: InsightScope) -> InsightCounts:
         """What the newest jobs came to: at most `asked.jobs` of them and `asked.attempts` attempts are read."""
 
     @abstractmethod
-    def past_begins(self, low: str, attempts: int) -> str:
+    def find_backtest_start(self, low: str, attempts: int) -> str:
         """The id after which the newest so many attempts lie, at least `low`."""
 
     @abstractmethod
-    def past(
+    def list_past_attempts(
         self, begin: tuple[str, int], since: Micros, kind: str | None, most: int
-    ) -> list[PastRow]:
+    ) -> list[PastAttemptRow]:
         """Attempts after this (job, token), in that order."""
 
     @abstractmethod
-    def rule_hits(self, after: str, since: Micros, kind: str | None, most: int) -> list[HitRow]:
+    def count_rule_hits(
+        self, after: str, since: Micros, kind: str | None, most: int
+    ) -> list[RuleHitRow]:
         """What rules have judged among the attempts of jobs after this id, the commonest first."""
 
     @abstractmethod
-    def judged_by(
+    def list_attempts_by_rule(
         self, rule: str, after: str, since: Micros, kind: str | None, most: int
-    ) -> list[JudgedRow]:
+    ) -> list[ClassifiedAttemptRow]:
         """Of the same attempts those of this rule, also one in shadow; of the newest jobs first."""
 
 
@@ -120,67 +123,79 @@ class SqlHistoryQueries(HistoryQueries):
     def now(self) -> Micros: ...
 
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
-    def gate_news(self, after: int, before: int, most: int) -> list[Event]:
+    def list_gate_events(self, after: int, before: int, most: int) -> list[Event]:
         return [
-            event_of(row) for row in self.rows("gate_news", after=after, before=before, most=most)
+            parse_event(row)
+            for row in self.rows("list_gate_events", after=after, before=before, limit=most)
         ]
 
-    def tally(self, asked: InsightScope) -> InsightCounts:
-        bounds = self.rows("insight_span", low=asked.low, jobs=asked.jobs, attempts=asked.attempts)[
-            0
-        ]
+    def count_insight(self, asked: InsightScope) -> InsightCounts:
+        bounds = self.rows(
+            "insight_bounds", low=asked.low, jobs=asked.jobs, attempts=asked.attempts
+        )[0]
         after = max(asked.low, *(bound or "" for bound in bounds))
         chosen = {"after": after, "since": asked.since, "kind": asked.kind, "queue": asked.queue}
         counted = defaultdict(list)
         for what, *row in self.rows(
-            "insight_attempts", **chosen, width=asked.width, most=asked.rows
+            "insight_attempts", **chosen, age_step=asked.age_step, limit=asked.rows
         ):
             counted[what].append(row)
-        lives = self.rows("insight_lives", **chosen, most=asked.rows)
+        lives = self.rows("insight_generations", **chosen, limit=asked.rows)
         jobs = self.rows("insight_jobs", **chosen)
         at_once = sum(row[4] for row in jobs)
         return InsightCounts(
             now=self.now(),
             since=asked.since,
-            width=asked.width,
-            cut=after > asked.low or asked.rows in (len(lives), sum(map(len, counted.values()))),
+            age_step=asked.age_step,
+            truncated=after > asked.low
+            or asked.rows in (len(lives), sum(map(len, counted.values()))),
             jobs=[JobCount(*row[:4]) for row in jobs],
             ended=_ended(Counter({row[0]: row[5] for row in counted["ended"]}), at_once),
             codes=[CodeCount(row[0], row[1], row[5], row[4]) for row in counted["code"]],
             failures=[_failure(row) for row in counted["failure"]],
             trials=[TrialCount._make((*row[:8], int(row[8]))) for row in counted["trial"]],
-            lives=[*map(_life, lives), *_at_once(at_once)],
-            by_hand=[
-                HandCount(*row) for row in self.rows("insight_by_hand", **chosen, most=asked.rows)
+            generations=[*map(_life, lives), *_at_once(at_once)],
+            manual_retries=[
+                ManualRetryCount(*row)
+                for row in self.rows("insight_manual_retries", **chosen, limit=asked.rows)
             ],
         )
 
-    def past_begins(self, low: str, attempts: int) -> str:
-        _, begin = self.rows("insight_span", low=low, jobs=attempts, attempts=attempts)[0]
+    def find_backtest_start(self, low: str, attempts: int) -> str:
+        _, begin = self.rows("insight_bounds", low=low, jobs=attempts, attempts=attempts)[0]
         return max(low, begin or "")
 
-    def past(
+    def list_past_attempts(
         self, begin: tuple[str, int], since: Micros, kind: str | None, most: int
-    ) -> list[PastRow]:
+    ) -> list[PastAttemptRow]:
         job_id, token = begin
         found = self.rows(
-            "past", from_id=job_id, from_token=token, since=since, kind=kind, most=most
+            "list_past_attempts",
+            from_id=job_id,
+            from_token=token,
+            since=since,
+            kind=kind,
+            limit=most,
         )
-        return [PastRow(*row) for row in found]
+        return [PastAttemptRow(*row) for row in found]
 
-    def rule_hits(self, after: str, since: Micros, kind: str | None, most: int) -> list[HitRow]:
+    def count_rule_hits(
+        self, after: str, since: Micros, kind: str | None, most: int
+    ) -> list[RuleHitRow]:
         return [
-            HitRow._make(row)
-            for row in self.rows("rule_hits", after=after, since=since, kind=kind, most=most)
+            RuleHitRow._make(row)
+            for row in self.rows("count_rule_hits", after=after, since=since, kind=kind, limit=most)
         ]
 
-    def judged_by(
+    def list_attempts_by_rule(
         self, rule: str, after: str, since: Micros, kind: str | None, most: int
-    ) -> list[JudgedRow]:
-        found = self.rows("judged_by", rule=rule, after=after, since=since, kind=kind, most=most)
-        return [JudgedRow._make(row) for row in found]
+    ) -> list[ClassifiedAttemptRow]:
+        found = self.rows(
+            "list_attempts_by_rule", rule=rule, after=after, since=since, kind=kind, limit=most
+        )
+        return [ClassifiedAttemptRow._make(row) for row in found]
 
 
 def _failure(row: list[Any]) -> FailureCount:
@@ -193,14 +208,14 @@ def _ended(attempts: Counter[str], at_once: int) -> list[EndCount]:
     return [EndCount(ended, n) for ended, n in sorted(attempts.items()) if n]
 
 
-def _life(row: tuple[Any, ...]) -> LifeCount:
+def _life(row: tuple[Any, ...]) -> GenerationCount:
     cls, outcome, retried, hopeless, ms, jobs = row
-    return LifeCount(cls, outcome, bool(retried), bool(hopeless), ms, jobs)
+    return GenerationCount(cls, outcome, bool(retried), bool(hopeless), ms, jobs)
 
 
-def _at_once(jobs: int) -> list[LifeCount]:
+def _at_once(jobs: int) -> list[GenerationCount]:
     return (
-        [LifeCount("", "succeeded", retried=False, hopeless=False, ms=None, jobs=jobs)]
+        [GenerationCount("", "succeeded", retried=False, hopeless=False, ms=None, jobs=jobs)]
         if jobs
         else []
     )
@@ -211,7 +226,7 @@ def _at_once(jobs: int) -> list[LifeCount]:
 SlotRow = tuple[str, Micros, str]  # schedule, slot, job
 
 
-class WholeRow(NamedTuple):
+class WholeJobRow(NamedTuple):
     """A job with what no view shows."""
 
     job: JobRow
@@ -220,112 +235,120 @@ class WholeRow(NamedTuple):
     must_have: bool
 
 
-class Checkpointed(NamedTuple):
+class CheckpointRow(NamedTuple):
     job_id: str
     name: str
     token: int
     at: Micros
 
 
-class PrunedRow(NamedTuple):
+class PruneRecordRow(NamedTuple):
     kind: str
     first_id: str
     last_id: str
 
 
 class VerifyQueries(ABC):
-    """Part of every `Unit`."""
+    """Part of `Transaction`."""
 
     @abstractmethod
-    def whole_jobs(self, after: str, limit: int) -> list[WholeRow]:
+    def list_whole_jobs(self, after: str, limit: int) -> list[WholeJobRow]:
         """In the order of ids, those above `after`."""
 
     @abstractmethod
-    def stories(self, ids: Sequence[str]) -> list[Event]:
+    def list_events_of_jobs(self, ids: Sequence[str]) -> list[Event]:
         """All events of these jobs, in the order of jobs and of what happened."""
 
     @abstractmethod
-    def attempts_of(self, ids: Sequence[str]) -> list[AttemptRow]: ...
+    def list_attempts_of_jobs(self, ids: Sequence[str]) -> list[AttemptRow]: ...
 
     @abstractmethod
-    def checkpointed(self, ids: Sequence[str]) -> list[Checkpointed]: ...
+    def list_checkpoints(self, ids: Sequence[str]) -> list[CheckpointRow]: ...
 
     @abstractmethod
-    def batches_above(self, after: str, limit: int) -> list[BatchRow]: ...
+    def list_batches_by_id(self, after: str, limit: int) -> list[BatchRow]: ...
 
     @abstractmethod
-    def slots_above(self, after: tuple[str, Micros], limit: int) -> list[SlotRow]: ...
+    def list_slots(self, after: tuple[str, Micros], limit: int) -> list[SlotRow]: ...
 
     @abstractmethod
-    def pruned_over(self, job_id: str) -> list[PrunedRow]:
+    def find_prune_records(self, job_id: str) -> list[PruneRecordRow]:
         """What retention has removed around this id."""
 
     @abstractmethod
-    def pruned_kinds(self) -> list[tuple[str, Micros]]:
+    def list_pruned_kinds(self) -> list[tuple[str, Micros]]:
         """Of which kinds retention has removed jobs, and when it last did."""
 
     @abstractmethod
-    def running_since(self, since: Micros) -> list[tuple[str, str, int]]:
+    def count_running_since(self, since: Micros) -> list[tuple[str, str, int]]:
         """(queue, uses, how many run that began after this moment)."""
 
     @abstractmethod
     def events_gone(self) -> int:
         """Up to this id only what people did is left of the log."""
 
-    def damage(self) -> list[str]:
+    def check_integrity(self) -> list[str]:
         """What the database itself finds wrong with its file, where it can tell."""
         return []
 
 
 class SqlVerifyQueries(VerifyQueries):
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    def ids(self, ids: Sequence[Any]) -> Any: ...
+    def array_param(self, ids: Sequence[Any]) -> Any: ...
 
-    def whole_jobs(self, after: str, limit: int) -> list[WholeRow]:
+    def list_whole_jobs(self, after: str, limit: int) -> list[WholeJobRow]:
         return [
-            WholeRow(JobRow._make(row[:-3]), bool(row[-3]), row[-2], bool(row[-1]))
-            for row in self.rows("whole_jobs", after=after, most=limit)
+            WholeJobRow(JobRow._make(row[:-3]), bool(row[-3]), row[-2], bool(row[-1]))
+            for row in self.rows("list_whole_jobs", after=after, limit=limit)
         ]
 
-    def stories(self, ids: Sequence[str]) -> list[Event]:
-        found = self.rows("stories", ids=self.ids(ids)) if ids else []
+    def list_events_of_jobs(self, ids: Sequence[str]) -> list[Event]:
+        found = self.rows("list_events_of_jobs", ids=self.array_param(ids)) if ids else []
         return sorted(
             events_about(found, frozenset(ids)), key=lambda event: (event.job_id or "", event.id)
         )
 
-    def attempts_of(self, ids: Sequence[str]) -> list[AttemptRow]:
+    def list_attempts_of_jobs(self, ids: Sequence[str]) -> list[AttemptRow]:
         return (
-            [AttemptRow._make(row) for row in self.rows("attempts_of", ids=self.ids(ids))]
+            [
+                AttemptRow._make(row)
+                for row in self.rows("list_attempts_of_jobs", ids=self.array_param(ids))
+            ]
             if ids
             else []
         )
 
-    def checkpointed(self, ids: Sequence[str]) -> list[Checkpointed]:
+    def list_checkpoints(self, ids: Sequence[str]) -> list[CheckpointRow]:
         return (
-            [Checkpointed._make(row) for row in self.rows("checkpointed", ids=self.ids(ids))]
+            [
+                CheckpointRow._make(row)
+                for row in self.rows("list_checkpoints", ids=self.array_param(ids))
+            ]
             if ids
             else []
         )
 
-    def batches_above(self, after: str, limit: int) -> list[BatchRow]:
-        return [BatchRow._make(row) for row in self.rows("batches_above", after=after, most=limit)]
+    def list_batches_by_id(self, after: str, limit: int) -> list[BatchRow]:
+        return [
+            BatchRow._make(row) for row in self.rows("list_batches_by_id", after=after, limit=limit)
+        ]
 
-    def slots_above(self, after: tuple[str, Micros], limit: int) -> list[SlotRow]:
-        found = self.rows("slots_above", schedule=after[0], slot=after[1], most=limit)
+    def list_slots(self, after: tuple[str, Micros], limit: int) -> list[SlotRow]:
+        found = self.rows("list_slots", schedule=after[0], slot=after[1], limit=limit)
         return [(row[0], row[1], row[2]) for row in found]
 
-    def pruned_over(self, job_id: str) -> list[PrunedRow]:
-        return [PrunedRow._make(row) for row in self.rows("pruned_over", id=job_id)]
+    def find_prune_records(self, job_id: str) -> list[PruneRecordRow]:
+        return [PruneRecordRow._make(row) for row in self.rows("find_prune_records", id=job_id)]
 
-    def pruned_kinds(self) -> list[tuple[str, Micros]]:
-        return [(row[0], row[1]) for row in self.rows("pruned_kinds")]
+    def list_pruned_kinds(self) -> list[tuple[str, Micros]]:
+        return [(row[0], row[1]) for row in self.rows("list_pruned_kinds")]
 
-    def running_since(self, since: Micros) -> list[tuple[str, str, int]]:
-        return [(row[0], row[1], row[2]) for row in self.rows("running_since", since=since)]
+    def count_running_since(self, since: Micros) -> list[tuple[str, str, int]]:
+        return [(row[0], row[1], row[2]) for row in self.rows("count_running_since", since=since)]
 
     def events_gone(self) -> int:
-        found = self.rows("events_floor")
+        found = self.rows("pruned_event_id")
         return int(found[0][0]) if found else 0

@@ -1,4 +1,4 @@
-"""A copy of a live SQLite file: one moment of it, whole, while others go on writing."""
+"""Schema migrations, backups of a SQLite file, and the clean-up after a restore."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mulligan.core.event import EventType, NewEvent
 from mulligan.storage.base import Store
 from mulligan.storage.sqlite_handle import UNAVAILABLE, ApswHandle
 
-# Migrate the schema: numbered SQL files, stored checksums, one lock, one transaction.
+# --- Migrations: numbered SQL files with stored checksums, applied in one transaction ---
 
-FOLDER = Path(__file__).parent / "schema"
+SCHEMA_FOLDER = Path(__file__).parent / "schema"
 
 
 class Step(NamedTuple):
@@ -29,9 +29,9 @@ class Step(NamedTuple):
     text: str
 
 
-def steps(dialect: str, prefix: str) -> list[Step]:
+def load_steps(dialect: str, prefix: str) -> list[Step]:
     """Load all steps that this version of Mulligan has for a database, in order."""
-    return [_step(path, prefix) for path in sorted(FOLDER.glob(f"*.{dialect}.sql"))]
+    return [_step(path, prefix) for path in sorted(SCHEMA_FOLDER.glob(f"*.{dialect}.sql"))]
 
 
 def _step(path: Path, prefix: str) -> Step:
@@ -41,7 +41,7 @@ def _step(path: Path, prefix: str) -> Step:
     return Step(int(name[:4]), name, checksum, text.replace("{p}", prefix))
 
 
-def pending(known: list[Step], applied: list[tuple[int, str, str]]) -> list[Step]:
+def pending_steps(known: list[Step], applied: list[tuple[int, str, str]]) -> list[Step]:
     """Return the known steps that are not applied.
 
     Raise SchemaError if the database has a step that this version does not know, or one that was
@@ -70,7 +70,9 @@ def _check(step: Step | None, name: str, checksum: str) -> None:
         raise SchemaError(message)
 
 
-def apply(todo: list[Step], run: Callable[[list[Step]], list[str]], *, dry_run: bool) -> list[str]:
+def apply_steps(
+    todo: list[Step], run: Callable[[list[Step]], list[str]], *, dry_run: bool
+) -> list[str]:
     """Apply the steps with `run` and return the names of those it applied.
 
     `run` takes the lock and skips steps that another process has applied in the meantime.
@@ -80,34 +82,38 @@ def apply(todo: list[Step], run: Callable[[list[Step]], list[str]], *, dry_run: 
     return run(todo)
 
 
-# A copy of a live SQLite file: one moment of it, whole, while others go on writing.
+# --- Backup of a live SQLite file ---
 
-PAGES = 2000  # copied between two words about progress
-Progress = Callable[[int, int], None]  # pages done, pages in all
+PAGES_PER_STEP = 2000  # pages copied between two calls of `progress`
+Progress = Callable[[int, int], None]  # pages done, pages in total
 
 
-def copy(source: Path, target: Path, progress: Progress) -> None:
-    """`target` is there whole and checked, on disk, or not at all."""
+def copy_database(source: Path, target: Path, progress: Progress) -> None:
+    """Copy a database while others write to it. The copy is complete and checked, or absent."""
     part = target.with_name(f".{target.name}.part")
-    _claim(target, part)
+    _create_part(target, part)
     try:
         _copy_pages(source, part, progress)
         _check_integrity(part)
-        _to_disk(part)
-        _name(part, target)
-        _to_disk(target.parent)
+        _sync(part)
+        _link(part, target)
+        _sync(target.parent)
     except FileExistsError:
-        raise Refused(_there(target)) from None
+        raise Refused(_already_exists(target)) from None
     except UNAVAILABLE as error:
         message = f"cannot copy {source} to {target}: {type(error).__name__}: {error}"
         raise StoreUnavailable(message) from error
     finally:
-        for left in (part, Path(f"{part}-journal"), Path(f"{part}-wal"), Path(f"{part}-shm")):
-            left.unlink(missing_ok=True)
+        for file in (part, Path(f"{part}-journal"), Path(f"{part}-wal"), Path(f"{part}-shm")):
+            file.unlink(missing_ok=True)
 
 
-def _name(part: Path, target: Path) -> None:
-    """A link, unlike a rename, never replaces a file that came meanwhile. Some file systems have none."""
+def _link(part: Path, target: Path) -> None:
+    """Give the copy its name, but never replace a file.
+
+    A link cannot replace a file that was created meanwhile; a rename could. Some file systems have
+    no links.
+    """
     try:
         os.link(part, target)
     except FileExistsError:
@@ -117,15 +123,16 @@ def _name(part: Path, target: Path) -> None:
         part.replace(target)
 
 
-def _claim(target: Path, part: Path) -> None:
-    """Private from its first byte: it holds payloads."""
+def _create_part(target: Path, part: Path) -> None:
+    """Create the file to copy into, readable by its owner only: it will contain payloads."""
     if target.exists():
-        raise Refused(_there(target))
+        raise Refused(_already_exists(target))
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         message = (
-            f"{part} is there: another backup writes it, or one was killed. If none runs, remove it"
+            f"{part} exists: another backup is writing it, or one was killed. "
+            "If no backup is running, remove the file."
         )
         raise Refused(message) from None
     except OSError as error:
@@ -133,24 +140,23 @@ def _claim(target: Path, part: Path) -> None:
         raise Refused(message) from error
 
 
-def _there(target: Path) -> str:
-    return f"{target} exists already; a backup replaces nothing"
+def _already_exists(target: Path) -> str:
+    return f"{target} already exists. A backup replaces no file; choose another name."
 
 
 def _copy_pages(source: Path, part: Path, progress: Progress) -> None:
     handle = ApswHandle.open(str(source))
-    into = apsw.Connection(str(part))
+    copy = apsw.Connection(str(part))
     try:
-        handle.execute(
-            "BEGIN"
-        )  # held open, it keeps one moment in sight; without it each write would start us again
+        # An open read transaction fixes the snapshot. Without it a write would restart the copy.
+        handle.execute("BEGIN")
         handle.execute("SELECT count(*) FROM sqlite_master")
-        with into.backup("main", handle.connection, "main") as backup:
+        with copy.backup("main", handle.connection, "main") as backup:
             while not backup.done:
-                backup.step(PAGES)
+                backup.step(PAGES_PER_STEP)
                 progress(backup.page_count - backup.remaining, backup.page_count)
     finally:
-        into.close()
+        copy.close()
         handle.close()
 
 
@@ -161,11 +167,11 @@ def _check_integrity(part: Path) -> None:
     finally:
         connection.close()
     if found != [("ok",)]:
-        message = f"the copy is damaged, and so perhaps the file: {found[0][0]}"
+        message = f"the copy is damaged, so the database may be damaged too: {found[0][0]}"
         raise StoreUnavailable(message)
 
 
-def _to_disk(path: Path) -> None:
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -173,32 +179,42 @@ def _to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-# After a database was restored from a backup: what it remembers of workers and tokens is too old.
+# --- After a restore from a backup: stored workers and tokens are out of date ---
 
-LIFT = 1_000_000  # more claims than one job has between a backup and its restore
+TOKEN_INCREMENT = 1_000_000  # more claims than one job has between a backup and its restore
 
 
 class Restored(NamedTuple):
-    workers: int  # closed: whoever they were, they do not hold these jobs any more
-    jobs: int  # with a higher token
+    """Result of `mark_restored`."""
+
+    workers: int  # workers that were closed
+    jobs: int  # jobs whose token was raised
 
 
-def restored(store: Store, actor: str = "python", reason: str = "") -> Restored:
-    """Close every worker of before, and give out no token twice: systems outside may have seen the lost ones."""
-    with store.begin() as unit:
-        workers = unit.workers(closed=False)
-        alive = [worker.id for worker in workers if not unit.expired(worker)]
+def mark_restored(store: Store, actor: str = "python", reason: str = "") -> Restored:
+    """Close all stored workers and raise all tokens after a restore.
+
+    Tokens that were used after the backup must not be used again: other systems may know them.
+    """
+    with store.begin() as tx:
+        workers = tx.list_workers(closed=False)
+        alive = [worker.id for worker in workers if not tx.is_expired(worker)]
         if alive:
             message = (
-                f"workers may be alive: {', '.join(alive)}. Stop them. If they are those of the backup, wait until "
-                "their lease is over, and say it again"
+                f"workers may be running: {', '.join(alive)}. Stop them and run this again. "
+                "If they are workers of the backup, wait until their leases have expired."
             )
             raise Refused(message)
         closed = [
-            unit.close_worker(worker.id, "from before a restore", seen=None) for worker in workers
+            tx.close_worker(worker.id, "from before a restore", last_renewed=None)
+            for worker in workers
         ]
-        done = Restored(sum(closed), unit.lift_tokens(LIFT))
-        seen = {"before": {"workers": done.workers}, "after": {"workers": 0}}
-        news = {**done._asdict(), "reason": reason, **seen}
-        unit.write_events([NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=news)])
-        return done
+        restored = Restored(sum(closed), tx.raise_tokens(TOKEN_INCREMENT))
+        data = {
+            **restored._asdict(),
+            "reason": reason,
+            "before": {"workers": restored.workers},
+            "after": {"workers": 0},
+        }
+        tx.write_events([NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=data)])
+        return restored

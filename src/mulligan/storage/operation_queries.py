@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mulligan.core.job import JobRow, Micros
+from mulligan.core.durations import Micros
+from mulligan.core.job import JobRow
 from mulligan.storage.search_queries import Where
 
 
@@ -62,21 +63,21 @@ class ItemRow(NamedTuple):
     ended_at: Micros | None
 
 
-class ItemEnd(NamedTuple):
+class ItemEndRow(NamedTuple):
     """An item that was sent, and how its first attempt that counts has ended, if there was one."""
 
     place: int
     cause: str | None
     verb: str | None
-    again: str | None
+    new_cause: str | None
     code: str | None
-    said: str
+    message: str
     job_state: str | None
-    died_of: str | None
-    later: int
+    job_cause: str | None
+    retried_again: int
 
 
-class Matched(NamedTuple):
+class MatchedJobs(NamedTuple):
     """Jobs that a filter finds, counted by what matters to who would act on them."""
 
     kind: str
@@ -92,7 +93,7 @@ class Matched(NamedTuple):
     sample: str
 
 
-class KeyedJob(NamedTuple):
+class ReleasedKeyRow(NamedTuple):
     id: str
     owner: str
     kind: str
@@ -101,93 +102,99 @@ class KeyedJob(NamedTuple):
 
 
 class OperationQueries(ABC):
-    """Part of every `Unit`."""
+    """Part of `Transaction`."""
 
     @abstractmethod
-    def new_operation(self, row: OperationRow) -> bool:
-        """False: its key, or its content under way, is there already (`operation_twin`)."""
+    def insert_operation(self, row: OperationRow) -> bool:
+        """False: its key, or its content under way, is there already (`find_equal_operation`)."""
 
     @abstractmethod
-    def operation(self, operation: str) -> OperationRow | None: ...
+    def get_operation(self, operation: str) -> OperationRow | None: ...
 
     @abstractmethod
-    def operation_locked(self, operation: str, *, wait: bool) -> OperationRow | None:
+    def lock_operation(self, operation: str, *, wait: bool) -> OperationRow | None:
         """To change it in this transaction. Without `wait` None also means: it is in another hand."""
 
     @abstractmethod
-    def operation_twin(self, scope: str, key: str | None, digest: str) -> OperationRow | None: ...
+    def find_equal_operation(
+        self, scope: str, key: str | None, digest: str
+    ) -> OperationRow | None: ...
 
     @abstractmethod
-    def operations(self, scope: str | None, limit: int, before: str | None) -> list[OperationRow]:
+    def list_operations(
+        self, scope: str | None, limit: int, before: str | None
+    ) -> list[OperationRow]:
         """Newest first."""
 
     @abstractmethod
     def find_operations(self, prefix: str, scope: str | None, limit: int) -> list[str]: ...
 
     @abstractmethod
-    def operations_due(self, now: Micros | None, limit: int) -> list[str]:
+    def list_due_operations(self, now: Micros | None, limit: int) -> list[str]:
         """Those that want a turn by now; None: all for which there is something to do."""
 
     @abstractmethod
-    def write_operation(self, row: OperationRow) -> bool:
+    def update_operation(self, row: OperationRow) -> bool:
         """Compare-and-set on the version that was seen."""
 
     @abstractmethod
-    def freeze_items(self, operation: str, where: Where, limit: int) -> int:
+    def add_items(self, operation: str, where: Where, limit: int) -> int:
         """Enter the next jobs that match, as they are; returns how many."""
 
     @abstractmethod
-    def last_item(self, operation: str) -> tuple[int, str]:
+    def get_last_item(self, operation: str) -> tuple[int, str]:
         """(place, job) of the last one entered; (0, ""): none."""
 
     @abstractmethod
-    def items_waiting(self, operation: str, place: int, limit: int) -> list[ItemRow]:
+    def list_waiting_items(self, operation: str, place: int, limit: int) -> list[ItemRow]:
         """Up to this place, in order."""
 
     @abstractmethod
-    def items_ended(self, operation: str, limit: int) -> list[ItemEnd]: ...
+    def list_ended_items(self, operation: str, limit: int) -> list[ItemEndRow]: ...
 
     @abstractmethod
-    def send_items(self, operation: str, places: Sequence[int]) -> None: ...
+    def mark_items_sent(self, operation: str, places: Sequence[int]) -> None: ...
 
     @abstractmethod
-    def end_items(
+    def mark_items_ended(
         self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros
     ) -> None: ...
 
     @abstractmethod
-    def items(self, operation: str, wanted: str | None, limit: int, after: int) -> list[ItemRow]:
+    def list_items(
+        self, operation: str, status: str | None, limit: int, after: int
+    ) -> list[ItemRow]:
         """In order; `wanted`: of this state or outcome."""
 
     @abstractmethod
-    def items_again(self, operation: str) -> list[tuple[str, int]]:
+    def count_repeated_failures(self, operation: str) -> list[tuple[str, int]]:
         """(code, how many) of those that failed of the same cause again."""
 
     @abstractmethod
-    def first_sent(self, operation: str) -> JobRow | None:
+    def get_first_sent_job(self, operation: str) -> JobRow | None:
         """The job of the first item that is under way."""
 
     @abstractmethod
-    def jobs_locked(self, ids: Sequence[str]) -> list[JobRow]:
+    def lock_jobs(self, ids: Sequence[str]) -> list[JobRow]:
         """To change them in this transaction, by id; those in another hand are left out."""
 
     @abstractmethod
-    def operation_joined(
+    def count_late_matches(
         self, operation: str, where: Where, after: str, began: Micros, looked: int
     ) -> int: ...
 
     @abstractmethod
-    def operation_preview(self, where: Where, cap: int) -> list[Matched]: ...
+    def preview_operation(self, where: Where, cap: int) -> list[MatchedJobs]: ...
 
     @abstractmethod
-    def operation_costs(self, limit: int) -> dict[str, tuple[float, int]]:
+    def sum_costs_by_kind(self, limit: int) -> dict[str, tuple[float, int]]:
         """By kind: what the newest jobs have cost in all, and how many attempts that were."""
 
     @abstractmethod
-    def keyed_jobs(self, where: Where, limit: int) -> list[KeyedJob]: ...
+    def list_released_keys(self, where: Where, limit: int) -> list[ReleasedKeyRow]: ...
 
     @abstractmethod
-    def key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
+    def find_key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
         """By hash: the job that holds the unique key."""
 
     @abstractmethod
@@ -197,127 +204,147 @@ class OperationQueries(ABC):
 
 class SqlOperationQueries(OperationQueries):
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]: ...
+    def rows_where(
+        self, statement: str, where: Where, /, **params: Any
+    ) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    def ids(self, ids: Sequence[Any]) -> Any: ...
+    def array_param(self, ids: Sequence[Any]) -> Any: ...
 
-    def new_operation(self, row: OperationRow) -> bool:
-        return bool(self.rows("new_operation", **row._asdict()))
+    def insert_operation(self, row: OperationRow) -> bool:
+        return bool(self.rows("insert_operation", **row._asdict()))
 
-    def operation(self, operation: str) -> OperationRow | None:
-        return _one(self.rows("operation", id=operation))
+    def get_operation(self, operation: str) -> OperationRow | None:
+        return _one(self.rows("get_operation", id=operation))
 
-    def operation_locked(self, operation: str, *, wait: bool) -> OperationRow | None:
-        return _one(self.rows("operation_locked" if wait else "operation_turn", id=operation))
+    def lock_operation(self, operation: str, *, wait: bool) -> OperationRow | None:
+        return _one(self.rows("lock_operation" if wait else "try_lock_operation", id=operation))
 
-    def operation_twin(self, scope: str, key: str | None, digest: str) -> OperationRow | None:
-        return _one(self.rows("operation_twin", scope=scope, key=key, digest=digest))
+    def find_equal_operation(self, scope: str, key: str | None, digest: str) -> OperationRow | None:
+        return _one(self.rows("find_equal_operation", scope=scope, key=key, digest=digest))
 
-    def operations(self, scope: str | None, limit: int, before: str | None) -> list[OperationRow]:
+    def list_operations(
+        self, scope: str | None, limit: int, before: str | None
+    ) -> list[OperationRow]:
         return [
             OperationRow._make(row)
-            for row in self.rows("operations", scope=scope, most=limit, before=before)
+            for row in self.rows("list_operations", scope=scope, limit=limit, before=before)
         ]
 
     def find_operations(self, prefix: str, scope: str | None, limit: int) -> list[str]:
         found = self.rows(
-            "find_operations", prefix=prefix, beyond=f"{prefix}~", scope=scope, most=limit
+            "find_operations", prefix=prefix, upper=f"{prefix}~", scope=scope, limit=limit
         )
         return [row[0] for row in found]
 
-    def operations_due(self, now: Micros | None, limit: int) -> list[str]:
+    def list_due_operations(self, now: Micros | None, limit: int) -> list[str]:
         moment, beyond = (0, 0) if now is None else (now, now + FAR)
         return [
-            row[0] for row in self.rows("operations_due", moment=moment, beyond=beyond, most=limit)
+            row[0]
+            for row in self.rows("list_due_operations", at_time=moment, upper=beyond, limit=limit)
         ]
 
-    def write_operation(self, row: OperationRow) -> bool:
-        return bool(self.rows("write_operation", **{name: getattr(row, name) for name in CHANGES}))
+    def update_operation(self, row: OperationRow) -> bool:
+        return bool(self.rows("update_operation", **{name: getattr(row, name) for name in CHANGES}))
 
-    def freeze_items(self, operation: str, where: Where, limit: int) -> int:
-        place, after = self.last_item(operation)
+    def add_items(self, operation: str, where: Where, limit: int) -> int:
+        place, after = self.get_last_item(operation)
         return len(
-            self.found(
-                "freeze_items", where, operation=operation, place=place, after=after, most=limit
+            self.rows_where(
+                "add_items", where, operation=operation, place=place, after=after, limit=limit
             )
         )
 
-    def last_item(self, operation: str) -> tuple[int, str]:
-        found = self.rows("last_item", operation=operation)
+    def get_last_item(self, operation: str) -> tuple[int, str]:
+        found = self.rows("get_last_item", operation=operation)
         return (found[0][0], found[0][1]) if found else (0, "")
 
-    def items_waiting(self, operation: str, place: int, limit: int) -> list[ItemRow]:
-        found = self.rows("items_waiting", operation=operation, place=place, most=limit)
+    def list_waiting_items(self, operation: str, place: int, limit: int) -> list[ItemRow]:
+        found = self.rows("list_waiting_items", operation=operation, place=place, limit=limit)
         return [ItemRow._make(row) for row in found]
 
-    def items_ended(self, operation: str, limit: int) -> list[ItemEnd]:
+    def list_ended_items(self, operation: str, limit: int) -> list[ItemEndRow]:
         return [
-            ItemEnd._make(row) for row in self.rows("items_ended", operation=operation, most=limit)
+            ItemEndRow._make(row)
+            for row in self.rows("list_ended_items", operation=operation, limit=limit)
         ]
 
-    def send_items(self, operation: str, places: Sequence[int]) -> None:
+    def mark_items_sent(self, operation: str, places: Sequence[int]) -> None:
         if places:
-            self.rows("send_items", operation=operation, places=self.ids(places))
+            self.rows("mark_items_sent", operation=operation, places=self.array_param(places))
 
-    def end_items(
+    def mark_items_ended(
         self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros
     ) -> None:
         self.rows(
-            "end_items",
+            "mark_items_ended",
             operation=operation,
-            places=self.ids(places),
+            places=self.array_param(places),
             outcome=outcome,
             why=why,
             at=at,
         )
 
-    def items(self, operation: str, wanted: str | None, limit: int, after: int) -> list[ItemRow]:
-        found = self.rows("items", operation=operation, wanted=wanted, most=limit, after=after)
+    def list_items(
+        self, operation: str, status: str | None, limit: int, after: int
+    ) -> list[ItemRow]:
+        found = self.rows(
+            "list_items", operation=operation, status=status, limit=limit, after=after
+        )
         return [ItemRow._make(row) for row in found]
 
-    def items_again(self, operation: str) -> list[tuple[str, int]]:
-        return [(row[0], row[1]) for row in self.rows("items_again", operation=operation)]
+    def count_repeated_failures(self, operation: str) -> list[tuple[str, int]]:
+        return [
+            (row[0], row[1]) for row in self.rows("count_repeated_failures", operation=operation)
+        ]
 
-    def first_sent(self, operation: str) -> JobRow | None:
-        found = self.rows("first_sent", operation=operation)
-        rows = self.rows("get", id=found[0][0]) if found else []
+    def get_first_sent_job(self, operation: str) -> JobRow | None:
+        found = self.rows("find_first_sent_item", operation=operation)
+        rows = self.rows("get_job", id=found[0][0]) if found else []
         return JobRow._make(rows[0]) if rows else None
 
-    def jobs_locked(self, ids: Sequence[str]) -> list[JobRow]:
+    def lock_jobs(self, ids: Sequence[str]) -> list[JobRow]:
         return (
-            [JobRow._make(row) for row in self.rows("jobs_locked", ids=self.ids(ids))]
+            [JobRow._make(row) for row in self.rows("lock_jobs", ids=self.array_param(ids))]
             if ids
             else []
         )
 
-    def operation_joined(
+    def count_late_matches(
         self, operation: str, where: Where, after: str, began: Micros, looked: int
     ) -> int:
-        said = {"operation": operation, "after": after, "began": began, "looked": looked}
-        return int(self.found("operation_joined", where, **said)[0][0])
+        said = {"operation": operation, "after": after, "began": began, "examined": looked}
+        return int(self.rows_where("count_late_matches", where, **said)[0][0])
 
-    def operation_preview(self, where: Where, cap: int) -> list[Matched]:
-        return [Matched._make(row) for row in self.found("operation_preview", where, cap=cap)]
+    def preview_operation(self, where: Where, cap: int) -> list[MatchedJobs]:
+        return [
+            MatchedJobs._make(row) for row in self.rows_where("preview_operation", where, cap=cap)
+        ]
 
-    def operation_costs(self, limit: int) -> dict[str, tuple[float, int]]:
-        return {row[0]: (row[1], row[2]) for row in self.rows("operation_costs", most=limit)}
+    def sum_costs_by_kind(self, limit: int) -> dict[str, tuple[float, int]]:
+        return {row[0]: (row[1], row[2]) for row in self.rows("sum_costs_by_kind", limit=limit)}
 
-    def keyed_jobs(self, where: Where, limit: int) -> list[KeyedJob]:
-        return [KeyedJob._make(row) for row in self.found("keyed_jobs", where, most=limit)]
+    def list_released_keys(self, where: Where, limit: int) -> list[ReleasedKeyRow]:
+        return [
+            ReleasedKeyRow._make(row)
+            for row in self.rows_where("list_released_keys", where, limit=limit)
+        ]
 
-    def key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
+    def find_key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
         return (
-            {row[0]: row[1] for row in self.rows("key_holders", hashes=self.ids(hashes))}
+            {
+                row[0]: row[1]
+                for row in self.rows("find_key_holders", hashes=self.array_param(hashes))
+            }
             if hashes
             else {}
         )
 
     def prune_operations(self, before: Micros, limit: int) -> int:
-        removed = len(self.rows("prune_items", before=before, most=limit))
+        removed = len(self.rows("prune_items", before=before, limit=limit))
         return removed + len(self.rows("prune_operations", before=before))
 
 

@@ -24,13 +24,13 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from mulligan.core.durations import Micros
 from mulligan.core.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
-from mulligan.core.job import Micros
 from mulligan.storage import maintenance as migrations
-from mulligan.storage.base import QUIET, Store, UnlimitedLanes
-from mulligan.storage.foreign import Postgres, postgres_connection_of
-from mulligan.storage.postgres_transaction import PooledConnection, PostgresTransaction, rehearse
-from mulligan.storage.url import shown_url
+from mulligan.storage.base import MAX_IDLE_WAIT, Store, UnlimitedLanes
+from mulligan.storage.foreign import PostgresConnection, open_postgres_connection
+from mulligan.storage.postgres_transaction import PooledConnection, PostgresTransaction, warm_up
+from mulligan.storage.url import mask_password
 
 # What a connection is told by NOTIFY, with as little between the socket and who waits as there can be: an idle worker
 
@@ -45,7 +45,7 @@ class NotifyReader:
             lambda note: self._told.append(note.payload)
         )  # what comes with an answer
 
-    def hear(self, seconds: float) -> list[str]:
+    def wait_for_payloads(self, seconds: float) -> list[str]:
         """What it was told since it was last asked; waits for it."""
         if self._connection.closed:  # and its descriptor may be somebody else's by now
             message = "the connection that listens is closed"
@@ -83,12 +83,12 @@ UNAVAILABLE = (
     pg.DeadlockDetected,
     pg.ReadOnlySqlTransaction,
 )
-BROKEN = (*UNAVAILABLE, psycopg.InternalError)
+CONNECTION_ERRORS = (*UNAVAILABLE, psycopg.InternalError)
 IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed to work
 REPLAN_EVERY = 10.0  # seconds
-LISTEN_TRIAL = 2.0  # seconds to wait for our own nonce
-LISTEN_AGAIN = 60.0
-REFUSAL = re.compile(
+LISTEN_PROOF_TIMEOUT = 2.0  # seconds to wait for our own nonce
+LISTEN_PROOF_INTERVAL = 60.0
+AUTHENTICATION_REFUSED = re.compile(
     r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist'
 )
 # A statement alone has no BEGIN that would say so.
@@ -104,7 +104,7 @@ class _ListeningConnection(threading.local):
 
 
 class PostgresStore(Store):
-    side_by_side = True
+    concurrent_writers = True
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class PostgresStore(Store):
         self._listen_dsn = listen_url or self.dsn
         for name, given in (("database_url", self.dsn), ("listen_url", self._listen_dsn)):
             _check_url(name, given)
-        self.url = shown_url(self.dsn)
+        self.url = mask_password(self.dsn)
         self.schema = schema
         self.prefix = f'"{schema}".'
         self.channel = f"mulligan_{schema}"
@@ -136,7 +136,7 @@ class PostgresStore(Store):
         _stores.add(self)
 
     # -- connections ------------------------------------------------------------------------------
-    def apart(self) -> PostgresStore:
+    def dedicated(self) -> PostgresStore:
         """With connections of its own, on which plans are kept from the first time on. A pool hands its connections out
         in turns, and each would plan each statement ten times before it keeps the plan: 1.5 to 2 ms each time.
         """
@@ -196,7 +196,7 @@ class PostgresStore(Store):
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
         """Ask one that is new or in doubt, and one that was idle if it has something to say: who leaves says so."""
-        used = connection.used if isinstance(connection, PooledConnection) else 0.0
+        used = connection.last_used if isinstance(connection, PooledConnection) else 0.0
         if used <= self._doubted or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
             ConnectionPool.check_connection(connection)
 
@@ -210,12 +210,14 @@ class PostgresStore(Store):
                 if connection.autocommit:
                     connection.autocommit = False
                 yield connection
-                self.worked(connection)
-        except BROKEN as error:
-            self.give_up(error, lent)
+                self.mark_used(connection)
+        except CONNECTION_ERRORS as error:
+            self.raise_if_unavailable(error, lent)
             raise
 
-    def give_up(self, error: BaseException, lent: Sequence[psycopg.Connection[Any]]) -> None:
+    def raise_if_unavailable(
+        self, error: BaseException, lent: Sequence[psycopg.Connection[Any]]
+    ) -> None:
         """Say it in our words if it speaks of the way to the server."""
         if isinstance(error, psycopg.InternalError) and not isinstance(error, UNAVAILABLE):
             if error.sqlstate is not None:  # the server's own word
@@ -228,7 +230,9 @@ class PostgresStore(Store):
         )  # where one is dead the others may be: ask each before its next use
         raise unavailable(error) from error
 
-    def lend(self) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
+    def borrow_connection(
+        self,
+    ) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
         """A connection on which each statement is a transaction, and where to put it back."""
         pool = self._pool or self._open_pool()
         connection = pool.getconn()
@@ -240,16 +244,16 @@ class PostgresStore(Store):
             raise
         return pool, connection
 
-    def worked(self, connection: psycopg.Connection[Any]) -> None:
+    def mark_used(self, connection: psycopg.Connection[Any]) -> None:
         if isinstance(connection, PooledConnection):
-            connection.used = time.monotonic()
+            connection.last_used = time.monotonic()
 
     @property
-    def at_hand(self) -> psycopg.Connection[Any] | None:
+    def listening_connection(self) -> psycopg.Connection[Any] | None:
         """One that is awake in this thread already."""
         return self._at_hand.connection
 
-    def plan_anew(self, connection: Postgres) -> None:
+    def discard_plans(self, connection: PostgresConnection) -> None:
         """But not over and over: it may be slow for other reasons."""
         if not isinstance(connection, psycopg.Connection):
             return
@@ -263,7 +267,7 @@ class PostgresStore(Store):
         with self._connection() as connection:
             yield PostgresTransaction(connection, self)
 
-    def once(self) -> AbstractContextManager[PostgresTransaction]:
+    def single_statement(self) -> AbstractContextManager[PostgresTransaction]:
         """A statement alone is a transaction: one trip instead of three."""
         return _Once(self)
 
@@ -271,10 +275,10 @@ class PostgresStore(Store):
         """Nothing is written and no two answers need to agree: each statement for itself."""
         return _Once(self)
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         if self.prepared:
-            with self.once() as unit:
-                rehearse(unit)
+            with self.single_statement() as unit:
+                warm_up(unit)
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:
@@ -290,18 +294,22 @@ class PostgresStore(Store):
             yield connection
 
     def join(self, connection: Any) -> PostgresTransaction:
-        return PostgresTransaction(postgres_connection_of(connection), self)
+        return PostgresTransaction(open_postgres_connection(connection), self)
 
     # -- schema -----------------------------------------------------------------------------------
     def migrate(self, *, dry_run: bool = False) -> list[str]:
-        todo = migrations.pending(migrations.steps("postgres", self.prefix), self._applied())
-        return migrations.apply(todo, self._take_steps, dry_run=dry_run)
+        todo = migrations.pending_steps(
+            migrations.load_steps("postgres", self.prefix), self._applied()
+        )
+        return migrations.apply_steps(todo, self._take_steps, dry_run=dry_run)
 
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self._applied()
 
     def check_schema(self) -> None:
-        if migrations.pending(migrations.steps("postgres", self.prefix), self._applied()):
+        if migrations.pending_steps(
+            migrations.load_steps("postgres", self.prefix), self._applied()
+        ):
             message = (
                 f"schema {self.schema!r} of {self.url} is not up to date; run: mulligan migrate"
             )
@@ -344,14 +352,14 @@ class PostgresStore(Store):
         hint: Callable[[], None],
         stop: threading.Event,
         busy: Callable[[], bool] = lambda: False,
-        quiet: Callable[[], float] = lambda: QUIET,
+        idle: Callable[[], float] = lambda: MAX_IDLE_WAIT,
     ) -> None:
         """LISTEN until stopped; whatever breaks, the caller's poll goes on underneath."""
         del busy  # to listen costs nothing
         warned = False
         while not stop.is_set():
             try:
-                heard = self._listen(hint, stop, quiet)
+                heard = self._listen(hint, stop, idle)
             except UNAVAILABLE:
                 hint()  # nobody hears from now on
                 stop.wait(1.0)
@@ -364,8 +372,8 @@ class PostgresStore(Store):
                         "prepared statements off. Set listen_url to a direct connection to get wake-ups."
                     )
                     warned = True
-                self.without_prepared()
-                stop.wait(LISTEN_AGAIN)
+                self.disable_prepared_statements()
+                stop.wait(LISTEN_PROOF_INTERVAL)
 
     def _listen(
         self, hint: Callable[[], None], stop: threading.Event, quiet: Callable[[], float]
@@ -376,14 +384,14 @@ class PostgresStore(Store):
             ear = NotifyReader(connection)
             connection.execute(f'LISTEN "{self.channel}"')
             hint()  # for what came before we could hear it
-            proved, pause = 0.0, QUIET
+            proved, pause = 0.0, MAX_IDLE_WAIT
             while not stop.is_set():
-                if time.monotonic() - proved > LISTEN_AGAIN:
+                if time.monotonic() - proved > LISTEN_PROOF_INTERVAL:
                     if not self._hears(ear, hint):
                         return False
                     self._rehearse(connection)
                     proved = time.monotonic()
-                if ear.hear(min(pause, QUIET)):
+                if ear.wait_for_payloads(min(pause, MAX_IDLE_WAIT)):
                     self._over(connection, hint)
                 else:
                     pause = self._over(connection, quiet)
@@ -397,7 +405,7 @@ class PostgresStore(Store):
             return
         connection.prepare_threshold = 0
         connection.execute(KEEP_PLANS, prepare=False)  # of this session, as LISTEN is
-        PostgresTransaction(connection, self, alone=True).look_and_take_one(
+        PostgresTransaction(connection, self, autocommit=True).read_state_and_claim_one(
             "", UnlimitedLanes((), 0, 0)
         )
 
@@ -414,16 +422,16 @@ class PostgresStore(Store):
         nonce = f"nonce {uuid4()}"
         with self._connection() as other:
             other.execute("SELECT pg_notify(%s, %s)", (self.channel, nonce))
-        deadline = time.monotonic() + LISTEN_TRIAL
+        deadline = time.monotonic() + LISTEN_PROOF_TIMEOUT
         while (left := deadline - time.monotonic()) > 0:
-            told = ear.hear(left)
+            told = ear.wait_for_payloads(left)
             if any(said != nonce for said in told):
                 hint()
             if nonce in told:
                 return True
         return False
 
-    def without_prepared(self) -> None:
+    def disable_prepared_statements(self) -> None:
         """Somebody stands between us and the server."""
         with self._lock:
             if not self.prepared:
@@ -433,9 +441,9 @@ class PostgresStore(Store):
         if pool is not None:
             pool.close(timeout=5)
         if self._apart is not None:
-            self._apart.without_prepared()
+            self._apart.disable_prepared_statements()
 
-    def reach(self, timeout: float = 5.0) -> None:
+    def check_connection(self, timeout: float = 5.0) -> None:
         """A pool tries until its time is up and does not say why; one plain connection does."""
         try:
             psycopg.connect(
@@ -447,12 +455,12 @@ class PostgresStore(Store):
                 raise AccessDenied(message) from error
             raise unavailable(error) from error
 
-    def hears(self) -> bool:
+    def receives_notifications(self) -> bool:
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             connection.execute(f'LISTEN "{self.channel}"')
             return self._hears(NotifyReader(connection), lambda: None)
 
-    def tidy(self) -> None:
+    def reclaim_space(self) -> None:
         """Autovacuum is told to come early by the schema; there is nothing to do by hand."""
 
     def shift_clock(self, by: Micros) -> None:
@@ -499,7 +507,7 @@ class PostgresStore(Store):
         }
 
     @property
-    def place(self) -> str:
+    def lock_directory(self) -> str:
         return ""
 
     @property
@@ -525,15 +533,15 @@ class _Once(AbstractContextManager[PostgresTransaction]):
         ) = None
 
     def __enter__(self) -> PostgresTransaction:
-        at_hand = self._store.at_hand
+        at_hand = self._store.listening_connection
         if at_hand is not None:
-            return PostgresTransaction(at_hand, self._store, alone=True)
+            return PostgresTransaction(at_hand, self._store, autocommit=True)
         try:
-            self._lent = self._store.lend()
-        except BROKEN as error:
-            self._store.give_up(error, ())
+            self._lent = self._store.borrow_connection()
+        except CONNECTION_ERRORS as error:
+            self._store.raise_if_unavailable(error, ())
             raise
-        return PostgresTransaction(self._lent[1], self._store, alone=True)
+        return PostgresTransaction(self._lent[1], self._store, autocommit=True)
 
     def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
         if self._lent is None:
@@ -542,10 +550,10 @@ class _Once(AbstractContextManager[PostgresTransaction]):
             return
         pool, connection = self._lent
         if error is None:
-            self._store.worked(connection)
+            self._store.mark_used(connection)
         pool.putconn(connection)
-        if isinstance(error, BROKEN):
-            self._store.give_up(error, [connection])
+        if isinstance(error, CONNECTION_ERRORS):
+            self._store.raise_if_unavailable(error, [connection])
 
 
 def _speaks(connection: psycopg.Connection[Any]) -> bool:
@@ -557,7 +565,7 @@ def _speaks(connection: psycopg.Connection[Any]) -> bool:
 
 def _is_refusal(text: str) -> bool:
     """libpq gives no code for a connection that was never made."""
-    return REFUSAL.search(text) is not None
+    return AUTHENTICATION_REFUSED.search(text) is not None
 
 
 def unavailable(error: BaseException) -> StoreUnavailable:
@@ -572,7 +580,7 @@ def _check_url(name: str, url: str) -> None:
         readable = False
     if not readable:
         message = (
-            f"{name} cannot be read as an address of PostgreSQL ({shown_url(url)}); "
+            f"{name} cannot be read as an address of PostgreSQL ({mask_password(url)}); "
             "in a password write %20 for a space, %25 for %, %2F for / and %40 for @"
         )
         raise ConfigError(message)

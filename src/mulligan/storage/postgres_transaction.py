@@ -1,4 +1,4 @@
-"""One transaction on PostgreSQL: the verbs that differ from SQLite's."""
+"""One transaction on PostgreSQL: the methods that differ from SQLite."""
 
 from __future__ import annotations
 
@@ -12,74 +12,77 @@ import psycopg
 from psycopg import errors as pg
 
 from mulligan.core.attempt import Lease
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event
-from mulligan.core.job import Micros, NewJob, WorkerRow
+from mulligan.core.job import NewJob, WorkerRow
 from mulligan.core.statistics import DeathCount, Deaths
 from mulligan.storage.base import (
-    Around,
-    ClaimMark,
-    Finished,
+    ClaimPosition,
+    ClaimState,
     Inserted,
-    Look,
     Move,
-    RetriedAttempt,
+    RetryRow,
     Settlement,
+    SharedRetryTexts,
+    SuccessRow,
     Transaction,
     UnlimitedLanes,
 )
-from mulligan.storage.failure_queries import of_the_dead
-from mulligan.storage.foreign import Postgres
+from mulligan.storage.failure_queries import dead_jobs_filter
+from mulligan.storage.foreign import PostgresConnection
 from mulligan.storage.rows import (
-    BLANKS,
-    OF_ONE,
-    Again,
+    DEFAULT_VALUES,
+    PER_ATTEMPT_FIELDS,
     ClaimCandidate,
-    Done,
-    Lying,
-    Own,
+    LocatedSuccessColumns,
+    PerAttemptColumns,
+    RetryColumns,
+    SuccessColumns,
     arg_rows,
-    array,
-    fit,
+    format_array,
     insert_columns,
-    taken,
+    replace_unstorable,
     unique_race,
+    unique_taken,
 )
-from mulligan.storage.search_queries import Matching, Where, matching
-from mulligan.storage.sql import load
+from mulligan.storage.search_queries import Conditions, Where, build_conditions
+from mulligan.storage.sql import load_statement
 from mulligan.storage.stat_queries import StatRow
-from mulligan.storage.transaction import MOST_LANES, SqlTransaction
+from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
-# What a worker asks of PostgreSQL all day, asked for nobody while its app is still being loaded: what a connection
+# --- Warm-up: run a worker's statements once without effect, so that their plans are cached ---
 
-NOBODY = ""
-TIMES = 2  # until the driver prepares it
-MANY = 10  # are written as thousands would be
+NO_WORKER = ""
+PREPARE_AFTER = 2  # executions until the driver prepares a statement
+WARM_UP_ROWS = 10  # as many rows as select the variants for large sets
 
 
-def rehearse(unit: Transaction) -> None:
-    now = unit.now()
-    names = [
-        str(number) for number in range(MANY)
-    ]  # nobody's: what lies where they are said to lie is left alone
-    returned = [
-        Finished(name, 1, 1, 1, now, "null", "", None, name, f"(0,{name})") for name in names
+def warm_up(tx: Transaction) -> None:
+    """Run the statements of claims and settlements for a worker that does not exist."""
+    now = tx.now()
+    names = [str(number) for number in range(WARM_UP_ROWS)]
+    # No job has these ids, so rows at these locations are not changed.
+    successes = [
+        SuccessRow(name, 1, 1, 1, now, "null", "", None, name, f"(0,{name})") for name in names
     ]
-    failed = [RetriedAttempt(name, f"(0,{name})", now, "", 0, 0) for name in names]
-    for _ in range(TIMES):
-        unit.look_and_take(NOBODY, UnlimitedLanes((), now, now), 1)
-        unit.take_on(NOBODY, ClaimMark("", 0, now, now, now), 1)
-        unit.take_due(NOBODY, "", 0, 1)
-        unit.finish_alone(NOBODY, returned)
-        unit.retry_alone(_one_that_failed(now), Around("", "", "", "", ""), failed)
+    retries = [RetryRow(name, f"(0,{name})", now, "", 0, 0) for name in names]
+    for _ in range(PREPARE_AFTER):
+        tx.read_state_and_claim(NO_WORKER, UnlimitedLanes((), now, now), 1)
+        tx.claim_from_position(NO_WORKER, ClaimPosition("", 0, now, now, now), 1)
+        tx.claim_from_lane(NO_WORKER, "", 0, 1)
+        tx.settle_successes_by_location(NO_WORKER, successes)
+        tx.settle_retries_by_location(
+            _sample_retry(now), SharedRetryTexts("", "", "", "", ""), retries
+        )
 
 
-def _one_that_failed(now: int) -> Settlement:
-    """Values as they are: a statement is prepared for their types."""
+def _sample_retry(now: int) -> Settlement:
+    """Build a retry with typical values: a statement is prepared for their types."""
     return Settlement(
         id="",
-        worker=NOBODY,
+        worker=NO_WORKER,
         token=1,
-        saw_cancel=False,
+        cancel_known=False,
         state="queued",
         run_at=now,
         failures=1,
@@ -91,11 +94,11 @@ def _one_that_failed(now: int) -> Settlement:
         choices=None,
         reason="",
         finished=False,
-        free_key=False,
+        release_key=False,
         cost=0.0,
         generation=1,
         attempt=1,
-        settled_by=NOBODY,
+        settled_by=NO_WORKER,
         started_at=now,
         ended="failed",
         verb="retry",
@@ -115,124 +118,133 @@ def _one_that_failed(now: int) -> Settlement:
     )
 
 
-# One transaction on PostgreSQL: the verbs that differ from SQLite's.
+# --- Transaction ---
 
-LOOK = 7  # columns of a look; those of a lease follow
-LARGE = 10  # rows of a set that are worth a plan of their own
-SLOW = 0.05  # seconds for a statement whose plan was kept: it may be from a day when the table was empty
-EACH = 0.0001  # seconds more for each row of a set
-TOLD = frozenset(
-    {"kind", "queue", "owner", "batch_id", "delay", "at"}
-)  # columns of an insert that its event tells
+CLAIM_STATE_COLUMNS = 7  # in rows of `read_state_and_claim`, before the columns of a lease
+LARGE_SET = 10  # rows; larger sets send shared values once
+# A cached plan may date from when the table was empty. Plans of slower statements are discarded.
+SLOW_STATEMENT = 0.05  # seconds
+SLOW_PER_ROW = 0.0001  # seconds more for each row of a set
+# Columns of an insert that its job.queued event contains.
+QUEUED_EVENT_COLUMNS = frozenset({"kind", "queue", "owner", "batch_id", "delay", "at"})
 
 
 class PooledConnection(psycopg.Connection[Any]):
-    used = 0.0  # when it last did what it was asked
+    """Connection of the store's pool."""
+
+    last_used = 0.0  # monotonic time of its last success
 
     @cached_property
-    def kept(self) -> psycopg.Cursor[Any]:
-        """A cursor that is used again and again: it knows already how to write what it is given. For short answers,
-        since it holds the last one.
-        """
+    def reused_cursor(self) -> psycopg.Cursor[Any]:
+        """Cursor for short results. It keeps the driver's adapters, and the last result."""
         return self.cursor()
 
 
 class StoreContext(Protocol):
-    """Attributes of the store that its units of work need."""
+    """Attributes of the store that its transactions need."""
 
     prefix: str  # of table names: the quoted schema and a dot
-    channel: str  # of NOTIFY
+    channel: str  # name of the NOTIFY channel
     notify_callers: bool
 
-    def plan_anew(self, connection: Postgres) -> None: ...
+    def discard_plans(self, connection: PostgresConnection) -> None: ...
 
 
 class PostgresTransaction(SqlTransaction):
-    overask = 3
+    """Transaction on one connection."""
 
-    def __init__(self, connection: Postgres, store: StoreContext, *, alone: bool = False) -> None:
-        """`alone`: each statement is a transaction."""
+    candidates_per_slot = 3
+
+    def __init__(
+        self, connection: PostgresConnection, store: StoreContext, *, autocommit: bool = False
+    ) -> None:
+        """Wrap a connection. `autocommit`: each statement is a transaction."""
         self._connection = connection
         self._store = store
-        self._alone = alone
+        self._autocommit = autocommit
 
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._run(verb, params)
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._run(statement, params)
 
-    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self.asked(verb, matching(where), **params)
+    def rows_where(self, statement: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self.rows_matching(statement, build_conditions(where), **params)
 
-    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._run(verb, asked.params | params, shape=asked.shape)
+    def rows_matching(
+        self, statement: str, conditions: Conditions, /, **params: Any
+    ) -> list[tuple[Any, ...]]:
+        return self._run(statement, conditions.params | params, shape=conditions.shape)
 
     def _run(
         self,
-        verb: str,
+        statement: str,
         params: dict[str, Any],
         *,
         prepare: bool | None = None,
-        kept: bool = False,
-        many: int = 0,
-        **form: Any,
+        reuse_cursor: bool = False,
+        row_count: int = 0,
+        **variant: Any,
     ) -> list[tuple[Any, ...]]:
-        """`kept`: by the cursor that is kept, if there is one; `form`: of the statement, as `load` takes it."""
-        statement = load(verb, "postgres", self._store.prefix, **form)
-        to = (
-            self._connection.kept
-            if kept and isinstance(self._connection, PooledConnection)
-            else self._connection
-        )
-        began = time.monotonic()
+        """Run a statement. `variant` holds the options of `load_statement`."""
+        text = load_statement(statement, "postgres", self._store.prefix, **variant)
+        executor: Any = self._connection
+        if reuse_cursor and isinstance(executor, PooledConnection):
+            executor = executor.reused_cursor
+        started = time.monotonic()
         try:
-            cursor = to.execute(statement, params, prepare=prepare)
+            cursor = executor.execute(text, params, prepare=prepare)
         except (UnicodeEncodeError, psycopg.DataError) as error:
-            if getattr(error, "sqlstate", None):  # the server's word, not the driver's
+            if getattr(error, "sqlstate", None):  # refused by the server, not by the driver
                 raise
-            fitting = {name: fit(value) for name, value in params.items()}
-            cursor = self._connection.execute(statement, fitting, prepare=prepare)
-        if prepare is None and time.monotonic() - began > SLOW + many * EACH:
-            self._store.plan_anew(self._connection)
+            storable = {name: replace_unstorable(value) for name, value in params.items()}
+            cursor = self._connection.execute(text, storable, prepare=prepare)
+        elapsed = time.monotonic() - started
+        if prepare is None and elapsed > SLOW_STATEMENT + row_count * SLOW_PER_ROW:
+            self._store.discard_plans(self._connection)
         return cursor.fetchall() if _has_rows(cursor) else []
 
-    def command(self, text: str) -> None:
+    def run_command(self, text: str) -> None:
         self._connection.execute(text)
 
-    def _set(self, verb: str, rows: Sequence[Any], **params: Any) -> list[tuple[Any, ...]]:
-        """Run a verb on a set of rows, one array per column; in a large set a column in which all are the same as that
-        one value.
-        """
-        return self._columns(verb, type(rows[0])._make(zip(*rows, strict=True))._asdict(), **params)
+    def _run_set(self, statement: str, rows: Sequence[Any], **params: Any) -> list[tuple[Any, ...]]:
+        """Run a statement on a set of rows of one type."""
+        columns = type(rows[0])._make(zip(*rows, strict=True))
+        return self._run_columns(statement, columns._asdict(), **params)
 
-    def _columns(
-        self, verb: str, columns: Mapping[str, Sequence[Any]], **params: Any
+    def _run_columns(
+        self, statement: str, columns: Mapping[str, Sequence[Any]], **params: Any
     ) -> list[tuple[Any, ...]]:
-        many = len(next(iter(columns.values())))
-        if many == 1:
-            return self._run(
-                verb, {name: column[0] for name, column in columns.items()} | params, lone=True
-            )
-        if many < LARGE:
-            return self._run(
-                verb, {name: array(column) for name, column in columns.items()} | params
-            )
-        same = frozenset(
-            name for name, column in columns.items() if column.count(column[0]) == many
+        """Run a statement on columns. A large column of equal values is sent as one value."""
+        row_count = len(next(iter(columns.values())))
+        if row_count == 1:
+            row = {name: column[0] for name, column in columns.items()}
+            return self._run(statement, row | params, single_row=True)
+        if row_count < LARGE_SET:
+            arrays = {name: format_array(column) for name, column in columns.items()}
+            return self._run(statement, arrays | params)
+        shared = frozenset(
+            name for name, column in columns.items() if column.count(column[0]) == row_count
         )
-        said = {
-            name: column[0] if name in same else array(column) for name, column in columns.items()
+        values = {
+            name: column[0] if name in shared else format_array(column)
+            for name, column in columns.items()
         }
-        return self._run(verb, said | params, many=many, same=same)
+        return self._run(statement, values | params, row_count=row_count, shared=shared)
 
-    def ids(self, ids: Sequence[Any]) -> Any:
-        return array(ids)
+    def array_param(self, values: Sequence[Any]) -> Any:
+        return format_array(values)
 
-    def group_deaths(
+    def count_group_deaths(
         self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
     ) -> dict[str, Deaths]:
-        ends = self.group_ends(names, where)
-        bounds = {"moment": now, "hours": hours, "cap": cap}
-        rows = self.found("group_deaths", of_the_dead(where), names=self.ids(list(ends)), **bounds)
-        found = {name: Deaths([], [], *ends[name]) for name in ends}
+        death_times = self.get_group_death_times(names, where)
+        bounds = {"at_time": now, "hours": hours, "cap": cap}
+        rows = self.rows_where(
+            "count_group_deaths",
+            dead_jobs_filter(where),
+            names=self.array_param(list(death_times)),
+            **bounds,
+        )
+        found = {name: Deaths([], [], first, last) for name, (first, last) in death_times.items()}
         for name, kind, code, cls, ago, jobs in rows:
             if ago is None:
                 found[name].counts.append(DeathCount(kind, code, cls, jobs))
@@ -240,121 +252,145 @@ class PostgresTransaction(SqlTransaction):
                 found[name].hours.append((ago, jobs))
         return found
 
-    def group_recovered(
-        self, names: Sequence[str], owner: str | None, most: int
+    def count_group_recoveries(
+        self, names: Sequence[str], owner: str | None, limit: int
     ) -> dict[str, tuple[int, int]]:
-        rows = self.rows("group_recovered", names=self.ids(names), owner=owner, most=most)
+        rows = self.rows(
+            "count_group_recoveries", names=self.array_param(names), owner=owner, limit=limit
+        )
         return {name: (retried, recovered) for name, retried, recovered in rows}
 
     def now(self) -> Micros:
         return int(self.rows("now")[0][0])
 
-    def mono(self) -> Micros:
+    def monotonic_now(self) -> Micros:
         return time.monotonic_ns() // 1000
 
-    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        return int(self._inserted(jobs, announce=announce, free=True)[0][2])
+    # --- Enqueue ---
+    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+        inserted = self._insert(jobs, announce=announce, unconstrained=True)
+        return int(inserted[0][2])
 
-    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        found = self._inserted(jobs, announce=announce, free=False)
+    def insert_new_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        inserted = self._insert(jobs, announce=announce, unconstrained=False)
         return {
-            row[0]: Inserted(row[0], fresh=True, run_at=row[1], created_at=row[2]) for row in found
+            job_id: Inserted(job_id, fresh=True, run_at=run_at, created_at=created_at)
+            for job_id, run_at, created_at, *_ in inserted
         }
 
-    def _inserted(
-        self, jobs: Sequence[NewJob], *, announce: bool, free: bool
+    def _insert(
+        self, jobs: Sequence[NewJob], *, announce: bool, unconstrained: bool
     ) -> list[tuple[Any, ...]]:
-        """Where nothing can stand in the way, one row of the answer tells all."""
-        channel = self._store.channel if announce or self._store.notify_callers else None
-        said = {
+        """Insert jobs. If no insert can be refused, return one row instead of one per job."""
+        params = {
             "announce": announce,
-            "channel": channel,
-            "answers": 1 if free else None,
-            **_indexed(jobs),
+            "channel": self._store.channel if announce or self._store.notify_callers else None,
+            "max_rows": 1 if unconstrained else None,
+            **_arg_columns(jobs),
         }
-        insert = self._insert_one if len(jobs) == 1 else self._insert_set
+        insert = self._insert_one if len(jobs) == 1 else self._insert_many
         try:
-            return insert(jobs, said, free=free, alone=self._alone)
-        except (
-            pg.SerializationFailure
-        ) as unseen:  # only in a caller's transaction: ours are READ COMMITTED
-            raise unique_race(
-                next((job.unique_key for job in jobs if job.unique_hash), None)
-            ) from unseen
+            return insert(
+                jobs, params, unconstrained=unconstrained, own_transaction=self._autocommit
+            )
+        except pg.SerializationFailure as error:
+            # Only in a caller's transaction: our own are READ COMMITTED.
+            key = next((job.unique_key for job in jobs if job.unique_hash), None)
+            raise unique_race(key) from error
 
     def _insert_one(
-        self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any
+        self, jobs: Sequence[NewJob], params: dict[str, Any], **variant: Any
     ) -> list[tuple[Any, ...]]:
-        alike, blank, _ = insert_columns(jobs)
-        verb = "insert_indexed" if "arg_jobs" in said else "insert_one"
-        return self._run(verb, alike | said, kept=True, lone=True, blank=blank, **form)
+        shared, defaulted, _ = insert_columns(jobs)
+        statement = "insert_jobs_with_args" if "arg_jobs" in params else "insert_job"
+        return self._run(
+            statement,
+            shared | params,
+            reuse_cursor=True,
+            single_row=True,
+            defaulted=defaulted,
+            **variant,
+        )
 
-    def _insert_set(
-        self, jobs: Sequence[NewJob], said: dict[str, Any], **form: Any
+    def _insert_many(
+        self, jobs: Sequence[NewJob], params: dict[str, Any], **variant: Any
     ) -> list[tuple[Any, ...]]:
-        alike, blank, own = insert_columns(jobs)
-        verb = "insert_indexed" if "arg_jobs" in said else "insert"
-        arrays = {name: array(column) for name, column in own.items()}
-        if len(jobs) >= LARGE:
-            form |= {"same": frozenset(alike), "blank": blank}
-            verb = (
-                "insert_alike"
-                if form["free"] and verb == "insert" and not own.keys() & TOLD
-                else verb
-            )
-            return self._run(verb, alike | arrays | said, many=len(jobs), **form)
-        every = alike | {
-            name: BLANKS[name] for name in blank
-        }  # one statement for all small sets, which is kept
-        filled = {name: array([value] * len(jobs)) for name, value in every.items()}
-        return self._run(verb, filled | arrays | said, **form)
+        shared, defaulted, varying = insert_columns(jobs)
+        statement = "insert_jobs_with_args" if "arg_jobs" in params else "insert_jobs"
+        arrays = {name: format_array(column) for name, column in varying.items()}
+        if len(jobs) >= LARGE_SET:
+            events_equal = not varying.keys() & QUEUED_EVENT_COLUMNS
+            if variant["unconstrained"] and statement == "insert_jobs" and events_equal:
+                statement = "insert_equal_jobs"
+            variant |= {"shared": frozenset(shared), "defaulted": defaulted}
+            return self._run(statement, shared | arrays | params, row_count=len(jobs), **variant)
+        # Small sets of any shape share one statement, whose plan is cached.
+        values = shared | {name: DEFAULT_VALUES[name] for name in defaulted}
+        filled = {name: format_array([value] * len(jobs)) for name, value in values.items()}
+        return self._run(statement, filled | arrays | params, **variant)
 
-    def announce(self, limit: int) -> int:
-        return len(self.rows("announce", most=limit))
+    def announce_jobs(self, limit: int) -> int:
+        return len(self.rows("announce_jobs", limit=limit))
 
-    def look_and_take(
-        self, worker: str, plain: UnlimitedLanes, limit: int
-    ) -> tuple[Look, list[Lease]]:
-        found = self._run("look_and_take", _plainly(worker, plain, limit), many=limit)
-        leases = [Lease._make(row[LOOK:]) for row in found if row[0] == "lease"]
-        return self.looked(row[:LOOK] for row in found[len(leases) :]), leases
+    # --- Claim ---
+    def read_state_and_claim(
+        self, worker: str, lanes: UnlimitedLanes, limit: int
+    ) -> tuple[ClaimState, list[Lease]]:
+        params = _claim_params(worker, lanes, limit)
+        rows = self._run("read_state_and_claim", params, row_count=limit)
+        leases = [Lease._make(row[CLAIM_STATE_COLUMNS:]) for row in rows if row[0] == "lease"]
+        state_rows = (row[:CLAIM_STATE_COLUMNS] for row in rows[len(leases) :])
+        return self.parse_claim_state(state_rows), leases
 
-    def look_and_take_one(self, worker: str, plain: UnlimitedLanes) -> tuple[Look, list[Lease]]:
-        asked = _plainly(worker, plain, 1)
+    def read_state_and_claim_one(
+        self, worker: str, lanes: UnlimitedLanes
+    ) -> tuple[ClaimState, list[Lease]]:
         first, *rest = self._run(
-            "look_and_take_one", asked, kept=True, lone=True, alone=self._alone
+            "read_state_and_claim_one",
+            _claim_params(worker, lanes, 1),
+            reuse_cursor=True,
+            single_row=True,
+            own_transaction=self._autocommit,
         )
         if first[0] != "lease":
-            return self.looked(row[:LOOK] for row in (first, *rest)), []
-        look, (_, lane, _, priority, after, *_) = self.looked(row[:LOOK] for row in rest), first
-        others = [waits for waits in look.lanes if waits[:2] != (lane, priority)]
-        lanes = others if after is None else [*others, (lane, priority, after)]
-        return look._replace(lanes=lanes), [Lease._make(first[LOOK:])]
+            rows = (first, *rest)
+            return self.parse_claim_state(row[:CLAIM_STATE_COLUMNS] for row in rows), []
+        state = self.parse_claim_state(row[:CLAIM_STATE_COLUMNS] for row in rest)
+        # The state was read before the claim: replace the lane's first due time by its next one.
+        _, lane, _, priority, next_run_at, *_ = first
+        waiting = [entry for entry in state.lanes if entry[:2] != (lane, priority)]
+        if next_run_at is not None:
+            waiting.append((lane, priority, next_run_at))
+        return state._replace(lanes=waiting), [Lease._make(first[CLAIM_STATE_COLUMNS:])]
 
-    def take_on(self, worker: str, mark: ClaimMark, limit: int) -> list[Lease]:
-        rows = self._run("take_on", mark._asdict() | {"worker": worker, "most": limit}, many=limit)
+    def claim_from_position(self, worker: str, position: ClaimPosition, limit: int) -> list[Lease]:
+        params = position._asdict() | {"worker": worker, "limit": limit}
+        rows = self._run("claim_from_position", params, row_count=limit)
         return [Lease._make(row) for row in rows]
 
-    def candidates(
+    def list_due_jobs(
         self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
     ) -> list[tuple[int, Micros, str, str]]:
         if not lanes:
             return []
         if len(lanes) == 1:
-            (lane, priority), *_ = lanes
-            return self._candidates(
-                "candidates", lane=lane, priority=priority, most=min(limit, each or limit)
+            lane, priority = lanes[0]
+            rows = self.rows(
+                "list_due_jobs", lane=lane, priority=priority, limit=min(limit, each or limit)
             )
-        keys, priorities = map(array, zip(*lanes, strict=True))
-        return self._candidates(
-            "candidates_of_many", lanes=keys, priorities=priorities, most=limit, each=each or limit
-        )
-
-    def _candidates(self, verb: str, **params: Any) -> list[tuple[int, Micros, str, str]]:
-        return [(row[0], row[1], row[2], row[3]) for row in self.rows(verb, **params)]
+        else:
+            keys, priorities = map(format_array, zip(*lanes, strict=True))
+            rows = self.rows(
+                "list_due_jobs_of_lanes",
+                lanes=keys,
+                priorities=priorities,
+                limit=limit,
+                each=each or limit,
+            )
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def atomically(self) -> Iterator[None]:
         connection = self._connection
         if not isinstance(connection, psycopg.Connection) or not connection.autocommit:
             yield
@@ -362,106 +398,125 @@ class PostgresTransaction(SqlTransaction):
         with connection.transaction():
             yield
 
-    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+    def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:
             return []
         order = {job_id: place for place, job_id in enumerate(ids)}
-        found = self._set("take", [*map(ClaimCandidate, ids)], worker=worker, most=limit)
-        return sorted(map(Lease._make, found), key=lambda lease: order[lease.id])
+        candidates = [*map(ClaimCandidate, ids)]
+        rows = self._run_set("claim_jobs", candidates, worker=worker, limit=limit)
+        return sorted(map(Lease._make, rows), key=lambda lease: order[lease.id])
 
-    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        params = {"worker": worker, "lane": lane, "priority": priority, "most": limit}
-        found = self._run("take_due", params, many=limit)
-        return [Lease._make(row) for row in found]
+    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        params = {"worker": worker, "lane": lane, "priority": priority, "limit": limit}
+        rows = self._run("claim_from_lane", params, row_count=limit)
+        return [Lease._make(row) for row in rows]
 
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+    # --- Settle ---
+    def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         if not settlements:
             return set()
+        count = len(settlements)
         columns = Settlement._make(zip(*settlements, strict=True))._asdict()
-        own = {
-            name: column
-            for name, column in columns.items()
-            if column.count(column[0]) < len(settlements)
-        }
-        if len(settlements) < LARGE or not OF_ONE.issuperset(own):
-            return {(row[0], row[1]) for row in self._columns("settle", columns)}
-        said = settlements[0]._asdict() | {name: array(columns[name]) for name in Own._fields}
-        return {(row[0], row[1]) for row in self._run("settle_alike", said, many=len(settlements))}
+        varying = {name for name, column in columns.items() if column.count(column[0]) < count}
+        if count < LARGE_SET or not varying <= PER_ATTEMPT_FIELDS:
+            return _fences(self._run_columns("settle", columns))
+        arrays = {name: format_array(columns[name]) for name in PerAttemptColumns._fields}
+        params = settlements[0]._asdict() | arrays
+        return _fences(self._run("settle_equal", params, row_count=count))
 
-    def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        return self._finished("finish", Done, worker, finished)
-
-    def finish_alone(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        return self._finished("finish_alone", Lying, worker, finished)
-
-    def retry_alone(
-        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    def settle_successes(
+        self, worker: str, successes: Sequence[SuccessRow]
     ) -> set[tuple[str, int]]:
-        columns: Any = RetriedAttempt._make(zip(*retried, strict=True))
-        own = {name: array(getattr(columns, name)) for name in Again._fields}
-        found = self._run("retry_alone", row._asdict() | around._asdict() | own, many=len(retried))
-        return {(row[0], row[1]) for row in found}
+        return self._settle_successes("settle_successes", SuccessColumns, worker, successes)
 
-    def _finished(
-        self, verb: str, of: type[Done | Lying], worker: str, finished: Sequence[Finished]
+    def settle_successes_by_location(
+        self, worker: str, successes: Sequence[SuccessRow]
     ) -> set[tuple[str, int]]:
-        columns: Any = Finished._make(zip(*finished, strict=True))
-        found = self._columns(
-            verb, {name: getattr(columns, name) for name in of._fields}, worker=worker
+        return self._settle_successes(
+            "settle_successes_by_location", LocatedSuccessColumns, worker, successes
         )
-        return {(row[0], row[1]) for row in found}
 
+    def _settle_successes(
+        self,
+        statement: str,
+        row_type: type[SuccessColumns | LocatedSuccessColumns],
+        worker: str,
+        successes: Sequence[SuccessRow],
+    ) -> set[tuple[str, int]]:
+        columns: Any = SuccessRow._make(zip(*successes, strict=True))
+        sent = {name: getattr(columns, name) for name in row_type._fields}
+        return _fences(self._run_columns(statement, sent, worker=worker))
+
+    def settle_retries_by_location(
+        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
+    ) -> set[tuple[str, int]]:
+        columns: Any = RetryRow._make(zip(*retries, strict=True))
+        arrays = {name: format_array(getattr(columns, name)) for name in RetryColumns._fields}
+        params = row._asdict() | texts._asdict() | arrays
+        return _fences(self._run("settle_retries_by_location", params, row_count=len(retries)))
+
+    # --- Other statements ---
     def write_stats(self, rows: Sequence[StatRow]) -> None:
-        self._set("write_stats", rows)
+        self._run_set("write_stats", rows)
 
-    def move(self, move: Move) -> bool:
+    def move_job(self, move: Move) -> bool:
         try:
-            # One taken key must not abort its neighbours; without a key nothing can be taken.
+            # A taken key must not abort the transaction. Without a key there is no conflict.
             with nullcontext() if move.unique_hash is None else self.savepoint():
-                return super().move(move)
-        except pg.UniqueViolation as clash:
-            raise taken(move.id, str(clash.diag.message_detail)) from clash
+                return super().move_job(move)
+        except pg.UniqueViolation as error:
+            raise unique_taken(move.id, str(error.diag.message_detail)) from error
 
     def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
-        return bool(
-            self.rows(
-                "request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel
-            )
+        requested = self.rows(
+            "request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel
         )
+        return bool(requested)
 
-    def expired(self, worker: WorkerRow) -> bool:
+    def is_expired(self, worker: WorkerRow) -> bool:
         return self.now() - worker.renewed_at > worker.lease
 
-    def events_after(self, cursor: int, limit: int) -> list[Event]:
-        return self.events_among("events_between", cursor, self.newest_event(), limit)
+    def list_events_after(self, cursor: int, limit: int) -> list[Event]:
+        return self.events_in_range("list_events", cursor, self.newest_event(), limit)
 
     def newest_event(self, above: int = -1) -> int:
-        # The order matters: what the sequence has given out is read before the marks of those still writing.
-        top: int = self.rows("event_top")[0][0]
+        # Read the sequence first. Every transaction that drew an id up to it has set its mark by
+        # now, or has ended.
+        top: int = self.rows("last_event_id")[0][0]
         if top <= above:
             return top
-        floor: int | None = self.rows("event_floor")[0][0]
+        floor: int | None = self.rows("lowest_open_event_mark")[0][0]
         return top if floor is None else min(top, floor)
 
     def event_lag(self) -> Micros:
         return int(self.rows("event_lag")[0][0])
 
 
-def _plainly(worker: str, plain: UnlimitedLanes, most: int) -> dict[str, Any]:
-    known = {"plain": array(plain.lanes), "since": plain.since, "until": plain.until}
-    return known | {"worker": worker, "most": most, "lanes": MOST_LANES}
+def _fences(rows: Sequence[tuple[Any, ...]]) -> set[tuple[str, int]]:
+    return {(row[0], row[1]) for row in rows}
 
 
-def _indexed(jobs: Sequence[NewJob]) -> dict[str, str]:
-    """What jobs are found by, one array per column; nothing where no kind has declared any."""
+def _claim_params(worker: str, unlimited: UnlimitedLanes, limit: int) -> dict[str, Any]:
+    return {
+        "unlimited": format_array(unlimited.lanes),
+        "since": unlimited.since,
+        "until": unlimited.until,
+        "worker": worker,
+        "limit": limit,
+        "lanes": MAX_LANES,
+    }
+
+
+def _arg_columns(jobs: Sequence[NewJob]) -> dict[str, str]:
+    """Return the indexed arguments of jobs, one array per column. Empty if there are none."""
     rows = arg_rows(jobs)
     if not rows:
         return {}
-    ids, _, names, values = map(array, zip(*rows, strict=True))
+    ids, _, names, values = map(format_array, zip(*rows, strict=True))
     return {"arg_jobs": ids, "arg_names": names, "arg_values": values}
 
 
 def _has_rows(cursor: Any) -> bool:
-    """A driver's own result knows; `description` would describe every column first."""
+    """True if a statement returned rows. Reading `description` would be slower."""
     result = getattr(cursor, "pgresult", None)
     return bool(cursor.description) if result is None else result.nfields > 0

@@ -1,4 +1,7 @@
-"""How values become rows, the same for both stores."""
+"""Values that statements take and return, and their conversion to rows.
+
+The field names of many classes are SQL column or parameter names (see `sql/__init__.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,26 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueRace, UniqueTaken
 from mulligan.core.event import Event, NewEvent
 from mulligan.core.job import (
-    SAID,
+    OPTION_FIELDS,
     Gate,
-    Guarded,
     GuardRow,
     Lane,
     Limit,
-    Micros,
+    LimitKey,
     NewJob,
     NewJobColumns,
-    in_columns,
+    as_columns,
 )
 
-# What verbs take and answer.
+# --- Parameters and results of statements ---
 
 
 class Inserted(NamedTuple):
-    """The answer to one NewJob: its own id, or the id of the twin that holds its unique key."""
+    """Result of inserting one job: its id, or that of the job that holds its unique key."""
 
     id: str
     fresh: bool
@@ -36,26 +39,26 @@ class Inserted(NamedTuple):
     created_at: Micros = 0
 
 
-class Look(NamedTuple):
-    """What a claim must know first, from small tables and one loose index scan."""
+class ClaimState(NamedTuple):
+    """State that a claim depends on, read from small tables and one loose index scan."""
 
     now: Micros
     gates: list[Gate]
-    limits: dict[Guarded, Limit]  # as operators have set them, while they last
+    limits: dict[LimitKey, Limit]  # set by operators and in force
     lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
-    guards: list[GuardRow] = []  # those at work  # noqa: RUF012 - never changed
+    guards: list[GuardRow] = []  # active ones  # noqa: RUF012 - never changed
 
 
 class UnlimitedLanes(NamedTuple):
-    """Lanes that a worker knows and nothing that code declares limits, and from when to when it may believe so."""
+    """Lanes without declared limits, and the time for which this is known to be true."""
 
     lanes: Sequence[str]
     since: Micros
     until: Micros
 
 
-class ClaimMark(NamedTuple):
-    """Where a claim of one lane ended that took all it wanted, and from when to when what was seen then is believed."""
+class ClaimPosition(NamedTuple):
+    """Where the last full claim of a lane ended, and the time for which its checks are valid."""
 
     lane: str
     priority: int
@@ -65,12 +68,12 @@ class ClaimMark(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """One ending, ready to write: the fence, the job's new columns, the attempt row, the event."""
+    """A settlement ready to write: the fence, the job's new columns, the attempt, the event."""
 
     id: str
     worker: str
     token: int
-    saw_cancel: bool
+    cancel_known: bool
     state: str
     run_at: int | None
     failures: int
@@ -82,7 +85,7 @@ class Settlement(NamedTuple):
     choices: str | None
     reason: str
     finished: bool
-    free_key: bool
+    release_key: bool
     cost: float
     generation: int
     attempt: int
@@ -104,12 +107,12 @@ class Settlement(NamedTuple):
     counts: str | None = None
     settings: str | None = None
     judged: str | None = None
-    queue: str | None = None  # None: the one it is in
-    lane: str | None = None  # of that queue
+    queue: str | None = None  # None: unchanged
+    lane: str | None = None  # lane in that queue
 
 
-class Finished(NamedTuple):
-    """A settlement of which there is only this to say: it returned, and nothing but its state changes."""
+class SuccessRow(NamedTuple):
+    """Settlement of an attempt that returned and changes nothing but the job's state and result."""
 
     id: str
     token: int
@@ -120,43 +123,48 @@ class Finished(NamedTuple):
     owner: str
     batch_id: str | None
     data: str
-    lies_at: str | None = None  # as its lease has it
+    row_location: str | None = None  # as in the lease
 
 
-class RetriedAttempt(NamedTuple):
-    """What is of each alone among attempts that failed alike and are tried again."""
+class RetryRow(NamedTuple):
+    """Per-attempt values of a group of retries that share one decision."""
 
     id: str
-    lies_at: str | None  # as its lease has it
+    row_location: str | None  # as in the lease
     started_at: int
-    said: str  # its words, as they stand in a text in JSON
-    took: int  # milliseconds
-    waited: int
+    message: str  # exception message, escaped for JSON
+    duration_ms: int
+    waited_ms: int
 
 
-class Around(NamedTuple):
-    """The texts of such attempts but for what is of each alone: of the private half, which has its words twice, and of
-    the event, which has its two numbers.
+class SharedRetryTexts(NamedTuple):
+    """Shared parts of the texts of a group of retries.
+
+    The private text of an attempt contains its message twice, the event its two durations.
     """
 
-    before: str
-    between: str
-    after: str
-    news_before: str
-    news_between: str
+    private_head: str
+    private_middle: str
+    private_tail: str
+    event_head: str
+    event_middle: str
 
 
 class Refusal(NamedTuple):
-    """A settlement that changed nothing, and why."""
+    """A settlement that changed nothing, and the reason."""
 
     id: str
     token: int
-    why: str  # "settled": this very ending is already written · "cancel": decide again · "stale": the lease is lost
+    # "settled": written before · "cancel": to be decided again · "stale": the lease is lost
+    why: str
     cancel_reason: str | None
 
 
 class Move(NamedTuple):
-    """A move outside an attempt (by a person or by upkeep), compare-and-set on (state, generation, token)."""
+    """Transition outside an attempt, by compare-and-set on (state, generation, token).
+
+    In the fields from `max_retries` on, None leaves the job's value unchanged.
+    """
 
     id: str
     from_state: str
@@ -170,29 +178,33 @@ class Move(NamedTuple):
     reason: str
     choice: str | None
     unique_hash: str | None
-    max_retries: int | None = None  # None, as of all that follow: as it was
+    max_retries: int | None = None
     queue: str | None = None
-    lane: str | None = None  # of that queue, and of what it uses
+    lane: str | None = None  # for the new queue and dependencies
     priority: int | None = None
     timeout: int | None = None
     policy: str | None = None
     payload: str | None = None
     uses: str | None = None
     unique_key: str | None = None
-    sign: str | None = "0"  # the last of its lane: "0" fresh, "1" retry; None: as it is
-    died_code: str | None = None  # of what it dies, if it does
+    lane_suffix: str | None = "0"  # "0" fresh, "1" retry
+    died_code: str | None = None  # of the failure, if the job dies
     died_class: str | None = None
     died_group: str | None = None
 
 
 class Renewal(NamedTuple):
-    alive: bool  # False: this worker's row was closed by somebody; it must go on under a new id
+    """Result of renewing a worker's lease."""
+
+    alive: bool  # False: the worker's row was closed; it must continue under a new id
     now: Micros
     cancels: list[tuple[str, int, str]]  # job id, token, reason
-    drain: str | None = None  # somebody wants this worker to finish what it runs and leave; why
+    drain: str | None = None  # reason of a drain request
 
 
-class Pruned(NamedTuple):
+class PrunedJobs(NamedTuple):
+    """Summary of jobs that retention deleted together."""
+
     kind: str
     state: str
     owner: str
@@ -203,15 +215,15 @@ class Pruned(NamedTuple):
 
 
 class ScheduleRow(NamedTuple):
-    """What is remembered of a schedule; everything else about it is in the manifest."""
+    """Stored state of a schedule. Its definition is in the manifest."""
 
     name: str
     cron: str
     timezone: str
-    cursor: Micros  # every slot up to here is decided
-    named_at: Micros  # when a manifest in force was last seen to name it, to the day
+    cursor: Micros  # every slot up to here has been handled
+    named_at: Micros  # when a manifest in use last declared it, to the day
     paused_at: Micros | None = None
-    paused_until: Micros | None = None  # None: until somebody resumes it
+    paused_until: Micros | None = None  # None: until it is resumed
     pause_reason: str = ""
     paused_by: str = ""
 
@@ -226,7 +238,7 @@ class NewBatch(NamedTuple):
     on_complete: str | None
     unique_key: str | None
     unique_hash: str | None
-    expires_span: Micros | None  # length, from now
+    expires_span: Micros | None  # duration, from now
     expires_at: Micros | None  # absolute, instead of `expires_span`
 
 
@@ -236,7 +248,7 @@ class BatchRow(NamedTuple):
     id: str
     name: str
     owner: str
-    tolerance: str  # how many members may die: "3", or a share, "10%"
+    tolerance: str  # number or share of members that may die: "3", "10%"
     on_complete: str | None  # JSON of a prepared NewJob
     unique_key: str | None
     created_at: Micros
@@ -244,20 +256,20 @@ class BatchRow(NamedTuple):
     cancelled_at: Micros | None
     cancel_reason: str | None
     generation: int
-    outcome: str | None  # of this generation: ready, partial, failed
+    outcome: str | None  # ready, partial or failed
     outcome_at: Micros | None
-    previous: str | None  # the outcome of the generation before
-    told: bool  # `batch.sealed` is written
+    previous: str | None  # outcome of the previous generation
+    told: bool  # the event batch.sealed is written
     expires_at: Micros | None
     expired_at: Micros | None
-    leaving: bool  # retention has begun to remove it
+    leaving: bool  # retention has started to delete it
 
 
-# How values become rows, the same for both stores.
+# --- Rows and column sets ---
 
 
 class InsertRow(NamedTuple):
-    """One row of an insert; times still relative where the store's clock must decide."""
+    """One row of an insert. Relative times are resolved by the database's clock."""
 
     id: str
     kind: str
@@ -284,13 +296,13 @@ class InsertRow(NamedTuple):
 
 
 class ClaimCandidate(NamedTuple):
-    """A job somebody wants to take."""
+    """Job that a worker wants to claim."""
 
     id: str
 
 
-class Done(NamedTuple):
-    """What a job's row does not know yet of an attempt that returned."""
+class SuccessColumns(NamedTuple):
+    """Columns of a success that are not in the job's row."""
 
     id: str
     token: int
@@ -298,39 +310,43 @@ class Done(NamedTuple):
     data: str
 
 
-class Own(NamedTuple):
-    """What is of each alone among attempts that end alike; their jobs' rows know the rest."""
+class PerAttemptColumns(NamedTuple):
+    """Columns that differ between settlements that share one decision."""
 
     id: str
     private: str | None
     data: str
 
 
-# Of a settlement what they may differ in: this, and what the row knows.
-OF_ONE = frozenset({*Own._fields, "generation", "attempt", "started_at", "owner", "batch_id"})
+# Fields in which settlements may differ and still share one decision. The statement reads those
+# that are not in PerAttemptColumns from the job's row.
+PER_ATTEMPT_FIELDS = frozenset(
+    {*PerAttemptColumns._fields, "generation", "attempt", "started_at", "owner", "batch_id"}
+)
 
 
-class Lying(NamedTuple):
-    """The same, and where the row lay."""
+class LocatedSuccessColumns(NamedTuple):
+    """SuccessColumns with the location of the row at the claim."""
 
     id: str
     token: int
     result: str | None
     data: str
-    lies_at: str | None
+    row_location: str | None
 
 
-class Again(NamedTuple):
-    """Of an attempt that is tried again what its job's row does not know."""
+class RetryColumns(NamedTuple):
+    """Columns of a retry that are not in the job's row."""
 
     id: str
-    lies_at: str | None
-    said: str
-    took: int
-    waited: int
+    row_location: str | None
+    message: str
+    duration_ms: int
+    waited_ms: int
 
 
 def insert_row(job: NewJob, lane: Any) -> InsertRow:
+    """Build the row of a job. Also accepts a NewJob of columns, with a column of lanes."""
     return InsertRow(
         job.id,
         job.kind,
@@ -360,32 +376,32 @@ def insert_row(job: NewJob, lane: Any) -> InsertRow:
 _unique_hash = attrgetter("unique_hash")
 
 
-def keyed(jobs: Sequence[NewJob]) -> bool:
-    """Has one of them a unique key?"""
-    return (
-        jobs.like.unique_hash is not None
-        if isinstance(jobs, NewJobColumns)
-        else any(map(_unique_hash, jobs))
-    )
+def has_unique_key(jobs: Sequence[NewJob]) -> bool:
+    """True if one of the jobs has a unique key."""
+    if isinstance(jobs, NewJobColumns):
+        return jobs.template.unique_hash is not None
+    return any(map(_unique_hash, jobs))
 
 
 def arg_rows(jobs: Sequence[NewJob]) -> list[tuple[str, str, str, str]]:
-    """What jobs are found by: id, kind, path and value."""
-    if isinstance(jobs, NewJobColumns) and not jobs.like.args:
+    """List (job id, kind, path, value) of all indexed arguments."""
+    if isinstance(jobs, NewJobColumns) and not jobs.template.args:
         return []
     return [(job.id, job.kind, name, value) for job in jobs for name, value in job.args]
 
 
-def due(job: NewJob, now: Micros) -> Micros:
+def due_time(job: NewJob, now: Micros) -> Micros:
+    """Return when a job inserted now is due."""
     return now + job.delay if job.run_at is None else job.run_at
 
 
-def lane_of(job: NewJob) -> str:
+def lane_key(job: NewJob) -> str:
+    """Return the key of the lane that a fresh job belongs to."""
     return Lane(job.queue, job.kind, job.uses, False, job.share).key
 
 
-# What stands where nothing was said.
-BLANKS: dict[str, Any] = {
+# Values of columns that a job does not set.
+DEFAULT_VALUES: dict[str, Any] = {
     **dict.fromkeys(InsertRow._fields),
     **dict.fromkeys(("id", "kind", "queue", "owner", "lane", "uses", "payload"), ""),
     **dict.fromkeys(("priority", "delay"), 0),
@@ -394,54 +410,72 @@ BLANKS: dict[str, Any] = {
 
 
 class InsertColumns(NamedTuple):
-    """Several rows: what is the same in all of them, what of that is blank, and the columns of the rest."""
+    """Several rows by column: shared values, names of defaulted columns, and varying columns."""
 
-    alike: dict[str, Any]
-    blank: frozenset[str]
-    own: dict[str, Sequence[Any]]
+    shared: dict[str, Any]
+    defaulted: frozenset[str]
+    varying: dict[str, Sequence[Any]]
 
 
 def insert_columns(jobs: Sequence[NewJob]) -> InsertColumns:
+    """Split jobs into shared values and columns, so that equal values are sent once."""
     if len(jobs) == 1:
-        job = jobs[0]
-        same, blank = beside(job.kind, job.queue, job[SAID], job.trace)
-        return InsertColumns({"id": job.id, "payload": job.payload, **same}, blank, {})
-    if (alike := in_columns(jobs)) is not None:
-        like = alike.like
-        same, blank = beside(like.kind, like.queue, like[SAID], like.trace)
-        return InsertColumns(same, blank, {"id": alike.ids, "payload": alike.payloads})
-    every: Any = NewJob._make(zip(*jobs, strict=True))
-    one_lane = all(map(_is_alike, (every.queue, every.kind, every.uses, every.share)))
-    lanes = (lane_of(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_of, jobs))
-    columns = insert_row(every, lanes)._asdict()
-    same = {
-        name: column[0] for name, column in columns.items() if name != "id" and _is_alike(column)
-    }
-    return _columns(same, {name: column for name, column in columns.items() if name not in same})
+        return _single_row(jobs[0])
+    columns = as_columns(jobs)
+    if columns is not None:
+        template = columns.template
+        shared, defaulted = shared_columns(
+            template.kind, template.queue, template[OPTION_FIELDS], template.trace
+        )
+        varying = {"id": columns.ids, "payload": columns.payloads}
+        return InsertColumns(shared, defaulted, varying)
+    return _transpose(jobs)
+
+
+def _single_row(job: NewJob) -> InsertColumns:
+    shared, defaulted = shared_columns(job.kind, job.queue, job[OPTION_FIELDS], job.trace)
+    return InsertColumns({"id": job.id, "payload": job.payload, **shared}, defaulted, {})
+
+
+def _transpose(jobs: Sequence[NewJob]) -> InsertColumns:
+    """Build columns from jobs of different shapes."""
+    fields: Any = NewJob._make(zip(*jobs, strict=True))
+    one_lane = all(map(_is_constant, (fields.queue, fields.kind, fields.uses, fields.share)))
+    lanes = (lane_key(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_key, jobs))
+    columns = insert_row(fields, lanes)._asdict()
+    shared = {}
+    varying = {}
+    for name, column in columns.items():
+        if name != "id" and _is_constant(column):
+            shared[name] = column[0]
+        else:
+            varying[name] = column
+    return _without_defaults(shared, varying)
 
 
 @lru_cache(maxsize=512)
-def beside(
-    kind: str, queue: str, said: tuple[Any, ...], trace: str | None
+def shared_columns(
+    kind: str, queue: str, options: tuple[Any, ...], trace: str | None
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """What is said of a job beside its id and its payload, and what is not: often the same as of the one before."""
-    job = NewJob._make(("", kind, queue, "", *said, None, (), trace))
-    same, blank, _ = _columns(insert_row(job, lane_of(job))._asdict(), {})
-    return same, blank - {"id", "payload"}
+    """Return the values that jobs with these options share, and the names of defaulted columns."""
+    job = NewJob._make(("", kind, queue, "", *options, None, (), trace))
+    shared, defaulted, _ = _without_defaults(insert_row(job, lane_key(job))._asdict(), {})
+    return shared, defaulted - {"id", "payload"}
 
 
-def _columns(same: dict[str, Any], own: dict[str, Sequence[Any]]) -> InsertColumns:
-    blank = frozenset([name for name, value in same.items() if value == BLANKS[name]])
-    return InsertColumns(
-        {name: value for name, value in same.items() if name not in blank}, blank, own
-    )
+def _without_defaults(values: dict[str, Any], varying: dict[str, Sequence[Any]]) -> InsertColumns:
+    """Separate shared values from those that equal the default of their column."""
+    defaulted = frozenset([name for name, value in values.items() if value == DEFAULT_VALUES[name]])
+    shared = {name: value for name, value in values.items() if name not in defaulted}
+    return InsertColumns(shared, defaulted, varying)
 
 
-def _is_alike(column: Sequence[Any]) -> bool:
+def _is_constant(column: Sequence[Any]) -> bool:
     return column.count(column[0]) == len(column)
 
 
 def event_params(event: NewEvent) -> dict[str, Any]:
+    """Return the parameters of `write_event`."""
     return {
         "type": event.type,
         "job_id": event.job_id,
@@ -454,34 +488,35 @@ def event_params(event: NewEvent) -> dict[str, Any]:
     }
 
 
-def event_of(row: Sequence[Any]) -> Event:
+def parse_event(row: Sequence[Any]) -> Event:
+    """Build an Event from a row whose last column is JSON."""
     return Event._make((*row[:-1], json.loads(row[-1])))
 
 
-def array(values: Iterable[Any]) -> str:
-    """A column as PostgreSQL writes arrays. The driver would do it too, in ten times the time."""
+def format_array(values: Iterable[Any]) -> str:
+    """Format a column as a PostgreSQL array literal. Ten times faster than the driver."""
     column = [*values]
     if {*map(type, column)} == {int}:
         return "{" + str(column)[1:-1] + "}"
-    return _texts(column) or "{" + ",".join(map(_element, column)) + "}"
+    return _format_text_array(column) or "{" + ",".join(map(_format_element, column)) + "}"
 
 
-def _texts(column: list[Any]) -> str | None:
-    """The same for texts alone, all of them at once; None: there is something else among them."""
+_SEPARATOR = "\x1f"  # rare in text; if a value contains it, values are formatted one by one
+
+
+def _format_text_array(column: list[Any]) -> str | None:
+    """Format an array of strings at once. Return None if there are other values."""
     try:
-        joined = _BETWEEN.join(column)
+        joined = _SEPARATOR.join(column)
     except TypeError:
         return None
-    if not column or joined.count(_BETWEEN) != len(column) - 1:
+    if not column or joined.count(_SEPARATOR) != len(column) - 1:
         return None
-    quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(_BETWEEN, '","')
+    quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(_SEPARATOR, '","')
     return '{"' + quoted + '"}'
 
 
-_BETWEEN = "\x1f"  # hardly in any text; where it is, they are written one by one
-
-
-def _element(value: Any) -> str:
+def _format_element(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, str):
@@ -489,24 +524,28 @@ def _element(value: Any) -> str:
     return str(value)
 
 
-# Sentences both stores say, and text neither takes.
+# --- Errors and text that no database accepts ---
 
-_UNFIT = re.compile("[\x00\ud800-\udfff]")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def taken(job_id: str, detail: str) -> UniqueTaken:
+def unique_taken(job_id: str, detail: str) -> UniqueTaken:
+    """Return the error for a unique key that another job holds."""
     return UniqueTaken(f"another job holds the unique key of job {job_id} now ({detail})")
 
 
 def unique_race(key: str | None) -> UniqueRace:
+    """Return the error for a unique key whose holder this transaction cannot see."""
     return UniqueRace(
         f"unique key {key!r} is held by a job this transaction cannot see; "
         "enqueue in a READ COMMITTED transaction, or retry the whole transaction"
     )
 
 
-def fit(value: Any) -> Any:
-    """A parameter without what no database takes as text: NUL and lone surrogates."""
+def replace_unstorable(value: Any) -> Any:
+    """Replace NUL and lone surrogates, which no database accepts, in a parameter."""
     if isinstance(value, str):
-        return _UNFIT.sub("\ufffd", value)
-    return [fit(one) for one in value] if isinstance(value, list) else value
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [replace_unstorable(one) for one in value]
+    return value

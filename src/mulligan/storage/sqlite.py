@@ -1,7 +1,7 @@
-"""SQLite: connections, transactions, wake-ups.
+"""SQLite store: connections, transactions, schema and wake-ups.
 
-One writer at a time, so every write begins IMMEDIATE: a deferred transaction that upgrades fails at once
-("database is locked") whatever the busy timeout says.
+Every write transaction begins IMMEDIATE: a deferred one that starts to write later fails at once with
+"database is locked", whatever the busy timeout is.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from mulligan.core.durations import Micros
 from mulligan.core.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
-from mulligan.core.job import Micros
 from mulligan.storage import maintenance as migrations
-from mulligan.storage import sqlite_handle as onelibrary
-from mulligan.storage.base import QUIET, Store
-from mulligan.storage.foreign import sqlite_handle_of
+from mulligan.storage import sqlite_handle as libraries
+from mulligan.storage.base import MAX_IDLE_WAIT, Store
+from mulligan.storage.foreign import open_sqlite_handle
 from mulligan.storage.sqlite_handle import BUSY_MS, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
 from mulligan.storage.sqlite_transaction import PREFIX, SqliteTransaction
 
-# Wake up when a file changes: inotify on Linux, a short sleep elsewhere.
+# --- File watch: inotify on Linux, short sleeps elsewhere ---
 
 _MODIFY = 0x2
 _CREATE = 0x100
 _NONBLOCK = os.O_NONBLOCK
-_TICK = 0.001  # seconds: a poll is not finer
+_POLL_RESOLUTION = 0.001  # seconds
 _TIMERSLACK = 29  # PR_SET_TIMERSLACK
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 class FileWatch:
-    """`wait(seconds)` returns early when the file (or, before it exists, its folder) changes."""
+    """Wait for changes of a file, or of its folder while the file does not exist."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,11 +59,11 @@ class FileWatch:
             os.close(self._fd)
 
     def wait(self, seconds: float) -> bool:
-        """True: the file was touched. Where nobody can tell, look often."""
+        """Wait until the file changes. True: it changed. Without inotify, return soon."""
         if self._fd < 0:
             time.sleep(min(seconds, 0.05))
             return False
-        if seconds < _TICK:
+        if seconds < _POLL_RESOLUTION:
             time.sleep(seconds)
         else:
             poll = select.poll()  # select() refuses descriptors beyond 1024
@@ -72,7 +72,7 @@ class FileWatch:
         return self._drain()
 
     def _drain(self) -> bool:
-        """Was there anything?"""
+        """Read all pending events. True if there were any."""
         touched = False
         try:
             while os.read(self._fd, 65536):
@@ -83,7 +83,7 @@ class FileWatch:
 
 
 def _open_inotify(path: Path) -> int:
-    """Watch the file, or its folder while it does not exist; -1 when the kernel gives us no watch."""
+    """Open an inotify descriptor for the file or its folder. -1: the kernel refused."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd: int = libc.inotify_init1(_NONBLOCK | _CLOEXEC)
     if fd < 0:
@@ -92,27 +92,29 @@ def _open_inotify(path: Path) -> int:
     if libc.inotify_add_watch(fd, os.fsencode(target), _MODIFY | _CREATE) < 0:
         os.close(fd)
         return -1
-    libc.prctl(
-        _TIMERSLACK, 1, 0, 0, 0
-    )  # of this thread, in nanoseconds: else each short sleep is 0.05 ms longer
+    # For this thread, in nanoseconds. Otherwise each short sleep is 0.05 ms longer.
+    libc.prctl(_TIMERSLACK, 1, 0, 0, 0)
     return fd
 
 
-# SQLite: connections, transactions, wake-ups.
+# --- Store ---
 
-WATCH_EVERY = 0.5
-# The file changes before the commit counts (write, then fsync, then the shared index): look again a little later, and
-# more often after a rest, when somebody may wait for it and nobody has anything else to do.
-SETTLING = (0.0002, 0.0002, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
-RESTED, AFTER_REST = 0.01, (*(0.0001,) * 8, *SETTLING[4:])
-WHILE_BUSY = 0.002
-MOST_BUSY = 0.1  # turns may follow each other without end, and it may be a wish to cancel
-WAL_BOUND = 64 * 1024 * 1024
-TIDY_MS = 250  # how long tidying up may keep writers waiting
-INHERITED = (
-    "this process was forked while its parent had {file} open in another thread or library, and SQLite's locks do not "
-    "survive that. Two ways out: (1) start it without fork: subprocess, or multiprocessing's spawn; (2) fork first, "
-    "open the file afterwards."
+WATCH_INTERVAL = 0.5
+# The file changes before a commit is visible (write, fsync, shared index), so look again a little
+# later. After a rest look more often: a worker may be waiting and there is no other work.
+RECHECK_PAUSES = (0.0002, 0.0002, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+REST_AFTER = 0.01
+RECHECK_PAUSES_AFTER_REST = (*(0.0001,) * 8, *RECHECK_PAUSES[4:])
+BUSY_PAUSE = 0.002
+MAX_BUSY = (
+    0.1  # seconds; transactions may follow each other without end, and a hint may be a cancel
+)
+WAL_LIMIT = 64 * 1024 * 1024
+CHECKPOINT_WAIT_MS = 250  # how long reclaiming space may delay writers
+FORKED_ERROR = (
+    "this process was forked while its parent had {file} open in another thread or library, and "
+    "SQLite's locks do not survive a fork. Two ways out: (1) start the process without fork: "
+    "subprocess, or multiprocessing's spawn; (2) fork first, open the file afterwards."
 )
 
 
@@ -120,6 +122,8 @@ T = TypeVar("T")
 
 
 class SqliteStore(Store):
+    """Store in a SQLite file."""
+
     def __init__(self, url: str) -> None:
         self.url = url
         self._stdlib = url.startswith("sqlite+stdlib:")
@@ -127,48 +131,53 @@ class SqliteStore(Store):
         self.created = not self.file.exists()
         self._create_private()
         self._library = "sqlite3" if self._stdlib else "apsw"
-        self._key = onelibrary.bind(self.file, self._library)
+        self._key = libraries.bind_file(self.file, self._library)
         self._idle: list[Handle] = []
         self._lock = threading.Lock()
-        self._at_hand = _WatchingConnection()
+        self._watching = _WatchingConnection()
         self._closed = False
         self._inherited = False  # forked while the parent had the file open
         _stores.add(self)
 
     def _create_private(self) -> None:
+        """Create the file, readable by its owner only."""
         if not self.file.parent.is_dir():
-            message = f"the directory of {self.file} does not exist; make it first: mkdir -p {self.file.parent}"
+            message = (
+                f"the directory of {self.file} does not exist. "
+                f"Create it: mkdir -p {self.file.parent}"
+            )
             raise StoreUnavailable(message)
-        if (
-            self.file.exists()
-        ):  # and is not touched: closing a descriptor of it would drop every lock we hold on it
+        # Do not open an existing file: closing the descriptor would drop all locks of this process.
+        if self.file.exists():
             return
-        place = self.file.resolve()  # a link to where it shall be is no file yet
+        path = self.file.resolve()  # the file may be a link to a file that does not exist yet
         try:
-            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             return
         except OSError as error:
             message = f"cannot open {self.file}: {error.strerror}"
             raise StoreUnavailable(message) from error
 
-    # -- connections ------------------------------------------------------------------------------
+    # --- Connections ---
     def _checkout(self) -> Handle:
         if self._inherited:
-            raise StoreUnavailable(INHERITED.format(file=self.file))
-        if (at_hand := self._at_hand.free) is not None:
-            self._at_hand.free = None
-            return at_hand
+            raise StoreUnavailable(FORKED_ERROR.format(file=self.file))
+        watching = self._watching.available
+        if watching is not None:
+            self._watching.available = None
+            return watching
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return (
-            StdlibHandle.open(str(self.file)) if self._stdlib else ApswHandle.open(str(self.file))
-        )
+        if self._stdlib:
+            return StdlibHandle.open(str(self.file))
+        return ApswHandle.open(str(self.file))
 
-    def keep(self, handle: Handle) -> None:
-        if handle is self._at_hand.own:
-            self._at_hand.free = handle
+    def return_handle(self, handle: Handle) -> None:
+        """Return a connection to the pool."""
+        if handle is self._watching.connection:
+            self._watching.available = handle
             return
         with self._lock:
             if not self._closed:
@@ -177,10 +186,10 @@ class SqliteStore(Store):
         handle.close()
 
     def before_fork(self) -> None:
-        """SQLite's table of locks is copied into the child, the locks themselves are not.
+        """Close idle connections before a fork.
 
-        A child that believed the table would write into a log that others may remove. A file without connections
-        has no entry there.
+        SQLite's table of locks is copied to the child, the locks are not. A child that trusts the
+        table would write to a log that others may delete. A file without connections has no entry.
         """
         with self._lock:
             idle, self._idle = self._idle, []
@@ -188,35 +197,36 @@ class SqliteStore(Store):
             handle.close()
 
     def after_fork(self) -> None:
-        """In the child: never touch the parent's connections, not even to close them."""
-        _kept.extend(self._idle)
+        """Forget the parent's connections in a child. Closing them would drop the parent's locks."""
+        _inherited_handles.extend(self._idle)
         self._idle = []
         self._lock = threading.Lock()
-        self._inherited = not self._closed and onelibrary.held(self._key)
+        self._inherited = not self._closed and libraries.is_file_open(self._key)
 
     def _transaction(self, begin: str) -> AbstractContextManager[Handle]:
-        return _Transaction(self, begin, _itself)
+        return _Transaction(self, begin, _identity)
 
     @contextmanager
-    def _lent(self) -> Iterator[Handle]:
-        """A connection for the length of a block; what it leaves open when it fails is rolled back."""
-        handle = self.lend()
+    def _borrowed(self) -> Iterator[Handle]:
+        """Borrow a connection for a block. Roll back what the block leaves open if it fails."""
+        handle = self.borrow_handle()
         try:
             yield handle
         except BaseException as error:
-            self.take_back(handle, error)
+            self.discard_failed(handle, error)
             raise
         else:
-            self.keep(handle)
+            self.return_handle(handle)
 
-    def lend(self) -> Handle:
+    def borrow_handle(self) -> Handle:
+        """Take a connection from the pool, or open one."""
         try:
             return self._checkout()
         except UNAVAILABLE as error:
             raise unavailable(self.file, error) from error
 
-    def take_back(self, handle: Handle, error: BaseException) -> None:
-        """After a failure; one that says the file is out of reach is said in our words."""
+    def discard_failed(self, handle: Handle, error: BaseException) -> None:
+        """Return a connection after a failure. Raise StoreUnavailable if the file cannot be used."""
         self._abandon(handle)
         if isinstance(error, UNAVAILABLE):
             raise unavailable(self.file, error) from error
@@ -225,14 +235,14 @@ class SqliteStore(Store):
         try:
             if handle.in_transaction():
                 handle.execute("ROLLBACK")
-            self.keep(handle)
-        except Exception:  # noqa: BLE001 - whatever it is, this connection is not used again
+            self.return_handle(handle)
+        except Exception:  # noqa: BLE001 - the connection is not used again
             handle.close()
 
     def begin(self) -> AbstractContextManager[SqliteTransaction]:
-        return _Transaction(self, "BEGIN IMMEDIATE", SqliteTransaction.alone, alone=True)
+        return _Transaction(self, "BEGIN IMMEDIATE", SqliteTransaction.for_writer, write=True)
 
-    once = begin
+    single_statement = begin
 
     def read(self) -> AbstractContextManager[SqliteTransaction]:
         return _Transaction(self, "BEGIN", SqliteTransaction)
@@ -243,41 +253,46 @@ class SqliteStore(Store):
             yield handle.connection  # type: ignore[attr-defined]
 
     def join(self, connection: Any) -> SqliteTransaction:
-        handle = sqlite_handle_of(connection)
+        handle = open_sqlite_handle(connection)
         if handle.library != self._library:
-            message = f"connection= is a {handle.library} connection, this store uses {self._library}. {onelibrary.ADVICE}"
-            raise TwoLibraries(message)
-        if not handle.path() or not Path(handle.path()).samefile(self.file):
             message = (
-                f"connection= is open on {handle.path() or 'a temporary database'}, not on {self.file}. Two ways out: "
-                "(1) open both on the same file; (2) leave connection= out, and the job is committed on its own."
+                f"connection= is a {handle.library} connection, this store uses {self._library}. "
+                f"{libraries.TWO_LIBRARIES_ADVICE}"
+            )
+            raise TwoLibraries(message)
+        path = handle.path()
+        if not path or not Path(path).samefile(self.file):
+            message = (
+                f"connection= is open on {path or 'a temporary database'}, not on {self.file}. Two "
+                "ways out: (1) open both on the same file; (2) leave connection= out, and the job "
+                "is committed on its own."
             )
             raise ConnectionRefused(message)
         return SqliteTransaction(handle)
 
-    # -- schema -----------------------------------------------------------------------------------
+    # --- Schema ---
     def migrate(self, *, dry_run: bool = False) -> list[str]:
-        todo = migrations.pending(migrations.steps("sqlite", PREFIX), self._applied())
-        return migrations.apply(todo, self._take_steps, dry_run=dry_run)
+        todo = migrations.pending_steps(migrations.load_steps("sqlite", PREFIX), self._applied())
+        return migrations.apply_steps(todo, self._apply_steps, dry_run=dry_run)
 
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self._applied()
 
     def check_schema(self) -> None:
-        todo = migrations.pending(migrations.steps("sqlite", PREFIX), self._applied())
+        todo = migrations.pending_steps(migrations.load_steps("sqlite", PREFIX), self._applied())
         if todo:
-            message = f"the schema of {self.file} is not up to date; run: mulligan migrate"
+            message = f"the schema of {self.file} is not up to date. Run: mulligan migrate"
             raise SchemaError(message)
 
-    def _take_steps(self, steps: list[migrations.Step]) -> list[str]:
+    def _apply_steps(self, steps: list[migrations.Step]) -> list[str]:
         with self._transaction("BEGIN EXCLUSIVE") as handle:
             handle.execute(
                 f"CREATE TABLE IF NOT EXISTS {PREFIX}schema "
                 "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL) STRICT"
             )
-            return [step.name for step in steps if self._take_step(handle, step)]
+            return [step.name for step in steps if self._apply_step(handle, step)]
 
-    def _take_step(self, handle: Handle, step: migrations.Step) -> bool:
+    def _apply_step(self, handle: Handle, step: migrations.Step) -> bool:
         if handle.execute(f"SELECT 1 FROM {PREFIX}schema WHERE number = :n", {"n": step.number}):
             return False
         handle.script(step.text)
@@ -297,62 +312,83 @@ class SqliteStore(Store):
                 for row in handle.execute(f"SELECT * FROM {PREFIX}schema ORDER BY 1")
             ]
 
-    # -- hints and upkeep ---------------------------------------------------------------------------
+    # --- Wake-ups and upkeep ---
     def watch(
         self,
         hint: Callable[[], None],
         stop: threading.Event,
         busy: Callable[[], bool] = lambda: False,
-        quiet: Callable[[], float] = lambda: QUIET,
+        idle: Callable[[], float] = lambda: MAX_IDLE_WAIT,
     ) -> None:
         handle = self._checkout()
         try:
             with FileWatch(Path(f"{self.file}-wal")) as watch:
-                seen, heard, pause = handle.execute("PRAGMA data_version"), 0.0, QUIET
-                pauses: Iterator[float] = iter(())
-                while not stop.is_set():
-                    # Also in the middle of them: this may be somebody else.
-                    if watch.wait(next(pauses, min(pause, WATCH_EVERY))):
-                        pauses = iter(AFTER_REST if time.monotonic() - heard > RESTED else SETTLING)
-                    until = time.monotonic() + MOST_BUSY
-                    while busy() and time.monotonic() < until and not stop.is_set():
-                        time.sleep(WHILE_BUSY)  # whoever writes would be kept from it by every look
-                    version = handle.execute("PRAGMA data_version")
-                    if version != seen:
-                        seen = version
-                        self._over(handle, hint)
-                        heard = time.monotonic()
-                    else:
-                        pause = self._over(handle, quiet)
+                self._watch(handle, watch, hint, stop, busy, idle)
         finally:
             handle.close()
 
-    def _over(self, handle: Handle, call: Callable[[], T]) -> T:
-        """What the one who is called asks and writes next goes over this connection, which does not count what it has
-        written itself as a change: else a claim would be a hint to look what there is to claim.
+    def _watch(
+        self,
+        handle: Handle,
+        watch: FileWatch,
+        hint: Callable[[], None],
+        stop: threading.Event,
+        busy: Callable[[], bool],
+        idle: Callable[[], float],
+    ) -> None:
+        known_version = handle.execute("PRAGMA data_version")
+        last_change = 0.0
+        max_wait = MAX_IDLE_WAIT
+        pauses: Iterator[float] = iter(())
+        while not stop.is_set():
+            # A change restarts the pauses, even within a series: it may be another commit.
+            if watch.wait(next(pauses, min(max_wait, WATCH_INTERVAL))):
+                rested = time.monotonic() - last_change > REST_AFTER
+                pauses = iter(RECHECK_PAUSES_AFTER_REST if rested else RECHECK_PAUSES)
+            self._wait_while_busy(busy, stop)
+            version = handle.execute("PRAGMA data_version")
+            if version != known_version:
+                known_version = version
+                self._call_with(handle, hint)
+                last_change = time.monotonic()
+            else:
+                max_wait = self._call_with(handle, idle)
+
+    def _wait_while_busy(self, busy: Callable[[], bool], stop: threading.Event) -> None:
+        """Wait while this process writes: every look at the file would delay the writer."""
+        deadline = time.monotonic() + MAX_BUSY
+        while busy() and time.monotonic() < deadline and not stop.is_set():
+            time.sleep(BUSY_PAUSE)
+
+    def _call_with(self, handle: Handle, call: Callable[[], T]) -> T:
+        """Let transactions within `call` use the watching connection.
+
+        `data_version` does not change by commits of the same connection. On another one, a claim
+        would count as a change and cause the next hint.
         """
-        self._at_hand.own = self._at_hand.free = handle
+        self._watching.connection = handle
+        self._watching.available = handle
         try:
             return call()
         finally:
-            self._at_hand.own = self._at_hand.free = None
+            self._watching.connection = None
+            self._watching.available = None
 
-    def tidy(self) -> None:
-        """A reader that stayed long leaves a long WAL behind; give the room back once it has gone."""
+    def reclaim_space(self) -> None:
+        """Truncate a long WAL that a long read left behind."""
         wal = Path(f"{self.file}-wal")
-        if self._stdlib or not wal.exists() or wal.stat().st_size <= WAL_BOUND:
+        if self._stdlib or not wal.exists() or wal.stat().st_size <= WAL_LIMIT:
             return
-        with self._lent() as handle:
-            _, frames, done = handle.execute("PRAGMA wal_checkpoint(PASSIVE)")[0]
-            if (
-                done < frames
-            ):  # it is still there; to wait for it would keep every writer waiting too
+        with self._borrowed() as handle:
+            _, frames, copied = handle.execute("PRAGMA wal_checkpoint(PASSIVE)")[0]
+            # The reader is still active. Waiting for it would make all writers wait.
+            if copied < frames:
                 return
-            handle.wait_at_most(TIDY_MS)
+            handle.set_busy_timeout(CHECKPOINT_WAIT_MS)
             try:
                 handle.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
-                handle.wait_at_most(BUSY_MS)
+                handle.set_busy_timeout(BUSY_MS)
 
     def shift_clock(self, by: Micros) -> None:
         with self._transaction("BEGIN IMMEDIATE") as handle:
@@ -363,7 +399,7 @@ class SqliteStore(Store):
             )
 
     def erase(self) -> None:
-        """The file is not ours to remove."""
+        """Do nothing: the file belongs to its user."""
 
     def facts(self) -> dict[str, str]:
         with self._transaction("BEGIN") as handle:
@@ -380,7 +416,7 @@ class SqliteStore(Store):
         }
 
     @property
-    def place(self) -> str:
+    def lock_directory(self) -> str:
         return f"{self.file}-life"
 
     @property
@@ -395,61 +431,62 @@ class SqliteStore(Store):
             idle, self._idle = self._idle, []
         for handle in idle:
             handle.close()
-        onelibrary.unbind(self._key)
+        libraries.unbind_file(self._key)
 
 
 class _WatchingConnection(threading.local):
-    """The connection of a thread that watches, while it hints."""
+    """Connection of a thread that watches the file, while it calls `hint` or `idle`."""
 
-    own: Handle | None = None
-    free: Handle | None = None  # the same, unless it is lent
+    connection: Handle | None = None
+    available: Handle | None = None  # the same, unless a transaction uses it
 
 
 class _Transaction(AbstractContextManager[T]):
-    """A block that is one; what is made of its connection is handed in. Not a generator: every enqueue passes here."""
+    """Transaction as a block. Not a generator: every enqueue pays for it."""
 
     def __init__(
-        self, store: SqliteStore, begin: str, make: Callable[[Handle], T], *, alone: bool = False
+        self, store: SqliteStore, begin: str, wrap: Callable[[Handle], T], *, write: bool = False
     ) -> None:
-        """`alone`: a unit of work that knew the clock once it had the lock, and in which nobody can have moved it."""
+        """Prepare a block. `write`: it holds the write lock, so the clock offset cannot change."""
         self._store = store
         self._begin = begin
-        self._make = make
-        self._alone = alone
+        self._wrap = wrap
+        self._write = write
 
     def __enter__(self) -> T:
-        self._handle = handle = self._store.lend()
+        self._handle = handle = self._store.borrow_handle()
         try:
             handle.command(self._begin)
-            return self._make(handle)
+            return self._wrap(handle)
         except BaseException as error:
-            self._store.take_back(handle, error)
+            self._store.discard_failed(handle, error)
             raise
 
     def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            self._store.take_back(self._handle, error)
+            self._store.discard_failed(self._handle, error)
             return
         try:
             self._handle.command("COMMIT")
         except BaseException as failed:
-            self._store.take_back(self._handle, failed)
+            self._store.discard_failed(self._handle, failed)
             raise
-        if self._alone:
-            self._handle.seen = self._handle.version()
-        self._store.keep(self._handle)
+        if self._write:
+            self._handle.last_version = self._handle.version()
+        self._store.return_handle(self._handle)
 
 
-def _itself(handle: Handle) -> Handle:
+def _identity(handle: Handle) -> Handle:
     return handle
 
 
 def unavailable(file: Path, error: BaseException) -> StoreUnavailable:
+    """Return the error for a file that SQLite cannot use now."""
     return StoreUnavailable(f"SQLite cannot use {file}: {type(error).__name__}: {error}")
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-_kept: list[Handle] = []
+_inherited_handles: list[Handle] = []  # of the parent; kept so that they are never closed
 
 
 def _before_fork() -> None:
@@ -458,7 +495,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    onelibrary.after_fork()
+    libraries.after_fork()
     for store in list(_stores):
         store.after_fork()
 

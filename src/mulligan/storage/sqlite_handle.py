@@ -1,4 +1,4 @@
-"""One SQLite connection, through apsw or through the standard library: the same few calls on both."""
+"""SQLite connections, through apsw or the standard library, and the check for two libraries."""
 
 from __future__ import annotations
 
@@ -17,48 +17,53 @@ from urllib.parse import unquote, urlsplit
 
 import apsw
 
+from mulligan.core.durations import Micros
 from mulligan.core.errors import TwoLibraries
-from mulligan.core.job import Micros
 
-# One SQLite file is opened through one SQLite library per process.
+# --- One SQLite library per process and file ---
 
-FileKey = tuple[int, int]
+FileKey = tuple[int, int]  # device and inode
 STDLIB = "sqlite3"
 
-_listening = False
+_audit_hook_set = False
 _lock = threading.Lock()
 _bound: dict[FileKey, str] = {}
 _opens: Counter[FileKey] = Counter()
 
-ADVICE = (
-    "Two SQLite libraries on one file in one process destroy each other's locks and lose rows. Two ways out: "
-    "(1) put everything on Mulligan's library: app.transaction() for your own statements, or for SQLAlchemy "
-    'create_engine("sqlite+mulligan:///…"); '
-    "(2) keep sqlite3 and open Mulligan with sqlite+stdlib:///… in this process (it may enqueue and read, not run "
-    "workers)."
+TWO_LIBRARIES_ADVICE = (
+    "Two SQLite libraries on one file in one process drop each other's locks and lose rows. "
+    "Two ways out: (1) use Mulligan's library for everything: app.transaction() for your own "
+    'statements, or for SQLAlchemy create_engine("sqlite+mulligan:///…"); '
+    "(2) keep sqlite3 and open Mulligan with sqlite+stdlib:///… in this process (it may enqueue "
+    "and read, not run workers)."
 )
 
 
-def bind(path: Path, library: str) -> FileKey:
-    """Claim the file for a library, or raise TwoLibraries."""
+def bind_file(path: Path, library: str) -> FileKey:
+    """Bind a file to a library in this process, or raise TwoLibraries."""
     key = _key(path)
     with _lock:
         holder = _bound.get(key)
-        # Nobody tells one holder's descriptors from another's: where sqlite3 asks, we take them for its own.
-        if holder is None and library != STDLIB and held(key):
+        # Open descriptors do not tell which library opened them. For sqlite3, assume its own.
+        if holder is None and library != STDLIB and is_file_open(key):
             holder = "another SQLite library"
         if holder not in (None, library):
-            message = (
-                f"{path} is already open in this process through {holder}, not {library}. {ADVICE}"
-            )
-            raise TwoLibraries(message)
+            raise TwoLibraries(_two_libraries(path, holder, library))
         _bound[key] = library
         _opens[key] += 1
-        _listen()
+        _set_audit_hook()
     return key
 
 
-def unbind(key: FileKey) -> None:
+def _two_libraries(path: Path, holder: str | None, library: str) -> str:
+    return (
+        f"{path} is already open in this process through {holder}, not {library}. "
+        f"{TWO_LIBRARIES_ADVICE}"
+    )
+
+
+def unbind_file(key: FileKey) -> None:
+    """Undo one `bind_file`."""
     with _lock:
         _opens[key] -= 1
         if _opens[key] <= 0:
@@ -66,16 +71,16 @@ def unbind(key: FileKey) -> None:
             _bound.pop(key, None)
 
 
-def _listen() -> None:
-    """Hear of every sqlite3.connect to come. An audit hook stays for good, so it is set once, at the first need."""
-    global _listening  # noqa: PLW0603 - one hook per process
-    if not _listening:
-        _listening = True
+def _set_audit_hook() -> None:
+    """Watch every later sqlite3.connect. Hooks cannot be removed, so it is set once, if needed."""
+    global _audit_hook_set  # noqa: PLW0603 - one hook per process
+    if not _audit_hook_set:
+        _audit_hook_set = True
         sys.addaudithook(_refuse_sqlite3)
 
 
 def _refuse_sqlite3(event: str, args: tuple[Any, ...]) -> None:
-    """sqlite3 is about to open a file. Even to read and close it would drop the locks of the other library."""
+    """Raise if sqlite3 opens a bound file: closing it would drop the other library's locks."""
     if event != "sqlite3.connect":
         return
     path = _path_of(args[0])
@@ -84,8 +89,7 @@ def _refuse_sqlite3(event: str, args: tuple[Any, ...]) -> None:
     except OSError:
         return
     if holder not in (None, STDLIB):
-        message = f"{path} is already open in this process through {holder}, not {STDLIB}. {ADVICE}"
-        raise TwoLibraries(message)
+        raise TwoLibraries(_two_libraries(path, holder, STDLIB))
 
 
 def _path_of(database: Any) -> Path:
@@ -99,30 +103,31 @@ def _key(path: Path) -> FileKey:
 
 
 def after_fork() -> None:
-    """In the child: nobody is left who could give the lock back."""
-    global _lock  # noqa: PLW0603 - it is this module's own
+    """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+    global _lock  # noqa: PLW0603 - state of this module
     _lock = threading.Lock()
 
 
-def held(key: FileKey) -> bool:
-    """Does any open descriptor of this process point at the file?"""
-    return any(_points_at(int(name), key) for name in os.listdir("/dev/fd"))  # noqa: PTH208 - names, nothing more
+def is_file_open(key: FileKey) -> bool:
+    """True if a descriptor of this process has the file open."""
+    return any(_points_at(int(name), key) for name in os.listdir("/dev/fd"))  # noqa: PTH208 - only names are needed
 
 
 def _points_at(descriptor: int, key: FileKey) -> bool:
     try:
         stat = os.fstat(descriptor)
-    except OSError:  # others open and close while we look
+    except OSError:  # closed meanwhile by another thread
         return False
     return (stat.st_dev, stat.st_ino) == key
 
 
-# One SQLite connection, through apsw or through the standard library: the same few calls on both.
+# --- Connections ---
 
 BUSY_MS = 10_000
-PAUSES = ((100, 0.001), (500, 0.005))  # so often a waiting writer looks after so many seconds,
-LAST_PAUSE = 0.025  # and then each time after these
-AT_ONCE = 2.0  # seconds
+# How long a waiting writer sleeps between two tries, by the number of tries.
+BUSY_PAUSES = ((100, 0.001), (500, 0.005))
+LAST_PAUSE = 0.025
+SETUP_TIMEOUT = 2.0  # seconds
 PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
@@ -145,56 +150,62 @@ CONSTRAINT: tuple[type[Exception], ...] = (apsw.ConstraintError, sqlite3.Integri
 
 
 class Handle(ABC):
+    """Connection with the few calls that the store needs."""
+
     library: str
-    seen: int | None = None  # the version of the file that its last unit of work left
-    offset: Micros = 0  # of the clock, as of then
+    last_version: int | None = None  # version of the file after its last transaction
+    clock_offset: Micros = 0  # clock offset at that version
 
     @abstractmethod
     def version(self) -> int | None:
-        """A number that grows with every commit of anybody's; None: this library does not tell."""
+        """Return a number that changes with every commit to the file. None: not supported."""
 
     @abstractmethod
     def command(self, sql: str) -> None:
-        """A statement that takes and answers nothing."""
+        """Run a statement without parameters and result."""
 
     @abstractmethod
-    def execute(
-        self, sql: str, params: Mapping[str, Any] | None = None
-    ) -> list[tuple[Any, ...]]: ...
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement with named parameters. Return its rows."""
 
     @abstractmethod
-    def one(self, sql: str, row: tuple[Any, ...]) -> int:
-        """A statement that answers nothing, its parameters by place; how many rows of the table were changed."""
+    def execute_one(self, sql: str, row: tuple[Any, ...]) -> int:
+        """Run a statement with positional parameters. Return the number of changed rows."""
 
     @abstractmethod
-    def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
-        """One statement for each row, its parameters by place; how many rows of the table were changed."""
+    def execute_many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Run a statement for each row of parameters. Return the number of changed rows."""
 
     @abstractmethod
     def changes(self) -> int:
-        """Rows changed by the last statement."""
+        """Return the number of rows that the last statement changed."""
 
     @abstractmethod
     def script(self, text: str) -> None:
-        """Several statements, inside the transaction that is open."""
+        """Run several statements within the open transaction."""
 
     @abstractmethod
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Return the path of the database file, or "" if it is temporary."""
 
     @abstractmethod
-    def in_transaction(self) -> bool: ...
+    def in_transaction(self) -> bool:
+        """True if a transaction is open."""
 
     @abstractmethod
-    def wait_at_most(self, ms: int) -> None:
-        """For whoever holds the file."""
+    def set_busy_timeout(self, ms: int) -> None:
+        """Set how long a statement waits for another writer."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection."""
 
 
-class Patience:
-    """How a writer waits for another one. SQLite's own way soon sleeps for longer than most transactions take, and a
-    file into which two write lies idle meanwhile.
+class BusyHandler:
+    """Wait for another writer in short steps.
+
+    SQLite's own handler soon sleeps longer than most transactions take, and a file with two writers
+    would be idle meanwhile.
     """
 
     def __init__(self, ms: int) -> None:
@@ -207,13 +218,20 @@ class Patience:
             self._until = now + self._seconds
         if now >= self._until:
             return False
-        time.sleep(next((pause for most, pause in PAUSES if tries < most), LAST_PAUSE))
+        time.sleep(_busy_pause(tries))
         return True
 
 
+def _busy_pause(tries: int) -> float:
+    for limit, pause in BUSY_PAUSES:
+        if tries < limit:
+            return pause
+    return LAST_PAUSE
+
+
 def _set_up(handle: Handle) -> None:
-    """Several who open a new file at once each want to change its mode; SQLite refuses all but one without waiting."""
-    deadline = time.monotonic() + AT_ONCE
+    """Set the pragmas. Retry: SQLite does not wait while another process sets WAL mode."""
+    deadline = time.monotonic() + SETUP_TIMEOUT
     for pragma in PRAGMAS:
         while True:
             try:
@@ -226,21 +244,25 @@ def _set_up(handle: Handle) -> None:
 
 
 class ApswHandle(Handle):
+    """Connection of Mulligan's own SQLite library."""
+
     library = "apsw"
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
 
     @cached_property
-    def _kept(self) -> apsw.Cursor:
-        """For what answers nothing: a new cursor takes as long as what is done with it."""
+    def _cursor(self) -> apsw.Cursor:
+        """Cursor for statements without result. Creating one takes as long as a short statement."""
         return self.connection.cursor()
 
     @classmethod
     def open(cls, path: str) -> ApswHandle:
+        """Open a file."""
         connection = apsw.Connection(path, statementcachesize=200)
-        connection.set_busy_handler(Patience(BUSY_MS))
-        # A plan that looks at what is bound, as at a LIMIT, is made anew for each value: ten times the work of a claim.
+        connection.set_busy_handler(BusyHandler(BUSY_MS))
+        # Plans must not depend on bound values such as a LIMIT: planning again for each value takes
+        # ten times as long as a claim.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         handle = cls(connection)
         try:
@@ -254,16 +276,16 @@ class ApswHandle(Handle):
         return self.connection.data_version()
 
     def command(self, sql: str) -> None:
-        self._kept.execute(sql)
+        self._cursor.execute(sql)
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql, params).fetchall()
 
-    def one(self, sql: str, row: tuple[Any, ...]) -> int:
-        self._kept.execute(sql, row)
+    def execute_one(self, sql: str, row: tuple[Any, ...]) -> int:
+        self._cursor.execute(sql, row)
         return self.connection.changes()
 
-    def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    def execute_many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
         before = self.connection.total_changes()
         self.connection.executemany(sql, rows)
         return self.connection.total_changes() - before
@@ -280,15 +302,15 @@ class ApswHandle(Handle):
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
 
-    def wait_at_most(self, ms: int) -> None:
-        self.connection.set_busy_handler(Patience(ms))
+    def set_busy_timeout(self, ms: int) -> None:
+        self.connection.set_busy_handler(BusyHandler(ms))
 
     def close(self) -> None:
         self.connection.close()
 
 
 class StdlibHandle(Handle):
-    """The distribution's SQLite. It never checkpoints: that is left to a library without the WAL-reset race."""
+    """Connection of the standard library. Never checkpoints: old versions have the WAL-reset race."""
 
     library = "sqlite3"
 
@@ -298,6 +320,7 @@ class StdlibHandle(Handle):
 
     @classmethod
     def open(cls, path: str) -> StdlibHandle:
+        """Open a file."""
         connection = sqlite3.connect(
             path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
         )
@@ -319,10 +342,10 @@ class StdlibHandle(Handle):
         cursor.close()
         return rows
 
-    def one(self, sql: str, row: tuple[Any, ...]) -> int:
-        return self.many(sql, [row])
+    def execute_one(self, sql: str, row: tuple[Any, ...]) -> int:
+        return self.execute_many(sql, [row])
 
-    def many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    def execute_many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
         cursor = self.connection.executemany(sql, rows)
         changed = max(cursor.rowcount, 0)
         cursor.close()
@@ -332,7 +355,7 @@ class StdlibHandle(Handle):
         return self._changes
 
     def script(self, text: str) -> None:
-        # executescript would commit first; our scripts have no semicolons inside statements.
+        # executescript would commit first. Our scripts have no semicolons inside statements.
         for statement in text.split(";\n"):
             self.connection.execute(statement)
 
@@ -343,7 +366,7 @@ class StdlibHandle(Handle):
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
 
-    def wait_at_most(self, ms: int) -> None:
+    def set_busy_timeout(self, ms: int) -> None:
         self.connection.execute(f"PRAGMA busy_timeout={ms}")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One transaction on SQLite: the verbs that differ from PostgreSQL's."""
+"""One transaction on SQLite: the methods that differ from PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,401 +12,445 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from mulligan.core.attempt import Lease
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event, EventType
-from mulligan.core.job import SAID, Micros, NewJob, WorkerRow, in_columns
-from mulligan.core.json import quick_dump
+from mulligan.core.job import OPTION_FIELDS, NewJob, NewJobColumns, WorkerRow, as_columns
+from mulligan.core.json import make_encoder
 from mulligan.core.statistics import DeathCount, Deaths
-from mulligan.storage.base import Around, Finished, Inserted, Move, RetriedAttempt, Settlement
+from mulligan.storage.base import Inserted, Move, RetryRow, Settlement, SharedRetryTexts, SuccessRow
 from mulligan.storage.event_bundles import (
-    Bundle,
+    EventBundle,
     PendingEvent,
     Row,
-    parted,
-    parted_alike,
-    parted_rows,
-    parted_texts,
+    bundle_events,
+    bundle_rows,
+    bundle_texts,
+    bundle_uniform_events,
 )
-from mulligan.storage.failure_queries import of_the_dead
+from mulligan.storage.failure_queries import dead_jobs_filter
 from mulligan.storage.rows import (
     arg_rows,
-    beside,
-    due,
-    fit,
+    due_time,
     insert_columns,
     insert_row,
-    lane_of,
-    taken,
+    lane_key,
+    replace_unstorable,
+    shared_columns,
+    unique_taken,
 )
-from mulligan.storage.search_queries import ArgRow, Matching, Shape, Where, matching
-from mulligan.storage.sql import load, numbered, numbered_lone, numbered_without
+from mulligan.storage.search_queries import ArgRow, Conditions, Shape, Where, build_conditions
+from mulligan.storage.sql import (
+    load_positional,
+    load_positional_insert,
+    load_positional_single,
+    load_statement,
+)
 from mulligan.storage.sqlite_handle import CONSTRAINT, Handle
 from mulligan.storage.stat_queries import StatRow
 from mulligan.storage.transaction import SqlTransaction
 from mulligan.storage.url import boot_id
 
 PREFIX = "mulligan_"
-OFFSET = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
-# The names of what is bound for many rows at once.
-TOLD = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
-SETTLE = (*Settlement._fields, "now")
-FINISH = (*Finished._fields, "worker", "now")
-FEW_ALIKE = 8  # with fewer of the same token and result, each has a statement of its own
+CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
+# Names of the fields of rows that are bound by position.
+EVENT_COLUMNS = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
+SETTLE_COLUMNS = (*Settlement._fields, "now")
+SUCCESS_COLUMNS = (*SuccessRow._fields, "worker", "now")
+# Equal rows are written by one statement per group if groups have at least this size on average.
+MIN_GROUP_SIZE = 8
 
-_encode = quick_dump(", ", ": ")
+_encode = make_encoder(", ", ": ")
 
 
 class SqliteTransaction(SqlTransaction):
-    retries_together = True  # one writer: whoever changes rows waits for nobody
+    """Transaction on one connection. SQLite has one writer, so nothing is ever locked by others."""
 
-    def __init__(self, handle: Handle, offset: Micros | None = None) -> None:
+    supports_settle_retries = True
+
+    def __init__(self, handle: Handle, clock_offset: Micros | None = None) -> None:
         self._handle = handle
-        self._now = time.time_ns() // 1000 + (_offset(handle) if offset is None else offset)
+        offset = _read_clock_offset(handle) if clock_offset is None else clock_offset
+        self._now = time.time_ns() // 1000 + offset
 
     @classmethod
-    def alone(cls, handle: Handle) -> SqliteTransaction:
-        """For one that holds the lock of writers: if nobody has committed since this connection's last unit, the clock
-        is where it was.
+    def for_writer(cls, handle: Handle) -> SqliteTransaction:
+        """Create a transaction that holds the write lock.
+
+        If nobody has committed since the last transaction of this connection, the clock offset is
+        unchanged and need not be read.
         """
         version = handle.version()
-        if version is None or version != handle.seen:
-            handle.seen, handle.offset = version, _offset(handle)
-        return cls(handle, handle.offset)
+        if version is None or version != handle.last_version:
+            handle.last_version = version
+            handle.clock_offset = _read_clock_offset(handle)
+        return cls(handle, handle.clock_offset)
 
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._run(verb, {"now": self._now} | params)
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self._run(statement, {"now": self._now} | params)
 
-    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self.asked(verb, matching(where), **params)
+    def rows_where(self, statement: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
+        return self.rows_matching(statement, build_conditions(where), **params)
 
-    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self._run(verb, {"now": self._now} | asked.params | params, asked.shape)
+    def rows_matching(
+        self, statement: str, conditions: Conditions, /, **params: Any
+    ) -> list[tuple[Any, ...]]:
+        values = {"now": self._now} | conditions.params | params
+        return self._run(statement, values, conditions.shape)
 
-    def _run(self, verb: str, params: dict[str, Any], shape: Shape = ()) -> list[tuple[Any, ...]]:
-        statement = load(verb, "sqlite", PREFIX, shape=shape)
+    def _run(
+        self, statement: str, params: dict[str, Any], shape: Shape = ()
+    ) -> list[tuple[Any, ...]]:
+        text = load_statement(statement, "sqlite", PREFIX, shape=shape)
         try:
-            return self._handle.execute(statement, params)
+            return self._handle.execute(text, params)
         except UnicodeEncodeError:
-            return self._handle.execute(
-                statement, {name: fit(value) for name, value in params.items()}
-            )
+            storable = {name: replace_unstorable(value) for name, value in params.items()}
+            return self._handle.execute(text, storable)
 
-    def command(self, text: str) -> None:
+    def run_command(self, text: str) -> None:
         self._handle.execute(text)
 
-    def group_deaths(
+    def count_group_deaths(
         self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
     ) -> dict[str, Deaths]:
-        ends = self.group_ends(names, where)
-        asked = matching(of_the_dead(where))
-        bounds = {"moment": now, "hours": hours, "cap": cap}
-        return {
-            name: _deaths(self.asked("group_deaths", asked, name=name, **bounds), *ends[name])
-            for name in ends
-        }
+        death_times = self.get_group_death_times(names, where)
+        conditions = build_conditions(dead_jobs_filter(where))
+        bounds = {"at_time": now, "hours": hours, "cap": cap}
+        found = {}
+        for name, (first, last) in death_times.items():
+            rows = self.rows_matching("count_group_deaths", conditions, name=name, **bounds)
+            found[name] = _count_deaths(rows, first, last)
+        return found
 
-    def group_recovered(
-        self, names: Sequence[str], owner: str | None, most: int
+    def count_group_recoveries(
+        self, names: Sequence[str], owner: str | None, limit: int
     ) -> dict[str, tuple[int, int]]:
-        found = {
-            name: self.rows("group_recovered", name=name, owner=owner, most=most)[0]
-            for name in names
-        }
-        return {name: (row[0], row[1]) for name, row in found.items()}
+        found = {}
+        for name in names:
+            rows = self.rows("count_group_recoveries", name=name, owner=owner, limit=limit)
+            found[name] = (rows[0][0], rows[0][1])
+        return found
 
-    def ids(self, ids: Sequence[Any]) -> Any:
-        return json.dumps(list(ids))
+    def array_param(self, values: Sequence[Any]) -> Any:
+        return json.dumps(list(values))
 
     def now(self) -> Micros:
         return self._now
 
-    def mono(self) -> Micros:
+    def monotonic_now(self) -> Micros:
         return time.monotonic_ns() // 1000
 
-    def _many(self, verb: str, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
-        """One statement for many rows, all of them or none; how many rows of the table it changed."""
-        statement, of_row = numbered(verb, PREFIX, names)
-        return self._rows_of(statement, [*map(of_row, rows)])
+    def _run_many(
+        self, statement: str, fields: tuple[str, ...], rows: Sequence[tuple[Any, ...]]
+    ) -> int:
+        """Run a statement for each row, for all or none. Return the number of changed rows."""
+        text, select_params = load_positional(statement, PREFIX, fields)
+        return self._execute_rows(text, [*map(select_params, rows)])
 
-    def _rows_of(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    def _execute_rows(self, text: str, rows: Sequence[tuple[Any, ...]]) -> int:
         try:
             if len(rows) <= 1:
-                return self._handle.one(statement, rows[0]) if rows else 0
+                return self._handle.execute_one(text, rows[0]) if rows else 0
             with self.savepoint():
-                return self._handle.many(statement, rows)
+                return self._handle.execute_many(text, rows)
         except UnicodeEncodeError:
-            return self._handle.many(statement, [tuple(map(fit, row)) for row in rows])
+            storable = [tuple(map(replace_unstorable, row)) for row in rows]
+            return self._handle.execute_many(text, storable)
 
-    def insert_free(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
+    def _execute_row(self, text: str, row: tuple[Any, ...]) -> None:
+        try:
+            self._handle.execute_one(text, row)
+        except UnicodeEncodeError:
+            self._handle.execute_one(text, tuple(map(replace_unstorable, row)))
+
+    # --- Enqueue ---
+    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
         if len(jobs) == 1:
-            self._insert_lone(jobs[0], announce=announce)
+            self._insert_one(jobs[0], announce=announce)
             return self._now
-        alike, blank, own = insert_columns(jobs)
-        statement, names = numbered_without("insert_all", PREFIX, blank)
-        values = {**alike, "announce": announce, "now": self._now}
-        columns = [own.get(name) or repeat(values[name], len(jobs)) for name in names]
-        self._rows_of(statement, [*zip(*columns, strict=True)])
-        same = in_columns(jobs)
-        if same is None or same.like.args:
-            self._inserted([(job, due(job, self._now)) for job in jobs], announce=announce)
+        shared, defaulted, varying = insert_columns(jobs)
+        text, names = load_positional_insert("insert_unconstrained_job", PREFIX, defaulted)
+        values = {**shared, "announce": announce, "now": self._now}
+        columns = [varying.get(name) or repeat(values[name], len(jobs)) for name in names]
+        self._execute_rows(text, [*zip(*columns, strict=True)])
+        job_columns = as_columns(jobs)
+        if job_columns is None or job_columns.template.args:
+            due_times = [(job, due_time(job, self._now)) for job in jobs]
+            self._write_args_and_events(due_times, announce=announce)
         elif announce:
-            _, kind, queue, *_ = like = same.like
-            said = _waits(kind, queue, due(like, self._now))
-            told = PendingEvent(self._now, _QUEUED, "", like.batch_id, like.owner, None, None, said)
-            self._write_told(*parted_alike(told, same.ids))
+            self._announce_columns(job_columns)
         return self._now
 
-    def _insert_lone(self, job: NewJob, *, announce: bool) -> None:
+    def _insert_one(self, job: NewJob, *, announce: bool) -> None:
         now = self._now
-        statement, rest, tell, told = _lone(job.kind, job.queue, job[SAID], job.trace)
-        self._row_of(statement, (job.id, job.payload, now, announce, *rest))
+        insert, shared, insert_event, data_head = _single_insert(
+            job.kind, job.queue, job[OPTION_FIELDS], job.trace
+        )
+        self._execute_row(insert, (job.id, job.payload, now, announce, *shared))
         if job.args:
             self.write_args([*map(ArgRow._make, arg_rows([job]))])
         if announce:
-            self._row_of(
-                tell,
-                (
-                    now,
-                    _QUEUED,
-                    job.id,
-                    job.batch_id,
-                    job.owner,
-                    None,
-                    None,
-                    f"{told}{due(job, now)}}}",
-                ),
-            )
+            data = f"{data_head}{due_time(job, now)}}}"
+            event = (now, _QUEUED, job.id, job.batch_id, job.owner, None, None, data)
+            self._execute_row(insert_event, event)
 
-    def _row_of(self, statement: str, row: tuple[Any, ...]) -> None:
-        try:
-            self._handle.one(statement, row)
-        except UnicodeEncodeError:
-            self._handle.one(statement, tuple(map(fit, row)))
-
-    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        found = ((job, self.rows("insert", **_row(job), announce=announce)) for job in jobs)
-        fresh = [(job, rows[0][1]) for job, rows in found if rows]
-        self._inserted(fresh, announce=announce)
+    def insert_new_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        inserted = []
+        for job in jobs:
+            rows = self.rows("insert_job", **_insert_params(job), announce=announce)
+            if rows:
+                inserted.append((job, rows[0][1]))
+        self._write_args_and_events(inserted, announce=announce)
         return {
-            job.id: Inserted(job.id, fresh=True, run_at=at, created_at=self._now)
-            for job, at in fresh
+            job.id: Inserted(job.id, fresh=True, run_at=run_at, created_at=self._now)
+            for job, run_at in inserted
         }
 
-    def _inserted(self, fresh: Sequence[tuple[NewJob, Micros]], *, announce: bool) -> None:
-        """What else is written of new jobs; each with the moment it is due."""
-        args = arg_rows([job for job, _ in fresh])
+    def _write_args_and_events(
+        self, inserted: Sequence[tuple[NewJob, Micros]], *, announce: bool
+    ) -> None:
+        """Write indexed arguments and job.queued events of new jobs with their due times."""
+        args = arg_rows([job for job, _ in inserted])
         if args:
             self.write_args([*map(ArgRow._make, args)])
         if announce:
-            self._announce(
+            self._write_queued(
                 (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now)
-                for job, run_at in fresh
+                for job, run_at in inserted
             )
 
-    def _announce(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        self._tell(
-            PendingEvent(
-                at,
-                EventType.JOB_QUEUED.value,
-                job_id,
-                batch_id,
-                owner,
-                None,
-                None,
-                _waits(kind, queue, run_at),
-            )
-            for job_id, batch_id, owner, kind, queue, run_at, at in rows
-        )
+    # --- Events of jobs ---
+    def _write_queued(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write job.queued events of the rows that `announce_jobs` returns."""
+        events = []
+        for job_id, batch_id, owner, kind, queue, run_at, at in rows:
+            data = _queued_data(kind, queue, run_at)
+            events.append(PendingEvent(at, _QUEUED, job_id, batch_id, owner, None, None, data))
+        self._write_pending(*bundle_events(events))
 
-    def _tell(self, told: Iterable[PendingEvent]) -> None:
-        self._write_told(*parted([*told]))
+    def _announce_columns(self, columns: NewJobColumns) -> None:
+        """Write job.queued events of jobs that differ only in id and payload."""
+        job = columns.template
+        data = _queued_data(job.kind, job.queue, due_time(job, self._now))
+        event = PendingEvent(self._now, _QUEUED, "", job.batch_id, job.owner, None, None, data)
+        self._write_pending(*bundle_uniform_events(event, columns.ids))
 
-    def _tell_of(self, what: str, rows: Sequence[Row], data: Callable[[Row], str]) -> None:
-        self._write_told(*parted_rows(self._now, what, rows, data))
+    def _write_row_events(
+        self, event_type: str, rows: Sequence[Row], data: Callable[[Row], str]
+    ) -> None:
+        self._write_pending(*bundle_rows(self._now, event_type, rows, data))
 
-    def _write_told(self, alone: Sequence[PendingEvent], bundles: Sequence[Bundle]) -> None:
-        if alone:
-            self._many("settle_event", TOLD, alone)
+    def _write_pending(
+        self, singles: Sequence[PendingEvent], bundles: Sequence[EventBundle]
+    ) -> None:
+        if singles:
+            self._run_many("write_job_event", EVENT_COLUMNS, singles)
         for bundle in bundles:
-            self._run("event_bundle", bundle._asdict())
+            self._run("write_event_bundle", bundle._asdict())
 
-    def announce(self, limit: int) -> int:
-        return self._announce_all(self.rows("silent", most=limit))
+    def announce_jobs(self, limit: int) -> int:
+        found = self.rows("list_unannounced", limit=limit)
+        return self._announce_ids([row[0] for row in found])
 
-    def _announce_all(self, ids: Sequence[tuple[Any, ...]]) -> int:
-        silent = self.rows("announce", ids=self.ids([row[0] for row in ids])) if ids else []
-        self._announce(silent)
-        return len(silent)
+    def _announce_ids(self, ids: Sequence[str]) -> int:
+        if not ids:
+            return 0
+        rows = self.rows("announce_jobs", ids=self.array_param(ids))
+        self._write_queued(rows)
+        return len(rows)
 
-    def candidates(
+    # --- Claim ---
+    def list_due_jobs(
         self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
     ) -> list[tuple[int, Micros, str, str]]:
         found: list[Any] = []
+        lane_limit = min(limit, each or limit)
         for lane, priority in lanes:
-            found += self.rows(
-                "candidates", lane=lane, priority=priority, most=min(limit, each or limit)
-            )
+            found += self.rows("list_due_jobs", lane=lane, priority=priority, limit=lane_limit)
         return sorted(found)[:limit]
 
-    def take_due(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        if not self._may_take(worker):
+    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
+        if not self._is_open(worker):
             return []
-        return self._taken(
-            worker,
-            self.rows("takeable_due", worker=worker, lane=lane, priority=priority, most=limit),
+        rows = self.rows(
+            "list_claimable_in_lane", worker=worker, lane=lane, priority=priority, limit=limit
         )
+        return self._claim(worker, rows)
 
-    def take(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        if not self._may_take(worker):
+    def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        if not self._is_open(worker):
             return []
-        found = {row[1]: row for row in self.rows("takeable", worker=worker, ids=self.ids(ids))}
-        return self._taken(worker, [found[job_id] for job_id in ids if job_id in found][:limit])
+        rows = self.rows("list_claimable_jobs", worker=worker, ids=self.array_param(ids))
+        by_id = {row[1]: row for row in rows}
+        chosen = [by_id[job_id] for job_id in ids if job_id in by_id]
+        return self._claim(worker, chosen[:limit])
 
-    def _may_take(self, worker: str) -> bool:
-        """A closed worker takes nothing."""
-        return bool(self.rows("may_take", worker=worker))
+    def _is_open(self, worker: str) -> bool:
+        """True if the worker's row is open. A closed worker claims nothing."""
+        return bool(self.rows("is_open_worker", worker=worker))
 
-    def _taken(self, worker: str, found: Sequence[tuple[Any, ...]]) -> list[Lease]:
-        """Rows as they will be, as `as_taken` has them; nobody else writes between the look and this."""
-        if not found:
+    def _claim(self, worker: str, claimable: Sequence[tuple[Any, ...]]) -> list[Lease]:
+        """Claim rows of `lease_after_claim`: rowid, the columns of the lease, `announced`.
+
+        This transaction holds the write lock, so the rows cannot have changed since they were read.
+        """
+        if not claimable:
             return []
-        self.rows("take", worker=worker, places=self.ids([row[0] for row in found]))
-        leases = [Lease._make(row[1:-1]) for row in found]
-        self._announce_all([(row[1],) for row in found if not row[-1]])
+        self.rows(
+            "claim_jobs", worker=worker, places=self.array_param([row[0] for row in claimable])
+        )
+        leases = [Lease._make(row[1:-1]) for row in claimable]
+        self._announce_ids([row[1] for row in claimable if not row[-1]])
         data = json.dumps({"worker": worker})
-        self._tell_of(EventType.JOB_STARTED.value, leases, lambda _: data)
+        self._write_row_events(EventType.JOB_STARTED.value, leases, lambda _: data)
         return leases
 
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        held = settlements
+    # --- Settle ---
+    def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        written = settlements
         if not self._settle_all(settlements):
-            held = [ending for ending in settlements if self._settle_all([ending])]
-        for event, alike in groupby(held, key=attrgetter("event")):
-            self._tell_of(event, [*alike], attrgetter("data"))
-        return {(ending.id, ending.token) for ending in held}
+            written = [row for row in settlements if self._settle_all([row])]
+        for event_type, group in groupby(written, key=attrgetter("event")):
+            self._write_row_events(event_type, [*group], attrgetter("data"))
+        return {(row.id, row.token) for row in written}
 
     def _settle_all(self, settlements: Sequence[Settlement]) -> bool:
-        return self._all_of(len(settlements), *self._settling(settlements))
+        """Settle all or none. False: a fence did not hold."""
+        return self._all_or_none(len(settlements), *self._settle_steps(settlements))
 
-    def _settling(self, settlements: Sequence[Settlement]) -> Iterator[Callable[[], int]]:
-        """Two statements for all that end alike, else two for each."""
-        alike: dict[tuple[Any, ...], list[Settlement]] = {}
+    def _settle_steps(self, settlements: Sequence[Settlement]) -> Iterator[Callable[[], int]]:
+        """Yield the update and the insert of attempts: per group of equal decisions, or per row."""
+        groups: dict[tuple[Any, ...], list[Settlement]] = {}
         for row in settlements:
-            alike.setdefault(_way(row), []).append(row)
-        if len(alike) * FEW_ALIKE > len(settlements):
+            groups.setdefault(_decision_fields(row), []).append(row)
+        if len(groups) * MIN_GROUP_SIZE > len(settlements):
             rows = [(*row, self._now) for row in settlements]
-            yield partial(self._many, "settle", SETTLE, rows)
-            yield partial(self._many, "settle_attempt", SETTLE, rows)
+            yield partial(self._run_many, "settle", SETTLE_COLUMNS, rows)
+            yield partial(self._run_many, "write_attempts", SETTLE_COLUMNS, rows)
             return
-        sets = [
-            rows[0]._asdict()
-            | {"ids": self.ids([row.id for row in rows]), "own": json.dumps(dict(map(_own, rows)))}
-            for rows in alike.values()
-        ]
-        yield lambda: sum([self._changed("settle_alike", **one) for one in sets])
-        yield lambda: sum([self._changed("settle_attempt_alike", **one) for one in sets])
+        group_params = [self._group_params(group) for group in groups.values()]
+        yield partial(self._run_groups, "settle_equal", group_params)
+        yield partial(self._run_groups, "write_equal_attempts", group_params)
 
-    def finish(self, worker: str, finished: Sequence[Finished]) -> set[tuple[str, int]]:
-        if not self._all_of(len(finished), *self._finishing(worker, finished)):
+    def _group_params(self, group: Sequence[Settlement]) -> dict[str, Any]:
+        return group[0]._asdict() | {
+            "ids": self.array_param([row.id for row in group]),
+            "privates": json.dumps(dict(map(_id_and_private, group))),
+        }
+
+    def settle_successes(
+        self, worker: str, successes: Sequence[SuccessRow]
+    ) -> set[tuple[str, int]]:
+        if not self._all_or_none(len(successes), *self._success_steps(worker, successes)):
             return set()
-        self._tell_of(EventType.JOB_SUCCEEDED.value, finished, attrgetter("data"))
-        return {(row.id, row.token) for row in finished}
+        self._write_row_events(EventType.JOB_SUCCEEDED.value, successes, attrgetter("data"))
+        return {(row.id, row.token) for row in successes}
 
-    def _finishing(self, worker: str, finished: Sequence[Finished]) -> Iterator[Callable[[], int]]:
-        """One statement for all of them where they are alike, else one for each; and as many for the attempts of those
-        that did not succeed at once.
+    def _success_steps(
+        self, worker: str, successes: Sequence[SuccessRow]
+    ) -> Iterator[Callable[[], int]]:
+        """Yield the update and the insert of attempts: per group of equal rows, or per row.
+
+        First attempts (token 1) have no attempt row: their jobs' rows contain everything.
         """
-        alike: dict[tuple[Any, ...], list[str]] = {}
-        for row in finished:
-            alike.setdefault(_at_once(row) if row.token == 1 else _again(row), []).append(row.id)
-        at_once = sum([row.token == 1 for row in finished])
-        if len(alike) * FEW_ALIKE > len(finished):
-            rows = [(*row, worker, self._now) for row in finished]
-            again = [row for row, ended in zip(rows, finished, strict=True) if ended.token > 1]
-            yield partial(self._many, "finish", FINISH, rows)
-            yield lambda: at_once + self._many("finish_attempt", FINISH, again)
-            return
-        sets = [
-            dict(zip(_AGAIN, row, strict=False)) | {"worker": worker, "ids": self.ids(ids)}
-            for row, ids in alike.items()
-        ]
-        yield lambda: sum([self._changed("finish_alike", **one) for one in sets])
-        yield (
-            lambda: (
-                at_once
-                + sum(
-                    [
-                        self._changed("finish_attempt_alike", **one)
-                        for one in sets
-                        if one["token"] != 1
-                    ]
+        first_attempts = sum([row.token == 1 for row in successes])
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for row in successes:
+            key = _first_attempt_fields(row) if row.token == 1 else _later_attempt_fields(row)
+            groups.setdefault(key, []).append(row.id)
+        if len(groups) * MIN_GROUP_SIZE > len(successes):
+            rows = [(*row, worker, self._now) for row in successes]
+            later = [row for row, success in zip(rows, successes, strict=True) if success.token > 1]
+            yield partial(self._run_many, "settle_successes", SUCCESS_COLUMNS, rows)
+            yield (
+                lambda: (
+                    first_attempts
+                    + self._run_many("write_success_attempts", SUCCESS_COLUMNS, later)
                 )
             )
+            return
+        group_params = [
+            dict(zip(_LATER_ATTEMPT_FIELDS, key, strict=False))
+            | {"worker": worker, "ids": self.array_param(ids)}
+            for key, ids in groups.items()
+        ]
+        later_groups = [params for params in group_params if params["token"] != 1]
+        yield partial(self._run_groups, "settle_equal_successes", group_params)
+        yield (
+            lambda: first_attempts + self._run_groups("write_equal_success_attempts", later_groups)
         )
 
-    def retry(
-        self, row: Settlement, around: Around, retried: Sequence[RetriedAttempt]
+    def settle_retries(
+        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
     ) -> set[tuple[str, int]]:
-        if not self._all_of(
-            len(retried), *self._retrying(row._asdict() | around._asdict(), retried)
-        ):
+        params = row._asdict() | texts._asdict()
+        if not self._all_or_none(len(retries), *self._retry_steps(params, retries)):
             return set()
-        told = PendingEvent(
+        event = PendingEvent(
             self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, ""
         )
-        before, between = around.news_before, around.news_between
-        texts = [(one.id, f"{before}{one.took}{between}{one.waited}}}") for one in retried]
-        self._write_told(*parted_texts(told, texts))
-        return {(one.id, row.token) for one in retried}
+        data = [
+            (one.id, f"{texts.event_head}{one.duration_ms}{texts.event_middle}{one.waited_ms}}}")
+            for one in retries
+        ]
+        self._write_pending(*bundle_texts(event, data))
+        return {(one.id, row.token) for one in retries}
 
-    def _retrying(
-        self, said: dict[str, Any], retried: Sequence[RetriedAttempt]
+    def _retry_steps(
+        self, params: dict[str, Any], retries: Sequence[RetryRow]
     ) -> Iterator[Callable[[], int]]:
-        """One statement for all their jobs, and one for the attempts of each moment at which some of them began."""
-        begun: dict[Micros, dict[str, str]] = {}
-        for one in retried:
-            begun.setdefault(one.started_at, {})[one.id] = one.said
-        sets = [said | {"started_at": at, "own": json.dumps(own)} for at, own in begun.items()]
-        yield partial(
-            self._changed, "retry_alike", **said, ids=self.ids([one.id for one in retried])
-        )
-        yield lambda: sum([self._changed("retry_attempt_alike", **one) for one in sets])
+        """Yield the update of all jobs, and the insert of attempts per start time."""
+        messages_by_start: dict[Micros, dict[str, str]] = {}
+        for one in retries:
+            messages_by_start.setdefault(one.started_at, {})[one.id] = one.message
+        ids = self.array_param([one.id for one in retries])
+        group_params = [
+            params | {"started_at": started_at, "messages": json.dumps(messages)}
+            for started_at, messages in messages_by_start.items()
+        ]
+        yield partial(self._run_groups, "settle_retries", [params | {"ids": ids}])
+        yield partial(self._run_groups, "write_retry_attempts", group_params)
 
-    def _changed(self, verb: str, /, **params: Any) -> int:
-        self.rows(verb, **params)
-        return self._handle.changes()
+    def _run_groups(self, statement: str, groups: Iterable[dict[str, Any]]) -> int:
+        """Run a statement for each group. Return the number of changed rows."""
+        changed = 0
+        for params in groups:
+            self.rows(statement, **params)
+            changed += self._handle.changes()
+        return changed
 
-    def _all_of(self, many: int, *steps: Callable[[], int]) -> bool:
-        """Every step changes so many rows, or nothing is changed: False if the fence of one did not hold."""
-        self.command("SAVEPOINT mulligan_all")
-        held = all(step() == many for step in steps)
-        if not held:
-            self.command("ROLLBACK TO SAVEPOINT mulligan_all")
-        self.command("RELEASE SAVEPOINT mulligan_all")
-        return held
+    def _all_or_none(self, count: int, *steps: Callable[[], int]) -> bool:
+        """Run steps that each must change `count` rows. Undo all and return False otherwise."""
+        self.run_command("SAVEPOINT mulligan_all")
+        complete = all(step() == count for step in steps)
+        if not complete:
+            self.run_command("ROLLBACK TO SAVEPOINT mulligan_all")
+        self.run_command("RELEASE SAVEPOINT mulligan_all")
+        return complete
 
+    # --- Other statements ---
     def write_stats(self, rows: Sequence[StatRow]) -> None:
         for row in rows:
             self._run("write_stats", row._asdict())
 
-    def move(self, move: Move) -> bool:
+    def move_job(self, move: Move) -> bool:
         try:
-            return super().move(move)
-        except CONSTRAINT as clash:
-            if "unique_hash" not in str(clash):
+            return super().move_job(move)
+        except CONSTRAINT as error:
+            if "unique_hash" not in str(error):
                 raise
-            raise taken(move.id, str(clash)) from clash
+            raise unique_taken(move.id, str(error)) from error
 
-    def expired(self, worker: WorkerRow) -> bool:
-        gone_by = self.mono() - worker.renewed_mono
-        if (
-            worker.boot_id == boot_id() and gone_by >= 0
-        ):  # a time that lies ahead is of another boot, whatever its name
-            return gone_by > worker.lease
+    def is_expired(self, worker: WorkerRow) -> bool:
+        elapsed = self.monotonic_now() - worker.renewed_mono
+        # A negative time comes from another boot, even if the boot id is the same.
+        if worker.boot_id == boot_id() and elapsed >= 0:
+            return elapsed > worker.lease
         return self._now - worker.renewed_at > worker.lease
 
-    def events_after(self, cursor: int, limit: int) -> list[Event]:
-        # One writer: ids are drawn in commit order.
-        return self.events_among("events_between", cursor, 2**62, limit)
+    def list_events_after(self, cursor: int, limit: int) -> list[Event]:
+        # There is one writer, so ids are drawn in commit order.
+        return self.events_in_range("list_events", cursor, 2**62, limit)
 
     def newest_event(self, above: int = -1) -> int:
         del above
@@ -415,68 +459,75 @@ class SqliteTransaction(SqlTransaction):
     def event_lag(self) -> Micros:
         return 0
 
-    def damage(self) -> list[str]:
+    def check_integrity(self) -> list[str]:
         found = [str(row[0]) for row in self._handle.execute("PRAGMA quick_check(10)")]
         return [] if found == ["ok"] else found
 
 
-def _offset(handle: Handle) -> Micros:
-    shifted = handle.execute(OFFSET)
-    return int(shifted[0][0]) if shifted else 0
+def _read_clock_offset(handle: Handle) -> Micros:
+    found = handle.execute(CLOCK_OFFSET_QUERY)
+    return int(found[0][0]) if found else 0
 
 
-_AGAIN = ("token", "result", "generation", "attempt", "started_at")
-_at_once = attrgetter(*_AGAIN[:2])
-_again = attrgetter(
-    *_AGAIN
-)  # of these attempts there are rows, which are the same but for their ids
-_OWN = ("id", "private")  # as in settle_attempt_alike.sqlite.sql
-_OF_ITS_ROW = ("generation", "attempt", "started_at")
-_TOLD_OF = ("owner", "batch_id", "data")  # by its event alone
-_own = itemgetter(*map(Settlement._fields.index, _OWN))
-_apart = {*_OWN, *_OF_ITS_ROW, *_TOLD_OF}
-_way = itemgetter(*[place for place, name in enumerate(Settlement._fields) if name not in _apart])
+# --- Groups of rows that one statement can write ---
+
+_LATER_ATTEMPT_FIELDS = ("token", "result", "generation", "attempt", "started_at")
+_first_attempt_fields = attrgetter(*_LATER_ATTEMPT_FIELDS[:2])
+_later_attempt_fields = attrgetter(*_LATER_ATTEMPT_FIELDS)
+
+# Fields in which settlements of a group may differ: parameters of write_equal_attempts, columns
+# that it reads from the job's row, and fields of the event.
+_GROUP_PARAMS = ("id", "private")
+_JOB_COLUMNS = ("generation", "attempt", "started_at")
+_EVENT_FIELDS = ("owner", "batch_id", "data")
+_varying_fields = {*_GROUP_PARAMS, *_JOB_COLUMNS, *_EVENT_FIELDS}
+_id_and_private = itemgetter(*map(Settlement._fields.index, _GROUP_PARAMS))
+_decision_fields = itemgetter(
+    *[place for place, name in enumerate(Settlement._fields) if name not in _varying_fields]
+)
 
 
-def _row(job: NewJob) -> dict[str, Any]:
-    return insert_row(job, lane_of(job))._asdict()
-
-
-@lru_cache(maxsize=64)  # of many at once it is the same text
-def _waits(kind: str, queue: str, run_at: Micros) -> str:
-    return f"{_waits_until(kind, queue)}{run_at}}}"
-
-
-def _waits_until(kind: str, queue: str) -> str:
-    """What is told of a job that waits, up to the moment it is due."""
-    return _encode({"kind": kind, "queue": queue, "run_at": 0}).removesuffix("0}")
-
-
-@lru_cache(maxsize=512)
-def _lone(
-    kind: str, queue: str, said: tuple[Any, ...], trace: str | None
-) -> tuple[str, tuple[Any, ...], str, str]:
-    """How one job is inserted of which this is said beside its id and payload, often the same as of the one before: the
-    statement, what is bound behind what is its own; the statement for its event, and what that tells up to the moment
-    the job is due.
-    """
-    alike, blank = beside(kind, queue, said, trace)
-    statement, names = numbered_lone(
-        "insert_all", PREFIX, blank, ("id", "payload", "now", "announce")
-    )
-    tell, _ = numbered("settle_event", PREFIX, TOLD)
-    return statement, tuple(alike[name] for name in names), tell, _waits_until(kind, queue)
-
+# --- Inserts ---
 
 _QUEUED = EventType.JOB_QUEUED.value
 
 
-def _deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
+def _insert_params(job: NewJob) -> dict[str, Any]:
+    return insert_row(job, lane_key(job))._asdict()
+
+
+@lru_cache(maxsize=64)  # the same for all jobs of a bulk enqueue
+def _queued_data(kind: str, queue: str, run_at: Micros) -> str:
+    """Return the data of a job.queued event as JSON."""
+    return f"{_queued_data_head(kind, queue)}{run_at}}}"
+
+
+def _queued_data_head(kind: str, queue: str) -> str:
+    """Return the data of a job.queued event up to the value of `run_at`."""
+    return _encode({"kind": kind, "queue": queue, "run_at": 0}).removesuffix("0}")
+
+
+@lru_cache(maxsize=512)
+def _single_insert(
+    kind: str, queue: str, options: tuple[Any, ...], trace: str | None
+) -> tuple[str, tuple[Any, ...], str, str]:
+    """Prepare the insert of one job with these options.
+
+    Return the insert, its parameters after id, payload, now and announce, the insert of the event,
+    and the head of the event's data.
+    """
+    shared, defaulted = shared_columns(kind, queue, options, trace)
+    insert, names = load_positional_single(
+        "insert_unconstrained_job", PREFIX, defaulted, ("id", "payload", "now", "announce")
+    )
+    insert_event, _ = load_positional("write_job_event", PREFIX, EVENT_COLUMNS)
+    values = tuple(shared[name] for name in names)
+    return insert, values, insert_event, _queued_data_head(kind, queue)
+
+
+def _count_deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
+    """Count deaths by kind, code and class, and by age in hours."""
     counts = Counter(row[:3] for row in rows)
     hours = Counter(row[3] for row in rows)
-    return Deaths(
-        [DeathCount._make((*what, jobs)) for what, jobs in counts.items()],
-        list(hours.items()),
-        first,
-        last,
-    )
+    death_counts = [DeathCount._make((*group, jobs)) for group, jobs in counts.items()]
+    return Deaths(death_counts, list(hours.items()), first, last)

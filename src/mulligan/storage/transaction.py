@@ -1,4 +1,7 @@
-"""The verbs that read the same on both stores. What differs is in `sqlite.py` and `postgres.py`."""
+"""Methods of a transaction that are the same on both databases.
+
+What differs is in `sqlite_transaction.py` and `postgres_transaction.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,30 @@ from itertools import islice
 from typing import Any
 
 from mulligan.core.attempt import Lease
+from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueMismatch
 from mulligan.core.event import Event, EventType, NewEvent
 from mulligan.core.job import (
     AttemptRow,
     Gate,
-    Guarded,
     GuardRow,
     JobRow,
     Limit,
+    LimitKey,
     LimitRow,
-    Meter,
-    Micros,
     NewJob,
     PreviousAttempts,
     State,
+    TokenBucket,
     WorkerRow,
 )
 from mulligan.storage import event_bundles as bundles
-from mulligan.storage.access_queries import SqlAuditQueries, SqlKeyQueries, SqlSessionQueries
+from mulligan.storage.access_queries import SqlApiKeyQueries, SqlAuditQueries, SqlSessionQueries
 from mulligan.storage.base import (
+    ClaimState,
     Inserted,
-    Look,
     Move,
-    Pruned,
+    PrunedJobs,
     Refusal,
     Renewal,
     ScheduleRow,
@@ -47,12 +50,12 @@ from mulligan.storage.guard_queries import SqlGuardQueries
 from mulligan.storage.history_queries import SqlHistoryQueries, SqlVerifyQueries
 from mulligan.storage.notification_queries import SqlNotificationQueries
 from mulligan.storage.operation_queries import SqlOperationQueries
-from mulligan.storage.rows import due, event_params, keyed, unique_race
-from mulligan.storage.search_queries import Matching, SqlSearchQueries, Where
+from mulligan.storage.rows import due_time, event_params, has_unique_key, unique_race
+from mulligan.storage.search_queries import Conditions, SqlSearchQueries, Where
 from mulligan.storage.stat_queries import SqlAlertQueries, SqlStatQueries
 
-MOST_LANES = 2000 * 19
-UNIQUE_ROUNDS = 3
+MAX_LANES = 2000 * 19  # pairs of lane and priority that a claim reads
+UNIQUE_ROUNDS_LIMIT = 3  # attempts to insert a unique key whose holder changes
 
 
 class SqlTransaction(
@@ -62,7 +65,7 @@ class SqlTransaction(
     SqlBatchQueries,
     SqlAuditQueries,
     SqlOperationQueries,
-    SqlKeyQueries,
+    SqlApiKeyQueries,
     SqlSessionQueries,
     SqlSearchQueries,
     SqlNotificationQueries,
@@ -71,180 +74,192 @@ class SqlTransaction(
     SqlVerifyQueries,
     Transaction,
 ):
-    """A unit of work that speaks SQL through `rows`."""
+    """Transaction that runs the statements in `storage/sql`."""
 
     @abstractmethod
-    def rows(self, verb: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        """Run one verb's statement and return its rows."""
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """Run a statement by its name and return its rows."""
 
     @abstractmethod
-    def found(self, verb: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        """The same for a statement about the jobs of a filter."""
+    def rows_where(self, statement: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
+        """Run a statement on the jobs that match a filter."""
 
     @abstractmethod
-    def asked(self, verb: str, asked: Matching, /, **params: Any) -> list[tuple[Any, ...]]:
-        """The same for a filter that was made into conditions already."""
+    def rows_matching(
+        self, statement: str, conditions: Conditions, /, **params: Any
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement on the jobs that match the conditions built from a filter."""
 
     @abstractmethod
-    def ids(self, ids: Sequence[Any]) -> Any:
-        """A list of ids, or of numbers, as this dialect passes it."""
+    def array_param(self, values: Sequence[Any]) -> Any:
+        """Convert a list of texts or numbers to a parameter of this database."""
 
     @abstractmethod
-    def insert_new(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        """Insert; the answers of those that met no twin."""
+    def insert_new_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
+        """Insert jobs. Return the results of those whose unique key was free."""
 
     @abstractmethod
-    def command(self, text: str) -> None:
-        """Run a statement that is no verb."""
+    def run_command(self, text: str) -> None:
+        """Run a statement given as text."""
 
     @abstractmethod
-    def settle_held(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        """Settle; (id, token) of those whose fence held."""
+    def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        """Settle attempts. Return (id, token) of those whose fence held."""
 
     @abstractmethod
-    def mono(self) -> Micros:
-        """CLOCK_MONOTONIC of this host."""
+    def monotonic_now(self) -> Micros:
+        """Return CLOCK_MONOTONIC of this host."""
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        self.command("SAVEPOINT mulligan")
+        self.run_command("SAVEPOINT mulligan")
         try:
             yield
         except BaseException:
-            self.command("ROLLBACK TO SAVEPOINT mulligan")
+            self.run_command("ROLLBACK TO SAVEPOINT mulligan")
             raise
-        self.command("RELEASE SAVEPOINT mulligan")
+        self.run_command("RELEASE SAVEPOINT mulligan")
 
-    # -- enqueue ----------------------------------------------------------------------------------
-    def insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
-        if not keyed(jobs):
-            now = self.insert_free(jobs, announce=announce)
-            return [Inserted._make((job[0], True, due(job, now), now)) for job in jobs]
+    # --- Enqueue ---
+    def insert_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
+        if not has_unique_key(jobs):
+            now = self.insert_unconstrained(jobs, announce=announce)
+            return [Inserted._make((job[0], True, due_time(job, now), now)) for job in jobs]
         with self.savepoint() if len(jobs) > 1 else nullcontext():
-            return self._insert(jobs, announce=announce)
+            return self._insert_unique(jobs, announce=announce)
 
-    def _insert(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
-        answers: dict[str, Inserted] = {}
-        # Keys in one order for everybody: two who insert the same keys then wait for each other, never in a circle.
-        waiting = sorted(jobs, key=lambda job: job.unique_hash or "")
-        for _ in range(UNIQUE_ROUNDS):
-            fresh = self.insert_new(waiting, announce=announce)
-            answers |= fresh
-            waiting = [
-                job for job in waiting if job.id not in fresh and not self._twin(job, answers)
+    def _insert_unique(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
+        """Insert jobs, or find the holders of their unique keys."""
+        results: dict[str, Inserted] = {}
+        # All transactions insert keys in this order, so they may wait for each other but cannot
+        # deadlock.
+        remaining = sorted(jobs, key=lambda job: job.unique_hash or "")
+        for _ in range(UNIQUE_ROUNDS_LIMIT):
+            results |= self.insert_new_jobs(remaining, announce=announce)
+            remaining = [
+                job
+                for job in remaining
+                if job.id not in results and not self._use_holder(job, results)
             ]
-            if not waiting:
-                return [answers[job.id] for job in jobs]
-        raise unique_race(waiting[0].unique_key)
+            if not remaining:
+                return [results[job.id] for job in jobs]
+        raise unique_race(remaining[0].unique_key)
 
-    def _twin(self, job: NewJob, answers: dict[str, Inserted]) -> bool:
-        """Is there a holder of this job's key whose id is the answer? If not, insert again."""
-        held = self.rows("unique_holder", unique_hash=job.unique_hash)
-        if not held:
+    def _use_holder(self, job: NewJob, results: dict[str, Inserted]) -> bool:
+        """Store the holder of a job's unique key as its result. False: insert the job again."""
+        found = self.rows("find_unique_holder", unique_hash=job.unique_hash)
+        if not found:
             return False
-        holder, payload, until = held[0]
+        holder, payload, until = found[0]
         if until is not None and until <= self.now():
-            self.rows("unique_free", id=holder, unique_hash=job.unique_hash)
+            self.rows("release_unique_key", id=holder, unique_hash=job.unique_hash)
             return False
         if job.unique_exact and payload != job.payload:
             message = (
                 f"unique key {job.unique_key!r} belongs to job {holder}, which has another payload"
             )
             raise UniqueMismatch(message)
-        answers[job.id] = Inserted(holder, fresh=False)
+        results[job.id] = Inserted(holder, fresh=False)
         return True
 
-    def announce_as(self, events: Sequence[NewEvent]) -> None:
-        self.rows(
-            "announced",
-            ids=self.ids([event.job_id for event in events if event.job_id is not None]),
-        )
+    def write_queued_events(self, events: Sequence[NewEvent]) -> None:
+        job_ids = [event.job_id for event in events if event.job_id is not None]
+        self.rows("mark_announced", ids=self.array_param(job_ids))
         self.write_events(events)
 
-    # -- claim ------------------------------------------------------------------------------------
-    def look(self) -> Look:
-        return self.looked(self.rows("look", lanes=MOST_LANES))
+    # --- Claim ---
+    def read_claim_state(self) -> ClaimState:
+        return self.parse_claim_state(self.rows("read_claim_state", lanes=MAX_LANES))
 
     @staticmethod
-    def looked(rows: Iterable[Sequence[Any]]) -> Look:
-        now, gates, lanes, guards = 0, [], [], []
-        limits: dict[Guarded, tuple[Micros | None, Limit]] = {}
-        for what, name, key, first, second, reason, actor in rows:
-            if what == "lane":
+    def parse_claim_state(rows: Iterable[Sequence[Any]]) -> ClaimState:
+        """Build a ClaimState from the rows of `read_claim_state`, which have different types."""
+        now = 0
+        gates = []
+        lanes = []
+        guards = []
+        limits: dict[LimitKey, tuple[Micros | None, Limit]] = {}
+        for row_type, name, key, first, second, text, actor in rows:
+            if row_type == "lane":
                 lanes.append((name, first, second))
-            elif what == "gate":
-                gates.append(Gate(name, key, first, second, reason, actor))
-            elif what == "guard":
-                guards.append(GuardRow(name, key, first, active=True, body=reason))
-            elif what == "limit":
-                limits[name, key] = (
-                    second,
-                    Limit(first, None if reason is None else float(reason)),
-                )
+            elif row_type == "gate":
+                gates.append(Gate(name, key, first, second, text, actor))
+            elif row_type == "guard":
+                guards.append(GuardRow(name, key, first, active=True, body=text))
+            elif row_type == "limit":
+                rate = None if text is None else float(text)
+                limits[name, key] = (second, Limit(first, rate))
             else:
                 now = first
-        lasting = {
+        in_force = {
             key: limit for key, (until, limit) in limits.items() if until is None or until > now
         }
-        return Look(now, gates, lasting, lanes, guards)
+        return ClaimState(now, gates, in_force, lanes, guards)
 
-    # -- limits -----------------------------------------------------------------------------------
-    def together(self) -> AbstractContextManager[None]:
+    # --- Limits ---
+    def atomically(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def running(self) -> list[tuple[str, str, int]]:
-        return [(row[0], row[1], row[2]) for row in self.rows("running")]
+    def count_running(self) -> list[tuple[str, str, int]]:
+        return [(row[0], row[1], row[2]) for row in self.rows("count_running")]
 
-    def depth(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
-        due, later = self.rows("depth", lane=lane, priority=priority, moment=now, cap=cap)[0]
+    def count_waiting(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
+        rows = self.rows("count_waiting", lane=lane, priority=priority, at_time=now, cap=cap)
+        due, later = rows[0]
         return due, later
 
-    def meters(self, keys: Sequence[Guarded]) -> dict[Guarded, tuple[Meter, Micros] | None]:
-        return {key: self._meter(key) for key in sorted(keys)}
+    def lock_token_buckets(
+        self, keys: Sequence[LimitKey]
+    ) -> dict[LimitKey, tuple[TokenBucket, Micros] | None]:
+        return {key: self._lock_token_bucket(key) for key in sorted(keys)}
 
-    def _meter(self, key: Guarded) -> tuple[Meter, Micros] | None:
-        named = {"scope": key[0], "key": key[1]}
-        found = self.rows("meter", **named)
-        if not found and not self.rows("has_meter", **named):
-            self.rows(
-                "new_meter", **named, tokens=0.0, at=0
-            )  # it has all the time in the world behind it
-            found = self.rows("meter", **named)
-        return (Meter(found[0][0], found[0][1]), found[0][2]) if found else None
+    def _lock_token_bucket(self, key: LimitKey) -> tuple[TokenBucket, Micros] | None:
+        name = {"scope": key[0], "key": key[1]}
+        found = self.rows("lock_token_bucket", **name)
+        if not found and not self.rows("token_bucket_exists", **name):
+            # A new bucket starts full: its last refill lies at time 0.
+            self.rows("insert_token_bucket", **name, tokens=0.0, at=0)
+            found = self.rows("lock_token_bucket", **name)
+        if not found:
+            return None
+        tokens, at, now, *_ = found[0]
+        return TokenBucket(tokens, at), now
 
-    def spend(self, key: Guarded, left: Meter) -> None:
-        self.rows("spend", scope=key[0], key=key[1], tokens=left.tokens, at=left.at)
+    def update_token_bucket(self, key: LimitKey, left: TokenBucket) -> None:
+        self.rows("update_token_bucket", scope=key[0], key=key[1], tokens=left.tokens, at=left.at)
 
-    def limits(self) -> list[LimitRow]:
-        return [LimitRow._make(row) for row in self.rows("limits")]
+    def list_limits(self) -> list[LimitRow]:
+        return [LimitRow._make(row) for row in self.rows("list_limits")]
 
     def set_limit(self, row: LimitRow) -> None:
         self.rows("set_limit", **row._asdict())
 
-    def clear_limit(self, key: Guarded) -> bool:
+    def clear_limit(self, key: LimitKey) -> bool:
         return bool(self.rows("clear_limit", scope=key[0], key=key[1]))
 
-    def claimed(self, worker: str) -> list[Lease]:
-        return [Lease._make(row) for row in self.rows("claimed", worker=worker)]
+    def list_leases(self, worker: str) -> list[Lease]:
+        return [Lease._make(row) for row in self.rows("list_leases", worker=worker)]
 
-    def memories(self, ids: Sequence[str]) -> dict[str, PreviousAttempts]:
+    def get_previous_attempts(self, ids: Sequence[str]) -> dict[str, PreviousAttempts]:
         if not ids:
             return {}
-        kept: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        for job_id, name, value in self.rows("checkpoints", ids=self.ids(ids)):
-            kept[job_id][name] = value
-        failed = self._latest(ids, failed=True)
+        checkpoints: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for job_id, name, value in self.rows("get_checkpoints", ids=self.array_param(ids)):
+            checkpoints[job_id][name] = value
+        failed = self._latest_attempts(ids, failed=True)
         return {
-            job_id: PreviousAttempts(kept.get(job_id, {}), _previous(failed.get(job_id)))
+            job_id: PreviousAttempts(checkpoints.get(job_id, {}), _previous(failed.get(job_id)))
             for job_id in ids
-            if job_id in kept or job_id in failed
+            if job_id in checkpoints or job_id in failed
         }
 
-    # -- while it runs ----------------------------------------------------------------------------
-    def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:
-        for job_id, token, fraction, message in sorted(news):
+    # --- Running attempts ---
+    def update_progress(
+        self, worker: str, updates: Sequence[tuple[str, int, float | None, str]]
+    ) -> None:
+        for job_id, token, fraction, message in sorted(updates):
             self.rows(
-                "progress",
+                "update_progress",
                 id=job_id,
                 worker=worker,
                 token=token,
@@ -252,35 +267,34 @@ class SqlTransaction(
                 message=message,
             )
 
-    def checkpoint(self, lease_id: str, worker: str, token: int, name: str, value: str) -> bool:
-        fence = {"id": lease_id, "worker": worker, "token": token}
-        if not self.rows("checkpoint", **fence, name=name, value=value):
+    def save_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
+        fence = {"id": job_id, "worker": worker, "token": token}
+        if not self.rows("save_checkpoint", **fence, name=name, value=value):
             return False
-        self.rows("got_ahead", **fence)
+        self.rows("reset_losses", **fence)
         return True
 
-    # -- settle -----------------------------------------------------------------------------------
+    # --- Settle ---
     def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
-        held = self.settle_held(settlements)
-        if len(held) == len(settlements):
+        written = self.settle_fenced(settlements)
+        if len(written) == len(settlements):
             return []
-        return [
-            self._refusal(ending) for ending in settlements if (ending.id, ending.token) not in held
-        ]
+        refused = [row for row in settlements if (row.id, row.token) not in written]
+        return [self._explain_refusal(row) for row in refused]
 
-    def _refusal(self, ending: Settlement) -> Refusal:
-        found = self.rows("refused", id=ending.id, token=ending.token, settled_by=ending.settled_by)
+    def _explain_refusal(self, row: Settlement) -> Refusal:
+        found = self.rows("explain_refusal", id=row.id, token=row.token, settled_by=row.settled_by)
         if not found:
-            return Refusal(ending.id, ending.token, "stale", None)
+            return Refusal(row.id, row.token, "stale", None)
         state, worker, token, cancel_reason, written = found[0]
         if written:
-            return Refusal(ending.id, ending.token, "settled", None)
-        if (state, worker, token) == (State.RUNNING, ending.worker, ending.token):
-            return Refusal(ending.id, ending.token, "cancel", cancel_reason)
-        return Refusal(ending.id, ending.token, "stale", None)
+            return Refusal(row.id, row.token, "settled", None)
+        if (state, worker, token) == (State.RUNNING, row.worker, row.token):
+            return Refusal(row.id, row.token, "cancel", cancel_reason)
+        return Refusal(row.id, row.token, "stale", None)
 
-    def gates(self) -> list[Gate]:
-        return [Gate._make(row) for row in self.rows("gates")]
+    def list_gates(self) -> list[Gate]:
+        return [Gate._make(row) for row in self.rows("list_gates")]
 
     def close_gate(self, gate: Gate) -> None:
         self.rows("close_gate", **gate._asdict())
@@ -290,40 +304,36 @@ class SqlTransaction(
 
     def write_events(self, events: Iterable[NewEvent]) -> None:
         for event in events:
-            self.rows("event", **event_params(event))
+            self.rows("write_event", **event_params(event))
 
-    # -- by hand and by upkeep ----------------------------------------------------------------------
-    def move(self, move: Move) -> bool:
-        moved = self.rows("move", **move._asdict())
-        if moved and not moved[0][0]:
-            self._begin_story(move.id, *moved[0][1:])
-        return bool(moved)
-
-    def _begin_story(
-        self, job_id: str, kind: str, queue: str, owner: str, batch_id: str | None, run_at: Micros
-    ) -> None:
-        """Inserted in a caller's transaction, and moved before anybody has told of it: that comes first in the log."""
-        news = {"kind": kind, "queue": queue, "run_at": run_at}
-        self.announce_as(
-            [
-                NewEvent(
-                    EventType.JOB_QUEUED, job_id=job_id, batch_id=batch_id, owner=owner, data=news
-                )
-            ]
-        )
+    # --- Manual actions and upkeep ---
+    def move_job(self, move: Move) -> bool:
+        moved = self.rows("move_job", **move._asdict())
+        if not moved:
+            return False
+        announced, kind, queue, owner, batch_id, run_at = moved[0]
+        if not announced:
+            # The job was inserted in a caller's transaction: its first event is still missing.
+            data = {"kind": kind, "queue": queue, "run_at": run_at}
+            event = NewEvent(
+                EventType.JOB_QUEUED, job_id=move.id, batch_id=batch_id, owner=owner, data=data
+            )
+            self.write_queued_events([event])
+        return True
 
     def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
         return bool(self.rows("request_cancel", id=job_id, token=token, reason=reason))
 
-    def due_deadlines(self, limit: int) -> list[JobRow]:
-        return [JobRow._make(row) for row in self.rows("due_deadlines", most=limit)]
+    def list_due_deadlines(self, limit: int) -> list[JobRow]:
+        return [JobRow._make(row) for row in self.rows("list_due_deadlines", limit=limit)]
 
-    def waiting(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
+    def list_overdue_jobs(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
         return [
-            JobRow._make(row) for row in self.rows("waiting", lane=lane, before=before, most=limit)
+            JobRow._make(row)
+            for row in self.rows("list_overdue_jobs", lane=lane, before=before, limit=limit)
         ]
 
-    def prune(
+    def prune_jobs(
         self,
         state: str,
         before: Micros,
@@ -331,154 +341,167 @@ class SqlTransaction(
         *,
         kind: str | None,
         except_kinds: Sequence[str],
-    ) -> list[Pruned]:
-        doomed = self.rows(
-            "prunable",
+    ) -> list[PrunedJobs]:
+        prunable = self.rows(
+            "list_prunable_jobs",
             state=state,
             before=before,
-            most=limit,
+            limit=limit,
             kind=kind,
-            except_kinds=self.ids(except_kinds),
+            except_kinds=self.array_param(except_kinds),
         )
-        return self.remove(doomed)
+        return self.delete_pruned_jobs(prunable)
 
-    def remove(self, doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]:
-        """Jobs with all that belongs to them, leaving a summary record."""
-        if not doomed:
+    def delete_pruned_jobs(self, prunable: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]:
+        """Delete jobs with all that belongs to them, and record how many of which kind."""
+        if not prunable:
             return []
-        ids = self.ids([row[0] for row in doomed])
-        for verb in ("prune_attempt", "prune_checkpoint", "prune_arg", "prune_job"):
-            self.rows(verb, ids=ids)
-        records = _summary(doomed)
+        ids = self.array_param([row[0] for row in prunable])
+        for statement in ("delete_attempts", "delete_checkpoints", "delete_args", "delete_jobs"):
+            self.rows(statement, ids=ids)
+        records = _summarise(prunable)
         at = self.now()
         for record in records:
-            self.rows("pruned", at=at, **record._asdict())
+            self.rows("record_pruned_jobs", at=at, **record._asdict())
         self.write_events(
             NewEvent(EventType.JOB_PRUNED, owner=record.owner, data=record._asdict())
             for record in records
         )
         return records
 
-    def prune_records(self, before: Micros) -> None:
-        self.rows("prune_records", before=before)
+    def delete_prune_records(self, before: Micros) -> None:
+        self.rows("delete_prune_records", before=before)
 
-    # -- workers ----------------------------------------------------------------------------------
-    def open_worker(self, worker: WorkerRow) -> Micros:
-        if self.rows("open_worker", **worker._asdict()):
-            news = {"worker": worker.id, "host": worker.host, "pid": worker.pid}
-            self.write_events([NewEvent(EventType.WORKER_STARTED, data=news)])
+    # --- Workers ---
+    def insert_worker(self, worker: WorkerRow) -> Micros:
+        if self.rows("insert_worker", **worker._asdict()):
+            data = {"worker": worker.id, "host": worker.host, "pid": worker.pid}
+            self.write_events([NewEvent(EventType.WORKER_STARTED, data=data)])
         return self.now()
 
-    def renew(self, worker: str, *, draining: bool) -> Renewal:
-        held = self.rows("renew", id=worker, mono=self.mono(), draining=draining)
-        return Renewal(bool(held), self.now(), self.cancels(worker), held[0][0] if held else None)
+    def renew_worker(self, worker: str, *, draining: bool) -> Renewal:
+        found = self.rows("renew_worker", id=worker, mono=self.monotonic_now(), draining=draining)
+        drain_reason = found[0][0] if found else None
+        return Renewal(bool(found), self.now(), self.list_cancel_requests(worker), drain_reason)
 
-    def cancels(self, worker: str) -> list[tuple[str, int, str]]:
-        return [(row[0], row[1], row[2]) for row in self.rows("cancels", worker=worker)]
+    def list_cancel_requests(self, worker: str) -> list[tuple[str, int, str]]:
+        return [
+            (row[0], row[1], row[2]) for row in self.rows("list_cancel_requests", worker=worker)
+        ]
 
     def request_drain(self, worker: str, reason: str) -> bool:
         return bool(self.rows("request_drain", id=worker, reason=reason))
 
-    def busy(self) -> dict[str, int]:
-        return {row[0]: row[1] for row in self.rows("busy")}
+    def count_running_by_worker(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in self.rows("count_running_by_worker")}
 
-    def close_worker(self, worker: str, reason: str, *, seen: Micros | None) -> bool:
-        return bool(self.rows("close_worker", id=worker, reason=reason, seen=seen))
+    def close_worker(self, worker: str, reason: str, *, last_renewed: Micros | None) -> bool:
+        return bool(self.rows("close_worker", id=worker, reason=reason, last_renewed=last_renewed))
 
-    def workers(self, *, closed: bool) -> list[WorkerRow]:
-        return [WorkerRow._make(row) for row in self.rows("workers", closed=closed)]
+    def list_workers(self, *, closed: bool) -> list[WorkerRow]:
+        return [WorkerRow._make(row) for row in self.rows("list_workers", closed=closed)]
 
-    def orphans(self, limit: int) -> list[Lease]:
-        return [Lease._make(row) for row in self.rows("orphans", most=limit)]
+    def list_orphans(self, limit: int) -> list[Lease]:
+        return [Lease._make(row) for row in self.rows("list_orphans", limit=limit)]
 
-    def lift_tokens(self, by: int) -> int:
-        return len(self.rows("lift_tokens", by=by))
+    def raise_tokens(self, by: int) -> int:
+        return len(self.rows("raise_tokens", by=by))
 
-    def forget_workers(self, before: Micros) -> int:
-        return len(self.rows("forget_workers", before=before))
+    def delete_closed_workers(self, before: Micros) -> int:
+        return len(self.rows("delete_closed_workers", before=before))
 
-    # -- manifests --------------------------------------------------------------------------------
+    # --- Manifests ---
     def store_manifest(self, manifest_id: str, app: str, release: str, body: str) -> None:
         self.rows("store_manifest", id=manifest_id, app=app, release=release, body=body)
 
-    def manifests(self) -> list[tuple[str, str, str, str, Micros]]:
-        return [(row[0], row[1], row[2], row[3], row[4]) for row in self.rows("manifests")]
+    def list_manifests(self) -> list[tuple[str, str, str, str, Micros]]:
+        return [(row[0], row[1], row[2], row[3], row[4]) for row in self.rows("list_manifests")]
 
-    # -- schedules --------------------------------------------------------------------------------
-    def schedules(self) -> list[ScheduleRow]:
-        return [ScheduleRow._make(row) for row in self.rows("schedules")]
+    # --- Schedules ---
+    def list_schedules(self) -> list[ScheduleRow]:
+        return [ScheduleRow._make(row) for row in self.rows("list_schedules")]
 
     def declare_schedule(self, name: str, cron: str, timezone: str) -> ScheduleRow | None:
-        begun = self.rows("declare_schedule", name=name, cron=cron, timezone=timezone)
-        return ScheduleRow._make(begun[0]) if begun else None
+        inserted = self.rows("declare_schedule", name=name, cron=cron, timezone=timezone)
+        return ScheduleRow._make(inserted[0]) if inserted else None
 
-    def advance_schedule(self, row: ScheduleRow, *, seen: Micros) -> bool:
-        moved = {"name": row.name, "cron": row.cron, "timezone": row.timezone, "cursor": row.cursor}
-        return bool(self.rows("advance_schedule", **moved, seen=seen))
+    def advance_schedule(self, row: ScheduleRow, *, from_cursor: Micros) -> bool:
+        updated = self.rows(
+            "advance_schedule",
+            name=row.name,
+            cron=row.cron,
+            timezone=row.timezone,
+            cursor=row.cursor,
+            from_cursor=from_cursor,
+        )
+        return bool(updated)
 
     def pause_schedule(self, name: str, until: Micros | None, actor: str, reason: str) -> bool:
         return bool(self.rows("pause_schedule", name=name, until=until, actor=actor, reason=reason))
 
     def resume_schedule(self, row: ScheduleRow, cursor: Micros) -> bool:
-        return bool(self.rows("resume_schedule", name=row.name, seen=row.cursor, cursor=cursor))
-
-    def name_schedules(self, names: Iterable[str]) -> None:
-        for name in sorted(names):
-            self.rows("name_schedule", name=name)
-
-    def take_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
-        fresh = (
-            self.rows("take_slot", schedule=schedule, slot=slot, job_id=jobs[slot])
-            for slot in sorted(jobs)
+        return bool(
+            self.rows("resume_schedule", name=row.name, from_cursor=row.cursor, cursor=cursor)
         )
-        return {rows[0][0] for rows in fresh if rows}
 
-    def last_slots(self) -> dict[str, tuple[Micros, str]]:
-        return {name: (slot, job_id) for name, slot, job_id in self.rows("last_slots")}
+    def touch_schedules(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self.rows("touch_schedule", name=name)
+
+    def claim_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
+        claimed = set()
+        for slot in sorted(jobs):
+            if self.rows("claim_slot", schedule=schedule, slot=slot, job_id=jobs[slot]):
+                claimed.add(slot)
+        return claimed
+
+    def get_last_slots(self) -> dict[str, tuple[Micros, str]]:
+        return {name: (slot, job_id) for name, slot, job_id in self.rows("get_last_slots")}
 
     def prune_slots(self, before: Micros, limit: int) -> int:
-        return len(self.rows("prune_slots", before=before, most=limit))
+        return len(self.rows("prune_slots", before=before, limit=limit))
 
-    def end_schedules(self, names: Iterable[str]) -> None:
+    def delete_schedules(self, names: Iterable[str]) -> None:
         for name in sorted(names):
-            self.rows("end_schedule", name=name)
+            self.rows("delete_schedule", name=name)
 
-    def forget_schedules(self, before: Micros) -> int:
-        return len(self.rows("forget_schedules", before=before))
+    def delete_undeclared_schedules(self, before: Micros) -> int:
+        return len(self.rows("delete_undeclared_schedules", before=before))
 
-    # -- read -------------------------------------------------------------------------------------
-    def get(self, job_id: str) -> JobRow | None:
-        found = self.rows("get", id=job_id)
+    # --- Read ---
+    def get_job(self, job_id: str) -> JobRow | None:
+        found = self.rows("get_job", id=job_id)
         return JobRow._make(found[0]) if found else None
 
-    def find(self, prefix: str, limit: int = 2) -> list[str]:
-        return [row[0] for row in self.rows("find", prefix=prefix, beyond=prefix + "~", most=limit)]
+    def find_jobs(self, prefix: str, limit: int = 2) -> list[str]:
+        return [
+            row[0] for row in self.rows("find_jobs", prefix=prefix, upper=prefix + "~", limit=limit)
+        ]
 
-    def attempts(self, job_id: str) -> list[AttemptRow]:
-        return [AttemptRow._make(row) for row in self.rows("attempts", id=job_id)]
+    def list_attempts(self, job_id: str) -> list[AttemptRow]:
+        return [AttemptRow._make(row) for row in self.rows("list_attempts", id=job_id)]
 
-    def latest_attempts(self, ids: Sequence[str]) -> dict[str, AttemptRow]:
-        return self._latest(ids, failed=False) if ids else {}
+    def get_latest_attempts(self, ids: Sequence[str]) -> dict[str, AttemptRow]:
+        return self._latest_attempts(ids, failed=False) if ids else {}
 
-    def _latest(self, ids: Sequence[str], *, failed: bool) -> dict[str, AttemptRow]:
-        found = self.rows("latest_attempts", ids=self.ids(ids), failed=failed)
+    def _latest_attempts(self, ids: Sequence[str], *, failed: bool) -> dict[str, AttemptRow]:
+        found = self.rows("get_latest_attempts", ids=self.array_param(ids), failed=failed)
         return {row[0]: AttemptRow._make(row) for row in found}
 
-    def story(self, job_id: str) -> list[Event]:
-        return self.stories([job_id])
+    def list_events_of_job(self, job_id: str) -> list[Event]:
+        return self.list_events_of_jobs([job_id])
 
-    def events_among(
-        self, verb: str, cursor: int, top: int, limit: int, /, **params: Any
+    def events_in_range(
+        self, statement: str, cursor: int, top: int, limit: int, /, **params: Any
     ) -> list[Event]:
-        span = {"cursor": cursor, "top": top, "beyond": top + bundles.MOST}
-        return [
-            *islice(
-                bundles.events_in(self.rows(verb, **span, most=limit, **params), cursor, top), limit
-            )
-        ]
+        # A bundle that ends above `top` may contain events below it.
+        bounds = {"cursor": cursor, "top": top, "upper": top + bundles.BUNDLE_LIMIT}
+        rows = self.rows(statement, **bounds, limit=limit, **params)
+        return [*islice(bundles.events_in(rows, cursor, top), limit)]
 
 
 def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
+    """Build `ctx.previous`, the last failure as a handler sees it."""
     if attempt is None:
         return None
     return {
@@ -491,12 +514,13 @@ def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
     }
 
 
-def _summary(doomed: Sequence[tuple[Any, ...]]) -> list[Pruned]:
-    """One record per (kind, state, owner, code) of what a step deleted."""
+def _summarise(prunable: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]:
+    """Group jobs by kind, state, owner and code."""
     groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    for job_id, kind, state, owner, error in doomed:
-        groups[kind, state, owner, json.loads(error)["code"] if error else ""].append(job_id)
+    for job_id, kind, state, owner, error in prunable:
+        code = json.loads(error)["code"] if error else ""
+        groups[kind, state, owner, code].append(job_id)
     return [
-        Pruned(*key, jobs=len(ids), first_id=min(ids), last_id=max(ids))
+        PrunedJobs(*key, jobs=len(ids), first_id=min(ids), last_id=max(ids))
         for key, ids in groups.items()
     ]

@@ -1,4 +1,4 @@
-"""What a database URL names."""
+"""Database URLs: which database they name, and how to show them."""
 
 from __future__ import annotations
 
@@ -6,52 +6,51 @@ import re
 from functools import cache
 from pathlib import Path
 
+_PASSWORD = re.compile(r"(?i)\b((?:ssl)?password)=[^&]*")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-def sqlite_file(url: str) -> Path | None:
-    """The file behind a SQLite URL; None: not SQLite."""
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite URL. None: another database."""
     if not url.startswith("sqlite"):
         return None
     return Path(url.partition("///")[2] or "mulligan.db").absolute()
 
 
-def own_library(url: str) -> str:
-    """The same database through Mulligan's own SQLite library: for processes that hold none of the user's code."""
+def use_apsw(url: str) -> str:
+    """Return the URL for Mulligan's own SQLite library, for processes without user code."""
     return url.replace("sqlite+stdlib:", "sqlite:", 1)
 
 
 def same_database(one: str, other: str) -> bool:
-    files = sqlite_file(one), sqlite_file(other)
-    if files[0] is not None and files[1] is not None:
-        return files[0].resolve() == files[1].resolve()
-    return _plain(one) == _plain(other)
+    """True if two URLs name the same database."""
+    one_file = sqlite_path(one)
+    other_file = sqlite_path(other)
+    if one_file is not None and other_file is not None:
+        return one_file.resolve() == other_file.resolve()
+    return _normalise(one) == _normalise(other)
 
 
-def _plain(url: str) -> str:
-    """The same server is spelled postgres://, postgresql:// and postgresql+psycopg://."""
+def _normalise(url: str) -> str:
+    """Unify postgres://, postgresql:// and postgresql+psycopg://."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme.removesuffix('+psycopg').replace('postgresql', 'postgres')}{separator}{rest}"
 
 
-_PASSWORD = re.compile(r"(?i)\b((?:ssl)?password)=[^&]*")
-
-
-def shown_url(url: str) -> str:
-    """It without its password. However badly it is written: where it is in doubt, too much is hidden."""
+def mask_password(url: str) -> str:
+    """Replace the password by `***`. In a malformed URL, rather mask too much than too little."""
     if url.startswith("sqlite"):
         return url
     scheme, colon, rest = url.partition(":")
     name = rest.lstrip("/")
-    before, at, host = name.rpartition("@")
-    user, has, _ = before.partition(":")
-    told = f"{user}:***@{host}" if has else f"{before}{at}{host}"
-    return _PASSWORD.sub(r"\1=***", f"{scheme}{colon}{rest[: len(rest) - len(name)]}{told}")
-
-
-# This run of this kernel, named. Monotonic times mean nothing under another name.
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+    slashes = rest[: len(rest) - len(name)]
+    credentials, at, host = name.rpartition("@")
+    user, has_password, _ = credentials.partition(":")
+    masked = f"{user}:***@{host}" if has_password else f"{credentials}{at}{host}"
+    return _PASSWORD.sub(r"\1=***", f"{scheme}{colon}{slashes}{masked}")
 
 
 @cache
 def boot_id() -> str:
-    return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else "unknown-boot"
+    """Return the id of this boot of the host. Monotonic times of other boots mean nothing."""
+    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else "unknown-boot"

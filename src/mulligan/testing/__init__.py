@@ -1,4 +1,13 @@
-"""What the pytest fixture `mulligan` is: the functions of this package, for one app."""
+"""Tools to test your jobs: a fresh database per test, a movable clock, forced outcomes.
+
+`drain` runs jobs inline, in the test's process, with the same code as a worker: claims and fences,
+payload validation, classification, policies, backoffs and counters, unique keys, checkpoints,
+deadlines of waiting jobs, holds, events and history.
+
+Inline mode has no time or memory limits (a handler that hangs, hangs the test), does not survive a
+handler that kills its process, ignores `isolate=True`, and runs one job at a time. Test those with a
+real worker: `worker(app, "jobs:app")`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +17,9 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from mulligan.app.mulligan import Mulligan
-from mulligan.core.errors import Moment, Seconds
+from mulligan.core.errors import Duration, DurationOrTime
 from mulligan.core.job import Job, State
-from mulligan.testing import asserts, workers
-from mulligan.testing import inline as clock
-from mulligan.testing import inline as draining
-from mulligan.testing import inline as forcing
-from mulligan.testing import workers as places
+from mulligan.testing import asserts, inline, workers
 from mulligan.testing.asserts import (
     ExpectedJob,
     Named,
@@ -38,35 +43,35 @@ from mulligan.testing.workers import RealWorker, environ, temporary, worker
 
 
 class Helper:
-    """One app under test."""
+    """The functions of this package bound to one app: the pytest fixture `mulligan`."""
 
     def __init__(self, app: Mulligan, spec: str = "") -> None:
         self.app = app
         self._spec = spec
 
-    # -- time and work ----------------------------------------------------------------------------
+    # --- Clock and execution ---
     def drain(
-        self, *, scheduled: bool = False, most: int = draining.MOST, seed: int | None = None
-    ) -> draining.Drained:
+        self, *, scheduled: bool = False, most: int = inline.MAX_ATTEMPTS, seed: int | None = None
+    ) -> inline.Drained:
         __tracebackhide__ = True
-        return draining.drain(self.app, scheduled=scheduled, most=most, seed=seed)
+        return inline.drain(self.app, scheduled=scheduled, most=most, seed=seed)
 
     async def drain_async(
-        self, *, scheduled: bool = False, most: int = draining.MOST, seed: int | None = None
-    ) -> draining.Drained:
+        self, *, scheduled: bool = False, most: int = inline.MAX_ATTEMPTS, seed: int | None = None
+    ) -> inline.Drained:
         __tracebackhide__ = True
-        return await draining.drain_async(self.app, scheduled=scheduled, most=most, seed=seed)
+        return await inline.drain_async(self.app, scheduled=scheduled, most=most, seed=seed)
 
-    def advance(self, by: Moment, *, leases: bool = False) -> datetime:
-        return clock.advance(self.app, by, leases=leases)
+    def advance(self, by: DurationOrTime, *, leases: bool = False) -> datetime:
+        return inline.advance(self.app, by, leases=leases)
 
     def now(self) -> datetime:
-        return clock.now(self.app)
+        return inline.now(self.app)
 
-    def force(self, kind: Named, *endings: Any, times: int = 1) -> forcing.Force:
-        return forcing.force(self.app, kind, *endings, times=times)
+    def force(self, kind: Named, *endings: Any, times: int = 1) -> inline.Force:
+        return inline.force(self.app, kind, *endings, times=times)
 
-    # -- assertions -------------------------------------------------------------------------------
+    # --- Assertions ---
     def assert_enqueued(
         self, kind: Named | None = None, *, count: int | None = None, **wanted: Unpack[ExpectedJob]
     ) -> list[Job]:
@@ -83,7 +88,7 @@ class Helper:
         *,
         after: asserts.After | None = None,
         code: str | None = None,
-        within: Seconds = 1,
+        within: Duration = 1,
     ) -> datetime:
         __tracebackhide__ = True
         return asserts.assert_will_retry(self.app, job, after=after, code=code, within=within)
@@ -92,19 +97,17 @@ class Helper:
         __tracebackhide__ = True
         return asserts.assert_state(self.app, job, state)
 
-    # -- other processes --------------------------------------------------------------------------
+    # --- Other processes ---
     def worker(
         self, spec: str = "", *, env: Mapping[str, str] | None = None
     ) -> AbstractContextManager[workers.RealWorker]:
-        """A real worker of the app the ini option `mulligan_app` names, or of `spec`."""
+        """Run a real worker of `spec`, or of the app named by the ini option `mulligan_app`."""
         return workers.worker(self.app, spec or self._spec, env=env)
 
     @property
     def environ(self) -> dict[str, str]:
-        return places.environ(self.app)
+        return workers.environ(self.app)
 
-
-# For those who test their jobs: a store of its own for each test, time that can be moved, outcomes on demand.
 
 __all__ = [
     "Drained",

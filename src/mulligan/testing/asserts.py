@@ -1,4 +1,4 @@
-"""Assertions about jobs. When one fails, its message shows what was there instead."""
+"""Assertions about jobs. A failed one shows the jobs that were found instead."""
 
 from __future__ import annotations
 
@@ -15,59 +15,60 @@ from mulligan.app.kind import Kind
 from mulligan.app.mulligan import Mulligan
 from mulligan.batches.service import Batch
 from mulligan.core.attempt import Verb
-from mulligan.core.durations import length
-from mulligan.core.errors import Refused, Seconds, UnknownKind
-from mulligan.core.job import SECOND, AttemptRow, Job, State, to_datetime, to_micros
-from mulligan.manifest.declared import stored_kinds
+from mulligan.core.durations import SECOND, check_duration, to_datetime, to_micros
+from mulligan.core.errors import Duration, Refused, UnknownKind
+from mulligan.core.job import AttemptRow, Job, State
+from mulligan.manifest.declared import load_kinds
 
-# How tests name kinds and jobs.
+# --- Kinds and jobs as arguments ---
 
 Named = Kind[..., Any] | str
 
 
-def name_of(kind: Any) -> str:
-    """A registered handler, or the name of a kind."""
+def kind_name(kind: Any) -> str:
+    """Return the name of a kind, given the decorated function or the name."""
     if isinstance(kind, Kind):
         return kind.name
     if isinstance(kind, str) and kind:
         return kind
-    message = f"a kind is what @app.job made, or its name, not {kind!r:.80}"
+    message = f"kind must be a function decorated with @app.job, or its name, not {kind!r:.80}"
     raise Refused(message)
 
 
-def id_of(job: Any) -> str:
+def job_id_of(job: Any) -> str:
+    """Return the id, given a Job or an id."""
     if isinstance(job, Job):
         return job.id
     if isinstance(job, str) and job:
         return job
-    message = f"a job is a Job or its id, not {job!r:.80}"
+    message = f"job must be a Job or its id, not {job!r:.80}"
     raise Refused(message)
 
 
-# Which jobs are meant, and what is different about the others.
+# --- Matching ---
 
 ANY = "any"
-FOREIGN = 1000  # a job of another kind is farther away than any of the same kind
+OTHER_KIND_DISTANCE = 1000  # a job of another kind is less similar than any of the same kind
 
 
 class ExpectedJob(TypedDict, total=False):
-    """What a job is expected to be; nothing is said of what is left out."""
+    """Expected fields of a job. Fields that are left out may have any value."""
 
-    payload: Mapping[str, Any]  # a part of it is enough
+    payload: Mapping[str, Any]  # a subset of the payload is enough
     queue: str
     owner: str
     priority: int
     unique: str
     batch: str | Batch
-    delay: Seconds  # from its enqueue to its due time
+    delay: Duration  # from its enqueue to its due time
     run_at: datetime
-    within: Seconds  # how exactly delay and run_at are meant; 1 s
+    within: Duration  # tolerance of delay and run_at, default 1 s
     state: str  # "queued" unless given; "any"
 
 
 @dataclass(frozen=True)
 class JobMatcher:
-    """A checked `Wanted`, with its kind; an empty kind is any but our own."""
+    """A validated `ExpectedJob` with its kind. An empty kind matches all but built-in kinds."""
 
     kind: str
     wanted: ExpectedJob
@@ -79,20 +80,21 @@ class JobMatcher:
             for name, value in self.wanted.items()
             if name not in {"state", "within"}
         ]
-        whose = f"job of kind {self.kind!r}" if self.kind else "job"
-        return " ".join(
-            [
-                *([] if state == ANY else [f"{state}"]),
-                whose,
-                *(["with", ", ".join(parts)] if parts else []),
-            ]
-        )
+        text = f"job of kind {self.kind!r}" if self.kind else "job"
+        if state != ANY:
+            text = f"{state} {text}"
+        if parts:
+            text = f"{text} with {', '.join(parts)}"
+        return text
 
     def differences(self, job: Job) -> list[str]:
+        """Return what makes this job different from the expected one; empty if it matches."""
         return list(self._differences(job))
 
     def distance(self, job: Job) -> int:
-        return (FOREIGN if self.kind and job.kind != self.kind else 0) + len(self.differences(job))
+        """Return how different the job is, to show the most similar jobs first."""
+        is_other_kind = bool(self.kind) and job.kind != self.kind
+        return OTHER_KIND_DISTANCE * is_other_kind + len(self.differences(job))
 
     def _differences(self, job: Job) -> Iterator[str]:
         wanted = self.wanted
@@ -101,52 +103,56 @@ class JobMatcher:
         state = wanted.get("state", State.QUEUED.value)
         if state not in (ANY, job.state.value):
             yield f"state is {job.state}, not {state}"
-        for name, value in _plain(job).items():
+        for name, value in _comparable_fields(job).items():
             if name in wanted and value != wanted[name]:  # type: ignore[literal-required]
                 yield f"{name} is {value!r}, not {wanted[name]!r}"  # type: ignore[literal-required]
-        yield from self._late(job)
+        yield from self._time_differences(job)
         if "payload" in wanted:
-            yield from _unlike("payload", job.payload, wanted["payload"])
+            yield from _value_differences("payload", job.payload, wanted["payload"])
 
-    def _late(self, job: Job) -> Iterator[str]:
-        slack = length("within", self.wanted.get("within", 1)) / SECOND
-        delay = (job.run_at - job.created_at).total_seconds()
-        if (
-            "delay" in self.wanted
-            and abs(delay - length("delay", self.wanted["delay"]) / SECOND) > slack
-        ):
-            yield f"delay is {round(delay, 1):g} s, not {self.wanted['delay']}"
+    def _time_differences(self, job: Job) -> Iterator[str]:
+        tolerance = check_duration("within", self.wanted.get("within", 1)) / SECOND
+        if "delay" in self.wanted:
+            delay = (job.run_at - job.created_at).total_seconds()
+            expected = check_duration("delay", self.wanted["delay"]) / SECOND
+            if abs(delay - expected) > tolerance:
+                yield f"delay is {round(delay, 1):g} s, not {self.wanted['delay']}"
         if (
             "run_at" in self.wanted
-            and abs((job.run_at - self.wanted["run_at"]).total_seconds()) > slack
+            and abs((job.run_at - self.wanted["run_at"]).total_seconds()) > tolerance
         ):
             yield f"run_at is {job.run_at.isoformat()}, not {self.wanted['run_at'].isoformat()}"
 
 
-def checked(kind: str, wanted: Mapping[str, Any]) -> JobMatcher:
-    """Refused rather than silently never found."""
+def build_matcher(kind: str, wanted: Mapping[str, Any]) -> JobMatcher:
+    """Validate the expected fields: a wrong name would never match and hide a mistake."""
     for name in wanted:
         if name not in ExpectedJob.__annotations__:
-            message = f"a job cannot be told by {name!r}; there is {', '.join(ExpectedJob.__annotations__)}"
+            known = ", ".join(ExpectedJob.__annotations__)
+            message = f"unknown field {name!r}. Known fields: {known}."
             raise Refused(message)
     if not isinstance(wanted.get("payload", {}), Mapping):
-        message = f"payload: a mapping of arguments by name, not {wanted['payload']!r:.80}"
+        message = f"payload must be a mapping of arguments by name, not {wanted['payload']!r:.80}"
         raise Refused(message)
     state = wanted.get("state", ANY)
     if state != ANY and state not in {s.value for s in State}:
-        message = f"state: one of {', '.join(State)} or {ANY}, not {state!r}"
+        message = f"state must be one of {', '.join(State)} or {ANY}, not {state!r}"
         raise Refused(message)
     for name in wanted.keys() & {"delay", "within"}:
-        length(name, wanted[name])
+        check_duration(name, wanted[name])
     if "run_at" in wanted:
-        _moment(wanted["run_at"])
-    named = {"batch": getattr(wanted["batch"], "id", wanted["batch"])} if "batch" in wanted else {}
-    return JobMatcher(kind, ExpectedJob(**{**wanted, **named}))  # type: ignore[typeddict-item]
+        _check_run_at(wanted["run_at"])
+    fields = dict(wanted)
+    if "batch" in fields:
+        fields["batch"] = getattr(fields["batch"], "id", fields["batch"])
+    return JobMatcher(kind, ExpectedJob(**fields))  # type: ignore[typeddict-item]
 
 
-def _moment(value: Any) -> None:
+def _check_run_at(value: Any) -> None:
     if not isinstance(value, datetime):
-        message = f"run_at: a datetime, not {value!r:.80}; for a length from its enqueue say delay="
+        message = (
+            f"run_at must be a datetime, not {value!r:.80}. Use delay= for a time after enqueue."
+        )
         raise Refused(message)
     try:
         to_micros(value)
@@ -155,7 +161,7 @@ def _moment(value: Any) -> None:
         raise Refused(message) from None
 
 
-def _plain(job: Job) -> dict[str, Any]:
+def _comparable_fields(job: Job) -> dict[str, Any]:
     return {
         "queue": job.queue,
         "owner": job.owner,
@@ -165,19 +171,19 @@ def _plain(job: Job) -> dict[str, Any]:
     }
 
 
-def _unlike(where: str, there: Any, wanted: Any) -> Iterator[str]:
-    """Mappings may hold more than is asked for, at every level; all else is compared as JSON would write it."""
+def _value_differences(where: str, there: Any, wanted: Any) -> Iterator[str]:
+    """Compare values as JSON. Mappings may have more keys than expected, at every level."""
     if isinstance(wanted, Mapping) and isinstance(there, Mapping):
         for name, value in wanted.items():
             if name in there:
-                yield from _unlike(f"{where}.{name}", there[name], value)
+                yield from _value_differences(f"{where}.{name}", there[name], value)
             else:
                 yield f"{where} has no {name!r}"
-    elif not _same(there, wanted):
+    elif not _is_equal(there, wanted):
         yield f"{where} is {there!r:.200}, not {wanted!r:.200}"
 
 
-def _same(there: Any, wanted: Any) -> bool:
+def _is_equal(there: Any, wanted: Any) -> bool:
     if wanted == there:  # first, for things like `mock.ANY`
         return True
     try:
@@ -186,13 +192,13 @@ def _same(there: Any, wanted: Any) -> bool:
         return False
 
 
-# Assertions about jobs. When one fails, its message shows what was there instead.
+# --- Assertions ---
 
-PAGE = 1000
-SHOWN = 5
-OURS = "mulligan."  # kinds of our own, which no test of an app expects
+PAGE_SIZE = 1000
+MAX_SHOWN = 5
+SYSTEM_PREFIX = "mulligan."  # built-in kinds, which no test of an app expects
 
-After = Seconds | tuple[Seconds, Seconds]
+After = Duration | tuple[Duration, Duration]
 
 
 def assert_enqueued(
@@ -202,37 +208,35 @@ def assert_enqueued(
     count: int | None = None,
     **wanted: Unpack[ExpectedJob],
 ) -> list[Job]:
-    """There is such a job, or with `count` exactly so many; returns them, newest first.
+    """Assert that such a job exists, or exactly `count`. Return the jobs, newest first.
 
-    `kind` is what @app.job made, or a name; `payload` may be a part of the payload. Also told apart by: queue, owner,
-    priority, unique, batch, delay, run_at. Jobs that wait are meant; `state="any"`, or another state, for those that
-    have run.
+    `kind` is the decorated function or its name; `payload` may be a subset. Other fields: queue,
+    owner, priority, unique, batch, delay, run_at. Only queued jobs match, unless you pass
+    `state="any"` or another state.
     """
     __tracebackhide__ = True
-    given: Any = count
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-        message = f"count: a whole number, not {given!r}"
-        raise Refused(message)
-    wish = checked("" if kind is None else name_of(kind), wanted)
-    jobs = list(_all(app, wish))
-    found = [job for job in jobs if not wish.differences(job)]
-    if found if count is None else len(found) == count:
+    _check_count(count)
+    matcher = build_matcher("" if kind is None else kind_name(kind), wanted)
+    jobs = list(_list_jobs(app, matcher))
+    found = [job for job in jobs if not matcher.differences(job)]
+    is_expected = bool(found) if count is None else len(found) == count
+    if is_expected:
         return found
-    raise AssertionError(_not_found(app, wish, jobs, found, count))
+    raise AssertionError(_describe_mismatch(app, matcher, jobs, found, count))
 
 
 def refute_enqueued(
     app: Mulligan, kind: Named | None = None, **wanted: Unpack[ExpectedJob]
 ) -> None:
-    """There is no such job. A kind that nobody knows is an error: of a misspelt one there is never any."""
+    """Assert that no such job exists. An unknown kind is an error: it may be misspelt."""
     __tracebackhide__ = True
-    wish = checked("" if kind is None else name_of(kind), wanted)
-    jobs = list(_all(app, wish))
-    _refuse_unknown(app, wish.kind, jobs)
-    found = [job for job in jobs if not wish.differences(job)]
+    matcher = build_matcher("" if kind is None else kind_name(kind), wanted)
+    jobs = list(_list_jobs(app, matcher))
+    _refuse_unknown(app, matcher.kind, jobs)
+    found = [job for job in jobs if not matcher.differences(job)]
     if found:
         raise AssertionError(
-            "\n".join([f"expected no {wish}, but found {len(found)}:", *_shown(found)])
+            "\n".join([f"expected no {matcher}, but found {len(found)}:", *_describe_jobs(found)])
         )
 
 
@@ -242,45 +246,61 @@ def assert_will_retry(
     *,
     after: After | None = None,
     code: str | None = None,
-    within: Seconds = 1,
+    within: Duration = 1,
 ) -> datetime:
-    """The job has failed and waits for its next attempt; returns when that is.
+    """Assert that the job failed and waits for its next attempt. Return when that is due.
 
-    `after`: how long after the end of the last attempt, or (least, most) where jitter draws it. `code`: of the failure.
+    `after`: delay after the end of the last attempt, or (least, most) if it has jitter. `code`: the
+    failure's code.
     """
     __tracebackhide__ = True
-    fresh = app.jobs.get(id_of(job))
+    fresh = app.jobs.get(job_id_of(job))
     attempts = app.jobs.attempts(fresh.id)
-    wrong = _why_not(fresh, attempts, after, code, length("within", within) / SECOND)
+    wrong = _why_no_retry(fresh, attempts, after, code, check_duration("within", within) / SECOND)
     if wrong:
         raise AssertionError(
             "\n".join(
-                [f"expected {fresh.kind} {fresh.id} to be retried, but {wrong}", *_story(attempts)]
+                [
+                    f"expected {fresh.kind} {fresh.id} to be retried, but {wrong}",
+                    *_describe_attempts(attempts),
+                ]
             )
         )
     return to_datetime(attempts[-1].next_run_at or 0)
 
 
 def assert_state(app: Mulligan, job: Job | str, state: State | str) -> Job:
-    """The job is in this state; returns it as it is now. The message tells its attempts, with the trace of the last."""
+    """Assert the job's state and return the job. The message shows its attempts and last trace."""
     __tracebackhide__ = True
-    fresh = app.jobs.get(id_of(job))
+    fresh = app.jobs.get(job_id_of(job))
     if state not in list(State):
-        message = f"state: one of {', '.join(State)}, not {state!r}"
+        message = f"state must be one of {', '.join(State)}, not {state!r}"
         raise Refused(message)
     if fresh.state == state:
         return fresh
     attempts = app.jobs.attempts(fresh.id)
     head = f"expected {fresh.kind} {fresh.id} to be {state}, but it is {fresh.state}: {fresh.why}"
-    raise AssertionError("\n".join([head, *_story(attempts), *_trace(attempts)]))
+    raise AssertionError("\n".join([head, *_describe_attempts(attempts), *_trace(attempts)]))
 
 
-# -- what is there ------------------------------------------------------------------------------------
-def _all(app: Mulligan, wish: JobMatcher) -> Iterator[Job]:
-    """Every job, newest first; without our own kinds, unless one of them is asked for."""
+# --- Messages about jobs ---
+def _check_count(count: Any) -> None:
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        message = f"count must be a whole number, not {count!r}"
+        raise Refused(message)
+
+
+def _list_jobs(app: Mulligan, matcher: JobMatcher) -> Iterator[Job]:
+    """Yield all jobs, newest first, without built-in kinds unless one of them is expected."""
     before: str | None = None
-    while page := app.jobs.list("", limit=PAGE, before=before):
-        yield from (job for job in page if wish.kind == job.kind or not job.kind.startswith(OURS))
+    while page := app.jobs.list("", limit=PAGE_SIZE, before=before):
+        yield from (
+            job
+            for job in page
+            if matcher.kind == job.kind or not job.kind.startswith(SYSTEM_PREFIX)
+        )
         before = page[-1].id
 
 
@@ -288,62 +308,64 @@ def _refuse_unknown(app: Mulligan, kind: str, jobs: Sequence[Job]) -> None:
     if (
         not kind
         or kind in app.registry.handlers
-        or kind.startswith(OURS)
+        or kind.startswith(SYSTEM_PREFIX)
         or any(job.kind == kind for job in jobs)
     ):
         return
-    with app.store.read() as unit:
-        known = {*app.registry.handlers, *stored_kinds(unit)}
+    with app.store.read() as tx:
+        known = {*app.registry.handlers, *load_kinds(tx)}
     if kind not in known:
         near = difflib.get_close_matches(kind, sorted(known), n=1)
-        other = "if it is another app's: assert_enqueued(…, count=0)"
-        message = f"no app knows a kind {kind!r}; {f'did you mean {near[0]!r}? Or, ' if near else ''}{other}"
+        question = f" Did you mean {near[0]!r}?" if near else ""
+        message = (
+            f"unknown kind {kind!r}.{question} If it belongs to another app, use "
+            "assert_enqueued(…, count=0)."
+        )
         raise UnknownKind(message)
 
 
-def _not_found(
-    app: Mulligan, wish: JobMatcher, jobs: Sequence[Job], found: Sequence[Job], count: int | None
+def _describe_mismatch(
+    app: Mulligan, matcher: JobMatcher, jobs: Sequence[Job], found: Sequence[Job], count: int | None
 ) -> str:
-    expected = f"expected a {wish}" if count is None else f"expected {count} × {wish}"
+    expected = f"expected a {matcher}" if count is None else f"expected {count} × {matcher}"
     lines = [
-        f"{expected}, but found {len(found) or 'none'}{_hint(app, wish, jobs)}",
-        *_shown(found),
+        f"{expected}, but found {len(found) or 'none'}{_hint(app, matcher, jobs)}",
+        *_describe_jobs(found),
     ]
-    others = sorted((job for job in jobs if job not in found), key=wish.distance)
+    others = sorted((job for job in jobs if job not in found), key=matcher.distance)
     if others:
         lines.append(
-            f"{len(others)} other job{'s are' if len(others) > 1 else ' is'} there, nearest first:"
+            f"{len(others)} other job{'s' if len(others) > 1 else ''}, most similar first:"
         )
     elif not found:
-        lines.append("there are no jobs at all")
-    return "\n".join([*lines, *_shown(others, wish)])
+        lines.append("there are no jobs")
+    return "\n".join([*lines, *_describe_jobs(others, matcher)])
 
 
-def _hint(app: Mulligan, wish: JobMatcher, jobs: Sequence[Job]) -> str:
+def _hint(app: Mulligan, matcher: JobMatcher, jobs: Sequence[Job]) -> str:
     known = app.registry.handlers
-    if not wish.kind or wish.kind in known or any(job.kind == wish.kind for job in jobs):
+    if not matcher.kind or matcher.kind in known or any(job.kind == matcher.kind for job in jobs):
         return ""
-    near = difflib.get_close_matches(wish.kind, known, n=1)
-    return f"; this app has no kind {wish.kind!r}" + (
-        f", did you mean {near[0]!r}?" if near else ""
-    )
+    near = difflib.get_close_matches(matcher.kind, known, n=1)
+    question = f", did you mean {near[0]!r}?" if near else ""
+    return f"; this app has no kind {matcher.kind!r}{question}"
 
 
-def _shown(jobs: Sequence[Job], wish: JobMatcher | None = None) -> Iterator[str]:
-    for job in jobs[:SHOWN]:
+def _describe_jobs(jobs: Sequence[Job], matcher: JobMatcher | None = None) -> Iterator[str]:
+    for job in jobs[:MAX_SHOWN]:
         yield f"  {job.kind} {job.state} {job.id} payload {job.payload!r:.200}"
-        if wish is not None:
-            yield from (f"      {difference}" for difference in wish.differences(job))
-    if len(jobs) > SHOWN:
-        yield f"  and {len(jobs) - SHOWN} more"
+        if matcher is not None:
+            yield from (f"      {difference}" for difference in matcher.differences(job))
+    if len(jobs) > MAX_SHOWN:
+        yield f"  and {len(jobs) - MAX_SHOWN} more"
 
 
-# -- what happened ------------------------------------------------------------------------------------
-def _why_not(
+# --- Messages about attempts ---
+def _why_no_retry(
     job: Job, attempts: Sequence[AttemptRow], after: After | None, code: str | None, slack: float
 ) -> str:
-    """Why this job is not one that will be retried as expected; empty if it is."""
-    least, most = _range(after)
+    """Return why the job will not be retried as expected; empty if it will."""
+    least, most = _parse_after(after)
     if not attempts:
         return f"it has not run yet: {job.why}"
     last = attempts[-1]
@@ -355,26 +377,26 @@ def _why_not(
         return f"it is {job.state} ({job.phase}): {last.reason}"
     wait = (last.next_run_at - last.ended_at) / SECOND
     if not least - slack <= wait <= most + slack:
-        return f"after {round(wait, 1):g} s, not {_spoken(after)}"
+        return f"after {round(wait, 1):g} s, not {_format_after(after)}"
     if code is not None and last.code != code:
         return f"with code {last.code}, not {code}"
     return ""
 
 
-def _range(after: Any) -> tuple[float, float]:
+def _parse_after(after: Any) -> tuple[float, float]:
     if after is None:
         return 0.0, float("inf")
     least, most = after if isinstance(after, tuple | list) and len(after) == 2 else (after, after)
-    return length("after", least) / SECOND, length("after", most) / SECOND
+    return check_duration("after", least) / SECOND, check_duration("after", most) / SECOND
 
 
-def _spoken(after: Any) -> str:
+def _format_after(after: Any) -> str:
     if isinstance(after, tuple | list):
-        return f"between {_spoken(after[0])} and {_spoken(after[1])}"
+        return f"between {_format_after(after[0])} and {_format_after(after[1])}"
     return f"{after.total_seconds() if isinstance(after, timedelta) else after:g} s"
 
 
-def _story(attempts: Sequence[AttemptRow]) -> Iterator[str]:
+def _describe_attempts(attempts: Sequence[AttemptRow]) -> Iterator[str]:
     for row in attempts:
         code = f" {row.code}" if row.code else ""
         yield f"  attempt {row.attempt}: {row.ended}{code}, {row.reason}"

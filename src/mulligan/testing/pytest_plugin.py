@@ -1,6 +1,7 @@
-"""The pytest plugin: fixtures that put the user's app on a database of its own for each test.
+"""Pytest plugin: fixtures that put the user's app on a fresh database for each test.
 
-Pytest loads this file wherever Mulligan is installed, so nothing else is imported until a fixture is used.
+Pytest loads this file wherever Mulligan is installed, so other modules are imported only when a
+fixture is used.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("mulligan_app", "Mulligan: the app under test, module:attribute")
     parser.addini(
         "mulligan_url",
-        "Mulligan: a postgresql:// URL; each test gets a schema there. Default: each test gets a SQLite file. "
-        f"The environment variable {URL_VARIABLE} comes first",
+        "Mulligan: a postgresql:// URL; each test gets a schema there. Default: a SQLite file per "
+        f"test. The environment variable {URL_VARIABLE} takes precedence",
     )
 
 
 @pytest.fixture(scope="session")
 def mulligan_url(pytestconfig: pytest.Config) -> str:
-    """The database tests run on; empty: a SQLite file for each test."""
+    """Return the URL of the test database; empty means a SQLite file per test."""
     return os.environ.get(URL_VARIABLE) or str(pytestconfig.getini("mulligan_url"))
 
 
@@ -37,18 +38,19 @@ def mulligan_url(pytestconfig: pytest.Config) -> str:
 def mulligan_app(
     pytestconfig: pytest.Config, mulligan_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mulligan]:
-    """The app the ini option `mulligan_app` names, on an empty database of this test's own.
+    """Return the app named by the ini option `mulligan_app`, on an empty database.
 
-    A project without that option defines a fixture of this name that returns its app; `mulligan` then binds it.
+    A project without that option defines a fixture of this name that returns its app; `mulligan` then
+    uses it.
     """
-    from mulligan.testing import temporary  # noqa: PLC0415 - the same
-    from mulligan.worker.startup import load_app  # noqa: PLC0415 - see above
+    from mulligan.testing import temporary  # noqa: PLC0415 - see the module docstring
+    from mulligan.worker.startup import load_app  # noqa: PLC0415 - see the module docstring
 
     spec = str(pytestconfig.getini("mulligan_app"))
     if not spec:
         pytest.fail(
-            "which app? Set the ini option mulligan_app = module:attribute, or define a fixture mulligan_app that "
-            "returns your app",
+            "no app configured. Set the ini option mulligan_app = module:attribute, or define a "
+            "fixture mulligan_app that returns your app.",
             pytrace=False,
         )
     with temporary(
@@ -64,9 +66,9 @@ def mulligan(
     mulligan_url: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Helper]:
-    """`drain`, `advance`, `force` and assertions for `mulligan_app`, on a database of this test's own."""
-    from mulligan.testing import Helper, temporary  # noqa: PLC0415 - the same
-    from mulligan.testing.workers import is_temporary  # noqa: PLC0415 - the same
+    """Return `drain`, `advance`, `force` and assertions for `mulligan_app`, on an empty database."""
+    from mulligan.testing import Helper, temporary  # noqa: PLC0415 - see the module docstring
+    from mulligan.testing.workers import is_temporary  # noqa: PLC0415 - see the module docstring
 
     spec = str(pytestconfig.getini("mulligan_app"))
     if is_temporary(mulligan_app):

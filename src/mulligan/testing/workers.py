@@ -1,4 +1,4 @@
-"""A database of its own for the length of a test."""
+"""Temporary databases and real workers for tests."""
 
 from __future__ import annotations
 
@@ -13,57 +13,58 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import IO
 
-from mulligan.app.background import ended, named, started
+from mulligan.app.background import check_app_name, start_command, stop_command
 from mulligan.app.mulligan import Mulligan
 from mulligan.config import Settings
 from mulligan.core.errors import ConfigError, MulliganError, Refused
 from mulligan.failures.redact import redact
 from mulligan.storage import POSTGRES
-from mulligan.storage.url import shown_url
+from mulligan.storage.url import mask_password
 
 PREFIX = "mulligan_test_"
-_in_force: list[Settings] = []
+_active: list[Settings] = []
 
 
 @contextmanager
 def temporary(
     app: Mulligan, url: str | None = None, *, folder: Path | str | None = None
 ) -> Iterator[Mulligan]:
-    """The same app on an empty database of its own; whoever enqueues through it in this process goes there.
+    """Put the app on an empty database during the block; everything in this process uses it.
 
-    Without a URL it is a SQLite file: below `folder`, where it stays to be looked at, or else in a temporary folder.
-    With a postgresql:// URL it is a new schema there, dropped at the end. Then the app is on its own database again,
-    untouched, and what `force` has left is forgotten.
+    Without a URL it is a SQLite file, in `folder`, where it is kept, or in a temporary folder. With a
+    postgresql:// URL it is a new schema, dropped at the end. Afterwards the app is back on its own
+    database, untouched, and forced outcomes are removed.
     """
     with ExitStack() as stack:
-        settings = _settings(app.settings, url, _place(folder, stack))
-        _in_force.append(settings)
-        stack.callback(_in_force.remove, settings)
-        forced = list(app.registry.stand_ins)
+        settings = _settings(app.settings, url, _make_folder(folder, stack))
+        _active.append(settings)
+        stack.callback(_active.remove, settings)
+        overrides = list(app.registry.overrides)
         stack.enter_context(app.redirected(settings))
-        stack.callback(lambda: app.registry.stand_ins.__setitem__(slice(None), forced))
+        stack.callback(lambda: app.registry.overrides.__setitem__(slice(None), overrides))
         if url:
-            stack.callback(lambda: app.store.erase())  # noqa: PLW0108 - the store it has then
+            stack.callback(lambda: app.store.erase())  # noqa: PLW0108 - app.store changes until then
         yield app
 
 
 def is_temporary(app: Mulligan) -> bool:
-    return any(app.settings is settings for settings in _in_force)
+    """Return whether the app is on a database made by `temporary`."""
+    return any(app.settings is settings for settings in _active)
 
 
-def refuse_elsewhere(app: Mulligan, call: str, does: str) -> None:
-    """A test that forgot `temporary` must not do this to somebody's jobs."""
+def refuse_other_database(app: Mulligan, call: str, does: str) -> None:
+    """Refuse to touch a database that was not made for this test."""
     if not is_temporary(app):
         message = (
-            f"{call}() {does}, and {redact(app.settings.database_url)} was not made for this test. Write `with "
-            "mulligan.testing.temporary(app):` around it or use the pytest fixture `mulligan`; or, if that whole "
-            f"database is only for tests, say {call}(…, anywhere=True)"
+            f"{call}() {does}, but {redact(app.settings.database_url)} was not made for this test. "
+            "Use `with mulligan.testing.temporary(app):` or the pytest fixture `mulligan`. If the "
+            f"whole database is only for tests, pass {call}(…, anywhere=True)."
         )
         raise Refused(message)
 
 
 def environ(app: Mulligan) -> dict[str, str]:
-    """For a worker process, or any other, that shall use the same database as this app: join it to its environment."""
+    """Return environment variables that put another process on this app's database."""
     return {
         "MULLIGAN_DATABASE_URL": app.settings.database_url,
         "MULLIGAN_SCHEMA_NAME": app.settings.schema_name,
@@ -71,8 +72,8 @@ def environ(app: Mulligan) -> dict[str, str]:
     }
 
 
-def _place(folder: Path | str | None, stack: ExitStack) -> Path:
-    """Always a new one: a database that is there already is not empty."""
+def _make_folder(folder: Path | str | None, stack: ExitStack) -> Path:
+    """Create a new folder: an existing database would not be empty."""
     if folder is not None:
         return Path(mkdtemp(prefix="mulligan-", dir=folder))
     return Path(
@@ -80,36 +81,41 @@ def _place(folder: Path | str | None, stack: ExitStack) -> Path:
     )
 
 
-def _settings(own: Settings, url: str | None, place: Path) -> Settings:
+def _settings(settings: Settings, url: str | None, folder: Path) -> Settings:
     if url and not url.startswith(POSTGRES):
-        message = f"temporary(): {shown_url(url)!r} is not postgresql://…; on SQLite leave it out and get a file of your own"
+        message = (
+            f"temporary(): {mask_password(url)!r} is not a postgresql:// URL. Leave it out to get a "
+            "SQLite file."
+        )
         raise ConfigError(message)
-    scheme = "sqlite+stdlib" if own.database_url.startswith("sqlite+stdlib:") else "sqlite"
-    return own.model_copy(
+    scheme = "sqlite+stdlib" if settings.database_url.startswith("sqlite+stdlib:") else "sqlite"
+    return settings.model_copy(
         update={
-            "database_url": url or f"{scheme}:///{place.absolute() / 'mulligan.db'}",
-            "schema_name": f"{PREFIX}{secrets.token_hex(8)}" if url else own.schema_name,
+            "database_url": url or f"{scheme}:///{folder.absolute() / 'mulligan.db'}",
+            "schema_name": f"{PREFIX}{secrets.token_hex(8)}" if url else settings.schema_name,
             "listen_url": "",
-            "worker": own.worker.model_copy(update={"state_dir": str(place.absolute() / "state")}),
+            "worker": settings.worker.model_copy(
+                update={"state_dir": str(folder.absolute() / "state")}
+            ),
         }
     )
 
 
-# A real worker for a test: for what inline mode cannot show.
+# --- Real workers ---
 
-READY = 30.0  # seconds
-MARGIN = 5.0
-EVERY = 0.02
+START_SECONDS = 30.0
+STOP_MARGIN = 5.0
+POLL_SECONDS = 0.02
 
 
 class WorkerFailed(MulliganError):
-    """The worker of a test did not come up."""
+    """The worker of a test did not start."""
 
     code = "TEST_WORKER_FAILED"
 
 
 class RealWorker:
-    """`mulligan worker APP` on the database of a test, in a session of its own."""
+    """A running `mulligan worker APP` on the database of a test."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes], grace: float) -> None:
         self.process = process
@@ -118,52 +124,54 @@ class RealWorker:
 
     @property
     def pid(self) -> int:
+        """Return the process id of the supervisor."""
         return self.process.pid
 
     @property
     def output(self) -> str:
-        """All it has said so far."""
+        """Return everything the worker has printed so far."""
         return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 
     def kill(self) -> None:
-        """kill -9, as an out-of-memory killer or a power cut would; its runners go with it."""
+        """Kill the worker with SIGKILL, like the OOM killer. Its runners end too."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM, and wait: it finishes or gives back what it runs. Returns its exit code."""
-        return ended(self.process, within=self._grace + MARGIN)
+        """Send SIGTERM, wait until it has finished or released its jobs, and return the exit code."""
+        return stop_command(self.process, within=self._grace + STOP_MARGIN)
 
 
 @contextmanager
 def worker(
     app: Mulligan, spec: str, *, env: Mapping[str, str] | None = None
 ) -> Iterator[RealWorker]:
-    """A worker of `spec` ("module:attribute") on the database this app is on; ended with the block.
+    """Run a worker of `spec` ("module:attribute") on the app's database during the block.
 
-    The module must name no URL of its own: `app = Mulligan()`. `env` adds settings: {"MULLIGAN_WORKER__LEASE": "4"}.
+    The module must not name a URL: `app = Mulligan()`. `env` adds settings:
+    {"MULLIGAN_WORKER__LEASE": "4"}.
     """
-    words = ("worker", named(spec))
+    arguments = ("worker", check_app_name(spec))
     app.store.prepare()
     with tempfile.TemporaryFile(prefix="mulligan-worker-") as log:
-        process = started(words, {**environ(app), **(env or {})}, output=log)
+        process = start_command(arguments, {**environ(app), **(env or {})}, output=log)
         running = RealWorker(process, log, app.settings.worker.shutdown_grace)
         try:
-            _wait_for(app, running)
+            _wait_until_registered(app, running)
             yield running
         finally:
             running.stop()
 
 
-def _wait_for(app: Mulligan, running: RealWorker) -> None:
-    deadline = time.monotonic() + READY
-    while not _entered(app, running.pid):
+def _wait_until_registered(app: Mulligan, running: RealWorker) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not _is_registered(app, running.pid):
         if running.process.poll() is not None or time.monotonic() > deadline:
-            message = f"the worker did not come up:\n{running.output}"
+            message = f"the worker did not start:\n{running.output}"
             raise WorkerFailed(message)
-        time.sleep(EVERY)
+        time.sleep(POLL_SECONDS)
 
 
-def _entered(app: Mulligan, pid: int) -> bool:
-    with app.store.read() as unit:
-        return any(row.pid == pid for row in unit.workers(closed=False))
+def _is_registered(app: Mulligan, pid: int) -> bool:
+    with app.store.read() as tx:
+        return any(row.pid == pid for row in tx.list_workers(closed=False))

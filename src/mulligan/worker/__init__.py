@@ -1,1 +1,1 @@
-"""Hands: the steps of the walk that touch the world. Rules are in `policy`, memory is in `store`."""
+"""Workers: claim jobs, run them in child processes, settle how they ended."""

@@ -1,7 +1,7 @@
-"""The same walk in one process, one job at a time: for scripts and tests.
+"""Run jobs in the current process, one at a time: for scripts and tests.
 
-Kept here: claims, leases, classification, decisions, the one door, history. Not kept: hard time limits, memory
-limits, survival of a handler that kills its process. For those there is `mulligan worker`.
+Claims, leases, classification, decisions, settling and history are the same as in a worker. Hard
+time limits, memory limits and survival of a handler that kills its process need `mulligan worker`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,37 @@ from typing import Any
 from mulligan.batches import completion as batching
 from mulligan.config import Settings
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome
+from mulligan.core.durations import Micros
 from mulligan.core.errors import Refused, StoreUnavailable
 from mulligan.core.ids import new_id
-from mulligan.core.job import Lane, Micros, PreviousAttempts
-from mulligan.guards.observer import causes_of, tend
-from mulligan.manifest.declared import speak
+from mulligan.core.job import Lane, PreviousAttempts
+from mulligan.guards.observer import build_kind_observer, fold_guards
+from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Handler, Manifest, Registry
-from mulligan.operations import chore as operate
+from mulligan.operations import chore as operations
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.schedules.chore import Timekeeper
+from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.url import boot_id
-from mulligan.worker import liveness as life
 from mulligan.worker import upkeep
-from mulligan.worker.claim import claimer_of, memories
-from mulligan.worker.job_log import tell_due, tell_verdicts
-from mulligan.worker.liveness import make_workdir, remove_workdir, worker_row
+from mulligan.worker.claim import create_claimer, load_previous_attempts
+from mulligan.worker.job_log import log_claimed, log_verdicts
+from mulligan.worker.liveness import (
+    LivenessFile,
+    make_workdir,
+    remove_workdir,
+    state_folder,
+    work_folder,
+    worker_row,
+)
 from mulligan.worker.runner.context import Context
-from mulligan.worker.runner.execute import STOPPED, call_hooks, execute_async, execute_sync
+from mulligan.worker.runner.execute import STOPPED, execute_async, execute_sync, run_process_hooks
 from mulligan.worker.settle import settle
 from mulligan.worker.supervisor.periodic import PeriodicTask
 
 
-class Inline:
-    """A worker without children. Implements `Link` for the contexts it makes."""
+class InlineWorker:
+    """A worker without runner processes. Implements `AttemptHost` for its contexts."""
 
     def __init__(
         self,
@@ -52,30 +59,32 @@ class Inline:
         registry: Registry,
         manifest: Manifest,
         rng: Random,
-        outlets: Sequence[PeriodicTask] = (),
+        periodic_tasks: Sequence[PeriodicTask] = (),
     ) -> None:
         self.state: Any = SimpleNamespace()
         self._store = store
         self._settings = settings
         self._registry = registry
         self._manifest = manifest
-        self.policies = EffectivePolicies(settings.retry, manifest.ruled, manifest.queues)
+        self.policies = EffectivePolicies(
+            settings.retry, manifest.kinds_with_rules, manifest.queues
+        )
         self.result_limit = settings.limits.result
         self.tracer = registry.tracer
         self._rng = rng
-        self._outlets = outlets
+        self._periodic_tasks = periodic_tasks
         self.worker = f"w_{new_id()}"
-        self._claimer = claimer_of(self.worker, manifest)
-        self._claimer.end = self._end
-        self._causes = causes_of(settings.guards)
-        self._context: Context | None = None  # of the attempt that runs
+        self._claimer = create_claimer(self.worker, manifest)
+        self._claimer.settle_endings = self._settle_fail_fast
+        self._kind_observer = build_kind_observer(settings.guards)
+        self._context: Context | None = None  # of the running attempt
         self._task: asyncio.Task[Any] | None = None
-        self._interrupts = _Interrupts()
+        self._interrupt_handler = _InterruptHandler()
         self._next_due: Micros | None = None
-        self._folder = life.state_folder(settings.worker.state_dir, store.place, store.identity)
+        self._folder = state_folder(settings.worker.state_dir, store.lock_directory, store.identity)
 
     def run(self, *, until_idle: bool) -> int:
-        """Run what is due; with `until_idle` until nothing is due any more. Returns how many attempts ran."""
+        """Run one due job, or with `until_idle` all. Return how many attempts ran."""
         ran = 0
         with self.session() as step:
             while step() is not None:
@@ -86,102 +95,110 @@ class Inline:
 
     @contextmanager
     def session(self) -> Iterator[Callable[[], Lease | None]]:
-        """A worker's whole life. What it yields runs the next job that is due; None: there is none."""
-        _not_on_a_loop()
+        """Register a worker. Yields a function that runs the next due job; None if none is due."""
+        _refuse_on_event_loop()
         with ExitStack() as stack:
             loop = stack.enter_context(asyncio.Runner())
-            life_file = life.LivenessFile(self._folder, self.worker)
-            stack.callback(life_file.close)
-            self._open(life_file)
-            stack.callback(self._leave)
+            liveness_file = LivenessFile(self._folder, self.worker)
+            stack.callback(liveness_file.close)
+            self._register(liveness_file)
+            stack.callback(self._close_worker)
             stack.enter_context(
-                _Renewals(self._store, self.worker, self._settings.worker.heartbeat, self._cancel)
+                _RenewalThread(
+                    self._store, self.worker, self._settings.worker.heartbeat, self._cancel
+                )
             )
-            stack.enter_context(self._interrupts)
-            self.state = loop.run(call_hooks(self._registry.on_start, self.state))
-            stack.callback(lambda: loop.run(call_hooks(self._registry.on_stop, self.state)))
-            yield lambda: self._one(loop)
+            stack.enter_context(self._interrupt_handler)
+            self.state = loop.run(run_process_hooks(self._registry.on_start, self.state))
+            stack.callback(lambda: loop.run(run_process_hooks(self._registry.on_stop, self.state)))
+            yield lambda: self._run_next(loop)
 
     def next_due(self) -> Micros | None:
-        """When the next of the jobs that wait here may start, as the last look for one has found."""
+        """Return when the next waiting job may start, as the last claim found it."""
         with self._store.read() as unit:
             waits = any(
-                Lane.parse(key).kind in self._claimer.kinds for key, _, _ in unit.look().lanes
+                Lane.parse(key).kind in self._claimer.kinds
+                for key, _, _ in unit.read_claim_state().lanes
             )
         return self._next_due if waits else None
 
-    def _open(self, life_file: life.LivenessFile) -> None:
+    def _register(self, liveness_file: LivenessFile) -> None:
+        row = worker_row(self.worker, liveness_file, self._manifest, self._settings, frozenset(), 1)
         with self._store.begin() as unit:
-            unit.open_worker(
-                worker_row(self.worker, life_file, self._manifest, self._settings, frozenset(), 1)
-            )
-        self.tend()
+            unit.insert_worker(row)
+        self.run_upkeep()
 
-    def tend(self) -> None:
-        """What a worker does before it looks for work."""
+    def run_upkeep(self) -> None:
+        """Do what a worker does before it claims: recover jobs, fire schedules, fold guards."""
         with self._store.begin() as unit:
-            speak(unit, self._manifest)
-        upkeep.close_dead(self._store, upkeep.Judge(self.worker, boot_id(), lambda _: False))
+            publish_manifest(unit, self._manifest)
+        detector = upkeep.LossDetector(self.worker, boot_id(), lambda _: False)
+        upkeep.close_lost_workers(self._store, detector)
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
-        upkeep.announce(self._store)
+        upkeep.announce_inserted(self._store)
         upkeep.expire_deadlines(self._store)
-        batching.sweep(self._store)
-        tend(self._store, self._claimer.watch, self._causes)
-        Timekeeper(self._store, self._settings.worker).fire(ahead=False)
+        batching.sweep_batches(self._store)
+        fold_guards(self._store, self._claimer.observer, self._kind_observer)
+        Scheduler(self._store, self._settings.worker).fire(ahead=False)
 
-    def _leave(self) -> None:
+    def _close_worker(self) -> None:
         with self._store.begin() as unit:
-            unit.close_worker(self.worker, "left in order", seen=None)
+            unit.close_worker(self.worker, "shut down", last_renewed=None)
 
     def _claim(self) -> tuple[list[Lease], dict[str, PreviousAttempts]]:
         with self._store.begin() as unit:
-            leases, _, self._next_due, *_ = self._claimer.claim(unit, 1)
-            kept = memories(unit, leases)
-        self._claimer.watch.commit()
-        tell_due(leases, self.worker)
-        return leases, kept
+            claimed = self._claimer.claim(unit, 1)
+            previous = load_previous_attempts(unit, claimed.leases)
+        self._next_due = claimed.next_due
+        self._claimer.observer.commit()
+        log_claimed(claimed.leases, self.worker)
+        return claimed.leases, previous
 
-    def _one(self, loop: asyncio.Runner) -> Lease | None:
-        leases, kept = self._claim()
-        if not leases and (operate.turn(self._store, paced=False) or self._tell()):
-            leases, kept = self._claim()
+    def _run_next(self, loop: asyncio.Runner) -> Lease | None:
+        leases, previous = self._claim()
+        if not leases and (
+            operations.run_operations(self._store, paced=False) or self._run_periodic_tasks()
+        ):
+            leases, previous = self._claim()
         for lease in leases:
-            handler = self._registry.stand_in(lease)
-            context = Context(self, 0, lease, kept.get(lease.id, PreviousAttempts({}, None)))
+            handler = self._registry.resolve_handler(lease)
+            context = Context(self, 0, lease, previous.get(lease.id, PreviousAttempts({}, None)))
             began = time.monotonic()
             self._context = context
-            outcome = (
-                handler if isinstance(handler, Outcome) else self._execute(loop, handler, context)
-            )
+            if isinstance(handler, Outcome):  # a test replaced the handler by an outcome
+                outcome = handler
+            else:
+                outcome = self._execute(loop, handler, context)
             self._context = None
             took = round((time.monotonic() - began) * 1000)
             self._settle(Ending(lease, outcome, took))
-            if self._interrupts.heard:
+            if self._interrupt_handler.interrupted:
                 raise KeyboardInterrupt
         return leases[0] if leases else None
 
-    def _tell(self) -> bool:
-        """Whatever works beside the engine, until it has nothing to do. True: it may have enqueued something."""
-        turns = [outlet.turn(self._store) for outlet in self._outlets]
-        while any(turns):
-            turns = [outlet.turn(self._store) for outlet in self._outlets]
-        return bool(turns)
+    def _run_periodic_tasks(self) -> bool:
+        """Run all periodic tasks until they are done. True: they may have enqueued jobs."""
+        more = True
+        while more:
+            results = [task.run_once(self._store) for task in self._periodic_tasks]
+            more = any(results)
+        return bool(self._periodic_tasks)
 
     def _execute(self, loop: asyncio.Runner, handler: Handler, context: Context) -> Outcome:
         outcome = STOPPED
         try:
             if handler.is_async:
-                outcome = loop.run(self._as_task(handler, context))
+                outcome = loop.run(self._execute_as_task(handler, context))
             else:
                 outcome = execute_sync(handler, context, self.result_limit)
         except KeyboardInterrupt:
-            if not self._interrupts.heard:
+            if not self._interrupt_handler.interrupted:
                 raise
-        if outcome is STOPPED or self._interrupts.heard:
+        if outcome is STOPPED or self._interrupt_handler.interrupted:
             return Outcome(Ended.RELEASED, reason="stopped")
         return outcome
 
-    async def _as_task(self, handler: Handler, context: Context) -> Outcome | None:
+    async def _execute_as_task(self, handler: Handler, context: Context) -> Outcome | None:
         self._task = asyncio.current_task()
         try:
             return await execute_async(handler, context, self.result_limit)
@@ -189,56 +206,63 @@ class Inline:
             self._task = None
 
     def _cancel(self, job_id: str, token: int) -> None:
-        """On the thread of the renewals: somebody wants this attempt to stop."""
+        """Stop the running attempt if its job was cancelled. Runs on the renewal thread."""
         context, task = self._context, self._task
-        if context is None or context.lease.fence != (job_id, token) or context.stop_asked:
+        if context is None or context.lease.fence != (job_id, token) or context.stop_requested:
             return
-        context.ask_to_stop()
+        context.request_stop()
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _settle(self, ending: Ending) -> None:
-        watch = self._claimer.watch
+        watch = self._claimer.observer
         with self._store.begin() as unit:
             now = unit.now()
             verdicts = settle(
-                unit, [ending], self.policies, now, self._rng, watch=watch, causes=self._causes
+                unit,
+                [ending],
+                self.policies,
+                now,
+                self._rng,
+                observer=watch,
+                kind_observer=self._kind_observer,
             )
         watch.commit()
-        tell_verdicts(verdicts, self.policies, now)
+        log_verdicts(verdicts, self.policies, now)
 
-    def _end(self, unit: Transaction, endings: Sequence[Ending]) -> None:
-        settle(unit, endings, self.policies, unit.now(), self._rng, wait=False)
+    def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
+        settle(unit, endings, self.policies, unit.now(), self._rng, wait_for_batches=False)
 
-    # -- what contexts need -------------------------------------------------------------------------
+    # --- AttemptHost: what contexts need ---
+
     def progress(self, context: Context, fraction: float | None, message: str) -> None:
         lease = context.lease
         with self._store.begin() as unit:
-            unit.progress(self.worker, [(lease.id, lease.token, fraction, message)])
+            unit.update_progress(self.worker, [(lease.id, lease.token, fraction, message)])
 
-    def keep(self, context: Context, name: str, value: str) -> bool:
+    def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
         lease: Lease = context.lease
         with self._store.begin() as unit:
-            return unit.checkpoint(lease.id, self.worker, lease.token, name, value)
+            return unit.save_checkpoint(lease.id, self.worker, lease.token, name, value)
 
-    async def keep_async(self, context: Context, name: str, value: str) -> bool:
-        return await asyncio.to_thread(self.keep, context, name, value)
+    async def save_checkpoint_async(self, context: Context, name: str, value: str) -> bool:
+        return await asyncio.to_thread(self.save_checkpoint, context, name, value)
 
-    def _work(self) -> Path:
-        return life.work_folder(self._folder, self.worker)
+    def _work_folder(self) -> Path:
+        return work_folder(self._folder, self.worker)
 
     def workdir(self, context: Context) -> Path:
-        return make_workdir(self._work(), context.lease)
+        return make_workdir(self._work_folder(), context.lease)
 
     def remove_workdir(self, context: Context) -> None:
-        remove_workdir(self._work(), context.lease)
+        remove_workdir(self._work_folder(), context.lease)
 
     def mark(self, context: Context) -> str:
         return f"{self.worker}/inline/{context.lease.id}/{context.lease.token}"
 
 
-class _Renewals:
-    """A thread that keeps the lease while a long job runs, and hears who wants it to stop."""
+class _RenewalThread:
+    """Thread that renews the lease while a job runs, and reports cancellations."""
 
     def __init__(
         self, store: Store, worker: str, every: float, cancel: Callable[[str, int], None]
@@ -254,7 +278,7 @@ class _Renewals:
         while not self._stop.wait(every):
             try:
                 with store.begin() as unit:
-                    renewal = unit.renew(worker, draining=False)
+                    renewal = unit.renew_worker(worker, draining=False)
             except StoreUnavailable:
                 continue
             for job_id, token, _ in renewal.cancels:
@@ -268,29 +292,32 @@ class _Renewals:
         self._thread.join()
 
 
-class _Interrupts:
-    """Ctrl-C means the person at the keyboard, not the job: it ends the run, and the job goes back unharmed."""
+class _InterruptHandler:
+    """Handler of Ctrl-C: it ends the run, and the running job is released uncharged."""
 
-    heard = False
+    interrupted = False
 
-    def _hear(self, *_: object) -> None:
-        self.heard = True
+    def _on_interrupt(self, *_: object) -> None:
+        self.interrupted = True
         raise KeyboardInterrupt
 
     def __enter__(self) -> None:
         self._before: Any = None
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._hear)
+            self._before = signal.signal(signal.SIGINT, self._on_interrupt)
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
 
-def _not_on_a_loop() -> None:
+def _refuse_on_event_loop() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    message = "run_inline() runs a loop of its own; from async code use: await asyncio.to_thread(app.run_inline)"
+    message = (
+        "run_inline() runs its own event loop. "
+        "From async code use: await asyncio.to_thread(app.run_inline)"
+    )
     raise Refused(message)

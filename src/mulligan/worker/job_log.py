@@ -1,297 +1,301 @@
-"""What the engine says in its log about jobs: failures, retries, ends, what was found due, what was put in order.
+"""Log lines about jobs: failures, retries, endings, claims, manual actions and sweeps.
 
-Said after the commit, never within it. The words are for people; the fields beside them (`extra`) are stable, and what
-a formatter makes of both is not the engine's concern. A job that succeeds costs nothing here.
+Lines are written after the commit, never inside a transaction. The text is for people; the fields
+in `extra` are stable. A job that succeeds costs nothing here.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mulligan.core.attempt import Decision, Ending, Failure, Lease, Verb, Verdict
-from mulligan.core.format import duration
-from mulligan.core.job import SECOND, JobRow, Micros, State
-from mulligan.failures.facts import Wording
-from mulligan.jobs.sentences import waited
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.format import format_duration
+from mulligan.core.job import JobRow, State
+from mulligan.failures.facts import PrivateTemplate
+from mulligan.jobs.sentences import explain_wait
+from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
 
-if TYPE_CHECKING:
-    from mulligan.retries.effective import EffectivePolicies
+log = logging.getLogger("mulligan.jobs")
+_sweep_log = logging.getLogger("mulligan.upkeep")
 
-
-# How often the same may be said: the first few of each second, then one sentence with their number.
-
-MOST = 20  # of one thing, in one second
-MOST_KNOWN = 1000  # things; beyond that, nothing is counted together any more
+MAX_PER_SECOND = 20  # lines of one group
+MAX_GROUPS = 1000  # groups that are counted; lines of further groups are all logged
 
 Key = TypeVar("Key", bound=Hashable)
-Said = TypeVar("Said")
+Item = TypeVar("Item")
 
 
 class LogSampler(Generic[Key]):
-    def __init__(self, most: int = MOST) -> None:
+    """Limits how many equal lines are logged per second, and counts the others."""
+
+    def __init__(self, most: int = MAX_PER_SECOND) -> None:
         self._most = most
         self._second = 0
-        self._said: dict[Key, int] = {}
+        self._counts: dict[Key, int] = {}
 
-    def may_say(self, key: Key) -> bool:
-        """False: it was said often enough in this second; it is counted."""
-        count = self._said.get(key, 0) + 1
-        if count == 1 and len(self._said) >= MOST_KNOWN:
+    def should_log(self, key: Key) -> bool:
+        """Count one line. False if enough lines of this group were logged in this second."""
+        count = self._counts.get(key, 0) + 1
+        if count == 1 and len(self._counts) >= MAX_GROUPS:
             return True
-        self._said[key] = count
+        self._counts[key] = count
         return count <= self._most
 
-    def few(self, key: Key, many: Sequence[Said]) -> Sequence[Said]:
-        """Of many that are the same, those that may be said; all of them are counted."""
-        before = self._said.get(key, 0)
-        if before == 0 and len(self._said) >= MOST_KNOWN:
-            return many
-        self._said[key] = before + len(many)
-        return many[: max(0, self._most - before)]
+    def sample(self, key: Key, items: Sequence[Item]) -> Sequence[Item]:
+        """Count all items of one group. Return those that may be logged."""
+        before = self._counts.get(key, 0)
+        if before == 0 and len(self._counts) >= MAX_GROUPS:
+            return items
+        self._counts[key] = before + len(items)
+        return items[: max(0, self._most - before)]
 
-    def unsaid(self, now: Micros) -> list[tuple[Key, int]]:
-        """A second is over: what was counted in it and not said, and how often."""
+    def pop_suppressed(self, now: Micros) -> list[tuple[Key, int]]:
+        """Return, once a second is over, how many lines of each group were not logged in it."""
         second = now // SECOND
-        if second == self._second or not self._said:
+        if second == self._second or not self._counts:
             self._second = second
             return []
-        left = [
-            (key, count - self._most) for key, count in self._said.items() if count > self._most
+        suppressed = [
+            (key, count - self._most) for key, count in self._counts.items() if count > self._most
         ]
-        self._second, self._said = second, {}
-        return left
+        self._second = second
+        self._counts = {}
+        return suppressed
 
 
-# What the engine says in its log about jobs: failures, retries, ends, what was found due, what was put in order.
-
-log = logging.getLogger("mulligan.jobs")
-
-
-class Same(NamedTuple):
-    """What ended alike, as far as a log is concerned."""
+class LogGroup(NamedTuple):
+    """Endings whose log lines are counted together."""
 
     kind: str
     verb: Verb
     code: str
 
 
-_TEXTS = (
-    "exception",
-    "message",
-    "detail",
-    "stderr",
-    "trace",
-)  # of the private half: for the log and for operators
-_ENDS = {
+# Fields of the private part of a failure that are logged as `error_…`.
+_PRIVATE_FIELDS = ("exception", "message", "detail", "stderr", "trace")
+_END_PHRASES = {
     State.DEAD: "ended for good",
     State.PARKED: "waits for a person",
     State.CANCELLED: "cancelled",
 }
 
 
-def tell_verdicts(
+def log_verdicts(
     verdicts: Sequence[Verdict],
-    layers: EffectivePolicies,
+    policies: EffectivePolicies,
     now: Micros,
-    murmur: LogSampler[Same] | None = None,
+    sampler: LogSampler[LogGroup] | None = None,
 ) -> None:
-    """How attempts ended that did not succeed; with `murmur`, of many that ended alike the first and their number."""
-    if murmur is not None:
-        _tell_unsaid(murmur, now)
+    """Log how attempts ended. With a sampler, equal endings are limited and counted."""
+    if sampler is not None:
+        _log_suppressed(sampler, now)
     unsuccessful = [
-        (lease, decision, words)
-        for lease, decision, words in verdicts
+        (lease, decision, message)
+        for lease, decision, message in verdicts
         if decision is not None and decision.verb is not Verb.SUCCEED
     ]
-    for same, group in groupby(unsuccessful, key=lambda one: _same(one[0], one[1])):
-        alike = [*group]
-        for lease, decision, words in alike if murmur is None else murmur.few(same, alike):
-            _tell(lease, decision, words, layers, now)
-    tell_succeeded(
+    for group, same in groupby(unsuccessful, key=lambda item: _log_group(item[0], item[1])):
+        items: Sequence[tuple[Lease, Decision, str | None]] = [*same]
+        if sampler is not None:
+            items = sampler.sample(group, items)
+        for lease, decision, message in items:
+            _log_ending(lease, decision, message, policies, now)
+    log_successes(
         lease
         for lease, decision, _ in verdicts
         if decision is not None and decision.verb is Verb.SUCCEED
     )
 
 
-def tell_retried(
+def log_retries(
     decision: Decision,
     endings: Sequence[Ending],
-    layers: EffectivePolicies,
+    policies: EffectivePolicies,
     now: Micros,
-    murmur: LogSampler[Same],
+    sampler: LogSampler[LogGroup],
 ) -> None:
-    """The same of attempts that failed alike and are tried again."""
-    _tell_unsaid(murmur, now)
-    for ending in murmur.few(_same(endings[0].lease, decision), endings) if endings else ():
-        _tell(ending.lease, decision, ending.words, layers, now)
+    """Log attempts with equal failures that will be retried."""
+    _log_suppressed(sampler, now)
+    if not endings:
+        return
+    for ending in sampler.sample(_log_group(endings[0].lease, decision), endings):
+        _log_ending(ending.lease, decision, ending.message, policies, now)
 
 
-def _tell(
-    lease: Lease, decision: Decision, words: str | None, layers: EffectivePolicies, now: Micros
+def _log_ending(
+    lease: Lease,
+    decision: Decision,
+    message: str | None,
+    policies: EffectivePolicies,
+    now: Micros,
 ) -> None:
     if decision.failure is not None and log.isEnabledFor(logging.ERROR):
-        _failed(lease, decision.failure, words)
+        _log_failure(lease, decision.failure, message)
     if decision.verb is Verb.RETRY and log.isEnabledFor(logging.INFO):
-        _retry(lease, decision, layers.of(lease), now)
-    elif decision.state in _ENDS and log.isEnabledFor(logging.WARNING):
-        _ended(lease, decision)
+        _log_retry(lease, decision, policies.for_job(lease), now)
+    elif decision.state in _END_PHRASES and log.isEnabledFor(logging.WARNING):
+        _log_end(lease, decision)
 
 
-def _tell_unsaid(murmur: LogSampler[Same], now: Micros) -> None:
-    for same, count in murmur.unsaid(now):
-        _many_more(same, count)
+def _log_group(lease: Lease, decision: Decision) -> LogGroup:
+    code = "" if decision.failure is None else decision.failure.code
+    return LogGroup(lease.kind, decision.verb, code)
 
 
-def _same(lease: Lease, decision: Decision) -> Same:
-    return Same(
-        lease.kind, decision.verb, "" if decision.failure is None else decision.failure.code
-    )
+def _log_suppressed(sampler: LogSampler[LogGroup], now: Micros) -> None:
+    for group, count in sampler.pop_suppressed(now):
+        what = f"{group.code} failures" if group.code else "endings"
+        log.warning(
+            "%s more %s of kind %s in the last second (not logged individually): %s",
+            f"{count:,}",
+            what,
+            group.kind,
+            group.verb.value,
+            extra={
+                "kind": group.kind,
+                "code": group.code,
+                "verb": group.verb.value,
+                "suppressed": count,
+            },
+        )
 
 
-def _many_more(same: Same, count: int) -> None:
-    failed = f" of {same.code}" if same.code else ""
-    log.warning(
-        "and %d more of %s%s within a second, not told one by one: %s",
-        count,
-        same.kind,
-        failed,
-        same.verb.value,
-        extra={"kind": same.kind, "code": same.code, "verb": same.verb.value, "untold": count},
-    )
-
-
-def tell_succeeded(leases: Iterable[Lease]) -> None:
+def log_successes(leases: Iterable[Lease]) -> None:
+    """Log attempts that succeeded, at level debug."""
     if log.isEnabledFor(logging.DEBUG):
         for lease in leases:
             log.debug("attempt %d of %s succeeded", lease.attempt, lease.kind, extra=_ids(lease))
 
 
-def _failed(lease: Lease, failure: Failure, words: str | None) -> None:
-    said = failure.private
-    if words is not None and isinstance(said, Wording):
-        said = said.whole(words)
-    private = {f"error_{name}": said[name] for name in _TEXTS if said.get(name)}
-    told = said.get("message") or failure.public
-    fields = {
+def _log_failure(lease: Lease, failure: Failure, message: str | None) -> None:
+    private = failure.private
+    if message is not None and isinstance(private, PrivateTemplate):
+        private = private.render(message)
+    error = private.get("message") or failure.public
+    extra = {
+        **_ids(lease),
         "code": failure.code,
         "error_class": failure.cls.value,
         "rule": failure.rule,
-        "error": told,
+        "error": error,
+        "group": failure.fingerprint,
+        "evidence": dict(failure.evidence),
     }
+    extra |= {f"error_{name}": private[name] for name in _PRIVATE_FIELDS if private.get(name)}
     log.error(
         "attempt %d of %s failed with %s (%s): %s",
         lease.attempt,
         lease.kind,
         failure.code,
         failure.cls.value,
-        told,
-        extra={
-            **_ids(lease),
-            **fields,
-            "group": failure.fingerprint,
-            "evidence": dict(failure.evidence),
-            **private,
-        },
+        error,
+        extra=extra,
     )
 
 
-def _retry(lease: Lease, decision: Decision, policy: EffectivePolicy, now: Micros) -> None:
+def _log_retry(lease: Lease, decision: Decision, policy: EffectivePolicy, now: Micros) -> None:
     delay = max(0, (decision.run_at or now) - now) / SECOND
-    how = waited(policy, decision, now)
+    computed = explain_wait(policy, decision, now)
     log.info(
         "attempt %d of %s in %s: %s; %s",
         lease.attempt + 1,
         lease.kind,
-        duration(delay),
+        format_duration(delay),
         decision.reason,
-        how,
+        computed,
         extra={
             **_ids(lease),
             "code": decision.failure.code if decision.failure else "",
             "retry": decision.failures,
             "next_attempt": lease.attempt + 1,
             "delay": round(delay, 3),
-            "computed": how,
+            "computed": computed,
         },
     )
 
 
-def _ended(lease: Lease, decision: Decision) -> None:
-    """For good: nothing tries it again by itself."""
+def _log_end(lease: Lease, decision: Decision) -> None:
+    """Log that a job is dead, parked or cancelled: nothing retries it automatically."""
     permanent = decision.state is State.DEAD
-    fields = {"state": decision.state.value, "reason": decision.reason, "permanent": permanent}
-    code = decision.failure.code if decision.failure else ""
     log.log(
         logging.WARNING if permanent else logging.INFO,
         "%s %s: %s",
         lease.kind,
-        _ENDS[decision.state],
+        _END_PHRASES[decision.state],
         decision.reason,
-        extra={**_ids(lease), **fields, "code": code},
+        extra={
+            **_ids(lease),
+            "state": decision.state.value,
+            "reason": decision.reason,
+            "permanent": permanent,
+            "code": decision.failure.code if decision.failure else "",
+        },
     )
 
 
-def tell_due(leases: Sequence[Lease], worker: str) -> None:
-    """Retries whose time had come; fresh work only for who wants every detail."""
+def log_claimed(leases: Sequence[Lease], worker: str) -> None:
+    """Log how many retries were claimed; claims of fresh jobs alone only at level debug."""
     if not leases or not log.isEnabledFor(logging.INFO):
         return
     retries = sum(1 for lease in leases if lease.failures)
+    extra = {"due": len(leases), "retries": retries, "worker": worker}
     if retries:
-        fields = {"due": len(leases), "retries": retries, "worker": worker}
-        log.info("%d retries found due", retries, extra=fields)
+        noun = "retry" if retries == 1 else "retries"
+        log.info("%d %s found due", retries, noun, extra=extra)
     elif log.isEnabledFor(logging.DEBUG):
-        log.debug(
-            "%d jobs found due",
-            len(leases),
-            extra={"due": len(leases), "retries": 0, "worker": worker},
-        )
+        noun = "job" if len(leases) == 1 else "jobs"
+        log.debug("%d %s found due", len(leases), noun, extra=extra)
 
 
-def tell_move(verb: Verb, row: JobRow, actor: str, reason: str) -> None:
-    """By hand."""
-    if log.isEnabledFor(logging.INFO):
-        fields = {
+def log_manual_action(verb: Verb, row: JobRow, actor: str, reason: str) -> None:
+    """Log a manual retry, cancellation, release or other action on one job."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    action = "manual retry" if verb is Verb.RETRY_BY_HAND else verb.value.replace("_", " ")
+    log.info(
+        "%s of %s requested by %s%s",
+        action,
+        row.kind,
+        actor or "unknown",
+        f": {reason}" if reason else "",
+        extra={
             "job": row.id,
             "kind": row.kind,
             "queue": row.queue,
             "actor": actor,
             "reason": reason,
-        }
-        log.info(
-            "%s of %s asked for by %s%s",
-            _spoken(verb),
-            row.kind,
-            actor or "somebody",
-            f": {reason}" if reason else "",
-            extra={**fields, "generation": row.generation, "action": verb.value},
-        )
+            "generation": row.generation,
+            "action": verb.value,
+        },
+    )
 
 
-def _spoken(verb: Verb) -> str:
-    return "manual retry" if verb is Verb.RETRY_BY_HAND else verb.value.replace("_", " ")
+class SweepResult(StrEnum):
+    """Result of a sweep. The value completes the log line "12 …"."""
+
+    LOST = "jobs of lost workers settled"
+    DEADLINES = "jobs past their deadline ended"
+    UNKNOWN_KINDS = "jobs of unknown kinds ended"
+    SCHEDULED = "jobs of schedules enqueued"
+    PRUNED = "rows removed by retention"
 
 
-def tell_sweep(counts: Mapping[str, int]) -> None:
-    """What was put in order, if anything was. Of workers that are gone: a warning."""
-    for what, count in counts.items():
+_WARNINGS = frozenset({SweepResult.LOST, SweepResult.DEADLINES, SweepResult.UNKNOWN_KINDS})
+
+
+def log_sweep(counts: Mapping[SweepResult, int]) -> None:
+    """Log what a sweep changed, if anything."""
+    for result, count in counts.items():
         if count:
-            level = logging.WARNING if what in _LOUD else logging.INFO
-            _swept.log(level, f"%d {what}", count, extra={"swept": what, "count": count})
-
-
-_swept = logging.getLogger("mulligan.upkeep")
-_LOUD = frozenset(
-    {
-        "jobs of lost workers settled",
-        "jobs past their deadline ended",
-        "jobs of unknown kinds ended",
-    }
-)
+            level = logging.WARNING if result in _WARNINGS else logging.INFO
+            extra = {"swept": result.value, "count": count}
+            _sweep_log.log(level, "%s %s", f"{count:,}", result.value, extra=extra)
 
 
 def _ids(lease: Lease) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Who is alive, and what is left of the dead.
+"""Find out which workers are alive, and clean up after dead ones: files, processes, directories.
 
-A worker proves its life with an exclusive flock on a file named by its id. A sibling is dead at once only if
-that very file (device and inode) is there and its lock can be taken; any doubt means: wait for its lease.
-Every process of a worker carries a mark in its environment, so that what outlives an attempt can be found.
+A worker proves that it is alive with an exclusive flock on a file named after it. Another worker on
+the same host declares it dead at once only if that very file (device and inode) exists and its lock
+can be taken. In any doubt its lease decides. Every process of a worker has a mark in its
+environment, so that what outlives an attempt can be found and killed.
 """
 
 from __future__ import annotations
@@ -24,29 +25,33 @@ from typing import NamedTuple
 
 from mulligan.config import Settings
 from mulligan.core.attempt import Lease
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND, WorkerRow
+from mulligan.core.job import WorkerRow
 from mulligan.manifest.specs import Manifest
 from mulligan.storage.base import Transaction
 from mulligan.storage.url import boot_id
 
-MARK = "MULLIGAN_ATTEMPT"  # worker/runner, and for what ctx.run starts: worker/runner/job/token
-LOOK_AGAIN = 0.5  # seconds
+# Environment variable: worker/runner, and for programs of ctx.run worker/runner/job/token/number.
+MARK = "MULLIGAN_ATTEMPT"
+SCAN_RETRY = 0.5  # seconds
 _PROC = Path("/proc")
 
 
 class LivenessFile:
-    """Held for as long as this worker id lives. Closed on exec, so no child keeps a dead worker alive."""
+    """Lock file of a worker. Not inherited, so that no child keeps the lock of a dead worker."""
 
     def __init__(self, folder: Path, worker: str) -> None:
-        private_folder(folder)
+        ensure_private_folder(folder)
         self.path = folder / f"{worker}.life"
         self._fd = _create_locked(self.path)
-        found = os.fstat(self._fd)
-        self.dev, self.ino = found.st_dev, found.st_ino
+        status = os.fstat(self._fd)
+        self.dev = status.st_dev
+        self.ino = status.st_ino
 
     def close(self) -> None:
+        """Remove the file and release the lock."""
         if self._fd < 0:
             return
         with contextlib.suppress(OSError):
@@ -56,7 +61,7 @@ class LivenessFile:
 
 
 def _create_locked(path: Path) -> int:
-    """A sweeper may lock and remove the file between its creation and our lock: then make it again."""
+    """Create and lock a file. Repeat if a sweep removed it between the two steps."""
     while True:
         fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -65,8 +70,8 @@ def _create_locked(path: Path) -> int:
         os.close(fd)
 
 
-def surely_dead(worker: WorkerRow, boot_id: str) -> bool:
-    """Its very life file is here and nobody holds it. False means only: not known."""
+def is_certainly_dead(worker: WorkerRow, boot_id: str) -> bool:
+    """True if the worker's liveness file exists here and is not locked. False: unknown."""
     if not worker.life_path or worker.boot_id != boot_id:
         return False
     try:
@@ -74,13 +79,14 @@ def surely_dead(worker: WorkerRow, boot_id: str) -> bool:
     except OSError:
         return False
     try:
-        found = os.fstat(fd)
-        return (found.st_dev, found.st_ino) == (worker.life_dev, worker.life_ino) and _lockable(fd)
+        status = os.fstat(fd)
+        is_same_file = (status.st_dev, status.st_ino) == (worker.life_dev, worker.life_ino)
+        return is_same_file and _can_lock(fd)
     finally:
         os.close(fd)
 
 
-def _lockable(fd: int) -> bool:
+def _can_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -89,9 +95,10 @@ def _lockable(fd: int) -> bool:
 
 
 def state_folder(configured: str, place: str, identity: str) -> Path:
-    """Where life files and work directories go: as set, beside the SQLite file, or the user's state folder.
+    """Return the folder for liveness files and work directories.
 
-    Never shared between databases, for whoever sweeps must know whose workers these are.
+    The configured one, else next to the SQLite file, else in the user's state folder. Each database
+    has its own, because a sweep removes files of all workers that it does not find alive.
     """
     if configured:
         return Path(configured).absolute() / identity
@@ -100,56 +107,61 @@ def state_folder(configured: str, place: str, identity: str) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
     folder = Path(base) / "mulligan" / identity
     try:
-        private_folder(folder)
+        ensure_private_folder(folder)
     except OSError:
         shared = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid()}"
         shared.mkdir(mode=0o700, exist_ok=True)
-        _check_own(shared)
+        _check_owner(shared)
         folder = shared / identity
     return folder
 
 
-def private_folder(folder: Path) -> Path:
-    """It, made if it is not there, for this user alone whatever the umask says; so are folders on the way to it."""
-    for missing in reversed([place for place in (folder, *folder.parents) if not place.exists()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
+def ensure_private_folder(folder: Path) -> Path:
+    """Create a folder, and missing parents, for this user only, whatever the umask is."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_mode & stat.S_IWOTH:
-        message = f"everybody may write into {folder}, where work directories of jobs are made: chmod o-w {folder}"
+        message = (
+            f"every user may write to {folder}, which contains work directories of jobs. "
+            f"Run: chmod o-w {folder}"
+        )
         raise ConfigError(message)
     return folder
 
 
-def _check_own(folder: Path) -> None:
-    """Where everybody may make folders, somebody may have made ours before us."""
+def _check_owner(folder: Path) -> None:
+    """Refuse a folder of another user: in the temporary folder anybody may create ours."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        message = f"{folder} is not a folder of this user; name another one in worker.state_dir"
+        message = f"{folder} does not belong to this user. Set worker.state_dir to another folder."
         raise ConfigError(message)
-    if found.st_mode & 0o077:  # made by an older version of ours
+    if found.st_mode & 0o077:  # created by an older version
         folder.chmod(0o700)
 
 
 def work_folder(folder: Path, worker: str) -> Path:
+    """Return the folder of a worker's work directories."""
     return folder / f"{worker}.work"
 
 
-def sweep_folders(folder: Path, me: str) -> list[str]:
-    """Remove life files and work directories of workers that are no more; returns their ids."""
-    gone = []
+def remove_dead_folders(folder: Path, this_worker: str) -> list[str]:
+    """Remove liveness files and work directories of dead workers. Return their ids."""
+    removed = []
     for life in folder.glob("*.life"):
-        if life.stem != me and _abandoned(life):
+        if life.stem != this_worker and _abandoned(life):
             shutil.rmtree(work_folder(folder, life.stem), ignore_errors=True)
             life.unlink(missing_ok=True)
-            gone.append(life.stem)
+            removed.append(life.stem)
     for work in folder.glob("*.work"):
-        if work.stem != me and not (folder / f"{work.stem}.life").exists():
+        if work.stem != this_worker and not (folder / f"{work.stem}.life").exists():
             shutil.rmtree(work, ignore_errors=True)
-            gone.append(work.stem)
-    return gone
+            removed.append(work.stem)
+    return removed
 
 
-def held_files(folder: Path) -> list[str]:
-    """Ids of workers of this host that live now."""
+def live_worker_ids(folder: Path) -> list[str]:
+    """Return the ids of workers of this host that are alive."""
     return sorted(life.stem for life in folder.glob("*.life") if not _abandoned(life))
 
 
@@ -159,62 +171,65 @@ def _abandoned(life: Path) -> bool:
     except OSError:
         return False
     try:
-        return _lockable(fd)
+        return _can_lock(fd)
     finally:
         os.close(fd)
 
 
-# -- processes ------------------------------------------------------------------------------------
-def kill_marked(mark: str, *, patience: float = 2.0) -> int:
-    """SIGKILL every process whose mark is `mark` or below it, until none is left. How many were there."""
+# --- Processes ---
+
+
+def kill_marked(mark: str, *, timeout: float = 2.0) -> int:
+    """Kill every process with this mark or one below it, until none is left. Return how many."""
     killed: set[int] = set()
-    deadline = time.monotonic() + patience
-    while (found := list(marked(mark))) and time.monotonic() < deadline:
-        for pid in found:
+    deadline = time.monotonic() + timeout
+    pids = list(find_marked(mark))
+    while pids and time.monotonic() < deadline:
+        for pid in pids:
             _kill(pid)
-        killed.update(found)
-        if found:
-            time.sleep(0.01)  # SIGKILL is not instant; look again until they are gone
+        killed.update(pids)
+        time.sleep(0.01)  # SIGKILL is not instant
+        pids = list(find_marked(mark))
     return len(killed)
 
 
-def surely_kill_marked(mark: str) -> None:
-    """However long no descriptor is left to look with: nobody may run these jobs again before somebody has looked."""
+def kill_marked_with_retry(mark: str) -> None:
+    """Kill marked processes; wait for free descriptors if /proc cannot be read for lack of them.
+
+    The jobs must not run again before their processes are known to be gone.
+    """
     while True:
         try:
             kill_marked(mark)
             return
         except OSError:
-            time.sleep(LOOK_AGAIN)
+            time.sleep(SCAN_RETRY)
 
 
 def kill_session(leader: int) -> None:
-    """SIGKILL a session's processes: the leader's group at once, then whoever else is in the session."""
+    """Kill all processes of a session: the leader's group at once, then the others."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    with contextlib.suppress(
-        OSError
-    ):  # no descriptor left to look with: by its mark it is found later
+    with contextlib.suppress(OSError):  # no descriptor left; its mark is searched for later
         for pid in _pids():
             if _session_of(pid) == leader:
                 _kill(pid)
 
 
-def marked(mark: str) -> Iterator[int]:
-    """Living processes of ours that carry the mark. (Linux; elsewhere the session is all we know.)"""
+def find_marked(mark: str) -> Iterator[int]:
+    """Yield living processes with this mark or one below it. Works on Linux only."""
     wanted = f"{MARK}={mark}".encode()
     for pid in _pids():
         entry = _mark_of(pid)
-        if (
-            entry is not None
-            and (entry == wanted or entry.startswith(wanted + b"/"))
-            and not _zombie(pid)
-        ):
+        if entry is None:
+            continue
+        is_match = entry == wanted or entry.startswith(wanted + b"/")
+        if is_match and not _is_zombie(pid):
             yield pid
 
 
 def session_memory(leader: int) -> int:
-    """Resident bytes of all processes in a session; 0 where nobody can look."""
+    """Return the resident bytes of all processes in a session; 0 if unknown."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         return sum(_resident_pages(pid) for pid in _pids() if _session_of(pid) == leader) * page
@@ -234,8 +249,11 @@ def _kill(pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _told(pid: int, file: str) -> bytes:
-    """What the kernel tells of a process, b"" once it has gone. To have no descriptor left is not to find nothing."""
+def _read_proc(pid: int, file: str) -> bytes:
+    """Read a file of /proc/pid; empty if the process is gone.
+
+    Raises OSError if no descriptor is left, which must not count as gone.
+    """
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes()
     except OSError as error:
@@ -247,16 +265,17 @@ def _told(pid: int, file: str) -> bytes:
 def _mark_of(pid: int) -> bytes | None:
     prefix = f"{MARK}=".encode()
     return next(
-        (entry for entry in _told(pid, "environ").split(b"\0") if entry.startswith(prefix)), None
+        (entry for entry in _read_proc(pid, "environ").split(b"\0") if entry.startswith(prefix)),
+        None,
     )
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Fields of /proc/pid/stat after the command name, which may contain anything."""
-    return _told(pid, "stat").rpartition(b")")[2].split()
+    """Return the fields of /proc/pid/stat after the command name, which may contain anything."""
+    return _read_proc(pid, "stat").rpartition(b")")[2].split()
 
 
-def _zombie(pid: int) -> bool:
+def _is_zombie(pid: int) -> bool:
     fields = _stat_fields(pid)
     return not fields or fields[0] in (b"Z", b"X")
 
@@ -271,69 +290,82 @@ def _resident_pages(pid: int) -> int:
     return int(fields[21]) if fields else 0
 
 
-# Private work directories of attempts, named by job and token so that anybody can find and remove them.
+# --- Work directories of attempts ---
 
 
-def workdir(folder: Path, lease: Lease) -> Path:
+def attempt_folder(folder: Path, lease: Lease) -> Path:
+    """Return the path of an attempt's work directory."""
     return folder / f"{lease.id}-{lease.token}"
 
 
 def make_workdir(folder: Path, lease: Lease) -> Path:
-    return private_folder(workdir(folder, lease))
+    """Create the work directory of an attempt."""
+    return ensure_private_folder(attempt_folder(folder, lease))
 
 
 def remove_workdir(folder: Path, lease: Lease) -> None:
-    shutil.rmtree(workdir(folder, lease), ignore_errors=True)
+    """Remove the work directory of an attempt."""
+    shutil.rmtree(attempt_folder(folder, lease), ignore_errors=True)
 
 
-# A worker's row, as it enters it and as others see it.
+# --- Registered workers ---
 
-LIVING = ("live", "draining")
+LIVE_STATES = ("live", "draining")
 
 
 class WorkerStatus(NamedTuple):
-    """A worker as others see it."""
+    """A registered worker and whether it is alive."""
 
     row: WorkerRow
     running: int
     silent_for: float  # seconds since its last renewal
-    life: str  # live, draining, silent (beyond its lease), dead (its life file is free), left
+    life: str  # live, draining, silent (lease expired), dead (its file is unlocked), left
 
     @property
-    def living(self) -> bool:
-        return self.life in LIVING
+    def is_live(self) -> bool:
+        """True if it runs jobs."""
+        return self.life in LIVE_STATES
 
 
-def workers_seen(unit: Transaction, *, closed: bool = False) -> list[WorkerStatus]:
-    """Every worker, as far as it can be seen from here."""
-    running, now = unit.busy(), unit.now()
+def worker_statuses(unit: Transaction, *, closed: bool = False) -> list[WorkerStatus]:
+    """Return all registered workers with their status."""
+    running = unit.count_running_by_worker()
+    now = unit.now()
     return [
         WorkerStatus(
-            row, running.get(row.id, 0), max(0, now - row.renewed_at) / SECOND, _life(unit, row)
+            row,
+            running=running.get(row.id, 0),
+            silent_for=max(0, now - row.renewed_at) / SECOND,
+            life=_life(unit, row),
         )
-        for row in unit.workers(closed=closed)
+        for row in unit.list_workers(closed=closed)
     ]
 
 
 def _life(unit: Transaction, row: WorkerRow) -> str:
     if row.closed_at is not None:
         return "left"
-    if surely_dead(row, boot_id()):
+    if is_certainly_dead(row, boot_id()):
         return "dead"
-    if unit.expired(row):
+    if unit.is_expired(row):
         return "silent"
     return "draining" if row.draining or row.drain_reason is not None else "live"
 
 
 def request_drain(unit: Transaction, workers: Iterable[WorkerRow], actor: str, reason: str) -> None:
-    """Ask them to finish what they run, and leave; one that has left, or was asked, stays as it is."""
+    """Request workers to finish their jobs and exit. Ignores those that have left or are asked."""
     for row in sorted(workers, key=lambda row: row.id):
-        if row.drain_reason is None and unit.request_drain(
-            row.id, f"{actor}: {reason}" if reason else actor
-        ):
-            seen = {"before": {"draining": row.draining}, "after": {"draining": True}}
-            news = {"worker": row.id, "host": row.host, "pid": row.pid, "reason": reason, **seen}
-            unit.write_events([NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=news)])
+        note = f"{actor}: {reason}" if reason else actor
+        if row.drain_reason is None and unit.request_drain(row.id, note):
+            data = {
+                "worker": row.id,
+                "host": row.host,
+                "pid": row.pid,
+                "reason": reason,
+                "before": {"draining": row.draining},
+                "after": {"draining": True},
+            }
+            unit.write_events([NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=data)])
 
 
 def worker_row(
@@ -344,13 +376,14 @@ def worker_row(
     queues: frozenset[str],
     concurrency: int,
 ) -> WorkerRow:
+    """Return the row of a new worker. The store sets its times."""
     return WorkerRow(
         id=worker,
         host=socket.gethostname(),
         pid=os.getpid(),
         boot_id=boot_id(),
         lease=round(settings.worker.lease * SECOND),
-        started_at=0,  # stamped by the store
+        started_at=0,
         renewed_at=0,
         renewed_mono=time.monotonic_ns() // 1000,
         closed_at=None,

@@ -1,10 +1,16 @@
-"""What travels between supervisor and runner, as plain lists.
+"""Messages between supervisor and runner, as lists, and the shared status page.
 
-to a runner     ["run", seqs, same, own, memories]   ["stop", seq]   ["recall", seq]   ["drain"]   ["kept", request, ok]
-from a runner   ["settings", values]   ["ready", manifest]   ["broken", why]   ["ended", [[seq, …outcome], …]]
-                ["returned", [seq, ms, seq, ms, …]]   ["failed", failure, head, tail, [seq, ms, words, …]]
-                ["progress", [[seq, fraction, text], …]]
-                ["keep", request, seq, name, value]
+To a runner:
+    ["run", seqs, shared, columns, previous_attempts]
+    ["stop", seq]   ["recall", seq]   ["drain"]   ["checkpoint_written", request, ok]
+
+From a runner:
+    ["settings", values]   ["ready", manifest]   ["load_failed", error]
+    ["returned", [seq, ms, seq, ms, …]]
+    ["failed", failure, head, tail, [seq, ms, message, …]]
+    ["ended", [[seq, …outcome], …]]
+    ["progress", [[seq, fraction, text], …]]
+    ["checkpoint", request, seq, name, value]
 """
 
 from __future__ import annotations
@@ -26,18 +32,20 @@ from typing import Any, NamedTuple
 from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome
 from mulligan.core.job import PreviousAttempts
 from mulligan.core.json import encode
-from mulligan.failures.facts import Wording
+from mulligan.failures.facts import PrivateTemplate
 
-# Messages between a supervisor and a runner: length-prefixed, over a socketpair.
+# --- Connection: length-prefixed messages over a socket pair ---
 
-_HEAD = struct.Struct(">I")
-_CHUNK = 1 << 16  # more would be memory asked of the kernel for each message
-MOST = 1 << 28  # bytes of a message: no result is as large
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+_LENGTH = struct.Struct(">I")
+_CHUNK = 1 << 16  # bytes per recv; a larger buffer would be allocated anew for each message
+MAX_MESSAGE = 1 << 28  # bytes; no result is as large
+_encode_json = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, check_circular=False
+).encode
 
 
 def _to_json(message: list[Any]) -> bytes:
-    return _encode(message).encode("utf-8", "surrogatepass")
+    return _encode_json(message).encode("utf-8", "surrogatepass")
 
 
 def _from_json(body: bytes) -> Any:
@@ -45,51 +53,62 @@ def _from_json(body: bytes) -> Any:
 
 
 def _from_marshal(body: bytes) -> Any:
-    return marshal.loads(body)  # noqa: S302 - a runner hears nobody but its supervisor
+    return marshal.loads(body)  # noqa: S302 - only the supervisor can write to this socket
 
 
 class WireClosed(ConnectionError):
-    """The other side is gone."""
+    """The other process has closed the connection."""
 
 
 class Wire:
-    """One end. Never blocks: what the socket does not take is kept until `flush` is called again."""
+    """One end of the connection. Never blocks: what the socket does not take is sent by `flush`.
+
+    The supervisor sends marshal, which is fast, and receives JSON, because it must not trust what
+    a runner sends.
+    """
 
     def __init__(
-        self, sock: socket.socket, says: Callable[[list[Any]], bytes], hears: Callable[[bytes], Any]
+        self,
+        sock: socket.socket,
+        encode_message: Callable[[list[Any]], bytes],
+        decode_message: Callable[[bytes], Any],
     ) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self._says = says
-        self._hears = hears
+        self._encode_message = encode_message
+        self._decode_message = decode_message
         self._incoming = bytearray()
         self._outgoing = bytearray()
 
     @classmethod
-    def of_supervisor(cls, sock: socket.socket) -> Wire:
+    def for_supervisor(cls, sock: socket.socket) -> Wire:
+        """Return the supervisor's end."""
         return cls(sock, marshal.dumps, _from_json)
 
     @classmethod
-    def of_runner(cls, sock: socket.socket) -> Wire:
+    def for_runner(cls, sock: socket.socket) -> Wire:
+        """Return the runner's end."""
         return cls(sock, _to_json, _from_marshal)
 
     def fileno(self) -> int:
+        """Return the socket's descriptor."""
         return self.sock.fileno()
 
     @property
     def pending(self) -> bool:
+        """True if something is left to send."""
         return bool(self._outgoing)
 
     def send(self, *messages: list[Any]) -> None:
-        """All of them at once: the other side wakes up once."""
+        """Send messages together, so that the other process wakes up once."""
         for message in messages:
-            body = self._says(message)
-            self._outgoing += _HEAD.pack(len(body))
+            body = self._encode_message(message)
+            self._outgoing += _LENGTH.pack(len(body))
             self._outgoing += body
         self.flush()
 
     def flush(self) -> bool:
-        """True when nothing is left to send."""
+        """Send what is pending. True if nothing is left."""
         while self._outgoing:
             try:
                 sent = self.sock.send(self._outgoing)
@@ -101,24 +120,25 @@ class Wire:
         return True
 
     def receive(self) -> Iterator[list[Any]]:
-        """All whole messages that have arrived; raises WireClosed after the last one when the other side is gone."""
+        """Yield all complete messages. Raise WireClosed after the last one if the end is closed."""
         closed = self._fill()
-        while len(self._incoming) >= _HEAD.size:
-            (length,) = _HEAD.unpack_from(self._incoming)
-            if length > MOST:
-                message = f"a message of {length:,} bytes"
+        while len(self._incoming) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._incoming)
+            if length > MAX_MESSAGE:
+                message = f"a message of {length:,} bytes is larger than {MAX_MESSAGE:,} bytes"
                 raise ValueError(message)
-            end = _HEAD.size + length
+            end = _LENGTH.size + length
             if len(self._incoming) < end:
                 break
-            body = bytes(self._incoming[_HEAD.size : end])
+            body = bytes(self._incoming[_LENGTH.size : end])
             del self._incoming[:end]
-            yield self._hears(body)
+            yield self._decode_message(body)
         if closed:
-            message = "the other side closed the connection"
+            message = "the other process closed the connection"
             raise WireClosed(message)
 
     def _fill(self) -> bool:
+        """Read what has arrived. True if the other end is closed."""
         while True:
             try:
                 chunk = self.sock.recv(_CHUNK)
@@ -133,54 +153,64 @@ class Wire:
                 return False
 
     def close(self) -> None:
+        """Close the socket."""
         self.sock.close()
 
 
-# What travels between supervisor and runner, as plain lists.
-
-JUST_RETURNED = Outcome(
-    Ended.RETURNED, result="null"
-)  # one for all of which there is nothing else to say
-MOST_MS = 2**53
-_PLAIN = 5  # values of an attempt that returned and was not skipped
-_RETURNED = Ended.RETURNED.value
-MOST_COMMON = 32_768  # characters of what failures have in common, as it travels
-STOPPED = "stopped"  # the code stopped because it was asked to; the supervisor knows why it asked
+# --- Leases ---
 
 
-def work_to_wire(
-    seqs: list[int], columns: Sequence[Sequence[Any]], memories: Mapping[int, PreviousAttempts]
+def leases_to_wire(
+    seqs: list[int],
+    columns: Sequence[Sequence[Any]],
+    previous_attempts: Mapping[int, PreviousAttempts],
 ) -> list[Any]:
-    """Leases by their columns: what is the same in all of them, as most is, travels once."""
-    alone = len(seqs) == 1
-    same = {place: column[0] for place, column in enumerate(columns) if alone or _is_same(column)}
-    own = {place: column for place, column in enumerate(columns) if place not in same}
-    return ["run", seqs, same, own, {seq: _memory(memory) for seq, memory in memories.items()}]
+    """Encode leases by column: a value that all of them share is sent once."""
+    is_single = len(seqs) == 1
+    shared = {
+        index: column[0]
+        for index, column in enumerate(columns)
+        if is_single or _is_constant(column)
+    }
+    varying = {index: column for index, column in enumerate(columns) if index not in shared}
+    history = {seq: _previous_to_wire(previous) for seq, previous in previous_attempts.items()}
+    return ["run", seqs, shared, varying, history]
 
 
-def _is_same(column: Sequence[Any]) -> bool:
+def _is_constant(column: Sequence[Any]) -> bool:
     return bool(column[0] == column[-1]) and column.count(column[0]) == len(column)
 
 
-def _memory(memory: PreviousAttempts) -> list[Any]:
-    return [dict(memory.checkpoints), _dict(memory.previous)]
-
-
-def _dict(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if values is None else dict(values)
+def _previous_to_wire(previous: PreviousAttempts) -> list[Any]:
+    last = None if previous.previous is None else dict(previous.previous)
+    return [dict(previous.checkpoints), last]
 
 
 def leases_from_wire(
-    many: int, same: Mapping[int, Any], own: Mapping[int, Sequence[Any]]
+    size: int, shared: Mapping[int, Any], varying: Mapping[int, Sequence[Any]]
 ) -> Iterator[Lease]:
+    """Decode leases from their columns."""
     columns = (
-        own[place] if place in own else repeat(same[place], many)
-        for place in range(len(Lease._fields))
+        varying[index] if index in varying else repeat(shared[index], size)
+        for index in range(len(Lease._fields))
     )
     return map(Lease._make, zip(*columns, strict=True))
 
 
+# --- Endings ---
+
+JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # of every attempt that returned None
+MAX_MS = 2**53
+_RETURNED = Ended.RETURNED.value
+_RETURNED_LENGTH = 5  # items of a returned attempt that was not skipped
+MAX_SHARED_FAILURE = 32_768  # characters of the part that failures share
+STOPPED = "stopped"  # the code stopped on request; the supervisor knows why
+_ENDED_BY_VALUE = {ended.value: ended for ended in Ended}
+_CLS_BY_VALUE = {cls.value: cls for cls in Cls}
+
+
 def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
+    """Encode how an attempt ended."""
     if outcome.ended is Ended.RETURNED:
         skipped = [True] if outcome.skipped else []
         return [seq, _RETURNED, duration_ms, outcome.cost, outcome.result, *skipped]
@@ -199,91 +229,19 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
     ]
 
 
-def returned_from_wire(told: list[int]) -> tuple[list[int], list[int]]:
-    """Their seqs, and how many milliseconds each took; they are only believed if they are numbers, all of them."""
-    if len(told) % 2 or not _are_numbers(told):
-        message = "not what a runner says of jobs that returned"
-        raise ValueError(message)
-    return told[::2], told[1::2]
-
-
-def _are_numbers(told: list[int]) -> bool:
-    return bool(told) and {*map(type, told)} == {int} and min(told) >= 0 and max(told) < MOST_MS
-
-
-def alike_to_wire(failure: Failure, wording: Wording, told: list[Any]) -> list[Any]:
-    """Attempts that failed in the same way; of each its words alone."""
-    return ["failed", failure_to_wire(failure), wording.head, wording.tail, told]
-
-
-def is_brief(item: list[Any], head: str, tail: str) -> bool:
-    """Each of thousands is given what they have in common: a megabyte said once would be gigabytes."""
-    return len(head) + len(tail) + len(encode(item)) <= MOST_COMMON
-
-
-def alike_from_wire(item: list[Any], head: str, tail: str) -> Outcome:
-    """What they have in common."""
-    failure = failure_from_wire(item)
-    if (
-        failure is None
-        or type(head) is not str
-        or type(tail) is not str
-        or not is_brief(item, head, tail)
-    ):
-        message = "not what failures can have in common"
-        raise ValueError(message)
-    return Outcome(
-        Ended.FAILED, failure=replace(failure, private=Wording(plain(failure.private), head, tail))
-    )
-
-
-class Common:
-    """What failures have in common is mostly what the last ones had: it is read once, and is the same outcome."""
-
-    def __init__(self) -> None:
-        self._known: deque[tuple[list[Any], Outcome]] = deque(maxlen=8)
-
-    def outcome(self, common: list[Any]) -> Outcome:
-        for known, outcome in self._known:
-            if known == common:
-                return outcome
-        outcome = alike_from_wire(*common)
-        self._known.append((common, outcome))
-        return outcome
-
-
-def words_from_wire(told: list[Any]) -> tuple[list[int], list[int], list[str]]:
-    """The same, and the words of each."""
-    seqs, took, words = told[::3], told[1::3], told[2::3]
-    if (
-        len(told) % 3
-        or {*map(type, words)} != {str}
-        or not _are_numbers(seqs)
-        or not _are_numbers(took)
-    ):
-        message = "not what a runner says of jobs that failed"
-        raise ValueError(message)
-    return seqs, took, words
-
-
-def took_from_wire(item: list[Any]) -> int:
-    took = item[2]
-    if type(took) is not int or not 0 <= took < MOST_MS:
-        message = "not how long an attempt can take"
-        raise ValueError(message)
-    return took
-
-
 def stopped_to_wire(seq: int, duration_ms: int, cost: float) -> list[Any]:
+    """Encode that an attempt stopped on request."""
     return [seq, STOPPED, duration_ms, cost]
 
 
 def outcome_from_wire(item: list[Any]) -> Outcome:
+    """Decode how an attempt ended."""
     if item[1] == _RETURNED:
-        return Outcome(Ended.RETURNED, result=item[4], cost=item[3], skipped=len(item) > _PLAIN)
+        skipped = len(item) > _RETURNED_LENGTH
+        return Outcome(Ended.RETURNED, result=item[4], cost=item[3], skipped=skipped)
     _, ended, _, cost, failure, after, until, reason, choices, dependency, final = item
-    return Outcome(  # by position: by name it costs twice as much
-        _ENDED[ended],
+    return Outcome(  # positional: keyword arguments take twice as long
+        _ENDED_BY_VALUE[ended],
         None,  # result
         failure_from_wire(failure),
         after,
@@ -297,10 +255,93 @@ def outcome_from_wire(item: list[Any]) -> Outcome:
     )
 
 
-_ENDED = {ended.value: ended for ended in Ended}
+def duration_from_wire(item: list[Any]) -> int:
+    """Decode how many milliseconds an attempt took."""
+    took = item[2]
+    if type(took) is not int or not 0 <= took < MAX_MS:
+        message = "invalid duration of an attempt"
+        raise ValueError(message)
+    return took
+
+
+def returned_from_wire(ends: list[int]) -> tuple[list[int], list[int]]:
+    """Decode attempts that returned None: their seqs, and the milliseconds that each took."""
+    if len(ends) % 2 or not _are_numbers(ends):
+        message = "invalid message about returned attempts"
+        raise ValueError(message)
+    return ends[::2], ends[1::2]
+
+
+def _are_numbers(values: list[int]) -> bool:
+    return (
+        bool(values) and {*map(type, values)} == {int} and min(values) >= 0 and max(values) < MAX_MS
+    )
+
+
+# --- Failures that differ only in their messages ---
+
+
+def shared_failure_to_wire(
+    failure: Failure, template: PrivateTemplate, ends: list[Any]
+) -> list[Any]:
+    """Encode attempts whose failures differ only in their messages."""
+    return ["failed", failure_to_wire(failure), template.head, template.tail, ends]
+
+
+def fits_shared_limit(item: list[Any], head: str, tail: str) -> bool:
+    """True if the shared part is small: each of thousands of failures will contain it."""
+    return len(head) + len(tail) + len(encode(item)) <= MAX_SHARED_FAILURE
+
+
+def shared_failure_from_wire(item: list[Any], head: str, tail: str) -> Outcome:
+    """Decode the part that such failures share."""
+    failure = failure_from_wire(item)
+    if (
+        failure is None
+        or type(head) is not str
+        or type(tail) is not str
+        or not fits_shared_limit(item, head, tail)
+    ):
+        message = "invalid shared part of failures"
+        raise ValueError(message)
+    template = PrivateTemplate(as_dict(failure.private), head, tail)
+    return Outcome(Ended.FAILED, failure=replace(failure, private=template))
+
+
+class SharedFailureCache:
+    """Remembers the last shared parts, so that equal failures get the same outcome object."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[list[Any], Outcome]] = deque(maxlen=8)
+
+    def outcome(self, shared: list[Any]) -> Outcome:
+        """Decode a shared part, or return the outcome of an equal one."""
+        for known, outcome in self._recent:
+            if known == shared:
+                return outcome
+        outcome = shared_failure_from_wire(*shared)
+        self._recent.append((shared, outcome))
+        return outcome
+
+
+def failed_from_wire(ends: list[Any]) -> tuple[list[int], list[int], list[str]]:
+    """Decode attempts that share a failure: seqs, milliseconds and messages."""
+    seqs = ends[::3]
+    times = ends[1::3]
+    messages = ends[2::3]
+    if (
+        len(ends) % 3
+        or {*map(type, messages)} != {str}
+        or not _are_numbers(seqs)
+        or not _are_numbers(times)
+    ):
+        message = "invalid message about failed attempts"
+        raise ValueError(message)
+    return seqs, times, messages
 
 
 def failure_to_wire(failure: Failure | None) -> list[Any] | None:
+    """Encode a failure."""
     if failure is None:
         return None
     return [
@@ -310,16 +351,16 @@ def failure_to_wire(failure: Failure | None) -> list[Any] | None:
         failure.rule,
         failure.retryable,
         failure.retry_after,
-        plain(failure.evidence),
-        plain(failure.private),
+        as_dict(failure.evidence),
+        as_dict(failure.private),
         failure.fingerprint,
-        plain(failure.terms),
-        plain(failure.judged),
+        as_dict(failure.terms),
+        as_dict(failure.judged),
     ]
 
 
 def failure_from_wire(item: list[Any] | None) -> Failure | None:
-    """What is stored as text, or put together with texts, must be one."""
+    """Decode a failure. Check the types of what is stored: a handler may have forged it."""
     if item is None:
         return None
     (
@@ -335,16 +376,14 @@ def failure_from_wire(item: list[Any] | None) -> Failure | None:
         terms,
         judged,
     ) = item
-    texts, values = (
-        {type(code), type(public), type(rule), type(fingerprint)},
-        (evidence, private, terms, judged),
-    )
-    if texts != {str} or {*map(type, values)} != {dict}:
-        message = "not what a runner says of a failure"
+    text_types = {type(code), type(public), type(rule), type(fingerprint)}
+    mapping_types = {type(evidence), type(private), type(terms), type(judged)}
+    if text_types != {str} or mapping_types != {dict}:
+        message = "invalid message about a failure"
         raise ValueError(message)
     return Failure(
         code,
-        _CLASSES[cls],
+        _CLS_BY_VALUE[cls],
         public,
         rule,
         retryable,
@@ -357,82 +396,99 @@ def failure_from_wire(item: list[Any] | None) -> Failure | None:
     )
 
 
-_CLASSES = {cls.value: cls for cls in Cls}
-
-
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def as_dict(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping as an exact dict, which marshal and JSON can encode."""
     return values if type(values) is dict else dict(values)
 
 
-# A small piece of shared memory in which a runner shows what it is doing, readable after its death.
+# --- Status page: shared memory that the supervisor can read after a runner's death ---
 
-# In words of eight bytes, each written at once.
-_BEAT, _TOP = 0, 1
-_PAGE_HEAD = 2
-_CELL = 2  # the dispatch, its start
-_WORD = struct.calcsize("Q")
+# An array of 8-byte cells, each of which is written atomically.
+_HEARTBEAT = 0
+_HIGHEST_STARTED = 1
+_HEADER_CELLS = 2
+_SLOT_CELLS = 2  # the seq, its start
+_CELL_SIZE = struct.calcsize("Q")
 
 
 class Running(NamedTuple):
+    """A running attempt."""
+
     seq: int
     since_ns: int
 
 
 class StatusPage:
+    """Heartbeat of a runner and the attempt in each of its slots."""
+
     def __init__(self, fd: int, slots: int) -> None:
         self.fd = fd
         self.slots = slots
-        self._map = mmap.mmap(fd, (_PAGE_HEAD + slots * _CELL) * _WORD)
-        self._words = memoryview(self._map).cast("Q")
+        self._map = mmap.mmap(fd, _page_size(slots))
+        self._cells = memoryview(self._map).cast("Q")
 
     @classmethod
     def create(cls, slots: int) -> StatusPage:
+        """Create a page in anonymous memory."""
         fd = _anonymous_file()
         try:
-            os.ftruncate(fd, (_PAGE_HEAD + slots * _CELL) * _WORD)
+            os.ftruncate(fd, _page_size(slots))
             return cls(fd, slots)
         except OSError:
             os.close(fd)
             raise
 
-    # -- the runner's side ------------------------------------------------------------------------
-    def beat(self) -> None:
-        self._words[_BEAT] = time.monotonic_ns()
+    # Written by the runner.
+
+    def write_heartbeat(self) -> None:
+        """Show that the event loop is responsive."""
+        self._cells[_HEARTBEAT] = time.monotonic_ns()
 
     def start(self, slot: int, seq: int, now_ns: int) -> None:
-        words, cell = self._words, _PAGE_HEAD + slot * _CELL
-        words[_TOP] = seq
-        words[cell + 1] = now_ns
-        words[cell] = seq  # last: whoever sees it sees its start too
+        """Show an attempt as running."""
+        cells = self._cells
+        first = _HEADER_CELLS + slot * _SLOT_CELLS
+        cells[_HIGHEST_STARTED] = seq
+        cells[first + 1] = now_ns
+        cells[first] = seq  # last: a reader that finds the seq must find its start too
 
     def stop(self, slot: int) -> None:
-        self._words[_PAGE_HEAD + slot * _CELL] = 0
+        """Show a slot as free."""
+        self._cells[_HEADER_CELLS + slot * _SLOT_CELLS] = 0
 
-    # -- the supervisor's side --------------------------------------------------------------------
-    def last_beat_ns(self) -> int:
-        return self._words[_BEAT]
+    # Read by the supervisor.
 
-    def top(self) -> int:
-        """The highest dispatch that was ever started."""
-        return self._words[_TOP]
+    def last_heartbeat_ns(self) -> int:
+        """Return when the runner last wrote a heartbeat."""
+        return self._cells[_HEARTBEAT]
+
+    def highest_started(self) -> int:
+        """Return the highest seq that was ever started."""
+        return self._cells[_HIGHEST_STARTED]
 
     def running(self) -> list[Running]:
-        cells = self._words[_PAGE_HEAD:].tolist()
+        """Return the running attempts."""
+        cells = self._cells[_HEADER_CELLS:].tolist()
         return [
             Running(seq, since)
-            for seq, since in zip(cells[::_CELL], cells[1::_CELL], strict=True)
+            for seq, since in zip(cells[::_SLOT_CELLS], cells[1::_SLOT_CELLS], strict=True)
             if seq
         ]
 
     def close(self) -> None:
-        self._words.release()
+        """Release the memory."""
+        self._cells.release()
         self._map.close()
         os.close(self.fd)
 
 
+def _page_size(slots: int) -> int:
+    return (_HEADER_CELLS + slots * _SLOT_CELLS) * _CELL_SIZE
+
+
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("mulligan-board", os.MFD_CLOEXEC)
-    fd, path = tempfile.mkstemp(prefix="mulligan-board-")
-    os.unlink(path)  # noqa: PTH108 - the name was never wanted
+        return os.memfd_create("mulligan-status", os.MFD_CLOEXEC)
+    fd, path = tempfile.mkstemp(prefix="mulligan-status-")
+    os.unlink(path)  # noqa: PTH108 - the descriptor is all that is needed
     return fd

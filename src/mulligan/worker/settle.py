@@ -1,8 +1,9 @@
-"""The only door by which an attempt changes a job.
+"""Settle finished attempts: decide what happens to each job and write it under its fence.
 
-Returned, raised, timed out, killed, lease lost, worker gone, cancelled: every ending is an Outcome, meets the
-same pure decision and is written under the same fence. Because the decision is pure, the whole step can be
-repeated when the database asks for it or when nobody knows whether a commit arrived.
+This is the only way an attempt changes a job. Returned, raised, timed out, killed, lease lost,
+worker gone, cancelled: every ending is an `Outcome`, gets its `Decision` from pure rules and is
+written under the fence (job, worker, token). Because deciding is pure, the whole step can be
+repeated: when the database asks for it, or when it is unknown whether a commit arrived.
 """
 
 from __future__ import annotations
@@ -11,295 +12,237 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from mulligan.batches.completion import complete
+from mulligan.batches.completion import complete_batches
 from mulligan.core.attempt import Decision, Ended, Ending, Ground, Lease, Verb, Verdict
+from mulligan.core.durations import Micros
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Gate, Micros
+from mulligan.core.job import Gate
 from mulligan.core.lifecycle import TERMINAL
-from mulligan.failures.classify import renamed
+from mulligan.failures.classify import apply_verdict_rules
 from mulligan.guards.observer import DependencyObserver, KindObserver
-from mulligan.retries.decide import decide, returned
+from mulligan.retries.decide import decide, decide_success
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.storage.base import Around, Finished, Refusal, RetriedAttempt, Settlement, Transaction
-from mulligan.worker import settlement as news
+from mulligan.storage.base import (
+    Refusal,
+    RetryRow,
+    Settlement,
+    SharedRetryTexts,
+    SuccessRow,
+    Transaction,
+)
 from mulligan.worker.fast.grouped_endings import GroupedEndings
-from mulligan.worker.settlement import frees_key
+from mulligan.worker.settlement import frees_unique_key, success_data
+
+Fence = tuple[str, int]  # job id, token
 
 
-def settle(  # noqa: PLR0913 - each says one thing about the world around an ending
+def settle(  # noqa: PLR0913 - each is one thing that a decision depends on
     unit: Transaction,
     endings: Sequence[Ending],
-    layers: EffectivePolicies,
+    policies: EffectivePolicies,
     now: Micros,
     rng: Random,
     *,
     actor: str = "",
-    watch: DependencyObserver | None = None,
-    causes: KindObserver | None = None,
-    wait: bool = True,
+    observer: DependencyObserver | None = None,
+    kind_observer: KindObserver | None = None,
+    wait_for_batches: bool = True,
 ) -> list[Verdict]:
-    """Decide and write. `now` is the store's clock as the caller knows it; `watch` knows what is down, `causes` what
-    many died of. Without `wait` a batch in another hand is left to upkeep.
+    """Decide and write all endings. Return one verdict for each.
+
+    An ending whose lease was taken over changes nothing: its verdict has no decision, and a
+    `job.stale_refused` event is written. `observer` knows which dependencies are down,
+    `kind_observer` which kinds die of one cause. Without `wait_for_batches`, a batch that another
+    transaction has locked is completed later, by upkeep.
     """
-    verdicts = _settled(unit, endings, GroupedEndings(layers, now, rng, actor), watch, causes)
-    members = [verdict for verdict in verdicts if verdict.lease.batch_id is not None]
-    ended = {batch for lease, decision, _ in members if (batch := _ended(lease, decision))}
-    if ended:
-        # Who has just closed a gate waits for no batch: whoever holds that may be about to open the gate.
-        holds = any(decision is not None and decision.hold for _, decision, _ in verdicts)
-        complete(unit, ended, wait=wait and not holds)
+    grouped = GroupedEndings(policies, now, rng, actor)
+    verdicts = _settle(unit, endings, grouped, observer, kind_observer)
+    ended_batches = _ended_batches(verdicts)
+    if ended_batches:
+        # A transaction that closed a gate must not wait for a batch: the transaction that has
+        # locked the batch may be waiting to open the gate.
+        closed_gate = any(
+            verdict.decision is not None and verdict.decision.hold for verdict in verdicts
+        )
+        complete_batches(unit, ended_batches, wait=wait_for_batches and not closed_gate)
     return verdicts
 
 
-class Written(NamedTuple):
-    """What became of endings that were written in short."""
-
-    returned: list[Lease]
-    retried: list[
-        tuple[Decision, list[Ending]]
-    ]  # those that failed alike, by what was decided of them
-    rest: list[Ending]
-
-
-def finish(unit: Transaction, endings: Sequence[Ending], alike: GroupedEndings) -> Written:
-    """Write those of which there is nothing to say but that they returned, and those that failed alike and are tried
-    again, each set in a transaction of its own. The rest is left for `settle`: all others, also if a fence is in doubt.
-    """
-    worker = endings[0].lease.worker
-    plain = [row for ending in endings if (row := _plainly(ending, worker)) is not None]
-    held = unit.finish_alone(worker, plain) if plain else set()
-    if len(held) == len(endings):
-        return Written([ending.lease for ending in endings], [], [])
-    returned = [ending.lease for ending in endings if ending.lease.fence in held]
-    retried = _retried(unit.retry_alone, endings, alike)
-    held |= {ending.lease.fence for _, group in retried for ending in group}
-    return Written(
-        returned, retried, [ending for ending in endings if ending.lease.fence not in held]
-    )
+def _ended_batches(verdicts: Iterable[Verdict]) -> set[str]:
+    """Return the batches of which a member has reached a terminal state."""
+    return {
+        lease.batch_id
+        for lease, decision, _ in verdicts
+        if lease.batch_id is not None and decision is not None and decision.state in TERMINAL
+    }
 
 
-Retry = Callable[[Settlement, Around, Sequence[RetriedAttempt]], set[tuple[str, int]]]
-
-
-def _retried(
-    retry: Retry, endings: Iterable[Ending], alike: GroupedEndings
-) -> list[tuple[Decision, list[Ending]]]:
-    """Those that were written by it."""
-    written = []
-    for decision, like, around, group in alike.retried(endings):
-        held = retry(like, around, [own for own, _ in group])
-        all_held = len(held) == len(group)
-        written.append(
-            (decision, [ending for _, ending in group if all_held or ending.lease.fence in held])
-        )
-    return written
-
-
-def _plainly(ending: Ending, worker: str) -> Finished | None:
-    if ending.outcome.ended is not Ended.RETURNED:
-        return None
-    decision = returned(ending.lease, ending.outcome)
-    plain = decision.ground is Ground.RETURNED and _is_plain(ending.lease, decision, worker)
-    return _finished(ending, decision) if plain else None
-
-
-def _ended(lease: Lease, decision: Decision | None) -> str | None:
-    """The batch of a member that has ended."""
-    if lease.batch_id is None or decision is None or decision.state not in TERMINAL:
-        return None
-    return lease.batch_id
-
-
-def _settled(
+def _settle(
     unit: Transaction,
     endings: Sequence[Ending],
-    alike: GroupedEndings,
-    watch: DependencyObserver | None = None,
-    causes: KindObserver | None = None,
+    grouped: GroupedEndings,
+    observer: DependencyObserver | None = None,
+    kind_observer: KindObserver | None = None,
 ) -> list[Verdict]:
     if not endings:
         return []
     endings = [
-        e if e.words is not None or e.outcome.failure is None else _ruled(e, alike.layers)
-        for e in endings
+        ending if ending.outcome.failure is None else _apply_system_rules(ending, grouped.policies)
+        for ending in endings
     ]
-    down = {} if watch is None else watch.observe(unit, endings, alike.now)
-    if alike.actor or not unit.retries_together:
-        return _decided(unit, endings, alike, down, causes)
-    groups = _retried(unit.retry, [ending for ending in endings if not ending.lease.uses], alike)
-    again = [
-        Verdict(ending.lease, decision, ending.words)
+    down = {} if observer is None else observer.observe(unit, endings, grouped.now)
+    if grouped.actor or not unit.supports_settle_retries:
+        return _decide_and_write(unit, endings, grouped, down, kind_observer)
+    groups = _write_retry_groups(
+        unit.settle_retries, [ending for ending in endings if not ending.lease.uses], grouped
+    )
+    retried = [
+        Verdict(ending.lease, decision, ending.message)
         for decision, group in groups
         for ending in group
     ]
-    return again + _decided(unit, _without(endings, again), alike, down, causes)
+    rest = _without(endings, retried)
+    return retried + _decide_and_write(unit, rest, grouped, down, kind_observer)
 
 
 def _without(endings: Sequence[Ending], written: Sequence[Verdict]) -> Sequence[Ending]:
-    if not written or len(written) == len(endings):
-        return () if written else endings
+    """Return the endings that have no verdict yet."""
+    if not written:
+        return endings
+    if len(written) == len(endings):
+        return ()
     fences = {verdict.lease.fence for verdict in written}
     return [ending for ending in endings if ending.lease.fence not in fences]
 
 
-def _decided(
+def _decide_and_write(
     unit: Transaction,
     endings: Sequence[Ending],
-    alike: GroupedEndings,
-    down: Mapping[tuple[str, int], str],
-    causes: KindObserver | None,
+    grouped: GroupedEndings,
+    down: Mapping[Fence, str],
+    kind_observer: KindObserver | None,
 ) -> list[Verdict]:
     if not endings:
         return []
-    decisions = _decide(unit, endings, alike, down, causes)
+    decisions = _decide_all(unit, endings, grouped, down, kind_observer)
     decided = [*zip(endings, decisions, strict=True)]
-    rest = decided if alike.actor else _unfinished(unit, decided)
-    refusals = {(r.id, r.token): r for r in unit.settle([alike.row(e, d) for e, d in rest])}
-    _hold(
-        unit,
-        [d for e, d in rest if d.hold is not None and e.lease.fence not in refusals],
-        alike.now,
-    )
+    rest = decided if grouped.actor else _write_simple_successes(unit, decided)
+    rows = [grouped.settlement_row(ending, decision) for ending, decision in rest]
+    refusals = {(refusal.id, refusal.token): refusal for refusal in unit.settle(rows)}
+    holds = [
+        decision
+        for ending, decision in rest
+        if decision.hold is not None and ending.lease.fence not in refusals
+    ]
+    _close_gates(unit, holds, grouped.now)
     if not refusals:
-        return [Verdict(ending.lease, decision, ending.words) for ending, decision in decided]
-    return _with_refusals(unit, decided, refusals, alike)
+        return [Verdict(ending.lease, decision, ending.message) for ending, decision in decided]
+    return _settle_refused(unit, decided, refusals, grouped)
 
 
-def _with_refusals(
+def _settle_refused(
     unit: Transaction,
     decided: Sequence[tuple[Ending, Decision]],
-    refusals: Mapping[tuple[str, int], Refusal],
-    alike: GroupedEndings,
+    refusals: Mapping[Fence, Refusal],
+    grouped: GroupedEndings,
 ) -> list[Verdict]:
-    """Who lost its lease changes nothing; whoever was asked to stop since is decided again, knowing it."""
+    """Handle rows that the fence refused.
+
+    A lost lease changes nothing. If a cancellation was requested meanwhile, decide again with it.
+    """
     lost = {fence for fence, refusal in refusals.items() if refusal.why == "stale"}
-    again = {
+    cancelled = {
         fence: refusal.cancel_reason
         for fence, refusal in refusals.items()
         if refusal.why == "cancel"
     }
-    verdicts = [
-        Verdict(e.lease, None if e.lease.fence in lost else decision, e.words)
-        for e, decision in decided
-        if e.lease.fence not in again
-    ]
-    unit.write_events(_stale(e, alike.actor) for e, _ in decided if e.lease.fence in lost)
-    asked = [
-        ending._replace(lease=ending.lease._replace(cancel_reason=again[ending.lease.fence]))
-        for ending, _ in decided
-        if ending.lease.fence in again
-    ]
-    return verdicts + _settled(unit, asked, alike)
+    verdicts = []
+    stale = []
+    decide_again = []
+    for ending, decision in decided:
+        lease = ending.lease
+        if lease.fence in cancelled:
+            changed = lease._replace(cancel_reason=cancelled[lease.fence])
+            decide_again.append(ending._replace(lease=changed))
+        elif lease.fence in lost:
+            stale.append(_stale_event(ending, grouped.actor))
+            verdicts.append(Verdict(lease, None, ending.message))
+        else:
+            verdicts.append(Verdict(lease, decision, ending.message))
+    unit.write_events(stale)
+    return verdicts + _settle(unit, decide_again, grouped)
 
 
-def _unfinished(
-    unit: Transaction, decided: Sequence[tuple[Ending, Decision]]
-) -> Sequence[tuple[Ending, Decision]]:
-    """Write the plainest endings in their short form; what is left goes the long way, also if its fence is in doubt."""
-    worker = decided[0][0].lease.worker
-    plain = [
-        _finished(ending, decision)
-        for ending, decision in decided
-        if decision.ground is Ground.RETURNED and _is_plain(ending.lease, decision, worker)
-    ]
-    if not plain:
-        return decided
-    held = unit.finish(worker, plain)
-    return (
-        [one for one in decided if one[0].lease.fence not in held]
-        if len(held) < len(decided)
-        else ()
-    )
-
-
-def _is_plain(lease: Lease, decision: Decision, worker: str) -> bool:
-    """It returned, and nothing but that changes."""
-    return (
-        lease.worker == worker
-        and decision.verb is Verb.SUCCEED
-        and not (decision.cost or lease.alone)
-        and (lease.unique_cover is None or not frees_key(lease.unique_cover, decision.state))
-    )
-
-
-def _finished(ending: Ending, decision: Decision) -> Finished:
-    lease = ending.lease
-    return Finished(
-        lease.id,
-        lease.token,
-        lease.generation,
-        lease.attempt,
-        lease.started_at,
-        decision.result,
-        lease.owner,
-        lease.batch_id,
-        news.short(ending, decision.reason),
-        lease.lies_at,
-    )
-
-
-def _decide(
+def _decide_all(
     unit: Transaction,
     endings: Sequence[Ending],
-    alike: GroupedEndings,
-    down: Mapping[tuple[str, int], str],
-    causes: KindObserver | None,
+    grouped: GroupedEndings,
+    down: Mapping[Fence, str],
+    kind_observer: KindObserver | None,
 ) -> list[Decision]:
     decisions = [
-        returned(e.lease, e.outcome)  # whatever the policy is
-        if e.outcome.ended is Ended.RETURNED
-        else alike.decide(e, down.get(e.lease.fence, "") if down else "")
-        for e in endings
+        decide_success(ending.lease, ending.outcome)
+        if ending.outcome.ended is Ended.RETURNED
+        else grouped.decide(ending, down.get(ending.lease.fence, "") if down else "")
+        for ending in endings
     ]
-    held = {} if causes is None else causes.observe(unit, endings, decisions, alike.now)
+    if kind_observer is None:
+        return decisions
+    held = kind_observer.observe(unit, endings, decisions, grouped.now)
     if not held:
         return decisions
     return [
-        decide(
-            e.lease,
-            e.outcome,
-            alike.layers.of(e.lease),
-            alike.now,
-            alike.rng,
-            held=held[e.lease.fence],
-        )
-        if e.lease.fence in held
+        _decide_held(ending, held[ending.lease.fence], grouped)
+        if ending.lease.fence in held
         else decision
-        for e, decision in zip(endings, decisions, strict=True)
+        for ending, decision in zip(endings, decisions, strict=True)
     ]
 
 
-def _ruled(ending: Ending, layers: EffectivePolicies) -> Ending:
-    """An end of our own making, such as a time limit, as the kind's rules have it; runners have judged all others."""
+def _decide_held(ending: Ending, kind_held: str, grouped: GroupedEndings) -> Decision:
+    """Decide an ending whose kind was just held because many of its jobs die of one cause."""
+    policy = grouped.policies.for_job(ending.lease)
+    return decide(
+        ending.lease, ending.outcome, policy, grouped.now, grouped.rng, kind_held=kind_held
+    )
+
+
+def _apply_system_rules(ending: Ending, policies: EffectivePolicies) -> Ending:
+    """Apply the kind's rules to an end without an exception, such as a time limit.
+
+    Runners have already classified all failures that have an exception.
+    """
     failure = ending.outcome.failure
-    if failure is None or not failure.by_system:
+    if failure is None or ending.message is not None or not failure.by_system:
         return ending
     uses = [key for key in ending.lease.uses.split(",") if key]
-    ruled = renamed(failure, layers.books(ending.lease.kind), uses)
-    return (
-        ending
-        if ruled is failure
-        else ending._replace(outcome=ending.outcome._replace(failure=ruled))
-    )
+    ruled = apply_verdict_rules(failure, policies.rulebooks(ending.lease.kind), uses)
+    if ruled is failure:
+        return ending
+    return ending._replace(outcome=ending.outcome._replace(failure=ruled))
 
 
-def _hold(unit: Transaction, decisions: Iterable[Decision], now: Micros) -> None:
-    """Close what handlers found down; in one order for all, so that nobody waits in a circle."""
-    asked = sorted(
+def _close_gates(unit: Transaction, holds: Iterable[Decision], now: Micros) -> None:
+    """Close the gates of dependencies that handlers found down.
+
+    In one order for all transactions, so that they cannot deadlock. Of several holds of one
+    dependency, the last in that order counts.
+    """
+    requests = sorted(
         {
-            (*d.hold, "handler" if d.failure is None else "hint")
-            for d in decisions
-            if d.hold is not None
+            (*decision.hold, "handler" if decision.failure is None else "hint")
+            for decision in holds
+            if decision.hold is not None
         }
     )
-    last = {key: (until, reason, actor) for key, until, reason, actor in asked}
+    last = {key: (until, reason, actor) for key, until, reason, actor in requests}
     for key, (until, reason, actor) in last.items():
         unit.close_gate(Gate("dependency", key, now, until, reason, actor))
-        told = {"dependency": key, "until": until, "reason": reason}
-        unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=told)])
+        data = {"dependency": key, "until": until, "reason": reason}
+        unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)])
 
 
-def _stale(ending: Ending, actor: str) -> NewEvent:
+def _stale_event(ending: Ending, actor: str) -> NewEvent:
     lease = ending.lease
     return NewEvent(
         EventType.JOB_STALE_REFUSED,
@@ -310,4 +253,112 @@ def _stale(ending: Ending, actor: str) -> NewEvent:
         token=lease.token,
         actor=actor or lease.worker,
         data={"kind": lease.kind, "ended": ending.outcome.ended.value, "worker": lease.worker},
+    )
+
+
+# --- Accelerators: simple successes, and groups of equal retries ---
+
+
+class SimpleResult(NamedTuple):
+    """Endings that `finish_simple` wrote, and the rest."""
+
+    returned: list[Lease]
+    retried: list[tuple[Decision, list[Ending]]]  # groups of equal failures with their decision
+    rest: list[Ending]
+
+
+def finish_simple(
+    unit: Transaction, endings: Sequence[Ending], grouped: GroupedEndings
+) -> SimpleResult:
+    """Write simple successes and groups of equal retries, each set in its own transaction.
+
+    Everything else is left for `settle`, including endings whose fence is in doubt.
+    """
+    worker = endings[0].lease.worker
+    rows = []
+    for ending in endings:
+        row = _simple_success(ending, worker)
+        if row is not None:
+            rows.append(row)
+    written = unit.settle_successes_by_location(worker, rows) if rows else set()
+    if len(written) == len(endings):
+        return SimpleResult([ending.lease for ending in endings], [], [])
+    returned = [ending.lease for ending in endings if ending.lease.fence in written]
+    retried = _write_retry_groups(unit.settle_retries_by_location, endings, grouped)
+    written |= {ending.lease.fence for _, group in retried for ending in group}
+    rest = [ending for ending in endings if ending.lease.fence not in written]
+    return SimpleResult(returned, retried, rest)
+
+
+RetryStatement = Callable[[Settlement, SharedRetryTexts, Sequence[RetryRow]], set[Fence]]
+
+
+def _write_retry_groups(
+    retry: RetryStatement, endings: Iterable[Ending], grouped: GroupedEndings
+) -> list[tuple[Decision, list[Ending]]]:
+    """Write each group of equal retries with one statement. Return what was written."""
+    written = []
+    for decision, row, texts, group in grouped.retry_groups(endings):
+        fences = retry(row, texts, [attempt for attempt, _ in group])
+        all_written = len(fences) == len(group)
+        written.append(
+            (
+                decision,
+                [ending for _, ending in group if all_written or ending.lease.fence in fences],
+            )
+        )
+    return written
+
+
+def _simple_success(ending: Ending, worker: str) -> SuccessRow | None:
+    if ending.outcome.ended is not Ended.RETURNED:
+        return None
+    decision = decide_success(ending.lease, ending.outcome)
+    if not _is_simple_success(ending.lease, decision, worker):
+        return None
+    return _finished_row(ending, decision)
+
+
+def _write_simple_successes(
+    unit: Transaction, decided: Sequence[tuple[Ending, Decision]]
+) -> Sequence[tuple[Ending, Decision]]:
+    """Write simple successes in their short form. Return the rest, and any refused by its fence."""
+    worker = decided[0][0].lease.worker
+    rows = [
+        _finished_row(ending, decision)
+        for ending, decision in decided
+        if _is_simple_success(ending.lease, decision, worker)
+    ]
+    if not rows:
+        return decided
+    written = unit.settle_successes(worker, rows)
+    if len(written) == len(decided):
+        return ()
+    return [pair for pair in decided if pair[0].lease.fence not in written]
+
+
+def _is_simple_success(lease: Lease, decision: Decision, worker: str) -> bool:
+    """True if the attempt returned and nothing else about the job changes."""
+    return (
+        decision.ground is Ground.RETURNED
+        and lease.worker == worker
+        and decision.verb is Verb.SUCCEED
+        and not (decision.cost or lease.alone)
+        and (lease.unique_cover is None or not frees_unique_key(lease.unique_cover, decision.state))
+    )
+
+
+def _finished_row(ending: Ending, decision: Decision) -> SuccessRow:
+    lease = ending.lease
+    return SuccessRow(
+        lease.id,
+        lease.token,
+        lease.generation,
+        lease.attempt,
+        lease.started_at,
+        decision.result,
+        lease.owner,
+        lease.batch_id,
+        success_data(ending, decision.reason),
+        lease.row_location,
     )

@@ -1,6 +1,7 @@
-"""What the event of an ending tells: the public half only, as text.
+"""Build what is written for a settled attempt: its row, and the data of its event as JSON text.
 
-Most endings are alike but for a number or two, so most of a text is made once and kept.
+Event data contains only the public part of a failure. Most endings differ in a number or two, so
+their texts are composed from cached parts instead of being encoded each time.
 """
 
 from __future__ import annotations
@@ -9,82 +10,83 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mulligan.core.attempt import Cls, Decision, Ended, Ending, Failure, Ground, Lease, Verb
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType
-from mulligan.core.job import SECOND, Lane, Micros, State
+from mulligan.core.job import Lane, State
 from mulligan.core.json import encode as _encode
 from mulligan.core.lifecycle import TERMINAL, event_for
-from mulligan.failures.facts import Wording
+from mulligan.failures.facts import PrivateTemplate
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Settlement
 
-if TYPE_CHECKING:
-    from mulligan.retries.effective import EffectivePolicies
-
-
-# Until Python 3.12 `value` is a function's work, and a row asks for six of them.
-TEXT: dict[str, str] = {
-    one: one.value for names in (State, Verb, Ended, Cls, EventType) for one in names
+# Value of each enum member. Until Python 3.12 `.value` is a function call; a row needs six.
+ENUM_VALUES: dict[str, str] = {
+    member: member.value for enum in (State, Verb, Ended, Cls, EventType) for member in enum
 }
+_CHARGED = frozenset({Verb.RETRY, Verb.DIE})
 
 
-def _news(ending: Ending, decision: Decision, layers: EffectivePolicies) -> dict[str, Any]:
-    """The data of the event: the public half only."""
-    news: dict[str, Any] = {"kind": ending.lease.kind, "queue": ending.lease.queue}
+# --- Event data ---
+
+
+def event_data(ending: Ending, decision: Decision, policies: EffectivePolicies) -> str:
+    """Return the data of an ending's event as JSON text."""
+    shared = shared_retry_data(ending.lease, decision, policies)
+    if shared is None:
+        return encode_object(_event_fields(ending, decision, policies))
+    return join_retry_data(ending, decision.reason, shared)
+
+
+def _event_fields(
+    ending: Ending, decision: Decision, policies: EffectivePolicies
+) -> dict[str, Any]:
+    lease = ending.lease
+    fields: dict[str, Any] = {"kind": lease.kind, "queue": lease.queue}
     if decision.reason:
-        news["reason"] = decision.reason
+        fields["reason"] = decision.reason
     if ending.duration_ms is not None:
-        news["duration_ms"] = ending.duration_ms
+        fields["duration_ms"] = ending.duration_ms
     if decision.run_at is not None and decision.state is State.QUEUED:
-        news["next_retry_at"] = decision.run_at
+        fields["next_retry_at"] = decision.run_at
     if decision.failure is not None:
-        news |= error_of(decision.failure)
+        fields |= public_error(decision.failure)
     if decision.verb in _CHARGED:
-        news |= {"failures": decision.failures, "max_retries": layers.of(ending.lease).max_retries}
+        fields["failures"] = decision.failures
+        fields["max_retries"] = policies.for_job(lease).max_retries
     if ending.outcome.ended is Ended.LOST and decision.verb is not Verb.STOP:
-        news |= {"losses": decision.losses, "max_losses": layers.of(ending.lease).max_losses}
-    if decision.state is State.DEAD or (
-        decision.state is State.PARKED and decision.failure is not None
-    ):
-        news["group"] = group_of(decision.failure)
+        fields["losses"] = decision.losses
+        fields["max_losses"] = policies.for_job(lease).max_losses
+    parked_by_failure = decision.state is State.PARKED and decision.failure is not None
+    if decision.state is State.DEAD or parked_by_failure:
+        fields["group"] = failure_group(decision.failure)
     if decision.skipped:
-        news["skipped"] = True
-    _measured(news, ending.lease, decision)
-    return news
+        fields["skipped"] = True
+    _add_measures(fields, lease, decision)
+    return fields
 
 
-def data_of(ending: Ending, decision: Decision, layers: EffectivePolicies) -> str:
-    """`_news` as text; most of those that come here are failures that are tried again."""
-    told = middle(ending.lease, decision, layers)
-    if told is None:
-        return as_json(_news(ending, decision, layers))
-    return around(ending, decision.reason, told)
+def _add_measures(fields: dict[str, Any], lease: Lease, decision: Decision) -> None:
+    """Add what observability/event_counts.py counts besides the kind of ending."""
+    if lease.failures:
+        fields["failed_before"] = lease.failures
+    if lease.uses:
+        fields["uses"] = lease.uses
+    if decision.cost:
+        fields["cost"] = decision.cost
+    # Last, so that it is found without parsing the JSON.
+    fields["wait_ms"] = wait_ms(lease)
 
 
-def around(ending: Ending, reason: str, told: str) -> str:
-    """That text, of which `told` is the middle."""
-    return f"{beginning(ending, reason)}{told}{end(ending.lease)}"
-
-
-def middle(lease: Lease, decision: Decision, layers: EffectivePolicies) -> str | None:
-    """The middle of that text, the same for failures alike; None: it is none of those."""
-    failure = decision.failure
-    if decision.verb is not Verb.RETRY or failure is None or failure.evidence or decision.cost:
-        return None
-    error = _error(failure.code, TEXT[failure.cls], failure.public, failure.rule)
-    counted = f'"failures":{decision.failures},"max_retries":{layers.of(lease).max_retries}'
-    return f',"next_retry_at":{decision.run_at},{error},{counted}'
-
-
-def short(ending: Ending, reason: str) -> str:
-    """The same text of an attempt that just returned: most events are of these, and many at once are the same."""
+def success_data(ending: Ending, reason: str) -> str:
+    """Return the event data of an attempt that returned. Equal texts are cached."""
     lease = ending.lease
     if lease.uses or lease.failures:
-        return f"{beginning(ending, reason)}{end(lease)}"
-    return _shortest(
+        return f"{_retry_data_start(ending, reason)}{_retry_data_end(lease)}"
+    return _short_success_data(
         lease.kind,
         lease.queue,
         reason,
@@ -94,77 +96,84 @@ def short(ending: Ending, reason: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _shortest(kind: str, queue: str, reason: str, took: int | None, waited: int) -> str:
-    head = _head(kind, queue, reason)
-    began = head if took is None else f'{head},"duration_ms":{took}'
-    return f'{began},"wait_ms":{max(0, waited)}}}'
+def _short_success_data(
+    kind: str, queue: str, reason: str, duration_ms: int | None, waited_ms: int
+) -> str:
+    start = _data_head(kind, queue, reason)
+    if duration_ms is not None:
+        start = f'{start},"duration_ms":{duration_ms}'
+    return f'{start},"wait_ms":{max(0, waited_ms)}}}'
 
 
-def beginning(ending: Ending, reason: str) -> str:
-    lease, took = ending.lease, ending.duration_ms
-    head = _head(lease.kind, lease.queue, reason)
-    return head if took is None else f'{head},"duration_ms":{took}'
+def shared_retry_data(lease: Lease, decision: Decision, policies: EffectivePolicies) -> str | None:
+    """Return the middle part of a retry's event data, equal for equal failures.
+
+    None: the ending is not a simple retry and its data must be encoded as a whole.
+    """
+    failure = decision.failure
+    if decision.verb is not Verb.RETRY or failure is None or failure.evidence or decision.cost:
+        return None
+    error = _error_data(failure.code, ENUM_VALUES[failure.cls], failure.public, failure.rule)
+    max_retries = policies.for_job(lease).max_retries
+    counts = f'"failures":{decision.failures},"max_retries":{max_retries}'
+    return f',"next_retry_at":{decision.run_at},{error},{counts}'
 
 
-def end(lease: Lease) -> str:
-    return f"{_before_wait(lease)}{waited(lease)}}}"
+def join_retry_data(ending: Ending, reason: str, shared: str) -> str:
+    """Return the whole event data of a retry from its shared middle part."""
+    return f"{_retry_data_start(ending, reason)}{shared}{_retry_data_end(ending.lease)}"
 
 
-def _before_wait(lease: Lease) -> str:
+def retry_data_parts(lease: Lease, reason: str, shared: str) -> tuple[str, str]:
+    """Return the text before the duration, and the text between duration and wait."""
+    return (
+        f'{_data_head(lease.kind, lease.queue, reason)},"duration_ms":',
+        f"{shared}{_data_before_wait(lease)}",
+    )
+
+
+def _retry_data_start(ending: Ending, reason: str) -> str:
+    head = _data_head(ending.lease.kind, ending.lease.queue, reason)
+    if ending.duration_ms is None:
+        return head
+    return f'{head},"duration_ms":{ending.duration_ms}'
+
+
+def _retry_data_end(lease: Lease) -> str:
+    return f"{_data_before_wait(lease)}{wait_ms(lease)}}}"
+
+
+def _data_before_wait(lease: Lease) -> str:
     failed = f',"failed_before":{lease.failures}' if lease.failures else ""
     uses = f',"uses":{_encode(lease.uses)}' if lease.uses else ""
     return f'{failed}{uses},"wait_ms":'
 
 
-def waited(lease: Lease) -> int:
-    """For how many milliseconds."""
+def wait_ms(lease: Lease) -> int:
+    """Return how many milliseconds the job was due before this attempt started."""
     wait = lease.started_at - lease.run_at
     return wait // 1000 if wait > 0 else 0
 
 
-def parts(lease: Lease, reason: str, told: str) -> tuple[str, str]:
-    """What stands in `around` before the duration, and between it and the wait: the same of all that fail alike."""
-    return (
-        f'{_head(lease.kind, lease.queue, reason)},"duration_ms":',
-        f"{told}{_before_wait(lease)}",
-    )
-
-
 @lru_cache(maxsize=1024)
-def _head(kind: str, queue: str, reason: str) -> str:
+def _data_head(kind: str, queue: str, reason: str) -> str:
     return _encode({"kind": kind, "queue": queue, "reason": reason})[:-1]
 
 
 @lru_cache(maxsize=1024)
-def _error(code: str, cls: str, public: str, rule: str) -> str:
+def _error_data(code: str, cls: str, public: str, rule: str) -> str:
     return _encode({"code": code, "class": cls, "message": public, "rule": rule})[1:-1]
 
 
-_CHARGED = frozenset({Verb.RETRY, Verb.DIE})
-
-
-def group_of(failure: Failure | None) -> str:
-    """As the column of a dead job has it."""
+def failure_group(failure: Failure | None) -> str:
+    """Return the failure group of a dead job: its fingerprint, or its code without one."""
     if failure is None:
         return "code-UNKNOWN"
     return failure.fingerprint or f"code-{failure.code}"
 
 
-def _measured(news: dict[str, Any], lease: Lease, decision: Decision) -> None:
-    """What is counted of an attempt beside how it ended; see observability/event_counts.py."""
-    if lease.failures:
-        news["failed_before"] = lease.failures
-    if lease.uses:
-        news["uses"] = lease.uses
-    if decision.cost:
-        news["cost"] = decision.cost
-    news["wait_ms"] = (
-        max(0, lease.started_at - lease.run_at) // 1000
-    )  # last: there it is found without a parser
-
-
-def error_of(failure: Failure | None) -> dict[str, Any]:
-    """The public half of a failure."""
+def public_error(failure: Failure | None) -> dict[str, Any]:
+    """Return the part of a failure that owners may see."""
     if failure is None:
         return {"code": "UNKNOWN", "class": "unknown", "message": "", "rule": ""}
     return {
@@ -176,142 +185,162 @@ def error_of(failure: Failure | None) -> dict[str, Any]:
     }
 
 
-def as_json(value: Mapping[str, Any]) -> str:
+def encode_object(value: Mapping[str, Any]) -> str:
+    """Encode a mapping as JSON text."""
     return _encode(value) if value else "{}"
 
 
-# What is written of an ending: its attempt, and the new columns of its job.
+# --- Settlement row: the attempt, and the new columns of its job ---
 
 
-def row_of(
-    ending: Ending, decision: Decision, layers: EffectivePolicies, now: Micros, actor: str
+def settlement_row(
+    ending: Ending, decision: Decision, policies: EffectivePolicies, now: Micros, actor: str
 ) -> Settlement:
-    lease, failure, state = ending.lease, decision.failure, decision.state
-    told = _NOTHING if failure is None else _columns(failure, ending.words)
+    """Return the row that settles an ending."""
+    lease = ending.lease
+    failure = decision.failure
+    state = decision.state
+    failure_columns = _NO_FAILURE if failure is None else _failure_columns(failure, ending.message)
+    shadow = None if failure is None else _shadow_decision(ending, policies, now)
     queue = decision.then.get("queue") if decision.then else None
-    return Settlement(  # by position: by name it costs three times as much
+    return Settlement(  # positional: keyword arguments take three times as long
         lease.id,
         lease.worker,
         lease.token,
-        lease.cancel_reason is not None,  # saw_cancel
-        TEXT[state],
+        lease.cancel_reason is not None,  # cancel_known
+        ENUM_VALUES[state],
         decision.run_at if state is State.QUEUED else None,
         decision.failures,
         decision.losses,
         decision.snoozes,
         decision.alone,
         decision.result,
-        json.dumps(error_of(failure)) if state is State.DEAD else None,
+        json.dumps(public_error(failure)) if state is State.DEAD else None,
         json.dumps(decision.choices) if state is State.PARKED else None,
         decision.reason,
         state in TERMINAL,  # finished
-        lease.unique_cover is not None and frees_key(lease.unique_cover, state),
+        lease.unique_cover is not None and frees_unique_key(lease.unique_cover, state),
         decision.cost,
         lease.generation,
         lease.attempt,
         actor or lease.worker,  # settled_by
         lease.started_at,
-        TEXT[ending.outcome.ended],
-        TEXT[decision.verb],
-        *told,
-        TEXT[event_for(decision.verb)],
+        ENUM_VALUES[ending.outcome.ended],
+        ENUM_VALUES[decision.verb],
+        *failure_columns,
+        ENUM_VALUES[event_for(decision.verb)],
         lease.owner,
         lease.batch_id,
-        data_of(ending, decision, layers),
+        event_data(ending, decision, policies),
         decision.counts,
         decision.settings,
-        _judged(decision, None if failure is None else _would(ending, layers, now)),
+        _judgement(decision, shadow),
         queue,
-        None if queue is None else _lane(lease, decision, queue, layers),
+        None if queue is None else _lane_in(queue, lease, decision, policies),
     )
 
 
-_Columns = tuple[str | None, str | None, str | None, str | None, str | None, str | None, str | None]
-_NOTHING: _Columns = (None, None, None, None, None, None, None)
+_FailureColumns = tuple[
+    str | None, str | None, str | None, str | None, str | None, str | None, str | None
+]
+_NO_FAILURE: _FailureColumns = (None, None, None, None, None, None, None)
 
 
-def _columns(failure: Failure, words: str | None) -> _Columns:
-    """From `code` to `fingerprint`."""
+def _failure_columns(failure: Failure, message: str | None) -> _FailureColumns:
+    """Return the columns from `code` to `fingerprint`."""
     return (
         failure.code,
-        TEXT[failure.cls],
+        ENUM_VALUES[failure.cls],
         failure.rule,
         failure.public,
-        as_json(failure.evidence),
-        private_of(failure, words),
+        encode_object(failure.evidence),
+        encode_private(failure, message),
         failure.fingerprint,
     )
 
 
-def private_of(failure: Failure, words: str | None) -> str:
+def encode_private(failure: Failure, message: str | None) -> str:
+    """Encode the private part of a failure. `message` completes a shared template."""
     private = failure.private
-    return (
-        private.text(words)
-        if words is not None and isinstance(private, Wording)
-        else as_json(private)
-    )
+    if message is not None and isinstance(private, PrivateTemplate):
+        return private.render_json(message)
+    return encode_object(private)
 
 
-def _would(ending: Ending, layers: EffectivePolicies, now: Micros) -> dict[str, Any] | None:
-    """What the policy in shadow would have decided; it draws from a source of its own, so that it disturbs nothing."""
-    policy = layers.shadow(ending.lease) if ending.outcome.failure is not None else None
+def _shadow_decision(
+    ending: Ending, policies: EffectivePolicies, now: Micros
+) -> dict[str, Any] | None:
+    """Return what the policy in shadow mode would have decided; None if there is none.
+
+    It draws from its own random source, so that it does not change the real decision.
+    """
+    if ending.outcome.failure is None:
+        return None
+    policy = policies.shadow_for_job(ending.lease)
     if policy is None:
         return None
-    would = decide(ending.lease, ending.outcome, policy, now, Random(ending.lease.token))
-    wait = {} if would.run_at is None else {"wait": round((would.run_at - now) / SECOND, 1)}
-    return {"verb": would.verb.value, "reason": would.reason, **wait}
+    decision = decide(ending.lease, ending.outcome, policy, now, Random(ending.lease.token))
+    shadow: dict[str, Any] = {"verb": decision.verb.value, "reason": decision.reason}
+    if decision.run_at is not None:
+        shadow["wait"] = round((decision.run_at - now) / SECOND, 1)
+    return shadow
 
 
-def _judged(decision: Decision, would: Mapping[str, Any] | None) -> str | None:
-    """How the verdict came about, and how the next attempt differs; of most attempts there is nothing to say."""
+def _judgement(decision: Decision, shadow: Mapping[str, Any] | None) -> str | None:
+    """Return the `judged` column: how the verdict came about, and what changes next time.
+
+    None for most successes, which have nothing to record.
+    """
     failure = decision.failure
-    if (
-        failure is not None
-        and would is None
-        and not (failure.terms or decision.then or decision.skipped)
-    ):
-        return _without_extras(failure.judged, decision)
-    said: dict[str, Any] = {} if failure is None else dict(failure.judged)
-    said |= _grounds(decision.verb, decision.ground, decision.retry_count)
+    if failure is not None and shadow is None and not _has_extras(failure, decision):
+        return _judgement_without_extras(failure.judged, decision)
+    judgement: dict[str, Any] = {} if failure is None else dict(failure.judged)
+    judgement |= _ground_fields(decision.verb, decision.ground, decision.retry_count)
     if failure is not None and failure.terms:
-        said["terms"] = dict(failure.terms)
-    if would is not None:
-        said["shadow_policy"] = would
+        judgement["terms"] = dict(failure.terms)
+    if shadow is not None:
+        judgement["shadow_policy"] = shadow
     if decision.then:
-        said["then"] = dict(decision.then)
+        judgement["then"] = dict(decision.then)
     if decision.skipped:
-        said["skipped"] = True
-    return _encode(said) if said else None
+        judgement["skipped"] = True
+    return _encode(judgement) if judgement else None
 
 
-def _without_extras(judged: Mapping[str, Any], decision: Decision) -> str:
+def _has_extras(failure: Failure, decision: Decision) -> bool:
+    return bool(failure.terms or decision.then or decision.skipped)
+
+
+def _judgement_without_extras(judged: Mapping[str, Any], decision: Decision) -> str:
     """Encode what most failures have: the version of the rule table, the ground and the count."""
     table = judged.get("table")
     if len(judged) == 1 and type(table) is str:
-        return _encoded(table, decision.verb, decision.ground, decision.retry_count)
-    return _encode({**judged, **_grounds(decision.verb, decision.ground, decision.retry_count)})
+        return _table_judgement(table, decision.verb, decision.ground, decision.retry_count)
+    fields = _ground_fields(decision.verb, decision.ground, decision.retry_count)
+    return _encode({**judged, **fields})
 
 
 @lru_cache(maxsize=256)
-def _encoded(table: str, verb: Verb, ground: Ground, retry_count: str) -> str:
-    return _encode({"table": table, **_grounds(verb, ground, retry_count)})
+def _table_judgement(table: str, verb: Verb, ground: Ground, retry_count: str) -> str:
+    return _encode({"table": table, **_ground_fields(verb, ground, retry_count)})
 
 
-def _grounds(verb: Verb, ground: Ground, retry_count: str) -> dict[str, str]:
-    """Return what is stored of a ground; a success has no other than that it returned."""
+def _ground_fields(verb: Verb, ground: Ground, retry_count: str) -> dict[str, str]:
+    """Return what is stored of a ground. A success stores none: it can only have returned."""
     if verb is Verb.SUCCEED:
         return {}
-    known = {"ground": ground.value}
-    return {**known, "retry_count": retry_count} if retry_count else known
+    fields = {"ground": ground.value}
+    if retry_count:
+        fields["retry_count"] = retry_count
+    return fields
 
 
-def _lane(lease: Lease, decision: Decision, queue: str, layers: EffectivePolicies) -> str:
-    """In another queue: owners may take turns there, or not any more."""
-    return Lane(
-        queue, lease.kind, lease.uses, decision.failures > 0, layers.share(queue, lease.owner)
-    ).key
+def _lane_in(queue: str, lease: Lease, decision: Decision, policies: EffectivePolicies) -> str:
+    """Return the job's lane after a move to another queue, which may be fair or not."""
+    share = policies.fairness_key(queue, lease.owner)
+    return Lane(queue, lease.kind, lease.uses, decision.failures > 0, share).key
 
 
-def frees_key(cover: str | None, state: State) -> bool:
-    """A move out of the covered states frees the unique key in the same statement."""
+def frees_unique_key(cover: str | None, state: State) -> bool:
+    """True if a move to `state` leaves the states in which the unique key is reserved."""
     return cover is not None and state.value not in cover.split(",")

@@ -1,9 +1,9 @@
-"""When to look for garbage that holds itself in a circle.
+"""Start-up of worker processes: load the app, and tune garbage collection.
 
-Python looks each time 700 more containers were made than dropped, and a job makes some dozens that live until its
-ending is written: up to a fifth of the time of short jobs went there. Here it looks more rarely, never at what was
-loaded once, and at once after whatever took long. While an app is loaded, hardly anything made is dropped: a tenth of
-that time went there.
+With Python's default thresholds, garbage collection takes up to a fifth of the time of short jobs:
+each job creates dozens of containers that live until its ending is written. Here it runs less
+often, never on objects of the loaded app, and once after every long job. While the app is being
+loaded hardly any object is dropped, so it runs rarely then too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any
 
 from mulligan.core.errors import ConfigError
 
-# `module:attribute` → the app, the way a shell user means it: the current folder can be imported from.
-
 
 def load_app(spec: str) -> Any:
+    """Import the app from `module:attribute`. The current folder is on the import path."""
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         message = f"APP must be module:attribute, for example jobs:app, not {spec!r}"
@@ -33,7 +32,7 @@ def load_app(spec: str) -> Any:
         try:
             app = getattr(app, part)
         except AttributeError:
-            message = f"module {module_name!r} has no {attribute!r}"
+            message = f"module {module_name!r} has no attribute {attribute!r}"
             raise ConfigError(message) from None
     if not hasattr(app, "registry"):
         message = f"{spec} is a {type(app).__name__}, not a Mulligan app"
@@ -41,33 +40,33 @@ def load_app(spec: str) -> Any:
     return app
 
 
-# When to look for garbage that holds itself in a circle.
+# --- Garbage collection ---
 
-LOADING = 100_000, 20, 20
-OFTEN = 10_000, 20, 20
-PYTHONS_OWN = {(700, 10, 10), (2000, 10, 0), (2000, 10, 10)}  # of 3.11, 3.14, 3.13 and 3.12
-LONG = 0.1  # seconds: a look costs nothing beside it
-MIDDLE = 1  # generation: what it has left, not what lives since long
-
-
-def load_quickly() -> None:
-    """Before the imports that take time; `settle_down` ends it."""
-    _look(LOADING)
+LOADING_THRESHOLDS = 100_000, 20, 20
+RUNNING_THRESHOLDS = 10_000, 20, 20
+DEFAULT_THRESHOLDS = {(700, 10, 10), (2000, 10, 0), (2000, 10, 10)}  # 3.11, 3.14, 3.12 and 3.13
+LONG_JOB = 0.1  # seconds from which a collection costs little in comparison
+YOUNG_GENERATIONS = 1
 
 
-def settle_down() -> None:
-    """All is loaded."""
+def reduce_gc() -> None:
+    """Collect rarely during slow imports, until `finish_loading`."""
+    _set_thresholds(LOADING_THRESHOLDS)
+
+
+def finish_loading() -> None:
+    """Exclude everything that is loaded from collections, and use the thresholds for jobs."""
     gc.freeze()
-    _look(OFTEN)
+    _set_thresholds(RUNNING_THRESHOLDS)
 
 
-def _look(often: tuple[int, int, int]) -> None:
-    """Whoever has chosen how often to look knows why."""
-    if gc.get_threshold() in {*PYTHONS_OWN, LOADING}:
-        gc.set_threshold(*often)
+def _set_thresholds(thresholds: tuple[int, int, int]) -> None:
+    """Set the thresholds, unless the user has chosen other ones than the default."""
+    if gc.get_threshold() in {*DEFAULT_THRESHOLDS, LOADING_THRESHOLDS}:
+        gc.set_threshold(*thresholds)
 
 
-def clear_after(seconds: float) -> None:
-    """A job that took so long has ended: what it held, it should not hold until many others have come."""
-    if seconds >= LONG:
-        gc.collect(MIDDLE)
+def collect_after(seconds: float) -> None:
+    """Collect after a long job, so that what it leaves is not held until many others have run."""
+    if seconds >= LONG_JOB:
+        gc.collect(YOUNG_GENERATIONS)

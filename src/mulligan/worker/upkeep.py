@@ -1,6 +1,7 @@
-"""What must happen without anybody asking: lost workers, deadlines, unknown kinds, retention.
+"""Upkeep that no job triggers: lost workers, deadlines, unknown kinds, retention.
 
-Safe on every worker at once: each step is small, fenced or compare-and-set, and passes over what others hold.
+Safe on all workers at once: each step is small, fenced or compare-and-set, and skips rows that
+other transactions have locked.
 """
 
 from __future__ import annotations
@@ -14,86 +15,94 @@ from typing import Any, NamedTuple
 from mulligan.batches import completion as batching
 from mulligan.config import RetrySection, Settings
 from mulligan.core.attempt import Ended, Ending, Failure, Outcome, Verb, Verdict
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND, JobRow, Lane, State, WorkerRow
-from mulligan.core.lifecycle import event_for, move
+from mulligan.core.job import JobRow, Lane, State, WorkerRow
+from mulligan.core.lifecycle import event_for, next_state
 from mulligan.failures.codes import deadline_passed, unknown_kind, worker_lost
 from mulligan.guards.observer import PROBE_KIND
-from mulligan.manifest.declared import recent_manifests, stored_kinds, stored_queues
+from mulligan.manifest.declared import load_kinds, load_queues, load_recent_manifests
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Move, Store, Transaction
-from mulligan.worker.job_log import tell_verdicts
-from mulligan.worker.liveness import kill_marked, surely_dead
+from mulligan.worker.job_log import log_verdicts
+from mulligan.worker.liveness import is_certainly_dead, kill_marked
 from mulligan.worker.settle import settle
-from mulligan.worker.settlement import error_of, frees_key, group_of
+from mulligan.worker.settlement import failure_group, frees_unique_key, public_error
 
 log = logging.getLogger("mulligan.upkeep")
 
-STEP = 200
-ORPHANS = 500
-PROBES_KEPT = 3600 * SECOND
-DAY = 86_400 * SECOND
-GUARDS_KEPT = 7 * 86_400 * SECOND  # of dependencies that nobody has called since
-METERS_KEPT = (
-    2 * 86_400 * SECOND
-)  # of owners who retried by hand: a rate is at most per day, so they are full again
-ANSWERS_KEPT = 86_400 * SECOND  # to those who ask twice over HTTP
-SCHEDULES_KEPT = (
-    30 * 86_400 * SECOND
-)  # a schedule that nobody names is remembered so long: its workers may come back
+BATCH_SIZE = 200  # rows per step
+MAX_ORPHANS = 500  # jobs of lost workers per sweep
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+PROBE_RETENTION = HOUR
+SUBSCRIPTION_RETENTION = DAY  # after no app declares it any more
+GUARD_RETENTION = 7 * DAY  # after the last call of the dependency
+# Rate limits of manual retries are at most per day, so these token buckets are full again.
+TOKEN_BUCKET_RETENTION = 2 * DAY
+RESPONSE_RETENTION = DAY  # responses stored for repeated HTTP requests
+SCHEDULE_RETENTION = 30 * DAY  # after no app declares it: its workers may be started again
 
 
-class Judge(NamedTuple):
-    """Who judges, and by what it calls another worker's lease expired."""
+class LossDetector(NamedTuple):
+    """How one worker finds out that others are lost."""
 
-    me: str
+    worker: str
     boot_id: str
-    expired: Callable[[WorkerRow], bool]
+    is_expired: Callable[[WorkerRow], bool]  # has another worker's lease expired?
 
 
-# -- lost workers -----------------------------------------------------------------------------------
-def close_dead(store: Store, judge: Judge) -> list[WorkerRow]:
-    """Close the rows of workers that are surely dead or whose lease ran out; returns them."""
+# --- Lost workers ---
+
+
+def close_lost_workers(store: Store, detector: LossDetector) -> list[WorkerRow]:
+    """Close the rows of workers that are dead or whose lease has expired. Return them."""
     with store.read() as unit:
-        others = [worker for worker in unit.workers(closed=False) if worker.id != judge.me]
-    dead = [(worker, reason) for worker in others if (reason := _verdict(worker, judge))]
-    return [worker for worker, reason in dead if _close(store, worker, reason)]
+        others = [
+            worker for worker in unit.list_workers(closed=False) if worker.id != detector.worker
+        ]
+    closed = []
+    for worker in others:
+        reason = _loss_reason(worker, detector)
+        if reason and _close(store, worker, reason):
+            closed.append(worker)
+    return closed
 
 
-def _verdict(worker: WorkerRow, judge: Judge) -> str:
-    if surely_dead(worker, judge.boot_id):
-        return "its life file is not locked any more"
-    if judge.expired(worker):
+def _loss_reason(worker: WorkerRow, detector: LossDetector) -> str:
+    """Return why a worker counts as lost; empty if it does not."""
+    if is_certainly_dead(worker, detector.boot_id):
+        return "its liveness file is not locked any more"
+    if detector.is_expired(worker):
         return f"no renewal for {worker.lease / SECOND:g} s"
     return ""
 
 
 def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
     with store.begin() as unit:
-        closed = unit.close_worker(worker.id, reason, seen=worker.renewed_at)
+        closed = unit.close_worker(worker.id, reason, last_renewed=worker.renewed_at)
         if closed:
-            kill_marked(
-                worker.id
-            )  # what is left of its processes on this host, before anybody may run its jobs again
-            news = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
-            unit.write_events([NewEvent(EventType.WORKER_LOST, data=news)])
-            log.warning("worker %s on %s is gone: %s", worker.id, worker.host, reason)
+            # Before the commit: its processes on this host must be gone before its jobs run again.
+            kill_marked(worker.id)
+            data = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
+            unit.write_events([NewEvent(EventType.WORKER_LOST, data=data)])
+            log.warning("worker %s on %s is lost: %s", worker.id, worker.host, reason)
     return closed
 
 
 def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdict]:
-    """Running jobs whose worker is closed or missing are lost: through the same door as everything else.
+    """Settle running jobs whose worker is closed or missing as lost.
 
     They may belong to any app on this database, so their policies come from the stored manifests.
     """
     with store.read() as unit:
-        leases = unit.orphans(ORPHANS)
+        leases = unit.list_orphans(MAX_ORPHANS)
         if not leases:
             return []
         now = unit.now()
-        policies = EffectivePolicies(retry, stored_kinds(unit), stored_queues(unit, now))
+        policies = EffectivePolicies(retry, load_kinds(unit), load_queues(unit, now))
     endings = [
         Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now))
         for lease in leases
@@ -101,12 +110,12 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
     try:
         with store.begin() as unit:
             verdicts = settle(unit, endings, policies, now, rng, actor="upkeep")
-        tell_verdicts(verdicts, policies, now)
+        log_verdicts(verdicts, policies, now)
         return verdicts
     except StoreUnavailable:
         raise
     except Exception:
-        log.exception("orphans cannot be settled together; trying each")
+        log.exception("jobs of lost workers cannot be settled together; trying one by one")
         return [
             verdict
             for ending in endings
@@ -127,49 +136,58 @@ def _settle_orphan(
         return []
 
 
-# -- moves without an attempt -------------------------------------------------------------------------
+# --- Moves without an attempt ---
+
+
 def expire_deadlines(store: Store) -> int:
+    """End queued jobs whose deadline has passed. Return how many."""
     with store.begin() as unit:
-        rows = unit.due_deadlines(STEP)
-        return expired(unit, [(row, deadline_passed()) for row in rows])
+        rows = unit.list_due_deadlines(BATCH_SIZE)
+        return expire_jobs(unit, [(row, deadline_passed()) for row in rows])
 
 
-def bury_unknown(store: Store, after: float) -> int:
-    """Due jobs of a kind that no live worker and no recent manifest knows."""
+def expire_unknown_kinds(store: Store, after: float) -> int:
+    """End overdue jobs of kinds that no live worker and no recent manifest has."""
     with store.begin() as unit:
-        look = unit.look()
+        look = unit.read_claim_state()
         known = known_kinds(unit, look.now)
         lanes = {key for key, _, _ in look.lanes if Lane.parse(key).kind not in known}
         before = look.now - round(after * SECOND)
-        rows = [row for lane in sorted(lanes) for row in unit.waiting(lane, before, STEP)]
-        return expired(unit, [(row, unknown_kind(row.kind)) for row in rows])
+        rows = [
+            row
+            for lane in sorted(lanes)
+            for row in unit.list_overdue_jobs(lane, before, BATCH_SIZE)
+        ]
+        return expire_jobs(unit, [(row, unknown_kind(row.kind)) for row in rows])
 
 
-def expired(
+def expire_jobs(
     unit: Transaction, rows: Sequence[tuple[JobRow, Failure]], actor: str = "upkeep"
 ) -> int:
-    """All of them before any of their batches: jobs are locked first, everywhere."""
-    done = [row for row, failure in rows if expire(unit, row, failure, actor)]
-    batching.complete(unit, {row.batch_id for row in done if row.batch_id is not None})
-    return len(done)
+    """End jobs, then complete their batches: all transactions lock jobs before batches."""
+    ended = [row for row, failure in rows if expire_job(unit, row, failure, actor)]
+    batching.complete_batches(unit, {row.batch_id for row in ended if row.batch_id is not None})
+    return len(ended)
 
 
 def live_kinds(unit: Transaction) -> frozenset[str]:
-    """Kinds that a living worker can run."""
+    """Return the kinds that a live worker can run."""
     return frozenset(
-        kind for worker in unit.workers(closed=False) for kind in json.loads(worker.kinds)
+        kind for worker in unit.list_workers(closed=False) for kind in json.loads(worker.kinds)
     )
 
 
 def known_kinds(unit: Transaction, now: int) -> frozenset[str]:
-    """Kinds that a living worker or a recent manifest knows: a job of any other kind will never run."""
-    return live_kinds(unit).union(*(manifest.kinds for manifest in recent_manifests(unit, now)))
+    """Return the kinds that a live worker or a recent manifest has. Others will never run."""
+    return live_kinds(unit).union(
+        *(manifest.kinds for manifest in load_recent_manifests(unit, now))
+    )
 
 
-def expire(unit: Transaction, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
-    """queued or parked → dead, with the reason as its error."""
-    state = move(Verb.EXPIRE, State(row.state))
-    done = unit.move(
+def expire_job(unit: Transaction, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
+    """Move a queued or parked job to dead, with this failure as its error."""
+    state = next_state(Verb.EXPIRE, State(row.state))
+    done = unit.move_job(
         Move(
             id=row.id,
             from_state=row.state,
@@ -179,14 +197,14 @@ def expire(unit: Transaction, row: JobRow, failure: Failure, actor: str = "upkee
             run_at=None,
             new_generation=False,
             finished=True,
-            error=json.dumps(error_of(failure)),
+            error=json.dumps(public_error(failure)),
             reason=failure.public,
             choice=None,
-            unique_hash=None if frees_key(row.unique_cover, state) else row.unique_hash,
+            unique_hash=None if frees_unique_key(row.unique_cover, state) else row.unique_hash,
             max_retries=None,
             died_code=failure.code,
             died_class=failure.cls.value,
-            died_group=group_of(failure),
+            died_group=failure_group(failure),
         )
     )
     if done:
@@ -198,26 +216,29 @@ def expire(unit: Transaction, row: JobRow, failure: Failure, actor: str = "upkee
                     batch_id=row.batch_id,
                     owner=row.owner,
                     actor=actor,
-                    data=_death(row, failure),
+                    data=_death_data(row, failure),
                 )
             ]
         )
     return done
 
 
-def _death(row: JobRow, failure: Failure) -> dict[str, Any]:
-    own = {} if row.max_retries is None else {"max_retries": row.max_retries}
-    said = {"group": group_of(failure), "failures": row.failures, **own}
-    return {"kind": row.kind, "queue": row.queue, **error_of(failure), **said}
+def _death_data(row: JobRow, failure: Failure) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": row.kind, "queue": row.queue, **public_error(failure)}
+    data["group"] = failure_group(failure)
+    data["failures"] = row.failures
+    if row.max_retries is not None:
+        data["max_retries"] = row.max_retries
+    return data
 
 
-# -- retention ----------------------------------------------------------------------------------------
+# --- Retention ---
+
+
 def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> int:
-    """One small step of each kind of pruning; returns how much was removed."""
-    own = {
-        PROBE_KIND: PROBES_KEPT,
-        **{spec.name: spec.retention for spec in kinds.values() if spec.retention is not None},
-    }
+    """Remove one batch of each sort of old rows. Return how many rows were removed."""
+    by_kind = {PROBE_KIND: PROBE_RETENTION}
+    by_kind |= {spec.name: spec.retention for spec in kinds.values() if spec.retention is not None}
     keep = settings.retention
     removed = 0
     for state, seconds in (
@@ -225,27 +246,30 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         ("dead", keep.dead),
         ("cancelled", keep.cancelled),
     ):
-        removed += _prune(store, state, round(seconds * SECOND), None, own)
-        for kind, span in own.items():
+        removed += _prune(store, state, round(seconds * SECOND), None, by_kind)
+        for kind, span in by_kind.items():
             removed += _prune(store, state, span, kind, ())
-    removed += batching.prune(store, keep.batches)
+    removed += batching.prune_batches(store, keep.batches)
     with store.begin() as unit:
         now = unit.now()
-        removed += unit.prune_events(now - round(keep.events * SECOND), STEP)
-        removed += unit.prune_deeds(now - round(max(keep.audit, keep.events) * SECOND), STEP)
-        removed += unit.prune_slots(now - round(keep.events * SECOND), STEP)
-        removed += unit.prune_incidents(now - round(keep.events * SECOND), STEP)
-        removed += unit.forget_subscriptions(now - DAY)
-        removed += unit.prune_operations(now - round(keep.operations * SECOND), STEP)
-        unit.forget_schedules(now - SCHEDULES_KEPT)
-        unit.forget_guards(now - GUARDS_KEPT)
-        unit.forget_workers(now - round(keep.workers * SECOND))
-        unit.forget_meters(now - METERS_KEPT)
-        unit.forget_marks(now - round(keep.records * SECOND))
-        unit.prune_records(now - round(keep.records * SECOND))
-        unit.forget_sessions(now)
-        unit.forget_api_keys(now - round(keep.records * SECOND))
-        removed += unit.prune_answers(now - ANSWERS_KEPT, STEP)
+        events_before = now - round(keep.events * SECOND)
+        audit_before = now - round(max(keep.audit, keep.events) * SECOND)
+        records_before = now - round(keep.records * SECOND)
+        removed += unit.prune_events(events_before, BATCH_SIZE)
+        removed += unit.prune_audit_events(audit_before, BATCH_SIZE)
+        removed += unit.prune_slots(events_before, BATCH_SIZE)
+        removed += unit.prune_incidents(events_before, BATCH_SIZE)
+        removed += unit.delete_orphaned_subscriptions(now - SUBSCRIPTION_RETENTION)
+        removed += unit.prune_operations(now - round(keep.operations * SECOND), BATCH_SIZE)
+        unit.delete_undeclared_schedules(now - SCHEDULE_RETENTION)
+        unit.delete_idle_guards(now - GUARD_RETENTION)
+        unit.delete_closed_workers(now - round(keep.workers * SECOND))
+        unit.delete_old_token_buckets(now - TOKEN_BUCKET_RETENTION)
+        unit.delete_old_group_states(records_before)
+        unit.delete_prune_records(records_before)
+        unit.delete_expired_sessions(now)
+        unit.delete_old_api_keys(records_before)
+        removed += unit.prune_stored_responses(now - RESPONSE_RETENTION, BATCH_SIZE)
     return removed
 
 
@@ -253,12 +277,13 @@ def _prune(
     store: Store, state: str, span: int, kind: str | None, except_kinds: Iterable[str]
 ) -> int:
     with store.begin() as unit:
-        records = unit.prune(
-            state, unit.now() - span, STEP, kind=kind, except_kinds=list(except_kinds)
+        records = unit.prune_jobs(
+            state, unit.now() - span, BATCH_SIZE, kind=kind, except_kinds=list(except_kinds)
         )
     return sum(record.jobs for record in records)
 
 
-def announce(store: Store) -> int:
+def announce_inserted(store: Store) -> int:
+    """Write missing job.queued events of jobs inserted in callers' transactions."""
     with store.begin() as unit:
-        return unit.announce(STEP)
+        return unit.announce_jobs(BATCH_SIZE)

@@ -8,8 +8,8 @@ import pytest
 
 from mulligan import Context, Fail, Park, Rule, Webhook
 from mulligan.core.event import EventType, NewEvent
-from mulligan.manifest.declared import speak
-from support.visiting import visiting
+from mulligan.manifest.declared import publish_manifest
+from support.dashboard_client import sign_in_with_key
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -35,7 +35,7 @@ def infested(app):
     app.schedule(NAME, "0 3 * * *", odd, payload={"text": EVIL}, owner=EVIL)
     app.store.prepare()
     with app.store.begin() as unit:
-        speak(unit, app.manifest(EVIL))
+        publish_manifest(unit, app.manifest(EVIL))
         unit.write_events(
             [
                 NewEvent(
@@ -77,7 +77,7 @@ ASKED = (
 
 
 @pytest.mark.security("S25")
-def test_no_page_runs_what_somebody_wrote_into_a_field(infested):
+def test_hostile_fields_are_escaped_on_every_page(infested):
     screens = {
         "/",
         "/jobs",
@@ -96,7 +96,7 @@ def test_no_page_runs_what_somebody_wrote_into_a_field(infested):
         "/doctor",
         "/operations/new?filter=state:dead",
     }
-    with visiting(infested, role="admin") as guest:
+    with sign_in_with_key(infested, role="admin") as guest:
         for path in sorted(screens):
             found = re.findall(r'href="(/[^"#]*)"', guest.client.get(path).text)
             screens |= {
@@ -116,9 +116,9 @@ def test_no_page_runs_what_somebody_wrote_into_a_field(infested):
 
 
 @pytest.mark.security("S25")
-def test_no_answer_to_a_form_runs_it_either(infested):
+def test_hostile_fields_are_escaped_in_responses_to_forms(infested):
     job = infested.jobs.list("state:dead")[0]
-    with visiting(infested, role="admin") as guest:
+    with sign_in_with_key(infested, role="admin") as guest:
         forms = {
             f"/jobs/{job.id}/edit": {
                 "payload.text": EVIL,

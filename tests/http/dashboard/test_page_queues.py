@@ -1,36 +1,36 @@
-"""Queues, kinds, workers, dependencies: what an operator says of them from the pages."""
+"""Actions on queues, kinds, workers and dependencies from the dashboard."""
 
 from __future__ import annotations
 
 import pytest
 
-from mulligan.manifest.declared import speak
-from support.visiting import visiting
+from mulligan.manifest.declared import publish_manifest
+from support.dashboard_client import sign_in_with_key
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 
 @pytest.fixture
-def guest(app):
+def client(app):
     app.job(name="call", queue="out", uses="gateway")(lambda: None)
     app.store.prepare()
     with app.store.begin() as unit:
-        speak(unit, app.manifest())
-    with visiting(app) as guest:
-        yield guest
+        publish_manifest(unit, app.manifest())
+    with sign_in_with_key(app) as client:
+        yield client
 
 
-def test_limits_are_set_and_cleared_with_a_reason(app, guest):
-    page = guest.do(
+def test_limits_are_set_and_cleared_with_a_reason(app, client):
+    page = client.submit(
         "/queues/out/set", concurrency="4", rate="40/m", until="2h", reason="they asked"
     )
     assert "Queue out: 4 at once, 40 a minute" in page
     assert (app.queues.get("out").concurrency, app.queues.get("out").reason) == (4, "they asked")
-    assert "Clear the limit" in guest.page("/queues")
-    assert "no limit" in guest.do("/queues/out/clear")
+    assert "Clear the limit" in client.page("/queues")
+    assert "no limit" in client.submit("/queues/out/clear")
     assert app.queues.get("out").concurrency is None
-    assert "2 at once" in guest.do("/dependencies/gateway/set", concurrency="2")
-    assert "gateway is back to what its code says: no limit" in guest.do(
+    assert "2 at once" in client.submit("/dependencies/gateway/set", concurrency="2")
+    assert "gateway uses the limits in code: no limit" in client.submit(
         "/dependencies/gateway/clear"
     )
 
@@ -38,26 +38,28 @@ def test_limits_are_set_and_cleared_with_a_reason(app, guest):
 @pytest.mark.parametrize(
     "form", [{}, {"concurrency": "four"}, {"rate": "often"}, {"concurrency": "4", "until": "soon"}]
 )
-def test_a_limit_nobody_understands_is_refused_in_words(app, guest, form):
-    assert "Not done: " in guest.do("/queues/out/set", **form)
+def test_an_invalid_limit_is_refused(app, client, form):
+    assert "Not done: " in client.submit("/queues/out/set", **form)
     assert not app.queues.get("out").set_by_hand
 
 
-def test_a_kind_is_held_and_released_and_its_jobs_are_counted(app, guest):
+def test_a_kind_is_held_and_released(app, client):
     app.enqueue("call")
-    assert "Kind call is held" in guest.do("/kinds/call/hold", reason="look first", until="1h")
-    assert "look first" in guest.page("/queues")
-    assert "1 job " in guest.page("/jobs", filter="kind:call state:queued")
-    assert "is released" in guest.do("/kinds/call/release")
+    assert "Kind call is held" in client.submit("/kinds/call/hold", reason="look first", until="1h")
+    assert "look first" in client.page("/queues")
+    assert "1 job " in client.page("/jobs", filter="kind:call state:queued")
+    assert "is released" in client.submit("/kinds/call/release")
 
 
-def test_every_form_says_beforehand_what_it_does(guest):
-    assert "Nothing of it starts any more; what runs goes on." in guest.page("/queues")
-    page = guest.page("/dependencies")
-    assert "Jobs that use it wait" in page
-    guest.do("/dependencies/gateway/open", reason="maintenance")
-    assert "go on, slowly at first" in guest.page("/dependencies")
+def test_every_action_describes_its_effect(client):
+    assert "No more jobs start. Running jobs continue." in client.page("/queues")
+    page = client.page("/dependencies")
+    assert "New jobs that use it wait" in page
+    client.submit("/dependencies/gateway/open", reason="maintenance")
+    assert "waiting jobs start, slowly at first" in client.page("/dependencies")
 
 
-def test_a_worker_is_asked_to_drain(app, guest):
-    assert "Not done: no worker" in guest.do("/workers/nobody/drain", reason="update")
+def test_draining_an_unknown_worker_is_refused(app, client):
+    assert "Not done: unknown or stopped worker" in client.submit(
+        "/workers/nobody/drain", reason="update"
+    )

@@ -1,4 +1,4 @@
-"""The page of one job or batch, for whoever has its link."""
+"""The status page of one job or batch, opened by a signed link."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan import Fail, Mulligan
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import NotFound
-from mulligan.core.job import SECOND
 from mulligan.http.app import create_app
-from mulligan.manifest.declared import speak
+from mulligan.manifest.declared import publish_manifest
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -18,7 +18,7 @@ SECRET = "s3cret-place"
 
 @pytest.fixture
 def shop(app):
-    """Its one kind works once its argument is right."""
+    """An app with one kind that fails for an invalid page number."""
 
     @app.job(name="convert", editable="page")
     def convert(page: int):
@@ -43,10 +43,10 @@ def owner(shop):
         yield client
 
 
-def test_it_says_one_honest_sentence_and_nothing_of_ours(shop, owner):
+def test_the_status_page_shows_one_sentence_and_nothing_internal(shop, owner):
     job = shop.enqueue("convert", {"page": 0}, owner="acme")
     link = shop.status.link(job)
-    assert "waits for its turn" in owner.get(link).text
+    assert "It is waiting to start." in owner.get(link).text
     shop.run_inline()
     page = owner.get(link).text
     assert "This page does not exist." in page
@@ -62,7 +62,7 @@ def test_it_says_one_honest_sentence_and_nothing_of_ours(shop, owner):
         assert private not in page
 
 
-def test_its_owner_mends_what_the_kind_allows_and_tries_again_once(shop, owner):
+def test_the_owner_edits_allowed_fields_and_retries_once(shop, owner):
     job = shop.enqueue("convert", {"page": 0})
     shop.run_inline()
     link = shop.status.link(job)
@@ -79,8 +79,9 @@ def test_its_owner_mends_what_the_kind_allows_and_tries_again_once(shop, owner):
 
 
 @pytest.mark.security("A27")
-def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
-    job, other = shop.enqueue("convert", {"page": 0}), shop.enqueue("convert", {"page": 0})
+def test_a_status_link_opens_one_object_until_it_expires(shop, owner):
+    job = shop.enqueue("convert", {"page": 0})
+    other = shop.enqueue("convert", {"page": 0})
     shop.run_inline()
     link = shop.status.link(job)
     for wrong in (
@@ -92,9 +93,9 @@ def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
         "/status/%00",
     ):
         assert owner.get(wrong).status_code == 404
-    look = shop.status.link(job, retry=False)
-    assert "Try again" not in owner.get(look).text
-    owner.post(look, data={"again": "1"})
+    read_only = shop.status.link(job, retry=False)
+    assert "Try again" not in owner.get(read_only).text
+    owner.post(read_only, data={"again": "1"})
     assert (
         owner.post(link, data={"again": "1"}, headers={"origin": "http://evil.example"}).status_code
         == 403
@@ -108,7 +109,7 @@ def test_a_link_is_for_one_thing_as_long_as_it_was_meant_for(shop, owner):
 
 
 @pytest.mark.security("A27")
-def test_who_has_links_to_many_jobs_has_the_limit_of_their_owner(shop):
+def test_retries_by_status_links_share_the_owners_limit(shop):
     limits = shop.settings.limits.model_copy(update={"retries_by_hand": "1/h"})
     settings = shop.settings.model_copy(update={"limits": limits})
     jobs = [
@@ -123,47 +124,47 @@ def test_who_has_links_to_many_jobs_has_the_limit_of_their_owner(shop):
     assert [shop.jobs.get(job.id).generation for job in jobs] == [2, 1, 2]
 
 
-def test_a_batch_has_one_too(shop, owner):
+def test_a_batch_has_a_status_page(shop, owner):
     with shop.batch("spring", owner="acme") as batch:
         for page in (0, 1, 2):
             shop.enqueue("convert", {"page": page}, batch=batch)
     link = shop.status.link(batch.refresh())
     assert "0 of 3 are done." in owner.get(link).text
     shop.run_inline()
-    assert "2 of 3 worked, 1 did not." in owner.get(link).text
+    assert "2 of 3 succeeded, 1 failed." in owner.get(link).text
     assert owner.post(link, data={"again": "1"}).status_code == 303
     assert shop.batches.get(batch.id).generation == 2
 
 
-def test_links_of_one_database_open_nothing_in_another(shop, tmp_path):
+def test_a_status_link_is_invalid_in_another_database(shop, tmp_path):
     job = shop.enqueue("convert", {"page": 1})
     other = Mulligan(f"sqlite:///{tmp_path}/other.db")
     other.open()
     with pytest.raises(NotFound):
-        other.status.opened(shop.status.link(job).rpartition("/")[2])
+        other.status.verify(shop.status.link(job).rpartition("/")[2])
     other.close()
 
 
-def test_it_says_what_it_waits_for_in_words_that_are_not_ours(shop, owner):
+def test_the_status_page_explains_waits_without_internal_names(shop, owner):
     shop.job(name="call", uses="gateway")(lambda: None)
     link = shop.status.link(shop.enqueue("call"))
-    assert "waits for its turn" in owner.get(link).text
+    assert "It is waiting to start." in owner.get(link).text
     assert "no worker" not in owner.get(link).text
-    assert "It begins in 2 h." in owner.get(shop.status.link(shop.enqueue("call", delay=7200))).text
+    assert "It starts in 2 h." in owner.get(shop.status.link(shop.enqueue("call", delay=7200))).text
     shop.dependencies.open("gateway", reason=SECRET)
     page = owner.get(link).text
-    assert "something it needs does not work at the moment" in page
+    assert "a service it needs is not available" in page
     assert SECRET not in page
     assert "gateway" not in page
 
 
-def test_texts_are_texts_all_else_is_json_and_secrets_are_not_asked_for(shop, owner):
+def test_the_retry_form_parses_json_and_hides_secret_fields(shop, owner):
     @shop.job(name="draw", editable=("title", "sizes", "token"))
     def draw(title: str, sizes: list[int], token: str) -> Fail:
         return Fail("NO", "no", final=True)
 
     with shop.store.begin() as unit:
-        speak(unit, shop.manifest("here"))
+        publish_manifest(unit, shop.manifest("here"))
     job = shop.enqueue("draw", {"title": "7", "sizes": [1, 2], "token": "s3cret"})
     shop.run_inline()
     link = shop.status.link(job)

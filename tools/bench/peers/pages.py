@@ -74,7 +74,7 @@ def told(run: Run) -> str:
     return "\n" + "\n\n".join(part for part in parts if part) + "\n\n"
 
 
-# -- numbers --------------------------------------------------------------------------------------------
+# -- numbers -------------------------------------------------------------------------------------
 def _rate(run: Run, column: str, name: str) -> float | None:
     case, figure, of_limit = RATES[column]
     return run.figure(case, name, of_limit if BY_NAME[name].limit else figure)
@@ -108,7 +108,7 @@ def _number(run: Run, case: str, name: str, figure: str) -> str:
     return "–" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-# -- tables ---------------------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     heads = tuple(heads)
     lines = [heads, ("---",) * len(heads), *map(tuple, rows)]
@@ -234,7 +234,7 @@ def _file(what: str) -> str:
     return what.replace(", ", "-")
 
 
-# -- pictures -------------------------------------------------------------------------------------------
+# -- pictures ------------------------------------------------------------------------------------
 def drawings(run: Run) -> dict[str, str]:
     found = {}
     for column, title in DRAWN.items():

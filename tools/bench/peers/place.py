@@ -112,7 +112,7 @@ class Place:
                 start_new_session=True,
             )
 
-    # -- the agent -------------------------------------------------------------------------------------
+    # -- the agent --------------------------------------------------------------------------------
     def ask(self, do: str, *, within: float = ANSWER, **given: Any) -> Any:
         self._agent.stdin.write(json.dumps({"do": do, **given}).encode() + b"\n")
         self._agent.stdin.flush()
@@ -135,7 +135,7 @@ class Place:
             raise Failed(f"{do}: {said['error']}")
         return said["said"]
 
-    # -- workers ---------------------------------------------------------------------------------------
+    # -- workers ----------------------------------------------------------------------------------
     def work(self) -> subprocess.Popen[bytes]:
         number = len(self._workers)
         command = self.ask("worker")
@@ -167,7 +167,7 @@ class Place:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace")[-size:] if path.exists() else ""
 
-    # -- what is seen ----------------------------------------------------------------------------------
+    # -- what is seen -----------------------------------------------------------------------------
     def marks(self, n: int) -> None:
         """Room for a mark of each job."""
         (self.folder / "marks").write_bytes(bytes(n))

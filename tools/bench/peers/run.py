@@ -123,7 +123,7 @@ def _measured(case: Case, contender: Contender, number: int, scale: float) -> Me
         )
 
 
-# -- what was measured how ------------------------------------------------------------------------------
+# -- what was measured how -----------------------------------------------------------------------
 def described(plan: Plan) -> dict[str, Any]:
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

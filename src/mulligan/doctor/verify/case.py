@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event, EventType
-from mulligan.core.format import moment
-from mulligan.core.job import AttemptRow, Gate, JobRow, Micros, WorkerRow
-from mulligan.storage.history_queries import Checkpointed, WholeRow
+from mulligan.core.format import format_time
+from mulligan.core.job import AttemptRow, Gate, JobRow, WorkerRow
+from mulligan.storage.history_queries import CheckpointRow, WholeJobRow
 
 # One job with all that each history says of it, and what holds for the whole database while it is judged.
 
@@ -49,10 +50,10 @@ class World:
 
 @dataclass(frozen=True)
 class JobCase:
-    whole: WholeRow
+    whole: WholeJobRow
     events: Sequence[Event]  # of the job itself, in order, none from before the log begins
     attempts: Sequence[AttemptRow]
-    checkpoints: Sequence[Checkpointed]
+    checkpoints: Sequence[CheckpointRow]
     calls: Sequence[Mapping[str, Any]]
     lines: Sequence[Mapping[str, Any]]
     complete: bool  # its story is here from its beginning
@@ -67,10 +68,10 @@ class JobCase:
 
 
 def case_of(
-    whole: WholeRow,
+    whole: WholeJobRow,
     events: Sequence[Event],
     attempts: Sequence[AttemptRow],
-    checkpoints: Sequence[Checkpointed],
+    checkpoints: Sequence[CheckpointRow],
     calls: Sequence[Mapping[str, Any]],
     lines: Sequence[Mapping[str, Any]],
     gone: int,
@@ -264,14 +265,14 @@ def event_line(event: Event) -> str:
     fence = f" attempt {event.attempt} token {event.token}" if event.token is not None else ""
     actor = f" by {event.actor}" if event.actor else ""
     worker = f" on {event.data['worker']}" if "worker" in event.data else ""
-    return f"#{event.id} {moment(event.at)} {event.type}{fence}{worker}{actor}"
+    return f"#{event.id} {format_time(event.at)} {event.type}{fence}{worker}{actor}"
 
 
 def attempt_line(row: AttemptRow) -> str:
     by = "" if row.settled_by == row.worker else f", settled by {row.settled_by}"
     return (
         f"attempt {row.attempt} token {row.token} of generation {row.generation} on {row.worker}{by}: "
-        f"{row.ended} → {row.verb}, {moment(row.started_at)} to {moment(row.ended_at)}"
+        f"{row.ended} → {row.verb}, {format_time(row.started_at)} to {format_time(row.ended_at)}"
     )
 
 

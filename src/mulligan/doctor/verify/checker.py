@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.config import Settings, read_settings
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import MulliganError
 from mulligan.core.event import Event, EventType
-from mulligan.core.job import SECOND, Micros
 from mulligan.doctor.verify.case import (
     ALL,
     CLIENTS,
@@ -58,11 +58,11 @@ from mulligan.doctor.verify.shared import (
 )
 from mulligan.guards.describe import CLOSED, OPENED
 from mulligan.jobs.service import Jobs
-from mulligan.manifest.declared import declared_limits, stored_kinds
+from mulligan.manifest.declared import load_declared_limits, load_kinds
 from mulligan.storage import Store, open_store
 from mulligan.storage.base import Transaction
-from mulligan.storage.history_queries import WholeRow
-from mulligan.worker.liveness import workers_seen
+from mulligan.storage.history_queries import WholeJobRow
+from mulligan.worker.liveness import worker_statuses
 
 PAGE = 500
 STORIES = 10  # violations that are told with the whole story of their job
@@ -139,10 +139,10 @@ def verify(
 def _world(store: Store, slack: Micros) -> World:
     one_clock = store.facts().get("store") == "postgresql"
     with store.snapshot() as unit:
-        kinds, gone = stored_kinds(unit), unit.events_gone()
-        seen = workers_seen(unit)
+        kinds, gone = load_kinds(unit), unit.events_gone()
+        seen = worker_statuses(unit)
         now = unit.now()
-        limited = {(limit.scope, limit.key) for limit in unit.limits()} | declared_limits(
+        limited = {(limit.scope, limit.key) for limit in unit.list_limits()} | load_declared_limits(
             unit, now
         ).keys()
         world = World(
@@ -150,12 +150,14 @@ def _world(store: Store, slack: Micros) -> World:
             gone=gone,
             one_clock=one_clock,
             restored=False,
-            workers={row.id: row for row in unit.workers(closed=True)},
-            gates=unit.gates(),
+            workers={row.id: row for row in unit.list_workers(closed=True)},
+            gates=unit.list_gates(),
             live_kinds=frozenset(
-                kind for one in seen if one.living for kind in json.loads(one.row.kinds)
+                kind for one in seen if one.is_live for kind in json.loads(one.row.kinds)
             ),
-            limited=frozenset(limited | {(row.scope, row.key) for row in unit.look().guards}),
+            limited=frozenset(
+                limited | {(row.scope, row.key) for row in unit.read_claim_state().guards}
+            ),
             timeouts={name: spec.timeout for name, spec in kinds.items()},
             slack=slack,
         )
@@ -238,7 +240,7 @@ class _Checker:
         after = ""
         while True:
             with self._store.snapshot() as unit:
-                page = unit.whole_jobs(after, PAGE)
+                page = unit.list_whole_jobs(after, PAGE)
                 cases = self._cases(unit, page)
             for case in cases:
                 self._check(case)
@@ -248,10 +250,13 @@ class _Checker:
                 return
             after = page[-1].job.id
 
-    def _cases(self, unit: Transaction, page: Sequence[WholeRow]) -> list[JobCase]:
+    def _cases(self, unit: Transaction, page: Sequence[WholeJobRow]) -> list[JobCase]:
         ids = [whole.job.id for whole in page]
-        events = _by_job(unit.stories(ids))
-        attempts, kept = _by_job(unit.attempts_of(ids)), _by_job(unit.checkpointed(ids))
+        events = _by_job(unit.list_events_of_jobs(ids))
+        attempts, kept = (
+            _by_job(unit.list_attempts_of_jobs(ids)),
+            _by_job(unit.list_checkpoints(ids)),
+        )
         calls, lines = self._side.calls_of(ids), self._side.witnesses_of(ids)
         self._events += sum(map(len, events.values()))
         gone = self._world.gone
@@ -303,7 +308,7 @@ class _Checker:
         check_outbox(store, world, side, findings)
         with store.snapshot() as unit:
             check_limits(unit, world, findings)
-            for line in unit.damage():
+            for line in unit.check_integrity():
                 findings.add("D1", line)
         if side.has_clients:
             check_missing(store, side, findings)

@@ -208,7 +208,7 @@ def check_missing(store: Store, side: Side, findings: Findings, page: int = 500)
         with store.snapshot() as unit:
             for row in rows:
                 call = dict(zip(names, row, strict=True))
-                if unit.get(call["job"]) is None and not unit.pruned_over(call["job"]):
+                if unit.get_job(call["job"]) is None and not unit.find_prune_records(call["job"]):
                     keyed = "key" in json.loads(call["asked"])
                     what = f"{call['client']} was told that it was accepted, and it does not exist"
                     findings.add(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from mulligan.core.durations import SECOND
 from mulligan.core.event import Event, EventType
-from mulligan.core.job import SECOND, State
+from mulligan.core.job import State
 from mulligan.doctor.verify.case import Findings, JobCase, World, event_line, witness_line
 from mulligan.doctor.verify.records import END, FAIL, Side, digest
 from mulligan.doctor.verify.shared import events_of
 from mulligan.guards.lanes import is_closed
 from mulligan.manifest.specs import DELIVER_KIND
 from mulligan.notifications.dispatcher import READER
-from mulligan.notifications.message import message_id
-from mulligan.notifications.rules import SubscriptionBook, is_ours
-from mulligan.notifications.subscriptions import read_book
+from mulligan.notifications.message import derive_message_id
+from mulligan.notifications.rules import SubscriptionIndex, is_internal
+from mulligan.notifications.subscriptions import load_subscriptions
 from mulligan.storage.base import Store, Transaction
 
 # Once the faults have stopped: does everything come to its end? L1, L2, L4, N2. And what runs beside limits: S15.
@@ -107,12 +108,12 @@ def check_told(store: Store, world: World, findings: Findings) -> None:
     if not world.live_kinds:
         return
     with store.snapshot() as unit:
-        book, reader = read_book(unit, world.now), unit.reader_at(READER)
+        book, reader = load_subscriptions(unit, world.now), unit.get_reader(READER)
         after = max(world.gone, book.after, 0 if reader is None else reader.cursor)
         types = sorted(book.types & {kind.value for kind in EventType})
-        waiting = unit.events_of(types, after, unit.newest_event(), 1) if types else []
+        waiting = unit.list_events_of_types(types, after, unit.newest_event(), 1) if types else []
     for event in waiting:
-        if event.at < world.now - world.slack and any(True for _ in book.may_hear(event)):
+        if event.at < world.now - world.slack and any(True for _ in book.candidates(event)):
             findings.add(
                 "N2",
                 "somebody hears of this event, and it was not looked at yet",
@@ -122,10 +123,10 @@ def check_told(store: Store, world: World, findings: Findings) -> None:
 
 def check_limits(unit: Transaction, world: World, findings: Findings) -> None:
     """S15, as it is now: of jobs that began since an operator set a limit, no more run than it allows."""
-    for limit in unit.limits():
+    for limit in unit.list_limits():
         if limit.concurrency is None or (limit.until is not None and limit.until <= world.now):
             continue
-        found = unit.running_since(limit.since)
+        found = unit.count_running_since(limit.since)
         of = sum(
             n
             for queue, uses, n in found
@@ -171,18 +172,20 @@ def check_outbox(store: Store, world: World, side: Side, findings: Findings) -> 
             last,
         )
     with store.snapshot() as unit:
-        reader, book, since = unit.reader_at(READER), _steady(unit, world), _pruned_at(unit)
+        reader, book, since = unit.get_reader(READER), _steady(unit, world), _pruned_at(unit)
     if reader is None or not len(book):
         return
     forgiven = int(json.loads(reader.body or "{}").get("lost", 0))
     for event in _heard_events(store, book, max(world.gone, book.after), reader.cursor):
         if event.at <= since:
             continue
-        for one in book.may_hear(event):
-            if not one.hears(event, event.data) or one.folds(event):
+        for one in book.candidates(event):
+            if not one.matches(event, event.data) or one.groups_into_incident(event):
                 continue
             if any(
-                side.ask("SELECT 1 FROM delivery WHERE message = ?", message_id(one.id, event.id))
+                side.ask(
+                    "SELECT 1 FROM delivery WHERE message = ?", derive_message_id(one.id, event.id)
+                )
             ):
                 continue
             forgiven -= 1
@@ -191,26 +194,28 @@ def check_outbox(store: Store, world: World, side: Side, findings: Findings) -> 
                 findings.add("N1", what, event.job_id or one.id, store=[event_line(event)])
 
 
-def _steady(unit: Transaction, world: World) -> SubscriptionBook:
+def _steady(unit: Transaction, world: World) -> SubscriptionIndex:
     """Subscriptions that are as they were begun: on, and never changed."""
-    rows = {row.id for row in unit.subscriptions() if row.version == 1 and row.state == "on"}
-    book = read_book(unit, world.now)
-    return SubscriptionBook(one for one in book.by_id.values() if one.id in rows)
+    rows = {row.id for row in unit.list_subscriptions() if row.version == 1 and row.state == "on"}
+    book = load_subscriptions(unit, world.now)
+    return SubscriptionIndex(one for one in book.by_id.values() if one.id in rows)
 
 
 def _pruned_at(unit: Transaction) -> int:
     """When messages were last removed by retention; those of later events are all there."""
-    return max((at for kind, at in unit.pruned_kinds() if kind.startswith(DELIVER_KIND)), default=0)
+    return max(
+        (at for kind, at in unit.list_pruned_kinds() if kind.startswith(DELIVER_KIND)), default=0
+    )
 
 
-def _heard_events(store: Store, book: SubscriptionBook, after: int, upto: int) -> Iterator[Event]:
+def _heard_events(store: Store, book: SubscriptionIndex, after: int, upto: int) -> Iterator[Event]:
     """With the kind of its job in the data of each, as who tells has it."""
     for event in events_of(store, sorted(book.types), after, upto):
         if event.job_id is not None and "kind" not in event.data:
             with store.snapshot() as unit:
-                kind, queue = unit.kinds_of([event.job_id]).get(event.job_id, ("", ""))
+                kind, queue = unit.get_kinds_and_queues([event.job_id]).get(event.job_id, ("", ""))
             event = event._replace(data={"kind": kind, "queue": queue, **event.data})  # noqa: PLW2901 - the same event
-        if not is_ours(event.data):
+        if not is_internal(event.data):
             yield event
 
 
@@ -270,14 +275,14 @@ def _left_out(
     after, upto = max(span[0], world.gone), span[1]
     while after < upto:
         with store.snapshot() as unit:
-            page = [event for event in unit.events_after(after, 500) if event.id <= upto]
+            page = [event for event in unit.list_events_after(after, 500) if event.id <= upto]
         if not page:
             return
         for event in page:
             wanted = (
                 event.type.startswith("job.")
                 and owner in (None, event.owner)
-                and not is_ours(event.data)
+                and not is_internal(event.data)
             )
             got = wanted and any(
                 side.ask(
@@ -300,5 +305,5 @@ def _of_ours(store: Store, event: Event) -> bool:
     if event.job_id is None:
         return False
     with store.snapshot() as unit:
-        kind, _ = unit.kinds_of([event.job_id]).get(event.job_id, (OURS, ""))
+        kind, _ = unit.get_kinds_and_queues([event.job_id]).get(event.job_id, (OURS, ""))
     return kind.startswith(OURS)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mulligan.core.attempt import Verb
-from mulligan.core.event import OURSELVES, Event, EventType
-from mulligan.core.job import SECOND, State, WorkerRow
+from mulligan.core.durations import SECOND
+from mulligan.core.event import SYSTEM_ACTORS, Event, EventType
+from mulligan.core.job import State, WorkerRow
 from mulligan.core.lifecycle import MOVES, TERMINAL, event_for
 from mulligan.doctor.verify.case import FOR_EVER, Findings, JobCase, World, attempt_line, event_line
 
@@ -401,7 +402,7 @@ class JobReplay:
             claimed = (
                 start is None or "worker" not in start.data or start.data["worker"] == row.worker
             )
-            if not claimed or row.settled_by not in {row.worker, *OURSELVES}:
+            if not claimed or row.settled_by not in {row.worker, *SYSTEM_ACTORS}:
                 self.findings.add(
                     "S7",
                     f"token {token} was ended by {row.settled_by} for {row.worker}, who did not hold it",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from mulligan.batches.rules import UNFINISHED, BatchCounts, counted, reckoned
+from mulligan.batches.rules import UNFINISHED, BatchCounts, compute_outcome, count_members
+from mulligan.core.durations import Micros
 from mulligan.core.event import Event, EventType
-from mulligan.core.job import Micros
 from mulligan.doctor.verify.case import FOR_EVER, Findings, JobCase, World, event_line
 from mulligan.doctor.verify.job_history import JobReplay
 from mulligan.doctor.verify.records import Side
 from mulligan.manifest.specs import Manifest
-from mulligan.schedules.chore import zone_of
-from mulligan.schedules.rules import checked_cron, slots
+from mulligan.schedules.chore import load_timezone
+from mulligan.schedules.rules import check_cron, slots_between
 from mulligan.storage.base import BatchRow, ScheduleRow, Store, Transaction
 
 PAGE = 200
@@ -84,8 +84,10 @@ def check_schedules(store: Store, world: World, side: Side, findings: Findings) 
             "C1", f"slot {slot} of schedule {schedule} has {n} jobs: {first}, {last}", last
         )
     with store.snapshot() as unit:
-        rows = {row.name: row for row in unit.schedules()}
-        steady = _steady([Manifest.from_json(body) for _, _, _, body, _ in unit.manifests()], rows)
+        rows = {row.name: row for row in unit.list_schedules()}
+        steady = _steady(
+            [Manifest.from_json(body) for _, _, _, body, _ in unit.list_manifests()], rows
+        )
     last_seen: dict[str, Micros] = {}
     for schedule, slot, job in _all_slots(store):
         with_job = slot > 0 and job
@@ -105,7 +107,7 @@ def _all_slots(store: Store) -> Iterator[tuple[str, Micros, str]]:
     after: tuple[str, Micros] = ("", 0)
     while True:
         with store.snapshot() as unit:
-            page = unit.slots_above(after, PAGE)
+            page = unit.list_slots(after, PAGE)
         yield from page
         if len(page) < PAGE:
             return
@@ -117,11 +119,11 @@ def _steady(manifests: Iterable[Manifest], rows: Mapping[str, ScheduleRow]) -> s
     said: dict[str, set[tuple[str, str]]] = {}
     for manifest in manifests:
         for name, spec in manifest.schedules.items():
-            said.setdefault(name, set()).add((checked_cron(spec.cron), spec.timezone))
+            said.setdefault(name, set()).add((check_cron(spec.cron), spec.timezone))
     return {
         name
         for name, row in rows.items()
-        if said.get(name) == {(checked_cron(row.cron), row.timezone)}
+        if said.get(name) == {(check_cron(row.cron), row.timezone)}
     }
 
 
@@ -137,7 +139,7 @@ def _between(
     if row is None or before is None:
         return
     missing = []
-    for at in slots(checked_cron(row.cron), zone_of(row.timezone), before, slot - 1):
+    for at in slots_between(check_cron(row.cron), load_timezone(row.timezone), before, slot - 1):
         missing.append(at)
         if len(missing) > MOST_SLOTS:
             return
@@ -177,7 +179,7 @@ def _skipped(store: Store, world: World, name: str) -> list[tuple[Micros, Micros
 
 def _log_begins(store: Store, gone: int) -> Micros:
     with store.snapshot() as unit:
-        first = unit.events_after(gone, 1)
+        first = unit.list_events_after(gone, 1)
         return first[0].at if first else unit.now()
 
 
@@ -189,7 +191,7 @@ def events_of(
         top = unit.newest_event() if upto is None else upto
     while True:
         with store.snapshot() as unit:
-            page = unit.events_of(types, after, top, PAGE)
+            page = unit.list_events_of_types(types, after, top, PAGE)
         yield from page
         if len(page) < PAGE:
             return
@@ -203,7 +205,7 @@ def check_batches(
     after = ""
     while True:
         with store.snapshot() as unit:
-            page = unit.batches_above(after, PAGE)
+            page = unit.list_batches_by_id(after, PAGE)
             for row in page:
                 if not row.leaving:
                     _check_batch(unit, row, world, side, findings, settled=settled)
@@ -215,8 +217,10 @@ def check_batches(
 def _check_batch(
     unit: Transaction, row: BatchRow, world: World, side: Side, findings: Findings, *, settled: bool
 ) -> None:
-    story = [event for event in unit.batch_story(row.id) if event.id > world.gone]
-    counts = counted((state, must, n) for _, state, must, n in unit.batch_counts([row.id]))
+    story = [event for event in unit.list_batch_events(row.id) if event.id > world.gone]
+    counts = count_members(
+        (state, must, n) for _, state, must, n in unit.count_batch_members([row.id])
+    )
     ends = [event for event in story if event.type in OUTCOMES]
 
     def broken(invariant: str, what: str, events: Sequence[Event] = story) -> None:
@@ -283,7 +287,7 @@ def _when(
             [end],
         )
     follows = end.data.get("on_complete")
-    if follows and unit.get(str(follows)) is None and not unit.pruned_over(str(follows)):
+    if follows and unit.get_job(str(follows)) is None and not unit.find_prune_records(str(follows)):
         broken("B2", f"its on_complete {follows} does not exist", [end])
 
 
@@ -292,7 +296,7 @@ def _figures(end: Event, row: BatchRow, broken: Callable[..., None]) -> None:
     if not all(name in end.data for name in names):
         return
     counts = BatchCounts(**{name: int(end.data[name]) for name in names})
-    outcome = reckoned(counts, row.tolerance).value
+    outcome = compute_outcome(counts, row.tolerance).value
     if outcome != OUTCOMES[EventType(end.type)]:
         broken(
             "B3",

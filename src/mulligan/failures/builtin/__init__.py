@@ -1,18 +1,11 @@
-"""The built-in table: one tuple of rules per subject, filed once."""
+"""The built-in rule table: one module per subject, one rulebook per rank."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-from mulligan.failures.builtin import clouds, databases, libraries
-from mulligan.failures.builtin import protocols as http
-from mulligan.failures.builtin import protocols as mail
-from mulligan.failures.builtin import protocols as rpc
-from mulligan.failures.builtin import runtime as process
-from mulligan.failures.builtin import runtime as python
-from mulligan.failures.builtin import texts as phrases
-from mulligan.failures.builtin import texts as turned
+from mulligan.failures.builtin import clouds, databases, libraries, protocols, runtime, texts
 from mulligan.failures.matcher import Rulebook
 from mulligan.failures.rules import Rule, row
 
@@ -21,37 +14,38 @@ PROCESS_FAILED = row("process.failed", "PROCESS_FAILED", verdict="PROCESS_FAILED
 
 
 def version() -> str:
-    """The whole table has one name, whichever part of it speaks."""
-    return _whole().version
+    """Return the version of the whole table, which every part of it reports."""
+    return _whole_table().version
 
 
 @lru_cache(maxsize=1)
-def _whole() -> Rulebook:
+def _whole_table() -> Rulebook:
     return Rulebook(RULES)
 
 
 def _part(rules: tuple[Rule, ...]) -> Rulebook:
-    return Rulebook(rules, part_of=version)
+    return Rulebook(rules, get_version=version)
 
 
+# One rulebook per rank. `ranking.RuleFinder.match_builtin` decides when each is tried.
 STRUCTURE = _part(
     (
         *clouds.RULES,
-        *mail.SMTP_RULES,
+        *protocols.SMTP_RULES,
         *databases.RULES,
-        *python.PYTHON_RULES,
-        *http.HTTP_RULES,
-        *rpc.GRPC_RULES,
-        *process.PROCESS_RULES,
+        *runtime.PYTHON_RULES,
+        *protocols.HTTP_RULES,
+        *protocols.GRPC_RULES,
+        *runtime.PROCESS_RULES,
         *libraries.RULES,
-        *turned.OVERRIDE_RULES,
+        *texts.OVERRIDE_RULES,
     )
 )
-SPECIFIC = _part(phrases.SPECIFIC)
-NORMAL = _part(phrases.NORMAL)
-WEAK = _part(phrases.WEAK)
-FAINT = _part(phrases.FAINT)
-HOPE = re.compile(phrases.HOPE, re.IGNORECASE)
-LAST = _part((*python.PYTHON_LAST, *libraries.LAST))
-BOOKS = (STRUCTURE, SPECIFIC, NORMAL, WEAK, LAST, FAINT)
+SPECIFIC = _part(texts.SPECIFIC)
+NORMAL = _part(texts.NORMAL)
+WEAK = _part(texts.WEAK)
+WEAKEST = _part(texts.WEAKEST)
+TRANSIENT_SIGN = re.compile(texts.TRANSIENT_SIGN, re.IGNORECASE)
+FALLBACK = _part((*runtime.PYTHON_FALLBACK_RULES, *libraries.FALLBACK_RULES))
+BOOKS = (STRUCTURE, SPECIFIC, NORMAL, WEAK, FALLBACK, WEAKEST)
 RULES = tuple(rule for book in BOOKS for rule in book.rules)

@@ -1,15 +1,15 @@
-"""Codes that providers put into their answers. They say more than the status beside them."""
+"""Rules about provider codes of cloud and AI services. They are more specific than the status."""
 
 from __future__ import annotations
 
-from mulligan.failures.builtin.protocols import DAILY, MONEY, ONE_TOO_LARGE
-from mulligan.failures.rules import row, words
+from mulligan.failures.builtin.protocols import BILLING, DAILY_QUOTA, REQUEST_TOO_LARGE
+from mulligan.failures.rules import row, split_names
 
 _AWS = (
     row(
         "aws.throttled",
         "RATE_LIMITED",
-        provider_code=words(
+        provider_code=split_names(
             """
             Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException
             RequestLimitExceeded BandwidthLimitExceeded SlowDown SlowDownRead SlowDownWrite
@@ -22,10 +22,10 @@ _AWS = (
     row(
         "aws.daily",
         "QUOTA",
-        provider_code=words(
+        provider_code=split_names(
             "ThrottlingException Throttling LimitExceededException TooManyRequestsException"
         ),
-        message=DAILY,
+        message=DAILY_QUOTA,
     ),
     row(
         "aws.limit",
@@ -41,7 +41,7 @@ _AWS = (
     row(
         "aws.quota",
         "QUOTA",
-        provider_code=words(
+        provider_code=split_names(
             """
             CodeStorageExceededException StorageQuotaExceeded DBInstanceQuotaExceeded SnapshotQuotaExceeded
             ServiceQuotaExceededException ServiceLimitExceeded QuotaExceededException VcpuLimitExceeded
@@ -53,7 +53,7 @@ _AWS = (
     row(
         "aws.no-room",
         "SERVICE_FULL",
-        provider_code=words(
+        provider_code=split_names(
             """
             InsufficientInstanceCapacity InsufficientHostCapacity Server.InsufficientInstanceCapacity
             InsufficientCapacity XMinioStorageFull CapacityNotAvailable InsufficientDBInstanceCapacity
@@ -64,7 +64,7 @@ _AWS = (
     row(
         "aws.timeout",
         "TIMEOUT",
-        provider_code=words(
+        provider_code=split_names(
             """
             RequestTimeout RequestTimeoutException RequestExpiredException ModelTimeoutException OperationTimedOut
             GatewayTimeout
@@ -74,7 +74,7 @@ _AWS = (
     row(
         "aws.unavailable",
         "HTTP_5XX",
-        provider_code=words(
+        provider_code=split_names(
             """
             InternalError InternalFailure InternalServerError InternalServerException ServiceUnavailable
             ServiceUnavailableException ServiceException ServiceFailure Unavailable ModelNotReadyException
@@ -85,7 +85,7 @@ _AWS = (
     row(
         "aws.busy",
         "BUSY",
-        provider_code=words(
+        provider_code=split_names(
             """
             OperationAborted ConflictException TransactionConflictException ConcurrentModificationException
             ResourceInUseException ResourceConflictException IDPCommunicationError CodeArtifactUserPendingException
@@ -96,7 +96,7 @@ _AWS = (
     row(
         "aws.conditional",
         "ALREADY_EXISTS",
-        provider_code=words(
+        provider_code=split_names(
             """
             ConditionalCheckFailedException PreconditionFailed BucketAlreadyExists BucketAlreadyOwnedByYou
             EntityAlreadyExists ResourceAlreadyExistsException
@@ -106,7 +106,7 @@ _AWS = (
     row(
         "aws.retry-once",
         "BAD_TRANSFER",
-        provider_code=words(
+        provider_code=split_names(
             """
             BadDigest IncompleteBody ConditionalRequestConflict XAmzContentChecksumMismatch XAmzContentSHA256Mismatch
             IncompleteMessageBody
@@ -116,7 +116,7 @@ _AWS = (
     row(
         "aws.auth",
         "AUTH",
-        provider_code=words(
+        provider_code=split_names(
             """
             ExpiredToken ExpiredTokenException InvalidAccessKeyId SignatureDoesNotMatch InvalidClientTokenId
             UnrecognizedClientException InvalidToken TokenRefreshRequired AuthFailure MissingAuthenticationToken
@@ -130,7 +130,7 @@ _AWS = (
     row(
         "aws.denied",
         "ACCESS_DENIED",
-        provider_code=words(
+        provider_code=split_names(
             """
             AccessDenied AccessDeniedException AllAccessDisabled AccountProblem UnauthorizedOperation
             AuthorizationError AuthorizationFailed AuthorizationPermissionMismatch AuthorizationFailure
@@ -142,7 +142,7 @@ _AWS = (
     row(
         "aws.missing",
         "MISSING",
-        provider_code=words(
+        provider_code=split_names(
             """
             NoSuchKey NoSuchVersion NoSuchUpload NoSuchEntity ResourceNotFoundException BlobNotFound
             NotFoundException QueueDoesNotExist AWS.SimpleQueueService.NonExistentQueue InvalidInstanceID.NotFound
@@ -154,7 +154,7 @@ _AWS = (
     row(
         "aws.invalid",
         "INVALID_INPUT",
-        provider_code=words(
+        provider_code=split_names(
             """
             InvalidObjectState EntityTooLarge EntityTooSmall InvalidPart InvalidPartOrder InvalidArgument
             InvalidRequest InvalidRange KeyTooLongError MalformedXML MalformedPolicyDocument ValidationException
@@ -169,7 +169,7 @@ _AWS = (
     row(
         "aws.misconfigured",
         "MISCONFIGURED",
-        provider_code=words(
+        provider_code=split_names(
             """
             NoSuchBucket PermanentRedirect IllegalLocationConstraintException InvalidBucketName MethodNotAllowed
             NoSuchBucketPolicy ContainerNotFound UnsupportedOperation NotImplemented AccountIsDisabled InvalidAction
@@ -184,15 +184,15 @@ _GOOGLE = (
     row(
         "google.quota-long",
         "QUOTA",
-        provider_code=words(
+        provider_code=split_names(
             "RATE_LIMIT_EXCEEDED rateLimitExceeded userRateLimitExceeded quotaExceeded"
         ),
-        message=DAILY,
+        message=DAILY_QUOTA,
     ),
     row(
         "google.rate",
         "RATE_LIMITED",
-        provider_code=words(
+        provider_code=split_names(
             """
             RATE_LIMIT_EXCEEDED rateLimitExceeded userRateLimitExceeded concurrentLimitExceeded
             uploadRateLimitExceeded sharingRateLimitExceeded jobRateLimitExceeded
@@ -202,7 +202,7 @@ _GOOGLE = (
     row(
         "google.quota",
         "QUOTA",
-        provider_code=words(
+        provider_code=split_names(
             """
             dailyLimitExceeded dailyLimitExceededUnreg quotaExceeded storageQuotaExceeded billingNotEnabled
             BILLING_DISABLED billingTierLimitExceeded QUOTA_EXCEEDED CONSUMER_SUSPENDED downloadQuotaExceeded
@@ -213,7 +213,7 @@ _GOOGLE = (
     row(
         "google.auth",
         "AUTH",
-        provider_code=words(
+        provider_code=split_names(
             """
             API_KEY_INVALID ACCESS_TOKEN_EXPIRED ACCESS_TOKEN_SCOPE_INSUFFICIENT authError invalid_grant
             invalid_client unauthorized_client CREDENTIALS_MISSING API_KEY_SERVICE_BLOCKED
@@ -224,7 +224,7 @@ _GOOGLE = (
     row(
         "google.denied",
         "ACCESS_DENIED",
-        provider_code=words(
+        provider_code=split_names(
             """
             SERVICE_DISABLED accessNotConfigured insufficientPermissions IAM_PERMISSION_DENIED
             insufficientFilePermissions appNotAuthorizedToFile cannotDownloadAbusiveFile forbidden accessDenied
@@ -235,7 +235,7 @@ _GOOGLE = (
     row(
         "google.backend",
         "HTTP_5XX",
-        provider_code=words(
+        provider_code=split_names(
             """
             backendError internalError backendNotConnected jobBackendError jobInternalError transientError
             tableUnavailable
@@ -245,7 +245,7 @@ _GOOGLE = (
     row(
         "google.missing",
         "MISSING",
-        provider_code=words(
+        provider_code=split_names(
             """
             videoNotFound notFound fileNotFound playlistNotFound channelNotFound resourceNotFound
             """
@@ -254,12 +254,12 @@ _GOOGLE = (
     row(
         "google.content",
         "REFUSED_CONTENT",
-        provider_code=words("SAFETY RECITATION PROHIBITED_CONTENT BLOCKLIST SPII"),
+        provider_code=split_names("SAFETY RECITATION PROHIBITED_CONTENT BLOCKLIST SPII"),
     ),
     row(
         "google.invalid",
         "INVALID_INPUT",
-        provider_code=words(
+        provider_code=split_names(
             """
             invalidQuery invalidParameter uploadTooLarge INVALID_PROJECT invalidVideoMetadata
             """
@@ -271,7 +271,7 @@ _AI = (
     row(
         "ai.quota",
         "QUOTA",
-        provider_code=words(
+        provider_code=split_names(
             """
             insufficient_quota billing_hard_limit_reached billing_not_active access_terminated account_deactivated
             quota_exceeded credit_balance_too_low billing_error InsufficientQuota
@@ -281,16 +281,16 @@ _AI = (
     row(
         "ai.quota-money",
         "QUOTA",
-        provider_code=words(
+        provider_code=split_names(
             "invalid_request_error rate_limit_exceeded rate_limit_error tokens requests"
         ),
-        message=MONEY,
+        message=BILLING,
     ),
     row(
         "ai.one-too-large",
         "TOO_LARGE",
-        provider_code=words("rate_limit_exceeded tokens rate_limit_error"),
-        message=ONE_TOO_LARGE,
+        provider_code=split_names("rate_limit_exceeded tokens rate_limit_error"),
+        message=REQUEST_TOO_LARGE,
     ),
     row(
         "ai.quota-long",
@@ -301,7 +301,7 @@ _AI = (
     row(
         "ai.rate",
         "RATE_LIMITED",
-        provider_code=words(
+        provider_code=split_names(
             """
             rate_limit_exceeded rate_limit_error rate_limit rate_limited too_many_requests ratelimited
             """
@@ -310,7 +310,7 @@ _AI = (
     row(
         "ai.overloaded",
         "HTTP_5XX",
-        provider_code=words(
+        provider_code=split_names(
             """
             overloaded_error server_error internal_server_error engine_overloaded model_overloaded internal_error
             service_unavailable api_connection_error server_overloaded no_healthy_upstream
@@ -320,12 +320,12 @@ _AI = (
     row(
         "ai.timeout",
         "TIMEOUT",
-        provider_code=words("timeout_error request_timeout model_timeout gateway_timeout"),
+        provider_code=split_names("timeout_error request_timeout model_timeout gateway_timeout"),
     ),
     row(
         "ai.auth",
         "AUTH",
-        provider_code=words(
+        provider_code=split_names(
             """
             invalid_api_key authentication_error invalid_authentication incorrect_api_key invalid_organization
             no_api_key token_expired invalid_token invalid_auth not_authed token_revoked account_inactive
@@ -336,7 +336,7 @@ _AI = (
     row(
         "ai.denied",
         "ACCESS_DENIED",
-        provider_code=words(
+        provider_code=split_names(
             """
             permission_error permission_denied unsupported_country_region_territory missing_scope no_permission
             access_denied organization_restricted restricted_action ip_not_authorized team_access_not_granted
@@ -346,7 +346,7 @@ _AI = (
     row(
         "ai.content",
         "REFUSED_CONTENT",
-        provider_code=words(
+        provider_code=split_names(
             """
             content_policy_violation content_filter moderation_blocked content_policy content_blocked
             ResponsibleAIPolicyViolation sensitive_content DataInspectionFailed
@@ -356,7 +356,7 @@ _AI = (
     row(
         "ai.too-long",
         "TOO_LARGE",
-        provider_code=words(
+        provider_code=split_names(
             """
             context_length_exceeded string_above_max_length max_tokens_exceeded msg_too_long request_too_large
             context_window_exceeded file_too_large
@@ -366,7 +366,7 @@ _AI = (
     row(
         "ai.model",
         "MISCONFIGURED",
-        provider_code=words(
+        provider_code=split_names(
             """
             model_not_found unsupported_model model_not_supported deployment_not_found DeploymentNotFound
             unsupported_parameter model_deprecated not_found_error model_decommissioned
@@ -376,7 +376,7 @@ _AI = (
     row(
         "ai.invalid",
         "INVALID_INPUT",
-        provider_code=words(
+        provider_code=split_names(
             """
             invalid_value invalid_image_format invalid_image_url invalid_prompt invalid_type
             missing_required_parameter unknown_parameter invalid_file unsupported_file image_parse_error
@@ -389,7 +389,7 @@ _AI = (
     row(
         "pay.declined",
         "QUOTA",
-        provider_code=words(
+        provider_code=split_names(
             """
             card_declined insufficient_funds expired_card incorrect_cvc payment_intent_payment_attempt_failed
             balance_insufficient authentication_required
@@ -402,7 +402,7 @@ _AZURE = (
     row(
         "azure.busy",
         "RATE_LIMITED",
-        provider_code=words(
+        provider_code=split_names(
             """
             ServerBusy TooManyRequests EgressIsOverAccountLimit IngressIsOverAccountLimit
             SubscriptionRequestsThrottled
@@ -412,7 +412,7 @@ _AZURE = (
     row(
         "azure.lease",
         "BUSY",
-        provider_code=words(
+        provider_code=split_names(
             """
             LeaseIdMissing LeaseAlreadyPresent BlobBeingRehydrated PendingCopyOperation AnotherOperationInProgress
             ContainerBeingDeleted RetryableError
@@ -422,19 +422,21 @@ _AZURE = (
     row(
         "azure.no-room",
         "SERVICE_FULL",
-        provider_code=words(
+        provider_code=split_names(
             "AllocationFailed ZonalAllocationFailed OverconstrainedAllocationRequest"
         ),
     ),
     row(
         "azure.quota",
         "QUOTA",
-        provider_code=words("QuotaExceeded ReadOnlyDisabledSubscription AccountQuotaExceeded"),
+        provider_code=split_names(
+            "QuotaExceeded ReadOnlyDisabledSubscription AccountQuotaExceeded"
+        ),
     ),
     row(
         "azure.auth",
         "AUTH",
-        provider_code=words(
+        provider_code=split_names(
             """
             InvalidAuthenticationTokenTenant AuthenticationFailedInvalidHeader NoAuthenticationInformation
             InvalidApiKey CredentialUnavailable AADSTS*
@@ -444,7 +446,7 @@ _AZURE = (
     row(
         "azure.exists",
         "ALREADY_EXISTS",
-        provider_code=words(
+        provider_code=split_names(
             """
             BlobAlreadyExists ContainerAlreadyExists ConditionNotMet ResourceAlreadyExists BlobImmutableDueToPolicy
             """
@@ -452,16 +454,18 @@ _AZURE = (
     ),
 )
 
-_MORE = (
+_SPECIAL_CASES = (
     row(
         "azure.auth-for-now",
         "HTTP_5XX",
-        provider_code=words("AADSTS90033 AADSTS90012 AADSTS90013 AADSTS900432"),
+        provider_code=split_names("AADSTS90033 AADSTS90012 AADSTS90013 AADSTS900432"),
     ),
     row(
         "azure.active",
         "BUSY",
-        provider_code=words("DeploymentActive OperationInProgress AnotherOperationInProgress"),
+        provider_code=split_names(
+            "DeploymentActive OperationInProgress AnotherOperationInProgress"
+        ),
     ),
     row(
         "aws.conflict-inside",
@@ -483,4 +487,4 @@ _MORE = (
     row("aws.over-limit", "RATE_LIMITED", provider_code=("OverLimit", "ExpiredIteratorException")),
 )
 
-RULES = (*_MORE, *_AI, *_GOOGLE, *_AZURE, *_AWS)
+RULES = (*_SPECIAL_CASES, *_AI, *_GOOGLE, *_AZURE, *_AWS)

@@ -1,15 +1,15 @@
-"""Exception types of the libraries jobs use. They are matched by name; nothing is imported."""
+"""Rules about the exception types of libraries. They match by name; nothing is imported."""
 
 from __future__ import annotations
 
-from mulligan.failures.builtin.protocols import ONE_TOO_LARGE, SLOW_DOWN
-from mulligan.failures.rules import row, words
+from mulligan.failures.builtin.protocols import REQUEST_TOO_LARGE, SLOW_DOWN
+from mulligan.failures.rules import row, split_names
 
 _HTTP_CLIENTS = (
     row(
         "client.no-auth",
         "AUTH",
-        type=words(
+        type=split_names(
             """
             NoCredentialsError PartialCredentialsError CredentialRetrievalError TokenRetrievalError SSOTokenLoadError
             UnauthorizedSSOTokenError DefaultCredentialsError RefreshError ClientAuthenticationError
@@ -32,7 +32,7 @@ _HTTP_CLIENTS = (
     row(
         "client.invalid-url",
         "INVALID_INPUT",
-        type=words(
+        type=split_names(
             """
             InvalidURL InvalidSchema MissingSchema InvalidJSONError UnsupportedProtocol LocalProtocolError
             TooManyRedirects DecodingError InvalidHeader InvalidProxyURL LocationParseError URLRequired
@@ -44,12 +44,12 @@ _HTTP_CLIENTS = (
     row(
         "client.pool",
         "TOO_MANY_FILES",
-        type=words("httpx.PoolTimeout httpx2.PoolTimeout EmptyPoolError PoolTimeout"),
+        type=split_names("httpx.PoolTimeout httpx2.PoolTimeout EmptyPoolError PoolTimeout"),
     ),
     row(
         "client.timeout",
         "TIMEOUT",
-        type=words(
+        type=split_names(
             """
             ConnectTimeout ReadTimeout WriteTimeout ConnectTimeoutError ReadTimeoutError ServerTimeoutError
             SocketTimeoutError ConnectionTimeoutError APITimeoutError TimeoutException Timeout
@@ -63,12 +63,12 @@ _HTTP_CLIENTS = (
         "client.one-too-large",
         "TOO_LARGE",
         type=("RateLimitError", "TooManyRequests"),
-        message=ONE_TOO_LARGE,
+        message=REQUEST_TOO_LARGE,
     ),
     row(
         "client.rate",
         "RATE_LIMITED",
-        type=words(
+        type=split_names(
             """
             TooManyRequests RateLimitError RateLimitExceeded RateLimitedError RetryAfter FloodWait FloodWaitError
             RateLimitExceededException ThrottledError
@@ -84,7 +84,7 @@ _HTTP_CLIENTS = (
     row(
         "client.denied-for-now",
         "RATE_LIMITED",
-        type=words(
+        type=split_names(
             """
             Forbidden PermissionDenied PermissionDeniedError Unauthenticated ClientAuthenticationError ClientError
             HttpError
@@ -138,7 +138,7 @@ _HTTP_CLIENTS = (
     row(
         "client.money",
         "QUOTA",
-        type=words(
+        type=split_names(
             "RateLimitError TooManyRequests ResourceExhausted APIStatusError BadRequestError"
         ),
         message=(
@@ -151,7 +151,7 @@ _HTTP_CLIENTS = (
     row(
         "client.impossible",
         "MISCONFIGURED",
-        type=words(
+        type=split_names(
             """
             NoRegionError ProfileNotFound UnknownServiceError UnknownEndpointError DataNotFoundError
             InvalidRegionError ConfigNotFound ImproperlyConfigured NoSuchModuleError
@@ -161,17 +161,21 @@ _HTTP_CLIENTS = (
     row(
         "client.content",
         "REFUSED_CONTENT",
-        type=words(
+        type=split_names(
             """
             LengthFinishReasonError ContentFilterFinishReasonError BlockedPromptException StopCandidateException
             """
         ),
     ),
-    row("client.card", "QUOTA", type=words("stripe.error.CardError stripe.CardError CardError")),
+    row(
+        "client.card",
+        "QUOTA",
+        type=split_names("stripe.error.CardError stripe.CardError CardError"),
+    ),
     row(
         "client.unavailable",
         "HTTP_5XX",
-        type=words(
+        type=split_names(
             """
             openai.InternalServerError anthropic.InternalServerError google.api_core.exceptions.ServiceUnavailable
             google.api_core.exceptions.InternalServerError google.api_core.exceptions.BadGateway ServiceUnavailable
@@ -183,7 +187,7 @@ _HTTP_CLIENTS = (
     row(
         "client.connection",
         "CONNECTION",
-        type=words(
+        type=split_names(
             """
             ConnectError ReadError WriteError CloseError RemoteProtocolError ProxyError ProtocolError
             NewConnectionError MaxRetryError ChunkedEncodingError ContentDecodingError ClientConnectorError
@@ -213,7 +217,7 @@ _FILE_LIBRARIES = (
     row(
         "file.validation",
         "INVALID_INPUT",
-        type=words(
+        type=split_names(
             """
             pydantic_core._pydantic_core.ValidationError pydantic.error_wrappers.ValidationError
             pydantic.ValidationError pydantic_core.ValidationError jsonschema.exceptions.ValidationError
@@ -225,7 +229,7 @@ _FILE_LIBRARIES = (
     row(
         "file.bad",
         "BAD_FILE",
-        type=words(
+        type=split_names(
             """
             zipfile.BadZipFile BadZipFile LargeZipFile PIL.UnidentifiedImageError UnidentifiedImageError
             DecompressionBombError PdfReadError PdfStreamError EmptyFileError PDFSyntaxError PSEOF PDFNoValidXRef
@@ -241,7 +245,7 @@ _FILE_LIBRARIES = (
     row(
         "file.programming",
         "PROGRAMMING_ERROR",
-        type=words(
+        type=split_names(
             """
             TemplateNotFound TemplateSyntaxError UndefinedError FieldDoesNotExist FieldError ImproperlyConfigured
             NoReverseMatch PicklingError NotRegistered NoSuchJobError InvalidRequestError ArgumentError
@@ -253,7 +257,7 @@ _FILE_LIBRARIES = (
     row(
         "file.unsupported",
         "UNSUPPORTED",
-        type=words(
+        type=split_names(
             """
             io.UnsupportedOperation UnsupportedOperation UnsupportedAlgorithm DependencyError
             OptionalDependencyNotAvailable
@@ -263,7 +267,7 @@ _FILE_LIBRARIES = (
     row(
         "file.no-row",
         "MISSING",
-        type=words("ObjectDoesNotExist DoesNotExist NoResultFound MultipleResultsFound"),
+        type=split_names("ObjectDoesNotExist DoesNotExist NoResultFound MultipleResultsFound"),
     ),
     row("selenium.gone", "CONNECTION", type=("TargetClosedError")),
 )
@@ -271,9 +275,9 @@ _FILE_LIBRARIES = (
 CLIENT_RULES = (*_HTTP_CLIENTS, *_FILE_LIBRARIES)
 
 
-# Exception types of libraries whose names alone do not say what they are. Nothing is imported.
+# --- Exception types whose names alone do not say what they mean ---
 
-_MISUSED = words(
+_MISUSE_TYPES = split_names(
     """
     httpx.StreamConsumed httpx.StreamClosed httpx.ResponseNotRead httpx.RequestNotRead httpx.CookieConflict
     httpx2.StreamConsumed httpx2.StreamClosed httpx2.ResponseNotRead httpx2.RequestNotRead
@@ -284,7 +288,7 @@ _MISUSED = words(
     elasticsearch.SerializationError ForeignObjectError SameFileError
     """
 )
-_SET_UP = words(
+_CONFIGURATION_TYPES = split_names(
     """
     ServiceNotInRegionError EndpointVariantError AliasConflictParameterError WaiterConfigError
     InfiniteLoopConfigError MD5UnavailableError EndpointProviderError EndpointResolutionError ProxySchemeUnknown
@@ -292,10 +296,10 @@ _SET_UP = words(
     ConfigException NullResource UnroutableError ConfigParseError
     """
 )
-_CREDENTIALS = words(
+_CREDENTIAL_TYPES = split_names(
     "SSOError UserAccessTokenError ReauthFailError google.api_core.exceptions.Unauthorized DisabledRepoError"
 )
-_FILE_ERRORS = words(
+_FILE_TYPES = split_names(
     """
     pikepdf.PdfError pikepdf.PasswordError FzErrorFormat FzErrorSyntax FzErrorArgument FzErrorUnsupported
     FzErrorLibrary PDFValueError PDFEncryptionError pypdf.errors.LimitReachedError ocrmypdf.exceptions.DpiError
@@ -304,7 +308,7 @@ _FILE_ERRORS = words(
     UnavailableVideoError
     """
 )
-_REQUESTS = words(
+_REQUEST_TYPES = split_names(
     """
     google.api_core.exceptions.FailedPrecondition google.api_core.exceptions.LengthRequired
     google.api_core.exceptions.PreconditionFailed google.api_core.exceptions.DataLoss
@@ -313,7 +317,7 @@ _REQUESTS = words(
     ElementNotInteractableException
     """
 )
-_AWAY = words(
+_CONNECTION_TYPES = split_names(
     """
     urllib3.exceptions.DecodeError InvalidChunkLength CursorNotFound ExceededMaxWaiters LocalEntryNotFoundError
     InvalidSessionIdException NoSuchWindowException kafka.errors.CorruptRecordException
@@ -323,15 +327,15 @@ _AWAY = words(
 )
 
 RULES = (
-    row("lib.misused", "PROGRAMMING_ERROR", type=_MISUSED),
+    row("lib.misused", "PROGRAMMING_ERROR", type=_MISUSE_TYPES),
     row(
         "lib.offline",
         "MISCONFIGURED",
         type="LocalEntryNotFoundError",
         message=r"\btraffic has been disabled\b",
     ),
-    row("lib.away", "CONNECTION", type=_AWAY),
-    row("lib.damaged", "BAD_TRANSFER", type=words("ChecksumError FlexibleChecksumError")),
+    row("lib.away", "CONNECTION", type=_CONNECTION_TYPES),
+    row("lib.damaged", "BAD_TRANSFER", type=split_names("ChecksumError FlexibleChecksumError")),
     row("lib.not-live", "NOT_READY", type="UserNotLive"),
     row("lib.retried", "HTTP_5XX", type=("requests.exceptions.RetryError", "RetriesExceededError")),
     row("lib.waited", "TIMEOUT", type="WaiterError"),
@@ -350,7 +354,7 @@ RULES = (
     row(
         "pg.more-data",
         "DATA_REFUSED",
-        type=words(
+        type=split_names(
             """
             EscapeCharacterConflict ZeroLengthCharacterString SequenceGeneratorLimitExceeded ArraySubscriptError
             TooManyJsonArrayElements TooManyJsonObjectMembers SqlJsonScalarRequired
@@ -362,7 +366,7 @@ RULES = (
     row(
         "pg.more-schema",
         "DATABASE_SCHEMA",
-        type=words(
+        type=split_names(
             """
             NoActiveSqlTransaction DependentPrivilegeDescriptorsStillExist DependentObjectsStillExist AmbiguousFunction
             GeneratedAlways psycopg.errors.ReservedName psycopg2.errors.ReservedName AmbiguousParameter AmbiguousAlias
@@ -371,15 +375,15 @@ RULES = (
             """
         ),
     ),
-    row("pg.corrupted", "DATABASE_BROKEN", type=words("IndexCorrupted DataCorrupted")),
+    row("pg.corrupted", "DATABASE_BROKEN", type=split_names("IndexCorrupted DataCorrupted")),
 )
 
-# Asked only when nothing else has said anything: these wrap what happened below them.
-LAST = (
-    row("lib.set-up", "MISCONFIGURED", type=_SET_UP),
-    row("lib.credentials", "AUTH", type=_CREDENTIALS),
-    row("lib.bad-file", "BAD_FILE", type=_FILE_ERRORS),
-    row("lib.refused", "HTTP_4XX", type=_REQUESTS),
-    row("lib.untrusted", "CERTIFICATE", type=words("InsecureCertificateException")),
-    row("lib.not-writable", "PERMISSION", type=words("OutputFileAccessError IMAP4.readonly")),
+# Tried only if nothing else matches: these types wrap the real cause.
+FALLBACK_RULES = (
+    row("lib.set-up", "MISCONFIGURED", type=_CONFIGURATION_TYPES),
+    row("lib.credentials", "AUTH", type=_CREDENTIAL_TYPES),
+    row("lib.bad-file", "BAD_FILE", type=_FILE_TYPES),
+    row("lib.refused", "HTTP_4XX", type=_REQUEST_TYPES),
+    row("lib.untrusted", "CERTIFICATE", type=split_names("InsecureCertificateException")),
+    row("lib.not-writable", "PERMISSION", type=split_names("OutputFileAccessError IMAP4.readonly")),
 )

@@ -1,8 +1,8 @@
-"""Texts that tell of what stays wrong: credentials, set-up, code, content, data."""
+"""Text rules for causes that stay: credentials, configuration, code, content, data."""
 
 from __future__ import annotations
 
-from mulligan.failures.rules import row, words
+from mulligan.failures.rules import row, split_names
 
 _SETUP = (
     row(
@@ -414,7 +414,7 @@ _CONTENT = (
     row(
         "text.archive",
         "BAD_FILE",
-        program=words("tar gzip gunzip unzip zip bzip2 xz 7z unrar zstd"),
+        program=split_names("tar gzip gunzip unzip zip bzip2 xz 7z unrar zstd"),
         message=r"\bunexpected (?:eof|end of file)\b",
     ),
     row(

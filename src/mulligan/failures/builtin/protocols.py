@@ -1,10 +1,10 @@
-"""HTTP statuses, and the few reasons in a body that turn one into another."""
+"""Rules about the statuses of HTTP, SMTP and gRPC, and about reasons in texts that change them."""
 
 from __future__ import annotations
 
-from mulligan.failures.rules import row, words
+from mulligan.failures.rules import row, split_names
 
-DAILY = (
+DAILY_QUOTA = (
     r"/ ?(?:day|month)\b",
     r"\b(?:per|each|a) ?(?:day|month)\b",
     r"\b(?:daily|monthly|weekly)\b[\w -]{0,30}\b(?:limit|quota|cap|allowance)",
@@ -15,7 +15,7 @@ DAILY = (
     r"PerDay",
     r"PerMonth",
 )
-MONEY = (
+BILLING = (
     r"\bbilling (?:details|account|hard limit|not enabled|is disabled|is not enabled|issue)",
     r"\b(?:insufficient|not enough|out of|no|low|exhausted) (?:remaining )?(?:credits?|funds|balance)\b",
     r"\bcredit balance\b",
@@ -32,7 +32,7 @@ MONEY = (
     r"\binvoice\b.{0,20}\b(?:overdue|unpaid)\b",
     r"\bsuspended\b.{0,30}\bpayment\b",
 )
-ONE_TOO_LARGE = (
+REQUEST_TOO_LARGE = (
     r"\bexceeds? (?:the )?context (?:limit|length|window)\b",
     r"\b(?:metadata|header|message|request) size exceeds\b",
     r"\b(?:request|message|prompt|input|payload|tokens?) (?:is |was )?(?:too (?:large|long|big))\b",
@@ -67,30 +67,30 @@ IN_PROGRESS = (
     r"\bresource lock\b",
     r"\b(?:in progress|being (?:processed|modified|updated|created|deleted)|locked|try again|please retry|concurrent(?:ly)?|conflicting (?:operation|conditional)|another (?:operation|request|process)|aborted|transaction contention|not ready|still (?:processing|running))\b",
 )
-IN_MOTION = (
+BEING_MOVED = (
     r"\b(?:is|are) (?:currently )?(?:catching up|relocating|rebalancing|recovering|syncing|resyncing|in transition)\b",
     r"\b(?:is|are) (?:currently )?being (?:restored|moved|migrated|relocated|rebuilt|upgraded|failed over)\b",
 )
-WARMING = (
-    *IN_MOTION,
+NOT_READY_YET = (
+    *BEING_MOVED,
     r"\bnot (?:found|available|ready) yet\b",
     r"\bis still \w+ing\b",
     r"\bis (?:still )?pending\b(?! deletion)",
     r"\b(?:is (?:currently )?loading|not (?:yet )?ready|still (?:being )?(?:processing|processed|starting)|warming up|is starting|try again (?:later|in)|temporarily)\b",
 )
-TRANSIENT_400 = (
+TEMPORARY_400 = (
     r"\baborted due to\b",
     r"\b(?:RequestTimeout|backend error|retrying the job|socket connection to the server was not read|(?<!and )try again|try again (?:later|in|after|shortly|soon)|wait[\w ]{0,30} try again|temporar(?:y|ily)|timed out|internal error|upstream)\b",
 )
-BLOCKED = (
+REGION_BLOCKED = (
     r"\b(?:block|restrict)\w* access from your (?:country|region|location|network)\b",
     r"\b(?:country|region|territory|location|geo(?:graphic)?)[\w ]{0,20}(?:not supported|restrict|unsupported|blocked|unavailable)",
 )
 
 HTTP_RULES = (
-    row("http.quota-money", "QUOTA", http_status=(400, 401, 403, 429, 503), message=MONEY),
-    row("http.too-large-for-limit", "TOO_LARGE", http_status=(429, 400), message=ONE_TOO_LARGE),
-    row("http.quota-long", "QUOTA", http_status=(403, 429, 509), message=DAILY),
+    row("http.quota-money", "QUOTA", http_status=(400, 401, 403, 429, 503), message=BILLING),
+    row("http.too-large-for-limit", "TOO_LARGE", http_status=(429, 400), message=REQUEST_TOO_LARGE),
+    row("http.quota-long", "QUOTA", http_status=(403, 429, 509), message=DAILY_QUOTA),
     row(
         "http.slow-down",
         "RATE_LIMITED",
@@ -98,9 +98,14 @@ HTTP_RULES = (
         message=SLOW_DOWN,
     ),
     row("http.per-minute", "RATE_LIMITED", http_status=429, message=r"PerMinute|PerSecond"),
-    row("http.in-progress", "NOT_READY", http_status=(400, 404, 409, 412, 423), message=WARMING),
+    row(
+        "http.in-progress",
+        "NOT_READY",
+        http_status=(400, 404, 409, 412, 423),
+        message=NOT_READY_YET,
+    ),
     row("http.conflict", "BUSY", http_status=(409, 412), message=IN_PROGRESS),
-    row("http.temporary-400", "HTTP_5XX", http_status=(400, 410), message=TRANSIENT_400),
+    row("http.temporary-400", "HTTP_5XX", http_status=(400, 410), message=TEMPORARY_400),
     row(
         "http.untrusted",
         "CERTIFICATE",
@@ -113,7 +118,7 @@ HTTP_RULES = (
         http_status=(500, 502, 503),
         message=r"\bunknown domain\b",
     ),
-    row("http.blocked", "ACCESS_DENIED", http_status=(400, 403, 451), message=BLOCKED),
+    row("http.blocked", "ACCESS_DENIED", http_status=(400, 403, 451), message=REGION_BLOCKED),
     row("http.rate-limited", "RATE_LIMITED", http_status=(420, 429, 509)),
     row("http.timeout", "TIMEOUT", http_status=(408, 504, 522, 524, 598, 599)),
     row("http.auth", "AUTH", http_status=(401, 407, 511)),
@@ -145,21 +150,21 @@ HTTP_RULES = (
 )
 
 
-# SMTP: the enhanced status says more than the reply code, and 4xx means later.
+# --- SMTP: the enhanced status is more specific than the reply code; 4xx is temporary ---
 
-_MANY = (
+_MAIL_RATE_LIMIT = (
     r"\btoo many\b(?!.{0,60}\b(?:today|daily|per day)\b)",
     r"\brate\b.{0,20}\b(?:limit|exceeded)",
     r"\bthrottl(?!.{0,60}\b(?:daily|per day)\b)",
     r"\bslow down\b",
 )
-_BOTH = ("smtp:4*", "smtp:5*")
+_MAIL_4XX_5XX = ("smtp:4*", "smtp:5*")
 
 SMTP_RULES = (
     row("smtp.quota", "QUOTA", provider_code=("smtp:5.4.5", "smtp:4.7.28")),
-    row("smtp.daily", "QUOTA", provider_code=_BOTH, message=DAILY),
+    row("smtp.daily", "QUOTA", provider_code=_MAIL_4XX_5XX, message=DAILY_QUOTA),
     row("smtp.full-mailbox", "MAIL_DEFERRED", provider_code="smtp:5.2.2"),
-    row("smtp.rate", "RATE_LIMITED", provider_code="smtp:4*", message=_MANY),
+    row("smtp.rate", "RATE_LIMITED", provider_code="smtp:4*", message=_MAIL_RATE_LIMIT),
     row(
         "smtp.for-now",
         "MAIL_DEFERRED",
@@ -179,7 +184,7 @@ SMTP_RULES = (
     row(
         "smtp.auth",
         "AUTH",
-        provider_code=words(
+        provider_code=split_names(
             """
             smtp:5.7.8 smtp:5.7.9 smtp:5.7.14 smtp:5.7.3 smtp:535 smtp:530 smtp:534 smtp:538 smtp:5.7.57 smtp:5.7.139
             """
@@ -188,13 +193,15 @@ SMTP_RULES = (
     row(
         "smtp.address",
         "BAD_ADDRESS",
-        provider_code=words("smtp:5.1.* smtp:5.2.1 smtp:5.4.4 smtp:5.4.1 smtp:553 smtp:5.0.1"),
+        provider_code=split_names(
+            "smtp:5.1.* smtp:5.2.1 smtp:5.4.4 smtp:5.4.1 smtp:553 smtp:5.0.1"
+        ),
     ),
-    row("smtp.size", "TOO_LARGE", provider_code=words("smtp:5.3.4 smtp:5.2.3 smtp:552")),
+    row("smtp.size", "TOO_LARGE", provider_code=split_names("smtp:5.3.4 smtp:5.2.3 smtp:552")),
     row(
         "smtp.refused",
         "MAIL_REFUSED",
-        provider_code=words(
+        provider_code=split_names(
             """
             smtp:5.* smtp:550 smtp:551 smtp:554 smtp:555 smtp:500 smtp:501 smtp:502 smtp:503 smtp:504 smtp:521
             smtp:541 smtp:556
@@ -204,7 +211,7 @@ SMTP_RULES = (
     row(
         "smtp.later",
         "MAIL_DEFERRED",
-        provider_code=words(
+        provider_code=split_names(
             "smtp:4.* smtp:421 smtp:450 smtp:451 smtp:452 smtp:454 smtp:432 smtp:447 smtp:471"
         ),
     ),
@@ -221,9 +228,9 @@ SMTP_RULES = (
 )
 
 
-# gRPC statuses. A job repeats the whole piece of work, so more of them may be tried again than a client dares.
+# --- gRPC: a job repeats the whole unit of work, so it may retry more statuses than a client ---
 
-_TRANSPORT = (
+_TRANSPORT_ERROR = (
     r"\b(?:RST_STREAM|GOAWAY|connection (?:reset|closed|refused|aborted)|transport is closing|stream (?:terminated|removed)|socket closed|received http2|unavailable|temporar(?:y|ily)|try again|retry)\b",
 )
 
@@ -234,8 +241,8 @@ GRPC_RULES = (
         grpc_status="RESOURCE_EXHAUSTED",
         message=r"PerMinute|PerSecond",
     ),
-    row("grpc.quota-money", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=MONEY),
-    row("grpc.quota-long", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=DAILY),
+    row("grpc.quota-money", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=BILLING),
+    row("grpc.quota-long", "QUOTA", grpc_status="RESOURCE_EXHAUSTED", message=DAILY_QUOTA),
     row(
         "grpc.message-too-large",
         "TOO_LARGE",
@@ -261,7 +268,7 @@ GRPC_RULES = (
         "grpc.transport",
         "CONNECTION",
         grpc_status=("INTERNAL", "UNKNOWN", "CANCELLED"),
-        message=_TRANSPORT,
+        message=_TRANSPORT_ERROR,
     ),
     row("grpc.unavailable", "HTTP_5XX", grpc_status="UNAVAILABLE"),
     row("grpc.aborted", "BUSY", grpc_status="ABORTED"),

@@ -1,17 +1,17 @@
-"""Exception types of Python itself, and errno."""
+"""Rules about exit codes and signals of programs, exception types of Python, and errno."""
 
 from __future__ import annotations
 
 import errno
 
-from mulligan.failures.builtin import libraries as clients
-from mulligan.failures.codes import PROGRAMMING_ERROR
-from mulligan.failures.rules import row, words
+from mulligan.failures.builtin import libraries
+from mulligan.failures.codes import PROGRAMMING_ERROR_RULE
+from mulligan.failures.rules import row, split_names
 
-# How programs end: signals, exit codes that mean the same everywhere, and those of programs that have their own.
+# --- Exit codes and signals ---
 
 _FFMPEG = ("ffmpeg", "ffprobe", "ffplay")
-# Current ffmpeg ends with the low byte of its negative error number: 256 − errno, or of its own tags.
+# ffmpeg exits with the low byte of its negative error number: 256 − errno, or that of an ffmpeg tag.
 _FFMPEG_EXITS = (
     row("ffmpeg.bad-file", "BAD_FILE", program=_FFMPEG, exit_code=183),
     row("ffmpeg.missing", "NOT_FOUND", program=_FFMPEG, exit_code=254),
@@ -25,7 +25,7 @@ _FFMPEG_EXITS = (
     row("ffmpeg.decode-errors", "BAD_FILE", program=_FFMPEG, exit_code=69),
 )
 
-_SYSEXITS = (
+_SYSEXITS_PROGRAMS = (
     "sendmail",
     "postfix",
     "procmail",
@@ -36,11 +36,16 @@ _SYSEXITS = (
     "fetchmail",
     "spamc",
 )
-_OTHERS = (
-    row("sysexits.data", "INVALID_INPUT", program=_SYSEXITS, exit_code=(65, 66, 67, 68)),
-    row("sysexits.again", "NOT_READY", program=_SYSEXITS, exit_code=(69, 71, 74, 75)),
-    row("sysexits.denied", "PERMISSION", program=_SYSEXITS, exit_code=77),
-    row("sysexits.setup", "MISCONFIGURED", program=_SYSEXITS, exit_code=(64, 70, 72, 73, 76, 78)),
+_PROGRAM_EXITS = (
+    row("sysexits.data", "INVALID_INPUT", program=_SYSEXITS_PROGRAMS, exit_code=(65, 66, 67, 68)),
+    row("sysexits.again", "NOT_READY", program=_SYSEXITS_PROGRAMS, exit_code=(69, 71, 74, 75)),
+    row("sysexits.denied", "PERMISSION", program=_SYSEXITS_PROGRAMS, exit_code=77),
+    row(
+        "sysexits.setup",
+        "MISCONFIGURED",
+        program=_SYSEXITS_PROGRAMS,
+        exit_code=(64, 70, 72, 73, 76, 78),
+    ),
     row(
         "curl.tls",
         "CERTIFICATE",
@@ -50,7 +55,7 @@ _OTHERS = (
     row(
         "curl.connection",
         "CONNECTION",
-        provider_code=words(
+        provider_code=split_names(
             """
             curl:5 curl:6 curl:7 curl:16 curl:18 curl:35 curl:52 curl:55 curl:56 curl:92 curl:95 curl:96
             """
@@ -60,19 +65,19 @@ _OTHERS = (
     row(
         "curl.certificate",
         "CERTIFICATE",
-        provider_code=words("curl:51 curl:58 curl:60 curl:77 curl:83"),
+        provider_code=split_names("curl:51 curl:58 curl:60 curl:77 curl:83"),
     ),
     row("curl.auth", "AUTH", provider_code=("curl:67", "curl:94")),
     row(
         "curl.invalid",
         "INVALID_INPUT",
-        provider_code=words("curl:1 curl:3 curl:47 curl:61 curl:63 curl:2 curl:4"),
+        provider_code=split_names("curl:1 curl:3 curl:47 curl:61 curl:63 curl:2 curl:4"),
     ),
-    row("curl.missing", "MISSING", provider_code=words("curl:19 curl:37 curl:78")),
+    row("curl.missing", "MISSING", provider_code=split_names("curl:19 curl:37 curl:78")),
     row(
         "curl.set-up",
         "MISCONFIGURED",
-        provider_code=words("curl:26 curl:43 curl:48 curl:53 curl:54 curl:59 curl:66"),
+        provider_code=split_names("curl:26 curl:43 curl:48 curl:53 curl:54 curl:59 curl:66"),
     ),
     row("curl.memory", "MEMORY", provider_code="curl:27"),
     row(
@@ -122,21 +127,21 @@ _SIGNALS = (
     row("process.not-runnable", "PROGRAM_MISSING", exit_code=(126, 127)),
 )
 
-PROCESS_RULES = (*_FFMPEG_EXITS, *_OTHERS, *_SIGNALS)
+PROCESS_RULES = (*_FFMPEG_EXITS, *_PROGRAM_EXITS, *_SIGNALS)
 
 
-# Exception types of Python itself, and errno.
+# --- Exception types of Python, and errno ---
 
 
 def _builtins(*names: str) -> tuple[str, ...]:
     return tuple(f"builtins.{name}" for name in names)
 
 
-_OWN = (
+_MULLIGAN = (
     row(
         "mulligan.unavailable",
         "STORE_UNAVAILABLE",
-        type=words(
+        type=split_names(
             """
             mulligan.core.errors.StoreUnavailable mulligan.core.errors.UniqueRace mulligan.core.errors.WaitTimeout
             """
@@ -145,15 +150,15 @@ _OWN = (
     row(
         "mulligan.refused",
         "REFUSED",
-        type=words(
+        type=split_names(
             "mulligan.core.errors.Refused mulligan.core.errors.NotFound mulligan.core.errors.ConfigError"
         ),
     ),
 )
 
-_BUILTIN = (
+_EXCEPTIONS = (
     row(
-        PROGRAMMING_ERROR,
+        PROGRAMMING_ERROR_RULE,
         "PROGRAMMING_ERROR",
         type=_builtins(
             "TypeError",
@@ -185,7 +190,7 @@ _BUILTIN = (
         "MEMORY",
         type=(
             *_builtins("MemoryError"),
-            *words(
+            *split_names(
                 """
             numpy._core._exceptions._ArrayMemoryError numpy.core._exceptions._ArrayMemoryError
             torch.cuda.OutOfMemoryError torch.OutOfMemoryError
@@ -203,7 +208,7 @@ _BUILTIN = (
         "TIMEOUT",
         type=(
             *_builtins("TimeoutError"),
-            *words(
+            *split_names(
                 """
             asyncio.exceptions.TimeoutError asyncio.TimeoutError concurrent.futures._base.TimeoutError
             concurrent.futures.TimeoutError socket.timeout subprocess.TimeoutExpired timeout
@@ -219,7 +224,7 @@ _BUILTIN = (
     row(
         "py.ssl",
         "CERTIFICATE",
-        type=words(
+        type=split_names(
             """
             ssl.SSLError SSLError MaxRetryError ClientConnectorSSLError ClientConnectorCertificateError ConnectError
             ClientConnectorError
@@ -248,7 +253,7 @@ _BUILTIN = (
     row(
         "py.tls-broken",
         "CONNECTION",
-        type=words(
+        type=split_names(
             """
             ssl.SSLEOFError ssl.SSLZeroReturnError ssl.SSLWantReadError ssl.SSLSyscallError
             """
@@ -273,7 +278,7 @@ _BUILTIN = (
                 "ConnectionAbortedError",
                 "BrokenPipeError",
             ),
-            *words(
+            *split_names(
                 """
             http.client.IncompleteRead http.client.RemoteDisconnected http.client.BadStatusLine
             asyncio.exceptions.IncompleteReadError IncompleteRead
@@ -285,7 +290,7 @@ _BUILTIN = (
     row(
         "py.pool-broken",
         "PROCESS_KILLED",
-        type=words(
+        type=split_names(
             """
             concurrent.futures.process.BrokenProcessPool BrokenProcessPool WorkerLostError BrokenThreadPool
             BrokenExecutor
@@ -295,23 +300,27 @@ _BUILTIN = (
     row(
         "py.soft-limit",
         "TIMEOUT",
-        type=words("SoftTimeLimitExceeded TimeLimitExceeded JobTimeoutException"),
+        type=split_names("SoftTimeLimitExceeded TimeLimitExceeded JobTimeoutException"),
     ),
 )
 
-_NAMES = (
-    row("dns.again", "CONNECTION", provider_code=words("gai:-3 gai:-4 gai:2 gai:11002 EAI_AGAIN")),
-    row("dns.unknown", "CONNECTION", provider_code=words("gai:-2 gai:-5 gai:8 gai:11001")),
+_RESOLVER_AND_TLS = (
+    row(
+        "dns.again",
+        "CONNECTION",
+        provider_code=split_names("gai:-3 gai:-4 gai:2 gai:11002 EAI_AGAIN"),
+    ),
+    row("dns.unknown", "CONNECTION", provider_code=split_names("gai:-2 gai:-5 gai:8 gai:11001")),
     row("dns.impossible", "MISCONFIGURED", provider_code=("gai:-9", "gai:-6", "gai:-7", "gai:-8")),
     row(
         "dns.failed",
         "CONNECTION",
-        type=words("socket.gaierror socket.herror NameResolutionError gaierror"),
+        type=split_names("socket.gaierror socket.herror NameResolutionError gaierror"),
     ),
     row(
         "tls.certificate",
         "CERTIFICATE",
-        provider_code=words(
+        provider_code=split_names(
             """
             ssl:CERTIFICATE_VERIFY_FAILED ssl:WRONG_VERSION_NUMBER ssl:UNSUPPORTED_PROTOCOL
             ssl:TLSV1_ALERT_PROTOCOL_VERSION ssl:SSLV3_ALERT_HANDSHAKE_FAILURE ssl:NO_PROTOCOLS_AVAILABLE
@@ -323,7 +332,7 @@ _NAMES = (
     row(
         "tls.broken",
         "CONNECTION",
-        provider_code=words(
+        provider_code=split_names(
             """
             ssl:UNEXPECTED_EOF_WHILE_READING ssl:DECRYPTION_FAILED_OR_BAD_RECORD_MAC ssl:BAD_RECORD_MAC ssl:EOF
             ssl:RECORD_LAYER_FAILURE ssl:SHUTDOWN_WHILE_IN_INIT ssl:PROTOCOL_IS_SHUTDOWN
@@ -430,14 +439,14 @@ _ERRNO = (
     ),
 )
 
-PYTHON_RULES = (*_OWN, *_BUILTIN, *_NAMES, *clients.CLIENT_RULES, *_ERRNO)
+PYTHON_RULES = (*_MULLIGAN, *_EXCEPTIONS, *_RESOLVER_AND_TLS, *libraries.CLIENT_RULES, *_ERRNO)
 
-# Asked only when nothing else, not even the text, has said anything.
-PYTHON_LAST = (
+# Tried only if nothing else matches, not even the text.
+PYTHON_FALLBACK_RULES = (
     row(
         "client.refused",
         "HTTP_4XX",
-        type=words(
+        type=split_names(
             """
             openai.BadRequestError anthropic.BadRequestError openai.UnprocessableEntityError
             google.api_core.exceptions.BadRequest google.api_core.exceptions.InvalidArgument
@@ -448,7 +457,7 @@ PYTHON_LAST = (
     row(
         "client.missing",
         "MISSING",
-        type=words(
+        type=split_names(
             """
             openai.NotFoundError anthropic.NotFoundError google.api_core.exceptions.NotFound ResourceNotFoundError
             RepositoryNotFoundError EntryNotFoundError RevisionNotFoundError UnknownObjectException NoSuchKey
@@ -474,7 +483,7 @@ PYTHON_LAST = (
     row(
         "ssh.failed",
         "CONNECTION",
-        type=words("SSHException TransportError NetworkError InterfaceError"),
+        type=split_names("SSHException TransportError NetworkError InterfaceError"),
     ),
     row("db.programming", "DATABASE_SCHEMA", type=("ProgrammingError", "NotSupportedError")),
     row("db.operational", "DATABASE_UNAVAILABLE", type=("OperationalError",)),
@@ -483,7 +492,7 @@ PYTHON_LAST = (
     row(
         "py.task-cancelled",
         "TASK_CANCELLED",
-        type=words(
+        type=split_names(
             """
             asyncio.exceptions.CancelledError concurrent.futures._base.CancelledError CancelledError
             """
@@ -492,7 +501,7 @@ PYTHON_LAST = (
     row(
         "py.undecodable-answer",
         "BAD_TRANSFER",
-        type=words(
+        type=split_names(
             "json.decoder.JSONDecodeError JSONDecodeError requests.exceptions.JSONDecodeError"
         ),
         message=(

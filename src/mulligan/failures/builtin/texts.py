@@ -1,18 +1,24 @@
-"""What texts say. Read last, line by line from the end, after addresses, paths and ids have been masked.
+"""Rules about texts. They are tried last, line by line from the end, with URLs, paths and ids masked.
 
-Every phrase is bounded by words and says more than a noun. `SPECIFIC` decides over what else a line says, `WEAK` is
-what programs say after the real reason: the lines before it are asked first.
+Every phrase is bounded by words and is more than a noun. `SPECIFIC` phrases win over everything else in
+a line. `WEAK` phrases are those that programs print after the real reason, so all other lines are tried
+first.
 """
 
 from __future__ import annotations
 
-from mulligan.failures.builtin import permanent_texts as hopeless
-from mulligan.failures.builtin import transient_texts as hopeful
-from mulligan.failures.builtin.protocols import BLOCKED, IN_MOTION, MONEY, ONE_TOO_LARGE, SLOW_DOWN
-from mulligan.failures.rules import row, words
+from mulligan.failures.builtin import permanent_texts, transient_texts
+from mulligan.failures.builtin.protocols import (
+    BEING_MOVED,
+    BILLING,
+    REGION_BLOCKED,
+    REQUEST_TOO_LARGE,
+    SLOW_DOWN,
+)
+from mulligan.failures.rules import row, split_names
 
 SPECIFIC = (
-    row("text.money", "QUOTA", message=MONEY),
+    row("text.money", "QUOTA", message=BILLING),
     row(
         "text.long-quota",
         "QUOTA",
@@ -34,7 +40,7 @@ SPECIFIC = (
         "text.too-large-for-limit",
         "TOO_LARGE",
         message=(
-            *ONE_TOO_LARGE,
+            *REQUEST_TOO_LARGE,
             r"\bmaximum context length\b",
             r"\bcontext (?:length|window) (?:exceeded|of)\b",
         ),
@@ -53,7 +59,7 @@ SPECIFIC = (
             r"\bcontainer (?:was )?killed\b.{0,30}\bmemory\b",
         ),
     ),
-    row("text.blocked", "ACCESS_DENIED", message=BLOCKED),
+    row("text.blocked", "ACCESS_DENIED", message=REGION_BLOCKED),
     row(
         "text.no-space",
         "DISK_FULL",
@@ -74,7 +80,7 @@ SPECIFIC = (
             r"\bCERTIFICATE_VERIFY_FAILED\b",
         ),
     ),
-    row("text.in-motion", "NOT_READY", message=IN_MOTION),
+    row("text.in-motion", "NOT_READY", message=BEING_MOVED),
     row(
         "text.no-such-value",
         "INVALID_INPUT",
@@ -165,7 +171,7 @@ SPECIFIC = (
     ),
 )
 
-NORMAL = (*hopeful.RULES, *hopeless.RULES)
+NORMAL = (*transient_texts.RULES, *permanent_texts.RULES)
 
 WEAK = (
     row(
@@ -254,7 +260,8 @@ WEAK = (
     ),
 )
 
-# Said of what will not change by itself, more often than not; asked last of all, and only where nothing sounds hopeful.
+# Phrases about things that usually do not change by themselves. Tried last, and only if no
+# TRANSIENT_SIGN is in the text.
 _CANNOT = (
     row(
         "text.cannot",
@@ -296,7 +303,7 @@ _CANNOT = (
     ),
 )
 
-# The same of things that are named first: `codec unsupported`, `height above the maximum`.
+# Phrases after the name of a thing: `codec unsupported`, `height above the maximum`.
 _IS_WRONG = (
     row(
         "text.is-wrong",
@@ -329,10 +336,10 @@ _IS_WRONG = (
     ),
 )
 
-FAINT = (*_CANNOT, *_IS_WRONG)
+WEAKEST = (*_CANNOT, *_IS_WRONG)
 
-# Where one of these is said, a faint sign is not believed.
-HOPE = (
+# Words that make the weakest phrases unreliable.
+TRANSIENT_SIGN = (
     r"(?<![\w.=/\[-])(?:again|later|retry|retrying|retries|temporar(?:y|ily)|transient|intermittent|timeout|timed out|unavailable|busy|overload(?:ed)?|lock(?:ed)?|"
     r"connection|connect|socket|peer|upstream|gateway|memory|killed|killing|crash(?:ed)?|died|dead|shutdown|restart(?:ed|ing)?|interrupted by|network|"
     r"disk|exhausted|throttl\w*|too many|limit reached|slow|concurrent\w*|deadlock\w*|replica|leader|stale|dropped|abort(?:ed)?|hang|hung|unresponsive|"
@@ -340,10 +347,10 @@ HOPE = (
 )
 
 
-# Where the reason in a text turns round what a type, a code or a status says.
+# --- Overrides: the reason in the text contradicts the type, the code or the status ---
 
-# Said of a service or a network that failed: nobody refused anything.
-FAILED_THEM = (
+# A service or a network failed; nothing was refused.
+SERVICE_FAILED = (
     r"\b(?:connect|connection|read|request|gateway|server)[- ]time-?out\b",
     r"\btimed out\b",
     r"\btimeout while\b",
@@ -361,8 +368,8 @@ FAILED_THEM = (
     r"\btemporary authentication failure\b",
     r"\bupstream connect error\b",
 )
-# Said of a credential or a set-up: waiting changes nothing.
-UNTRUSTED = (
+# A certificate or a configuration is wrong; waiting changes nothing.
+CERTIFICATE_REJECTED = (
     r"\bCERTIFICATE_VERIFY_FAILED\b",
     r"\bcertificate verify failed\b",
     r"\bself[- ]signed certificate\b",
@@ -372,7 +379,7 @@ UNTRUSTED = (
     r"\bunable to get local issuer certificate\b",
     r"\bTLSV1_ALERT_PROTOCOL_VERSION\b",
 )
-NOT_LET_IN = (
+LOGIN_REJECTED = (
     r"\binvalid_grant\b",
     r"\binvalid_client\b",
     r"\breauthentication is needed\b",
@@ -389,13 +396,13 @@ NOT_LET_IN = (
     r"\blicen[sc]e (?:has )?expired\b",
 )
 
-_TOKENS = words(
+_CREDENTIAL_TYPES = split_names(
     """
     CredentialRetrievalError MetadataRetrievalError RefreshError TransportError TokenRetrievalError
     ClientAuthenticationError CredentialUnavailableError Unauthenticated
     """
 )
-_LINKS = words(
+_CONNECTION_TYPES = split_names(
     """
     ConnectionError ConnectError ConnectionRefusedError ServerSelectionTimeoutError AutoReconnect NoBrokersAvailable KafkaConnectionError
     EndpointConnectionError AMQPConnectionError APIConnectionError ProxyError ClientConnectorError ServiceRequestError
@@ -404,49 +411,54 @@ _LINKS = words(
 )
 
 OVERRIDE_RULES = (
-    row("turned.token-service", "CONNECTION", type=_TOKENS, message=FAILED_THEM),
-    row("turned.untrusted", "CERTIFICATE", type=_LINKS, message=UNTRUSTED),
-    row("turned.not-let-in", "AUTH", type=_LINKS, message=NOT_LET_IN),
+    row("turned.token-service", "CONNECTION", type=_CREDENTIAL_TYPES, message=SERVICE_FAILED),
+    row("turned.untrusted", "CERTIFICATE", type=_CONNECTION_TYPES, message=CERTIFICATE_REJECTED),
+    row("turned.not-let-in", "AUTH", type=_CONNECTION_TYPES, message=LOGIN_REJECTED),
     row(
         "turned.rpc-untrusted",
         "CERTIFICATE",
         grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"),
-        message=UNTRUSTED,
+        message=CERTIFICATE_REJECTED,
     ),
     row(
         "turned.rpc-not-let-in",
         "AUTH",
         grpc_status=("UNAVAILABLE", "UNKNOWN", "INTERNAL"),
-        message=NOT_LET_IN,
+        message=LOGIN_REJECTED,
     ),
-    row("turned.code-untrusted", "CERTIFICATE", provider_code="UNAVAILABLE", message=UNTRUSTED),
-    row("turned.code-not-let-in", "AUTH", provider_code="UNAVAILABLE", message=NOT_LET_IN),
+    row(
+        "turned.code-untrusted",
+        "CERTIFICATE",
+        provider_code="UNAVAILABLE",
+        message=CERTIFICATE_REJECTED,
+    ),
+    row("turned.code-not-let-in", "AUTH", provider_code="UNAVAILABLE", message=LOGIN_REJECTED),
     row(
         "turned.refused-for-now",
         "HTTP_5XX",
         http_status=(401, 403, 404, 409, 422, 424),
-        message=FAILED_THEM,
+        message=SERVICE_FAILED,
     ),
     row(
         "turned.rpc-refused-for-now",
         "RATE_LIMITED",
         grpc_status=("PERMISSION_DENIED", "UNAUTHENTICATED"),
-        message=(*SLOW_DOWN, *FAILED_THEM),
+        message=(*SLOW_DOWN, *SERVICE_FAILED),
     ),
     row(
         "turned.bad-request",
         "HTTP_5XX",
-        provider_code=words(
+        provider_code=split_names(
             """
             invalid_image_url invalid_request_error invalid_file invalid_value BadRequest badRequest InvalidRequest
             """
         ),
-        message=FAILED_THEM,
+        message=SERVICE_FAILED,
     ),
     row(
         "turned.proxy",
         "MISCONFIGURED",
-        type=words("ProxyError ConnectError MaxRetryError ClientHttpProxyError"),
+        type=split_names("ProxyError ConnectError MaxRetryError ClientHttpProxyError"),
         message=(
             r"\btunnel connection failed: 4(?:0[0145]|51)\b",
             r"\bonly use HTTP and not HTTPS\b",
@@ -461,12 +473,12 @@ OVERRIDE_RULES = (
     row(
         "turned.lease-lost",
         "CONNECTION",
-        type=words("kazoo.exceptions.SessionExpiredError ConnectionLoss"),
+        type=split_names("kazoo.exceptions.SessionExpiredError ConnectionLoss"),
     ),
     row(
         "turned.fetch",
         "CONNECTION",
-        type="TypeError",  # what a browser and Node call a network that is away
+        type="TypeError",  # the error of browsers and Node if the network is down
         message=(
             r"\bfailed to fetch\b",
             r"\bfetch failed\b",
@@ -477,7 +489,7 @@ OVERRIDE_RULES = (
     row(
         "turned.state",
         "NOT_READY",
-        provider_code=words(
+        provider_code=split_names(
             """
             InvalidDBInstanceState InvalidDBClusterStateFault InvalidDBSnapshotState IncorrectInstanceState IncorrectState
             InvalidInstanceState InvalidClusterState InvalidCacheClusterState InvalidReplicationGroupState VolumeInUse
@@ -488,13 +500,15 @@ OVERRIDE_RULES = (
     row(
         "turned.locked-state",
         "BUSY",
-        provider_code=words("ConditionNotMet ConditionalCheckFailedException PreconditionFailed"),
+        provider_code=split_names(
+            "ConditionNotMet ConditionalCheckFailedException PreconditionFailed"
+        ),
         message=r"\bacquiring the state lock\b",
     ),
     row(
         "turned.denied-for-now",
         "RATE_LIMITED",
-        provider_code=words(
+        provider_code=split_names(
             "Unauthorized Forbidden AccessDenied AccessDeniedException AuthorizationFailed"
         ),
         message=(*SLOW_DOWN, r"\blimit of \d+\b.{0,40}\bconcurrently\b"),

@@ -1,10 +1,10 @@
-"""Texts that tell of trouble that may pass: time, network, room, services that ask us to wait."""
+"""Text rules for causes that may pass: time-outs, network, capacity, busy services."""
 
 from __future__ import annotations
 
 from mulligan.failures.rules import row
 
-_TIME = (
+_TIMEOUT = (
     row(
         "text.timed-out",
         "TIMEOUT",
@@ -139,7 +139,7 @@ _NETWORK = (
     ),
 )
 
-_ROOM = (
+_CAPACITY = (
     row(
         "text.disk-full",
         "DISK_FULL",
@@ -462,4 +462,4 @@ _SERVICE = (
     ),
 )
 
-RULES = (*_TIME, *_NETWORK, *_ROOM, *_SERVICE)
+RULES = (*_TIMEOUT, *_NETWORK, *_CAPACITY, *_SERVICE)

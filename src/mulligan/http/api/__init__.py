@@ -1,4 +1,4 @@
-"""The HTTP API, a FastAPI application of its own: `create_api(app)` is mounted wherever one likes."""
+"""The HTTP API: `create_api(app)` returns a FastAPI application to serve or to mount."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from fastapi import FastAPI
 
 from mulligan.app.mulligan import Mulligan
 from mulligan.config import Settings
-from mulligan.http.api import batches, failures, jobs, keys, operations, policies, webhooks
-from mulligan.http.api import event_stream as events
-from mulligan.http.api import fleet as dependencies
-from mulligan.http.api import fleet as kinds
-from mulligan.http.api import fleet as queues
-from mulligan.http.api import fleet as schedules
-from mulligan.http.api import monitoring as alerts
-from mulligan.http.api import monitoring as audit
-from mulligan.http.api import monitoring as health
-from mulligan.http.api.auth import KEYED
-from mulligan.http.api.context import ApiContext, Served
-from mulligan.http.api.openapi import describe
-from mulligan.http.api.problems import add_problems
-from mulligan.http.middleware import HeadMiddleware, RateFields
-from mulligan.http.services import Opening
+from mulligan.http.api import (
+    batches,
+    event_stream,
+    failures,
+    fleet,
+    jobs,
+    keys,
+    monitoring,
+    operations,
+    policies,
+    webhooks,
+)
+from mulligan.http.api.auth import KEY_SECURITY
+from mulligan.http.api.context import ApiContext, ManifestApp
+from mulligan.http.api.openapi import complete_openapi
+from mulligan.http.api.problems import add_error_handlers
+from mulligan.http.middleware import HeadMiddleware, RateLimitHeaderMiddleware
+from mulligan.http.services import StoreOpener
 
 __all__ = ["create_api"]
 
@@ -32,46 +35,47 @@ ROUTERS = (
     failures.router,
     operations.router,
     batches.router,
-    queues.queue_router,
-    kinds.kind_router,
-    dependencies.dependency_router,
+    fleet.queue_router,
+    fleet.kind_router,
+    fleet.dependency_router,
     policies.router,
-    schedules.schedule_router,
-    alerts.alert_router,
+    fleet.schedule_router,
+    monitoring.alert_router,
     webhooks.router,
     keys.router,
-    audit.audit_router,
-    events.router,
-    health.health_router,
+    monitoring.audit_router,
+    event_stream.router,
+    monitoring.health_router,
 )
 
 
-def create_api(app: Mulligan | Settings, opening: Opening | None = None) -> FastAPI:
-    """The API of an app, or of a database alone, as the settings name it. Every call needs a key."""
-    served = app if isinstance(app, Mulligan) else Served(app, opening or Opening(app))
-    room = ApiContext(served)
+def create_api(app: Mulligan | Settings, opener: StoreOpener | None = None) -> FastAPI:
+    """Build the API of an app, or of the database that the settings name."""
+    served = app if isinstance(app, Mulligan) else ManifestApp(app, opener or StoreOpener(app))
+    context = ApiContext(served)
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        room.close()
+        context.close()
 
     api = FastAPI(
         title="Mulligan",
         version="1",
-        description="Durable jobs: enqueue, look, repair, hear.",
+        description="Durable jobs: enqueue, inspect, repair, follow events.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
-        lifespan=life,
+        lifespan=lifespan,
     )
-    api.state.room = room
-    api.state.calls = [route for router in ROUTERS for route in router.routes]
-    api.add_middleware(RateFields)
+    api.state.context = context
+    api.state.routes = [route for router in ROUTERS for route in router.routes]
+    api.add_middleware(RateLimitHeaderMiddleware)
     api.add_middleware(HeadMiddleware)
-    add_problems(api)
+    add_error_handlers(api)
     for router in ROUTERS:
-        api.include_router(router, dependencies=None if router is health.health_router else KEYED)
-    describe(api)
+        needs_key = router is not monitoring.health_router
+        api.include_router(router, dependencies=KEY_SECURITY if needs_key else None)
+    complete_openapi(api)
     return api

@@ -1,4 +1,4 @@
-"""A job by the name of its kind, in one transaction with the answer to who asked for it."""
+"""Shared parts of API routes: enqueueing jobs, times, limits, actions and status links."""
 
 from __future__ import annotations
 
@@ -10,241 +10,269 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from mulligan.batches import service as joining
-from mulligan.batches.service import Batch
-from mulligan.core.errors import Moment, Refused, UnknownKind
+from mulligan.batches.service import Batch, insert_jobs
+from mulligan.core.errors import DurationOrTime, Refused, UnknownKind
 from mulligan.core.job import Job, NewJob
-from mulligan.failures.rules import wrong_in
+from mulligan.failures.rules import format_validation_error
 from mulligan.http.api.auth import Caller, owned_batch
-from mulligan.http.api.idempotency import Answer, Named, once
+from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.problems import forbidden
-from mulligan.http.api.requests import RequestBody, body_of
-from mulligan.http.api.serialize import Plain, job_shape, plain
-from mulligan.jobs.filter import seconds
-from mulligan.manifest.declared import stored_kinds
-from mulligan.manifest.specs import free_name, unknown
+from mulligan.http.api.requests import RequestBody, json_body
+from mulligan.http.api.serialize import JsonObject, job_to_json, to_json
+from mulligan.jobs.filter import parse_seconds
+from mulligan.manifest.declared import load_kinds
+from mulligan.manifest.specs import check_user_name, unknown_kind_message
 from mulligan.retries.policy import Policy
 
-MOST = 1000  # jobs of one call
-EARLIEST, LATEST = 1971, 9000  # years
+MAX_JOBS_PER_CALL = 1000
+FIRST_YEAR = 1971
+LAST_YEAR = 9000
+WITH_ZONE = "a time with its zone: 2027-01-01T06:00:00Z"
 Text = Annotated[str, Field(max_length=1000)]
 
 
 class NewJobRequest(RequestBody):
+    """Body of `POST /jobs`."""
+
     kind: Annotated[str, Field(min_length=1, max_length=200)]
     payload: dict[str, Any] = Field(default_factory=dict)
     queue: Text | None = None
     delay: float | None = Field(None, description="seconds from now")
-    run_at: Text | None = Field(None, description="a moment with its zone: 2027-01-01T06:00:00Z")
+    run_at: Text | None = Field(None, description=WITH_ZONE)
     priority: int | None = Field(None, description="-9 (first) to 9")
     unique: Text | None = None
     batch_id: Text | None = None
     max_retries: int | None = None
     timeout: float | None = Field(None, description="seconds of one attempt")
-    deadline: float | Text | None = Field(
-        None, description="seconds from now, or a moment with its zone"
-    )
+    deadline: float | Text | None = Field(None, description=f"seconds from now, or {WITH_ZONE}")
     policy: dict[str, Any] | None = Field(
         None, description="as in mulligan.toml: max_retries, backoff, classes …"
     )
-    must_have: bool | None = Field(None, description="its batch fails without it")
-    owner: Text | None = Field(None, description="from keys of scope * only")
+    must_have: bool | None = Field(None, description="the batch fails if this job dies")
+    owner: Text | None = Field(None, description="only with a key of scope *")
 
 
 class NewJobsRequest(RequestBody):
-    jobs: Annotated[list[NewJobRequest], Field(min_length=1, max_length=MOST)]
+    """Body of `POST /jobs/bulk`."""
+
+    jobs: Annotated[list[NewJobRequest], Field(min_length=1, max_length=MAX_JOBS_PER_CALL)]
 
 
-def enqueued(
-    caller: Caller, said: NewJobRequest, named: Named, batch_id: str | None = None
-) -> Answer:
-    """201 with the job; 200 with the one that was there."""
+def enqueue_one(
+    caller: Caller, body: NewJobRequest, key: IdempotencyKey, batch_id: str | None = None
+) -> JsonAnswer:
+    """Enqueue a job. 201 with the new job, 200 with the existing one if it is a duplicate."""
 
-    def answered(jobs: Sequence[Job]) -> Answer:
-        return Answer(
-            200 if jobs[0].deduplicated else 201, job_shape(jobs[0], private=caller.private)
-        )
+    def answer(jobs: Sequence[Job]) -> JsonAnswer:
+        status = 200 if jobs[0].deduplicated else 201
+        return JsonAnswer(status, job_to_json(jobs[0], private=caller.private))
 
-    return _inserted(caller, [_new(caller, said, batch_id)], named, answered)
-
-
-def enqueued_together(
-    caller: Caller, said: Sequence[NewJobRequest], named: Named, batch_id: str | None = None
-) -> Answer:
-    def answered(jobs: Sequence[Job]) -> Answer:
-        return Answer(201, {"jobs": [job_shape(job, private=caller.private) for job in jobs]})
-
-    return _inserted(caller, [_new(caller, one, batch_id) for one in said], named, answered)
+    return _insert(caller, [_new_job(caller, body, batch_id)], key, answer)
 
 
-def _new(caller: Caller, said: NewJobRequest, batch_id: str | None) -> NewJob:
-    return caller.room.app.prepared(
-        known_kind(caller, said.kind), said.payload, **_options(caller, said, batch_id)
-    )
+def enqueue_many(
+    caller: Caller,
+    bodies: Sequence[NewJobRequest],
+    key: IdempotencyKey,
+    batch_id: str | None = None,
+) -> JsonAnswer:
+    """Enqueue several jobs in one transaction. 201 with all of them."""
+
+    def answer(jobs: Sequence[Job]) -> JsonAnswer:
+        return JsonAnswer(201, {"jobs": [job_to_json(job, private=caller.private) for job in jobs]})
+
+    return _insert(caller, [_new_job(caller, body, batch_id) for body in bodies], key, answer)
 
 
-def _inserted(
-    caller: Caller, new: list[NewJob], named: Named, answered: Callable[[Sequence[Job]], Answer]
-) -> Answer:
-    with caller.room.store().begin() as unit:
-        answer = answered(
-            caller.desk.jobs.inserted(unit, *joining.insert(unit, new, announce=True))
-        )
-        named.end(unit, answer)
+def _new_job(caller: Caller, body: NewJobRequest, batch_id: str | None) -> NewJob:
+    kind = check_kind(caller, body.kind)
+    options = _options(caller, body, batch_id)
+    return caller.context.app.build_job(kind, body.payload, **options)
+
+
+def _insert(
+    caller: Caller,
+    new_jobs: list[NewJob],
+    key: IdempotencyKey,
+    answer_for: Callable[[Sequence[Job]], JsonAnswer],
+) -> JsonAnswer:
+    """Insert the jobs and the stored answer in one transaction."""
+    with caller.context.store().begin() as tx:
+        inserted = insert_jobs(tx, new_jobs, announce=True)
+        answer = answer_for(caller.services.jobs.view_enqueued(tx, *inserted))
+        key.store_answer(tx, answer)
     return answer
 
 
-def known_kind(caller: Caller, kind: str) -> str:
-    """Known here or to a worker; where no worker has ever been nobody can tell."""
-    free_name("kind", kind)
-    handlers = caller.room.app.registry.handlers
+def check_kind(caller: Caller, kind: str) -> str:
+    """Return `kind` if this app or a worker knows it. Any kind passes before the first worker."""
+    check_user_name("kind", kind)
+    handlers = caller.context.app.registry.handlers
     if kind not in handlers:
-        with caller.room.store().read() as unit:
-            known = stored_kinds(unit)
+        with caller.context.store().read() as tx:
+            known = load_kinds(tx)
         if known and kind not in known:
-            raise UnknownKind(unknown(kind, dict.fromkeys((*handlers, *known))))
+            raise UnknownKind(unknown_kind_message(kind, dict.fromkeys((*handlers, *known))))
     return kind
 
 
-def _options(caller: Caller, said: NewJobRequest, batch_id: str | None) -> dict[str, Any]:
-    if said.delay is not None and said.run_at is not None:
-        message = "delay and run_at both say when; leave one of them out"
+def _options(caller: Caller, body: NewJobRequest, batch_id: str | None) -> dict[str, Any]:
+    """Return the enqueue options that the body sets."""
+    options: dict[str, Any] = {
+        "delay": _start(body),
+        "priority": body.priority,
+        "unique": body.unique,
+        "max_retries": body.max_retries,
+        "timeout": body.timeout,
+        "deadline": parse_time("deadline", body.deadline),
+        "must_have": body.must_have,
+    }
+    if body.queue is not None:
+        options["queue"] = check_user_name("queue", body.queue)
+    batch = batch_id or body.batch_id
+    if batch is not None:
+        options["batch"] = owned_batch(caller, batch)
+    if body.policy is not None:
+        options["policy"] = parse_policy(body.policy)
+    present = {name: value for name, value in options.items() if value is not None}
+    return {"owner": resolve_owner(caller, body.owner), **present}
+
+
+def _start(body: NewJobRequest) -> float | datetime | None:
+    if body.run_at is None:
+        return body.delay
+    if body.delay is not None:
+        message = "delay and run_at are both set. Send only one of them."
         raise Refused(message)
-    batch = batch_id or said.batch_id
-    options = {
-        "queue": None if said.queue is None else free_name("queue", said.queue),
-        "delay": said.delay if said.run_at is None else moment("run_at", said.run_at),
-        "priority": said.priority,
-        "unique": said.unique,
-        "batch": None if batch is None else owned_batch(caller, batch),
-        "max_retries": said.max_retries,
-        "timeout": said.timeout,
-        "deadline": moment("deadline", said.deadline)
-        if isinstance(said.deadline, str)
-        else said.deadline,
-        "policy": None if said.policy is None else policy_of(said.policy),
-        "must_have": said.must_have,
-    }
-    return {
-        "owner": owner_of(caller, said.owner),
-        **{name: one for name, one in options.items() if one is not None},
-    }
+    return parse_timestamp("run_at", body.run_at)
 
 
-def policy_of(said: dict[str, Any]) -> Policy:
+def parse_policy(document: dict[str, Any]) -> Policy:
+    """Parse a policy from JSON."""
     try:
-        return Policy.from_plain(said)
+        return Policy.from_dict(document)
     except ValueError as error:
-        message = f"policy: {wrong_in(error)}"
+        message = f"policy: {format_validation_error(error)}"
         raise Refused(message) from None
 
 
-def owner_of(caller: Caller, said: str | None) -> str:
-    """Whose the new thing is: a key of one owner makes things of that owner."""
+def resolve_owner(caller: Caller, owner: str | None) -> str:
+    """Return the owner of a new object: the scope of the key, or `owner` for scope `*`."""
     if caller.owner is None:
-        return said or ""
-    if said is not None:
-        raise forbidden(
-            "only a key of scope * says whose a thing is; yours makes things of its own owner"
-        )
+        return owner or ""
+    if owner is not None:
+        raise forbidden("only a key of scope * may set owner; yours always uses its own scope")
     return caller.owner
 
 
-def moment(name: str, text: str) -> datetime:
+def parse_timestamp(name: str, text: str) -> datetime:
+    """Parse a time with its zone. `name` is the field, for the error."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        message = f"{name}: {text!r:.80} is no moment; write 2027-01-01T06:00:00Z"
+        message = f"{name}: invalid time {text!r:.80}. Use for example 2027-01-01T06:00:00Z."
         raise Refused(message) from None
     if at.tzinfo is None:
-        message = f"{name}: {text!r:.80} has no time zone; add one: Z, +01:00"
+        message = f"{name}: {text!r:.80} has no time zone. Add one, for example Z or +01:00."
         raise Refused(message)
-    if not EARLIEST <= at.year <= LATEST:
-        message = f"{name}: {text!r:.80} is too far away"
+    if not FIRST_YEAR <= at.year <= LAST_YEAR:
+        message = f"{name}: {text!r:.80} is out of range"
         raise Refused(message)
     return at
 
 
-# What most routes that change something have in common.
+# --- Parameters and actions of many routes ---
 
-Filter = Annotated[
+FilterParam = Annotated[
     str,
     Query(
         max_length=2000,
         description='state:dead kind:render code:GW_5XX owner:acme since:2h "moov atom"',
     ),
 ]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Few = Annotated[int, Query(ge=1, le=500)]
-Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
-Back = Annotated[
+LimitParam = Annotated[int, Query(ge=1, le=1000)]
+ShortLimitParam = Annotated[int, Query(ge=1, le=500)]
+CursorParam = Annotated[
+    str | None, Query(max_length=500, description="`next` of the previous page")
+]
+SinceParam = Annotated[
     str | None,
-    Query(max_length=100, description="2h, 7d: back from now; or a moment with its zone"),
+    Query(max_length=100, description=f"2h or 7d back from now, or {WITH_ZONE}"),
 ]
-When = Annotated[
-    float | Text | None, Field(description="seconds from now, or a moment with its zone")
-]
+TimeField = Annotated[float | Text | None, Field(description=f"seconds from now, or {WITH_ZONE}")]
 
 
 class ReasonRequest(RequestBody):
+    """Body of an action."""
+
     reason: Text = ""
 
 
 class UntilRequest(ReasonRequest):
-    until: When = None
+    """Body of an action that can end by itself."""
+
+    until: TimeField = None
 
 
 class LimitRequest(UntilRequest):
+    """Body of a change of limits."""
+
     concurrency: int | None = Field(
-        None, description="running at once, in the whole fleet; null: no limit"
+        None, description="running jobs in the whole fleet; null: no limit"
     )
     rate: float | Text | None = Field(
-        None, description="starts, per second or 100/m; null: no limit"
+        None, description="starts per second, or 100/m; null: no limit"
     )
-    clear: bool = Field(default=False, description="back to what the code declares")
+    clear: bool = Field(default=False, description="return to the limits that the code declares")
 
 
-ReasonBody = Annotated[ReasonRequest, body_of(ReasonRequest)]
-UntilBody = Annotated[UntilRequest, body_of(UntilRequest)]
-LimitBody = Annotated[LimitRequest, body_of(LimitRequest)]
+ReasonBody = Annotated[ReasonRequest, json_body(ReasonRequest)]
+UntilBody = Annotated[UntilRequest, json_body(UntilRequest)]
+LimitBody = Annotated[LimitRequest, json_body(LimitRequest)]
 
 
-def when(name: str, said: float | str | None) -> Moment | None:
-    return moment(name, said) if isinstance(said, str) else said
+def parse_time(name: str, value: float | str | None) -> DurationOrTime | None:
+    """Parse seconds from now or a time with its zone. `name` is the field, for the error."""
+    return parse_timestamp(name, value) if isinstance(value, str) else value
 
 
-def back(name: str, said: str | None) -> Moment | None:
-    if said is None:
+def parse_since(name: str, text: str | None) -> DurationOrTime | None:
+    """Parse a length like 2h, counted back from now, or a time with its zone."""
+    if text is None:
         return None
-    length = seconds(said)
-    return moment(name, said) if length is None else length
+    length = parse_seconds(text)
+    return parse_timestamp(name, text) if length is None else length
 
 
-def limits_of(said: LimitRequest) -> dict[str, Any]:
-    """Only what was said: what was not stays as it is set."""
-    given = {name: getattr(said, name) for name in said.model_fields_set & {"concurrency", "rate"}}
-    return given | (
-        {"until": when("until", said.until)} if "until" in said.model_fields_set else {}
-    )
+def limit_changes(body: LimitRequest) -> dict[str, Any]:
+    """Return the limits that the body sets. Fields that it does not have stay as they are."""
+    present = body.model_fields_set & {"concurrency", "rate"}
+    changes = {name: getattr(body, name) for name in present}
+    if "until" in body.model_fields_set:
+        changes["until"] = parse_time("until", body.until)
+    return changes
 
 
-async def acted(request: Request, caller: Caller, act: Callable[[], Any]) -> Response:
-    """Done once, if the request names itself; answered with what it is now."""
-    return await once(request, caller, lambda _: Answer(200, plain(act())))
+async def run_action(request: Request, caller: Caller, action: Callable[[], Any]) -> Response:
+    """Run an action once per Idempotency-Key and answer with the new state of its object."""
+    return await run_once(request, caller, lambda _: JsonAnswer(200, to_json(action())))
 
 
-# A link to the page of one job or batch, for whoever it belongs to.
+# --- Status links ---
 
 
 class LinkRequest(RequestBody):
-    retry: bool = Field(default=True, description="with a button once it has failed")
-    expires: When = None
+    """Body of a request for a status link."""
+
+    retry: bool = Field(default=True, description="with a retry button if it has failed")
+    expires: TimeField = None
 
 
-LinkBody = Annotated[LinkRequest, body_of(LinkRequest)]
+LinkBody = Annotated[LinkRequest, json_body(LinkRequest)]
 
 
-def linked(caller: Caller, of: Job | Batch, said: LinkRequest) -> Plain:
-    return {
-        "link": caller.desk.status.link(of, retry=said.retry, expires=when("expires", said.expires))
-    }
+def create_link(caller: Caller, target: Job | Batch, body: LinkRequest) -> JsonObject:
+    """Create a link to the page of one job or batch, for its owner."""
+    expires = parse_time("expires", body.expires)
+    link = caller.services.status.link(target, retry=body.retry, expires=expires)
+    return {"link": link}

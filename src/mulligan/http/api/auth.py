@@ -1,4 +1,4 @@
-"""Who asks: a key in `Authorization: Bearer …`, and nowhere else."""
+"""Authentication of API calls by key, and the checks that hide other owners' objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
-from mulligan.access.keys import PREFIX, Key, Role, is_key
+from mulligan.access.keys import KEY_PREFIX, Key, Role, is_key
 from mulligan.batches.service import Batch
 from mulligan.core.errors import NotFound
 from mulligan.core.ids import LENGTH
@@ -17,31 +17,36 @@ from mulligan.core.job import Job
 from mulligan.http.api.context import ApiContext
 from mulligan.http.api.problems import Problem, forbidden
 from mulligan.http.services import WebServices
-from mulligan.manifest.specs import OURS
+from mulligan.manifest.specs import SYSTEM_PREFIX
 
-WRONG = "this key is wrong, expired or revoked"
+INVALID_KEY = "this key is invalid, expired or revoked"
 BEARER = re.compile(r"Bearer +([\x21-\x7e]+) *", re.IGNORECASE)
-NAMES = frozenset({"access_token", "api_key", "apikey", "authorization", "key", "token"})
+KEY_PARAMETERS = frozenset({"access_token", "api_key", "apikey", "authorization", "key", "token"})
 
 
 class Caller(NamedTuple):
+    """The key that sent a request, with the API's context."""
+
     key: Key
-    seal: bytes  # known to who holds the key alone
-    room: ApiContext
+    key_hash: bytes  # secret: signs this key's cursors
+    context: ApiContext
 
     @property
     def owner(self) -> str | None:
-        """Whose things may be seen; None: everybody's."""
+        """The owner whose objects are visible, or None for all owners."""
         return self.key.owner
 
     @property
     def private(self) -> bool:
-        """Is the private half for them?"""
-        return self.key.role.may(Role.OPERATOR)
+        """True if the caller may see the private part of failures."""
+        return self.key.role.includes(Role.OPERATOR)
 
     @property
-    def backstage(self) -> bool:
-        """May they see who of the house did what, and where? An owner's own operator is not of the house."""
+    def sees_staff_actions(self) -> bool:
+        """True if the caller may see staff actions (actor names, workers).
+
+        Only unscoped operators and admins may; an operator scoped to one owner may not.
+        """
         return self.private and self.owner is None
 
     @property
@@ -49,104 +54,109 @@ class Caller(NamedTuple):
         return f"key:{self.key.id}"
 
     @property
-    def desk(self) -> WebServices:
-        return self.room.desk(self.actor)
+    def services(self) -> WebServices:
+        return self.context.services_for(self.actor)
 
 
-class Needs:
-    """What a route asks of the caller's key."""
+class KeyRequirement:
+    """A FastAPI dependency: the role and scope that a route requires of the caller's key."""
 
-    def __init__(self, role: Role, *, everything: bool = False, apart: str = "") -> None:
-        self.role, self.everything = role, everything
-        self._apart = apart  # counted by itself
+    def __init__(self, role: Role, *, all_owners: bool = False, bucket: str = "") -> None:
+        self.role = role
+        self.all_owners = all_owners
+        self._bucket = bucket  # calls of these routes have a separate rate limit
 
     async def __call__(self, request: Request) -> Caller:
-        found = await _caller(request, self._apart)
-        if not found.key.role.may(self.role):
-            raise forbidden(f"this needs a key of role {self.role}; yours is {found.key.role}")
-        if self.everything and found.owner is not None:
+        caller = await _authenticate(request, self._bucket)
+        if not caller.key.role.includes(self.role):
+            raise forbidden(f"this needs a key of role {self.role}; yours is {caller.key.role}")
+        if self.all_owners and caller.owner is not None:
             raise forbidden("this is shared by all owners and needs a key of scope *")
-        return found
+        return caller
 
 
-async def _caller(request: Request, apart: str) -> Caller:
-    room: ApiContext = request.app.state.room
-    text = _text(request)
-    seal = hashlib.sha256(text.encode()).digest()
-    room.rates.admit(request, seal)
-    key = await room.ask(lambda: room.app.keys.known(text))
+async def _authenticate(request: Request, bucket: str) -> Caller:
+    context: ApiContext = request.app.state.context
+    text = _key_text(request)
+    key_hash = hashlib.sha256(text.encode()).digest()
+    context.rates.check_guesses(request, key_hash)
+    key = await context.run(lambda: context.app.keys.known(text))
     if key is None:
-        room.rates.wrong(request, seal)
-        raise _stranger(WRONG)
-    room.rates.right(request, seal, f"{key.id} {apart}")
-    room.remember(key)
-    return Caller(key, seal, room)
+        context.rates.record_wrong_key(request, key_hash)
+        raise _unauthenticated(INVALID_KEY)
+    context.rates.record_call(request, key_hash, f"{key.id} {bucket}")
+    context.record_key_use(key)
+    return Caller(key, key_hash, context)
 
 
-def _text(request: Request) -> str:
-    if any(
-        name.lower() in NAMES or value.startswith(PREFIX)
-        for name, value in request.query_params.multi_items()
-    ):
-        raise _stranger(
-            "a key belongs in the Authorization header; in a URL it ends up in logs. Revoke this one"
+def _key_text(request: Request) -> str:
+    for name, value in request.query_params.multi_items():
+        if name.lower() in KEY_PARAMETERS or value.startswith(KEY_PREFIX):
+            raise _unauthenticated(
+                "send the key in the Authorization header. In a URL it ends up in logs: "
+                "revoke this key."
+            )
+    headers = request.headers.getlist("authorization")
+    match = BEARER.fullmatch(headers[0]) if len(headers) == 1 else None
+    if match is None:
+        raise _unauthenticated(
+            'send one header "Authorization: Bearer KEY". Create a key with: mulligan keys create'
         )
-    given = request.headers.getlist("authorization")
-    found = BEARER.fullmatch(given[0]) if len(given) == 1 else None
-    if found is None:
-        raise _stranger(
-            "send one header, Authorization, with Bearer and a key; mulligan keys create makes one"
-        )
-    if not is_key(found[1]):
-        raise _stranger(WRONG)  # no guess: it need not be looked for
-    return found[1]
+    # Not the format of a key, so it is neither looked up nor counted as a guess.
+    if not is_key(match[1]):
+        raise _unauthenticated(INVALID_KEY)
+    return match[1]
 
 
-def _stranger(detail: str) -> Problem:
+def _unauthenticated(detail: str) -> Problem:
     return Problem(
         401, "UNAUTHENTICATED", detail, headers={"www-authenticate": 'Bearer realm="mulligan"'}
     )
 
 
-KEYED = [
+KEY_SECURITY = [
     Security(
         HTTPBearer(
-            auto_error=False, scheme_name="key", description="mulligan keys create makes one"
+            auto_error=False,
+            scheme_name="key",
+            description="Create a key with: mulligan keys create",
         )
     )
 ]
-Viewer = Annotated[Caller, Depends(Needs(Role.VIEWER))]
-Listening = Annotated[Caller, Depends(Needs(Role.VIEWER, apart="streams"))]
-Operator = Annotated[Caller, Depends(Needs(Role.OPERATOR))]
-Admin = Annotated[Caller, Depends(Needs(Role.ADMIN))]
-ViewerOfAll = Annotated[Caller, Depends(Needs(Role.VIEWER, everything=True))]
-OperatorOfAll = Annotated[Caller, Depends(Needs(Role.OPERATOR, everything=True))]
-AdminOfAll = Annotated[Caller, Depends(Needs(Role.ADMIN, everything=True))]
+Viewer = Annotated[Caller, Depends(KeyRequirement(Role.VIEWER))]
+StreamViewer = Annotated[Caller, Depends(KeyRequirement(Role.VIEWER, bucket="streams"))]
+Operator = Annotated[Caller, Depends(KeyRequirement(Role.OPERATOR))]
+Admin = Annotated[Caller, Depends(KeyRequirement(Role.ADMIN))]
+ViewerOfAll = Annotated[Caller, Depends(KeyRequirement(Role.VIEWER, all_owners=True))]
+OperatorOfAll = Annotated[Caller, Depends(KeyRequirement(Role.OPERATOR, all_owners=True))]
+AdminOfAll = Annotated[Caller, Depends(KeyRequirement(Role.ADMIN, all_owners=True))]
 
 
-# What belongs to somebody else answers exactly like what does not exist.
+# --- Objects of the caller ---
+# Another owner's object answers exactly like an unknown one.
 
 _ID = re.compile(rf"[0-9a-z]{{{LENGTH}}}")
 
 
 def owned_job(caller: Caller, job_id: str) -> Job:
-    """A job of the caller's; what Mulligan does for itself is nobody's but of who sees everything."""
-    job = caller.desk.jobs.get(known_id("job", job_id), owner=caller.owner)
-    if caller.owner is not None and job.kind.startswith(OURS):
-        raise NotFound(_no_such("job", job_id))
+    """Return a job that the caller may see. Internal jobs need a key of scope *."""
+    job = caller.services.jobs.get(check_id("job", job_id), owner=caller.owner)
+    if caller.owner is not None and job.kind.startswith(SYSTEM_PREFIX):
+        raise NotFound(_not_found("job", job_id))
     return job
 
 
 def owned_batch(caller: Caller, batch_id: str) -> Batch:
-    return caller.desk.batches.get(known_id("batch", batch_id), owner=caller.owner)
+    """Return a batch that the caller may see."""
+    return caller.services.batches.get(check_id("batch", batch_id), owner=caller.owner)
 
 
-def known_id(what: str, given: str) -> str:
-    """What cannot be an id need not be looked for."""
-    if _ID.fullmatch(given) is None:
-        raise NotFound(_no_such(what, given))
-    return given
+def check_id(noun: str, text: str) -> str:
+    """Return `text` if it has the format of an id, without a lookup; else raise NotFound."""
+    if _ID.fullmatch(text) is None:
+        raise NotFound(_not_found(noun, text))
+    return text
 
 
-def _no_such(what: str, given: str) -> str:
-    return f"no {what} {given!r:.80}"
+def _not_found(noun: str, text: str) -> str:
+    return f"no {noun} {text!r:.80}"

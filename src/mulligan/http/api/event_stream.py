@@ -1,4 +1,4 @@
-"""One stream of events: from where its client was, through the log, to what happens now."""
+"""`GET /events`: a stream of events, from the client's last event through the log to live ones."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
-from mulligan.events.service import hears, parsed
-from mulligan.http.api.auth import Listening
-from mulligan.http.api.event_hub import BEAT, PAGE, RETRY, Hub, Listener, SharedEvent, frame
+from mulligan.events.service import build_owner_event_filter, parse_event_filter
+from mulligan.http.api.auth import StreamViewer
+from mulligan.http.api.event_hub import (
+    HEARTBEAT_FRAME,
+    PAGE_SIZE,
+    RETRY_FRAME,
+    EventHub,
+    Listener,
+    SharedEvent,
+    frame,
+)
 from mulligan.http.api.problems import Problem
-from mulligan.http.services import Away
+from mulligan.http.services import DatabaseUnavailable
 
 log = logging.getLogger("mulligan.http")
 
-HEARTBEAT = 15.0  # seconds
-AGAIN = 1.0  # seconds until a database that is away is asked again
-PATIENCE = 2.0  # seconds for which the newest id may be below one that was handed out, while somebody writes
-TAKEN_WITHIN = 60.0  # seconds; a client that takes nothing for so long has gone without a word
+HEARTBEAT_INTERVAL = 15.0  # seconds
+RETRY_DELAY = 1.0  # seconds after a database error
+# Ids commit out of order: for a moment the newest visible id can be below one a client has seen.
+ID_WAIT = 2.0  # seconds
+SEND_TIMEOUT = 60.0  # seconds without progress until a client counts as gone
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-store, no-transform",
@@ -30,15 +39,21 @@ HEADERS = {
 }
 
 
-class Stream:
-    def __init__(self, hub: Hub, listener: Listener, after: int | None, *, private: bool) -> None:
-        self._hub, self._listener, self._private = hub, listener, private
+class EventReplay:
+    """Produces the bytes of one stream: first the log after `after`, then live events."""
+
+    def __init__(
+        self, hub: EventHub, listener: Listener, after: int | None, *, private: bool
+    ) -> None:
+        self._hub = hub
+        self._listener = listener
+        self._private = private
         self._after = after
         self._cursor = 0
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """What to send, as it comes. It never ends by itself."""
-        async for chunk in self._begin():
+        """Yield chunks of the stream, forever."""
+        async for chunk in self._start():
             yield chunk
         while True:
             async for chunk in self._catch_up():
@@ -46,166 +61,187 @@ class Stream:
             async for chunk in self._live():
                 yield chunk
 
-    async def _begin(self) -> AsyncGenerator[bytes, None]:
-        """Where the client was. What retention has taken since is told, and so is a place nobody has been to."""
+    async def _start(self) -> AsyncGenerator[bytes, None]:
+        """Find the position to start at. Send a `gap` frame if the log no longer has it."""
         while True:
             try:
-                floor, newest = await self._hub.ends()
+                floor, newest = await self._hub.id_range()
                 break
-            except Away:
-                yield BEAT
-                await asyncio.sleep(AGAIN)
-        after, self._cursor = self._after, newest if self._after is None else self._after
-        yield RETRY
-        if after is not None and after < floor:
+            except DatabaseUnavailable:
+                yield HEARTBEAT_FRAME
+                await asyncio.sleep(RETRY_DELAY)
+        after = self._after
+        self._cursor = newest if after is None else after
+        yield RETRY_FRAME
+        if after is None:
+            return
+        if after < floor:
             yield frame("gap", {"after": after, "until": floor, "why": "older than retention"})
-        elif after is not None and after > newest and not await self._reached(after):
+        elif after > newest and not await self._wait_for_id(after):
             self._cursor = newest
             yield frame("gap", {"after": after, "until": newest, "why": "not of this database"})
 
-    async def _reached(self, after: int) -> bool:
-        for _ in range(round(PATIENCE / 0.25)):
+    async def _wait_for_id(self, event_id: int) -> bool:
+        for _ in range(round(ID_WAIT / 0.25)):
             await asyncio.sleep(0.25)
-            if (await self._hub.ends())[1] >= after:
+            _, newest = await self._hub.id_range()
+            if newest >= event_id:
                 return True
         return False
 
     async def _catch_up(self) -> AsyncGenerator[bytes, None]:
-        """Through the log, first without the hub; near its end with it, so that nothing falls between them."""
-        known = -1  # up to here the hub had handed on when we joined it; -1: we have not
+        """Read the log up to where the hub takes over.
+
+        Near the end of the log, attach to the hub and read on until both overlap, so that no event
+        falls between them.
+        """
+        published = -1  # newest event published before the hub was attached; -1: not attached yet
         while True:
-            joined = known >= 0
+            was_attached = published >= 0
             try:
                 events = await self._hub.page(self._cursor)
-                if not joined and len(events) < PAGE:
-                    async with asyncio.timeout(HEARTBEAT):
-                        known = await self._hub.hook(self._listener)
-            except (Away, TimeoutError):
-                yield BEAT
-                await asyncio.sleep(AGAIN)
+                if not was_attached and len(events) < PAGE_SIZE:
+                    async with asyncio.timeout(HEARTBEAT_INTERVAL):
+                        published = await self._hub.attach(self._listener)
+            except (DatabaseUnavailable, TimeoutError):
+                yield HEARTBEAT_FRAME
+                await asyncio.sleep(RETRY_DELAY)
                 continue
-            chunk = b"".join(self._told(SharedEvent(event)) for event in events)
+            chunk = b"".join(self._encode(SharedEvent(event)) for event in events)
             if chunk:
                 yield chunk
-            elif len(events) == PAGE:
-                yield BEAT  # a long way without anything for this client
-            if 0 <= known <= self._cursor or (joined and not events):
+            elif len(events) == PAGE_SIZE:
+                yield HEARTBEAT_FRAME  # many events, but none that matches the filter
+            if 0 <= published <= self._cursor or (was_attached and not events):
                 return
 
-    def _told(self, told: SharedEvent) -> bytes:
-        if told.event.id <= self._cursor:
+    def _encode(self, shared: SharedEvent) -> bytes:
+        """Return the frame of an event, or nothing if it was sent before or does not match."""
+        if shared.event.id <= self._cursor:
             return b""
-        self._cursor = told.event.id
-        return told.frame(private=self._private) if self._listener.wanted(told.event) else b""
+        self._cursor = shared.event.id
+        if not self._listener.matches(shared.event):
+            return b""
+        return shared.frame(private=self._private)
 
     async def _live(self) -> AsyncGenerator[bytes, None]:
-        """What the hub hands on, until more waits than there is room for: then the log has it."""
+        """Send what the hub publishes, until the listener overflows; then the log has the rest."""
         listener = self._listener
-        while not listener.behind:
+        while not listener.overflowed:
             try:
-                async with asyncio.timeout(HEARTBEAT):
-                    await listener.news.wait()
+                async with asyncio.timeout(HEARTBEAT_INTERVAL):
+                    await listener.available.wait()
             except TimeoutError:
-                yield BEAT
+                yield HEARTBEAT_FRAME
                 continue
-            listener.news.clear()
-            waiting, listener.waiting = listener.waiting, type(listener.waiting)()
-            chunk = b"".join(one if isinstance(one, bytes) else self._told(one) for one in waiting)
+            listener.available.clear()
+            items = list(listener.pending)
+            listener.pending.clear()
+            chunk = b"".join(
+                item if isinstance(item, bytes) else self._encode(item) for item in items
+            )
             if chunk:
                 yield chunk
-        self._hub.unhook(listener)
+        self._hub.detach(listener)
 
 
-class EventStream(Response):
-    """Plain ASGI: it ends when the client has gone, when its key has, and when the server stops."""
+class EventStreamResponse(Response):
+    """A response that ends when the client disconnects, its key is revoked or the server stops."""
 
-    def __init__(self, hub: Hub, listener: Listener, stream: Stream) -> None:
+    def __init__(self, hub: EventHub, listener: Listener, replay: EventReplay) -> None:
         super().__init__(None, 200, HEADERS)
-        self._hub, self._listener, self._stream = hub, listener, stream
+        self._hub = hub
+        self._listener = listener
+        self._replay = replay
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         del scope
-        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
-        works = [
-            asyncio.create_task(work)
-            for work in (self._send(send, headers), _gone(receive), self._listener.over.wait())
+        sender = asyncio.create_task(self._send(send))
+        tasks = [
+            sender,
+            asyncio.create_task(_wait_for_disconnect(receive)),
+            asyncio.create_task(self._listener.ended.wait()),
         ]
         try:
-            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for work in works:
-                work.cancel()
-            ended = await asyncio.gather(*works, return_exceptions=True)
-            self._hub.leave(self._listener)
-        if isinstance(ended[0], Exception) and not isinstance(ended[0], OSError):
-            log.error("a stream of events ended", exc_info=ended[0])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._hub.unregister(self._listener)
+        error = None if sender.cancelled() else sender.exception()
+        if error is not None and not isinstance(error, OSError):
+            log.error("an event stream failed", exc_info=error)
         with contextlib.suppress(OSError, RuntimeError):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, send: Any, headers: list[tuple[bytes, bytes]]) -> None:
+    async def _send(self, send: Any) -> None:
+        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with contextlib.aclosing(self._stream.chunks()) as chunks:
+        async with contextlib.aclosing(self._replay.chunks()) as chunks:
             async for chunk in chunks:
                 message = {"type": "http.response.body", "body": chunk, "more_body": True}
-                async with asyncio.timeout(TAKEN_WITHIN):
+                async with asyncio.timeout(SEND_TIMEOUT):
                     await send(message)
 
 
-async def _gone(receive: Any) -> None:
+async def _wait_for_disconnect(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-# `GET /events`: what happens, as it happens, from where the client was.
+# --- Route ---
 
 router = APIRouter(tags=["events"])
 
-FOLLOWED = 20  # jobs whose progress one stream may follow
-STREAM: dict[int | str, dict[str, Any]] = {
+MAX_JOBS_PER_STREAM = 20  # whose progress one stream may follow
+STREAM_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
-Words = Annotated[
+EventFilterParam = Annotated[
     str,
     Query(
         max_length=2000,
         description="type:job.died,batch.* job:… batch:… kind:… queue:… code:… class:… owner:…",
     ),
 ]
-Last = Annotated[str | None, Header(alias="last-event-id", description="go on after this event")]
-After = Annotated[
+LastEventId = Annotated[
+    str | None, Header(alias="last-event-id", description="continue after this event")
+]
+AfterParam = Annotated[
     str | None,
-    Query(description="the same, for those who cannot set a header; 0: from the beginning"),
+    Query(description="like Last-Event-ID, for clients without headers; 0: from the beginning"),
 ]
 
 
-@router.get("/events", response_class=Response, responses=STREAM)
+@router.get("/events", response_class=Response, responses=STREAM_RESPONSE)
 @router.head("/events", include_in_schema=False)
 async def events(
     request: Request,
-    caller: Listening,
-    filter: Words = "",  # noqa: A002 - as in the URL
-    last_event_id: Last = None,
-    after: After = None,
+    caller: StreamViewer,
+    filter: EventFilterParam = "",  # noqa: A002 - as in the URL
+    last_event_id: LastEventId = None,
+    after: AfterParam = None,
 ) -> Response:
-    """A stream of server-sent events; `Last-Event-ID` resumes without a gap or a double."""
-    said = parsed(filter)
-    heard = hears(caller.owner, filter)
-    cursor = _number(last_event_id or after)
+    """Stream server-sent events. `Last-Event-ID` resumes without gaps or duplicates."""
+    fields = parse_event_filter(filter)
+    matches = build_owner_event_filter(caller.owner, filter)
+    cursor = _parse_event_id(last_event_id or after)
     if request.method == "HEAD":
         return Response(None, 200, HEADERS)
 
-    hub = caller.room.hub
-    listener = Listener(caller.key.id, caller.owner, heard, said.get("job", ())[:FOLLOWED])
-    stream = Stream(hub, listener, cursor, private=caller.backstage)
-    hub.enter(listener)
-    return EventStream(hub, listener, stream)
+    hub = caller.context.hub
+    followed = fields.get("job", ())[:MAX_JOBS_PER_STREAM]
+    listener = Listener(caller.key.id, caller.owner, matches, followed)
+    replay = EventReplay(hub, listener, cursor, private=caller.sees_staff_actions)
+    hub.register(listener)
+    return EventStreamResponse(hub, listener, replay)
 
 
-def _number(text: str | None) -> int | None:
+def _parse_event_id(text: str | None) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise Problem(
-            422, "INVALID", "Last-Event-ID (or after) is the id of an event: a whole number"
-        )
+        detail = "Last-Event-ID (or after) must be the id of an event, a whole number"
+        raise Problem(422, "INVALID", detail)
     return int(text)

@@ -1,4 +1,4 @@
-"""`/failures`: dead jobs by cause, and what people say about them. For an owner only their own."""
+"""`/failures`: failure groups, which collect dead jobs with the same cause."""
 
 from __future__ import annotations
 
@@ -11,129 +11,143 @@ from fastapi.responses import JSONResponse, Response
 from mulligan.core.errors import NotFound
 from mulligan.failures.service import FailureGroup, Failures, GroupList
 from mulligan.http.api.actions import (
-    Cursor,
-    Few,
-    Filter,
+    CursorParam,
+    FilterParam,
     ReasonBody,
     ReasonRequest,
+    ShortLimitParam,
     UntilBody,
     UntilRequest,
-    acted,
-    when,
+    parse_time,
+    run_action,
 )
 from mulligan.http.api.auth import Caller, Operator, Viewer
-from mulligan.http.api.openapi import FAILURE, FAILURES, answers
-from mulligan.http.api.requests import opened, sealed, takes
-from mulligan.http.api.serialize import Plain, plain
+from mulligan.http.api.openapi import FAILURE, FAILURES, responses
+from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor
+from mulligan.http.api.serialize import JsonObject, to_json
 
 router = APIRouter(prefix="/failures", tags=["failures"])
 
-_NAME = re.compile(r"[\x21-\x7e]{1,200}")
+_FINGERPRINT = re.compile(r"[\x21-\x7e]{1,200}")
 
 
-@router.get("", **answers(FAILURES))
+@router.get("", **responses(FAILURES))
 async def list_failures(
     caller: Viewer,
-    filter: Filter = "",  # noqa: A002 - as in the URL
-    limit: Few = 100,
-    cursor: Cursor = None,
+    filter: FilterParam = "",  # noqa: A002 - as in the URL
+    limit: ShortLimitParam = 100,
+    cursor: CursorParam = None,
 ) -> Response:
-    """Those in which a job died last; of them those that need somebody first. `more`: there are others."""
-    about = f"failures {filter}"
-    before = opened(caller, about, cursor)
+    """List the most recent failure groups; new, open and regressed ones first.
 
-    def look() -> GroupList:
-        wanted: Plain = {
-            "owner": caller.owner,
-            "limit": limit,
-            "before": before,
-            "private": caller.private,
-        }
-        return caller.desk.failures.groups(filter, **wanted)
+    `more`: there are other groups.
+    """
+    cursor_scope = f"failures {filter}"
+    before = decode_cursor(caller, cursor_scope, cursor)
 
-    found = await caller.room.ask(look)
-    following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    return JSONResponse(
-        {"failures": [_shown(group) for group in found], "next": following, "more": found.more}
-    )
-
-
-@router.get("/{fingerprint}", **answers(FAILURE))
-async def get_failure(caller: Viewer, fingerprint: str) -> Plain:
-    """With a sample; its private half is for operators."""
-
-    def look() -> FailureGroup:
-        return caller.desk.failures.get(
-            _known(fingerprint), owner=caller.owner, private=caller.private
+    def load() -> GroupList:
+        return caller.services.failures.groups(
+            filter, owner=caller.owner, limit=limit, before=before, private=caller.private
         )
 
-    return _shown(await caller.room.ask(look))
+    found = await caller.context.run(load)
+    next_cursor = encode_cursor(caller, cursor_scope, found.cursor)
+    return JSONResponse(
+        {"failures": [_to_json(group) for group in found], "next": next_cursor, "more": found.more}
+    )
 
 
-@router.post("/{fingerprint}/mute", **answers(FAILURE), openapi_extra=takes(UntilRequest))
+@router.get("/{fingerprint}", **responses(FAILURE))
+async def get_failure(caller: Viewer, fingerprint: str) -> JsonObject:
+    """Get one group with a sample. Only operators see the private part of the sample."""
+
+    def load() -> FailureGroup:
+        return caller.services.failures.get(
+            _check_fingerprint(fingerprint), owner=caller.owner, private=caller.private
+        )
+
+    return _to_json(await caller.context.run(load))
+
+
+@router.post("/{fingerprint}/mute", **responses(FAILURE), openapi_extra=describe_body(UntilRequest))
 async def mute_failure(
-    request: Request, caller: Operator, fingerprint: str, said: UntilBody
+    request: Request, caller: Operator, fingerprint: str, body: UntilBody
 ) -> Response:
-    until = when("until", said.until)
-    return await _said(
+    """Mute the alerts and notifications of a group."""
+    until = parse_time("until", body.until)
+    return await _run_group_action(
         request,
         caller,
         fingerprint,
-        lambda api, name: api.mute(name, until=until, reason=said.reason, owner=caller.owner),
+        lambda failures, name: failures.mute(
+            name, until=until, reason=body.reason, owner=caller.owner
+        ),
     )
 
 
-@router.post("/{fingerprint}/unmute", **answers(FAILURE), openapi_extra=takes(ReasonRequest))
+@router.post(
+    "/{fingerprint}/unmute", **responses(FAILURE), openapi_extra=describe_body(ReasonRequest)
+)
 async def unmute_failure(
-    request: Request, caller: Operator, fingerprint: str, said: ReasonBody
+    request: Request, caller: Operator, fingerprint: str, body: ReasonBody
 ) -> Response:
-    return await _said(
+    """End the mute of a group."""
+    return await _run_group_action(
         request,
         caller,
         fingerprint,
-        lambda api, name: api.unmute(name, reason=said.reason, owner=caller.owner),
+        lambda failures, name: failures.unmute(name, reason=body.reason, owner=caller.owner),
     )
 
 
-@router.post("/{fingerprint}/resolve", **answers(FAILURE), openapi_extra=takes(ReasonRequest))
+@router.post(
+    "/{fingerprint}/resolve", **responses(FAILURE), openapi_extra=describe_body(ReasonRequest)
+)
 async def resolve_failure(
-    request: Request, caller: Operator, fingerprint: str, said: ReasonBody
+    request: Request, caller: Operator, fingerprint: str, body: ReasonBody
 ) -> Response:
-    """The cause is gone; a death after it is a regression."""
-    return await _said(
+    """Mark the cause as fixed. A later death of the same cause is a regression."""
+    return await _run_group_action(
         request,
         caller,
         fingerprint,
-        lambda api, name: api.resolve(name, note=said.reason, owner=caller.owner),
+        lambda failures, name: failures.resolve(name, note=body.reason, owner=caller.owner),
     )
 
 
-@router.post("/{fingerprint}/reopen", **answers(FAILURE), openapi_extra=takes(ReasonRequest))
+@router.post(
+    "/{fingerprint}/reopen", **responses(FAILURE), openapi_extra=describe_body(ReasonRequest)
+)
 async def reopen_failure(
-    request: Request, caller: Operator, fingerprint: str, said: ReasonBody
+    request: Request, caller: Operator, fingerprint: str, body: ReasonBody
 ) -> Response:
-    return await _said(
+    """Reopen a resolved or muted group."""
+    return await _run_group_action(
         request,
         caller,
         fingerprint,
-        lambda api, name: api.reopen(name, reason=said.reason, owner=caller.owner),
+        lambda failures, name: failures.reopen(name, reason=body.reason, owner=caller.owner),
     )
 
 
-async def _said(
-    request: Request, caller: Caller, fingerprint: str, say: Callable[[Failures, str], FailureGroup]
+async def _run_group_action(
+    request: Request,
+    caller: Caller,
+    fingerprint: str,
+    action: Callable[[Failures, str], FailureGroup],
 ) -> Response:
-    return await acted(
-        request, caller, lambda: _shown(say(caller.desk.failures, _known(fingerprint)))
-    )
+    def work() -> JsonObject:
+        return _to_json(action(caller.services.failures, _check_fingerprint(fingerprint)))
+
+    return await run_action(request, caller, work)
 
 
-def _shown(group: FailureGroup) -> Plain:
-    return dict(plain(group))
+def _to_json(group: FailureGroup) -> JsonObject:
+    return dict(to_json(group))
 
 
-def _known(fingerprint: str) -> str:
-    if _NAME.fullmatch(fingerprint) is None:
+def _check_fingerprint(fingerprint: str) -> str:
+    if _FINGERPRINT.fullmatch(fingerprint) is None:
         message = f"no failure group {fingerprint!r:.80}"
         raise NotFound(message)
     return fingerprint

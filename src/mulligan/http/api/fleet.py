@@ -1,4 +1,4 @@
-"""`/queues` and `/workers`: shared by all owners."""
+"""`/queues`, `/workers`, `/kinds`, `/dependencies` and `/schedules`: shared by all owners."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mulligan.http.api.actions import (
     ReasonRequest,
     UntilBody,
     UntilRequest,
-    acted,
-    limits_of,
-    when,
+    limit_changes,
+    parse_time,
+    run_action,
 )
 from mulligan.http.api.auth import Caller, OperatorOfAll, ViewerOfAll
-from mulligan.http.api.idempotency import Answer, once
+from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.openapi import (
     DEPENDENCIES,
     DEPENDENCY,
@@ -35,271 +35,307 @@ from mulligan.http.api.openapi import (
     SLOTS,
     WORKER,
     WORKERS,
-    answers,
+    responses,
 )
-from mulligan.http.api.requests import takes
-from mulligan.http.api.serialize import Plain, at, job_shape, plain
+from mulligan.http.api.requests import describe_body
+from mulligan.http.api.serialize import JsonObject, iso_time, job_to_json, to_json
 from mulligan.storage.base import Transaction
-from mulligan.worker.liveness import WorkerStatus, request_drain, workers_seen
+from mulligan.worker.liveness import WorkerStatus, request_drain, worker_statuses
+
+# --- Queues and workers ---
 
 queue_router = APIRouter(tags=["queues"])
 
-All = Annotated[bool, Query(description="also those that have left")]
+AllParam = Annotated[bool, Query(description="include stopped workers")]
 
 
-@queue_router.get("/queues", **answers(QUEUES))
-async def list_queues(caller: ViewerOfAll) -> Plain:
-    return {"queues": plain(await caller.room.ask(caller.desk.queues.list))}
+@queue_router.get("/queues", **responses(QUEUES))
+async def list_queues(caller: ViewerOfAll) -> JsonObject:
+    """List queues."""
+    return {"queues": to_json(await caller.context.run(caller.services.queues.list))}
 
 
-@queue_router.get("/queues/{name}", **answers(QUEUE))
-async def get_queue(caller: ViewerOfAll, name: str) -> Plain:
-    return dict(plain(await caller.room.ask(lambda: caller.desk.queues.get(name))))
-
-
-@queue_router.post("/queues/{name}/pause", **answers(QUEUE), openapi_extra=takes(UntilRequest))
-async def pause_queue(
-    request: Request, caller: OperatorOfAll, name: str, said: UntilBody
-) -> Response:
-    """Nothing of it starts any more; what runs goes on."""
-    until = when("until", said.until)
-    return await acted(
-        request, caller, lambda: caller.desk.queues.pause(name, until=until, reason=said.reason)
-    )
-
-
-@queue_router.post("/queues/{name}/resume", **answers(QUEUE), openapi_extra=takes(ReasonRequest))
-async def resume_queue(
-    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
-) -> Response:
-    return await acted(request, caller, lambda: caller.desk.queues.resume(name, reason=said.reason))
-
-
-@queue_router.patch("/queues/{name}", **answers(QUEUE), openapi_extra=takes(LimitRequest))
-async def limit_queue(
-    request: Request, caller: OperatorOfAll, name: str, said: LimitBody
-) -> Response:
-    """Limits that win over what the code declares, until they end or are cleared."""
-    queues = caller.desk.queues
-    if said.clear:
-        return await acted(request, caller, lambda: queues.clear(name, reason=said.reason))
-    return await acted(
-        request, caller, lambda: queues.set(name, **limits_of(said), reason=said.reason)
-    )
-
-
-@queue_router.get("/workers", **answers(WORKERS))
-async def list_workers(caller: ViewerOfAll, *, all: All = False) -> Plain:  # noqa: A002 - as for alerts
-    """Where each runs is for operators."""
-
-    def look() -> list[WorkerStatus]:
-        with caller.room.store().read() as unit:
-            return workers_seen(unit, closed=all)
-
-    return {"workers": [_worker(caller, seen) for seen in await caller.room.ask(look)]}
+@queue_router.get("/queues/{name}", **responses(QUEUE))
+async def get_queue(caller: ViewerOfAll, name: str) -> JsonObject:
+    """Get one queue."""
+    return dict(to_json(await caller.context.run(lambda: caller.services.queues.get(name))))
 
 
 @queue_router.post(
-    "/workers/{worker_id}/drain", **answers(WORKER), openapi_extra=takes(ReasonRequest)
+    "/queues/{name}/pause", **responses(QUEUE), openapi_extra=describe_body(UntilRequest)
+)
+async def pause_queue(
+    request: Request, caller: OperatorOfAll, name: str, body: UntilBody
+) -> Response:
+    """Pause a queue: no more jobs of it start. Running jobs continue."""
+    until = parse_time("until", body.until)
+    return await run_action(
+        request, caller, lambda: caller.services.queues.pause(name, until=until, reason=body.reason)
+    )
+
+
+@queue_router.post(
+    "/queues/{name}/resume", **responses(QUEUE), openapi_extra=describe_body(ReasonRequest)
+)
+async def resume_queue(
+    request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
+) -> Response:
+    """Resume a paused queue."""
+    return await run_action(
+        request, caller, lambda: caller.services.queues.resume(name, reason=body.reason)
+    )
+
+
+@queue_router.patch("/queues/{name}", **responses(QUEUE), openapi_extra=describe_body(LimitRequest))
+async def limit_queue(
+    request: Request, caller: OperatorOfAll, name: str, body: LimitBody
+) -> Response:
+    """Set limits that override those declared in code, until they end or are cleared."""
+    queues = caller.services.queues
+    if body.clear:
+        return await run_action(request, caller, lambda: queues.clear(name, reason=body.reason))
+    return await run_action(
+        request, caller, lambda: queues.set(name, **limit_changes(body), reason=body.reason)
+    )
+
+
+@queue_router.get("/workers", **responses(WORKERS))
+async def list_workers(caller: ViewerOfAll, *, all: AllParam = False) -> JsonObject:  # noqa: A002 - public parameter
+    """List workers. Only operators see host and pid."""
+
+    def load() -> list[WorkerStatus]:
+        with caller.context.store().read() as tx:
+            return worker_statuses(tx, closed=all)
+
+    return {
+        "workers": [_worker_to_json(caller, worker) for worker in await caller.context.run(load)]
+    }
+
+
+@queue_router.post(
+    "/workers/{worker_id}/drain", **responses(WORKER), openapi_extra=describe_body(ReasonRequest)
 )
 async def drain_worker(
-    request: Request, caller: OperatorOfAll, worker_id: str, said: ReasonBody
+    request: Request, caller: OperatorOfAll, worker_id: str, body: ReasonBody
 ) -> Response:
-    """It claims nothing more, finishes what it runs, and leaves."""
+    """Drain a worker: it claims no more jobs, finishes its running ones and stops."""
 
-    def act() -> Plain:
-        with caller.room.store().begin() as unit:
-            request_drain(unit, [_found(unit, worker_id).row], caller.actor, said.reason)
-            return _worker(caller, _found(unit, worker_id))
+    def act() -> JsonObject:
+        with caller.context.store().begin() as tx:
+            request_drain(tx, [_find_worker(tx, worker_id).row], caller.actor, body.reason)
+            return _worker_to_json(caller, _find_worker(tx, worker_id))
 
-    return await acted(request, caller, act)
+    return await run_action(request, caller, act)
 
 
-def _found(unit: Transaction, worker_id: str) -> WorkerStatus:
-    for seen in workers_seen(unit):
-        if seen.row.id == worker_id:
-            return seen
-    message = f"no worker {worker_id!r:.80} that has not left"
+def _find_worker(tx: Transaction, worker_id: str) -> WorkerStatus:
+    for worker in worker_statuses(tx):
+        if worker.row.id == worker_id:
+            return worker
+    message = f"unknown or stopped worker {worker_id!r:.80}"
     raise NotFound(message)
 
 
-def _worker(caller: Caller, seen: WorkerStatus) -> Plain:
-    row = seen.row
-    shape: Plain = {
+def _worker_to_json(caller: Caller, worker: WorkerStatus) -> JsonObject:
+    row = worker.row
+    document: JsonObject = {
         "id": row.id,
-        "life": seen.life,
-        "running": seen.running,
+        "life": worker.life,
+        "running": worker.running,
         "concurrency": row.concurrency,
         "kinds": json.loads(row.kinds),
         "queues": json.loads(row.queues),
         "release": row.release,
-        "started_at": at(row.started_at),
-        "renewed_at": at(row.renewed_at),
+        "started_at": iso_time(row.started_at),
+        "renewed_at": iso_time(row.renewed_at),
         "draining": row.draining or row.drain_reason is not None,
-        "closed_at": at(row.closed_at),
+        "closed_at": iso_time(row.closed_at),
     }
-    return {**shape, "host": row.host, "pid": row.pid} if caller.private else shape
+    if caller.private:
+        document["host"] = row.host
+        document["pid"] = row.pid
+    return document
 
 
-# `/kinds`: what is held, for what, and what an operator says about it. Shared by all owners.
+# --- Kinds ---
 
 kind_router = APIRouter(prefix="/kinds", tags=["kinds"])
 
 
-@kind_router.get("", **answers(KINDS))
-async def list_kinds(caller: ViewerOfAll) -> Plain:
-    """Those that are held first."""
-    return {"kinds": plain(await caller.room.ask(caller.desk.kinds.list))}
+@kind_router.get("", **responses(KINDS))
+async def list_kinds(caller: ViewerOfAll) -> JsonObject:
+    """List kinds, held ones first."""
+    return {"kinds": to_json(await caller.context.run(caller.services.kinds.list))}
 
 
-@kind_router.get("/{name}", **answers(KIND))
-async def get_kind(caller: ViewerOfAll, name: str) -> Plain:
-    return dict(plain(await caller.room.ask(lambda: caller.desk.kinds.get(name))))
+@kind_router.get("/{name}", **responses(KIND))
+async def get_kind(caller: ViewerOfAll, name: str) -> JsonObject:
+    """Get one kind."""
+    return dict(to_json(await caller.context.run(lambda: caller.services.kinds.get(name))))
 
 
-@kind_router.post("/{name}/hold", **answers(KIND), openapi_extra=takes(UntilRequest))
+@kind_router.post("/{name}/hold", **responses(KIND), openapi_extra=describe_body(UntilRequest))
 async def hold_kind(
-    request: Request, caller: OperatorOfAll, name: str, said: UntilBody
+    request: Request, caller: OperatorOfAll, name: str, body: UntilBody
 ) -> Response:
-    """Start nothing of it until then, or until somebody releases it; what runs goes on."""
-    until = when("until", said.until)
-    return await acted(
-        request, caller, lambda: caller.desk.kinds.hold(name, until=until, reason=said.reason)
+    """Hold a kind: none of its jobs starts until then or until a release."""
+    until = parse_time("until", body.until)
+    return await run_action(
+        request, caller, lambda: caller.services.kinds.hold(name, until=until, reason=body.reason)
     )
 
 
-@kind_router.post("/{name}/release", **answers(KIND), openapi_extra=takes(ReasonRequest))
+@kind_router.post("/{name}/release", **responses(KIND), openapi_extra=describe_body(ReasonRequest))
 async def release_kind(
-    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+    request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
 ) -> Response:
-    """Let its jobs go; what they died of before is forgotten."""
-    return await acted(request, caller, lambda: caller.desk.kinds.release(name, reason=said.reason))
+    """Release a kind and reset its breaker."""
+    return await run_action(
+        request, caller, lambda: caller.services.kinds.release(name, reason=body.reason)
+    )
 
 
-# `/dependencies`: what jobs use, shared by all owners.
+# --- Dependencies ---
 
 dependency_router = APIRouter(prefix="/dependencies", tags=["dependencies"])
 
 
-@dependency_router.get("", **answers(DEPENDENCIES))
-async def list_dependencies(caller: ViewerOfAll) -> Plain:
-    return {"dependencies": plain(await caller.room.ask(caller.desk.dependencies.list))}
+@dependency_router.get("", **responses(DEPENDENCIES))
+async def list_dependencies(caller: ViewerOfAll) -> JsonObject:
+    """List dependencies."""
+    return {"dependencies": to_json(await caller.context.run(caller.services.dependencies.list))}
 
 
 @dependency_router.post(
-    "/{key:path}/open", **answers(DEPENDENCY), openapi_extra=takes(UntilRequest)
+    "/{key:path}/open", **responses(DEPENDENCY), openapi_extra=describe_body(UntilRequest)
 )
 async def open_dependency(
-    request: Request, caller: OperatorOfAll, key: str, said: UntilBody
+    request: Request, caller: OperatorOfAll, key: str, body: UntilBody
 ) -> Response:
-    """Its jobs wait."""
-    until = when("until", said.until)
-    return await acted(
-        request, caller, lambda: caller.desk.dependencies.open(key, until=until, reason=said.reason)
-    )
-
-
-@dependency_router.post(
-    "/{key:path}/close", **answers(DEPENDENCY), openapi_extra=takes(UntilRequest)
-)
-async def close_dependency(
-    request: Request, caller: OperatorOfAll, key: str, said: UntilBody
-) -> Response:
-    """Its jobs go on; `until`: however it fares."""
-    until = when("until", said.until)
-    return await acted(
+    """Open the circuit breaker of a dependency: its jobs wait."""
+    until = parse_time("until", body.until)
+    return await run_action(
         request,
         caller,
-        lambda: caller.desk.dependencies.close(key, until=until, reason=said.reason),
+        lambda: caller.services.dependencies.open(key, until=until, reason=body.reason),
     )
 
 
 @dependency_router.post(
-    "/{key:path}/probe", **answers(DEPENDENCY), openapi_extra=takes(ReasonRequest)
+    "/{key:path}/close", **responses(DEPENDENCY), openapi_extra=describe_body(UntilRequest)
+)
+async def close_dependency(
+    request: Request, caller: OperatorOfAll, key: str, body: UntilBody
+) -> Response:
+    """Close the circuit breaker. With `until` it stays closed even if calls fail."""
+    until = parse_time("until", body.until)
+    return await run_action(
+        request,
+        caller,
+        lambda: caller.services.dependencies.close(key, until=until, reason=body.reason),
+    )
+
+
+@dependency_router.post(
+    "/{key:path}/probe", **responses(DEPENDENCY), openapi_extra=describe_body(ReasonRequest)
 )
 async def probe_dependency(
-    request: Request, caller: OperatorOfAll, key: str, said: ReasonBody
+    request: Request, caller: OperatorOfAll, key: str, body: ReasonBody
 ) -> Response:
-    """Look now whether it answers again."""
-    return await acted(
-        request, caller, lambda: caller.desk.dependencies.probe(key, reason=said.reason)
+    """Request a probe of the dependency now."""
+    return await run_action(
+        request, caller, lambda: caller.services.dependencies.probe(key, reason=body.reason)
     )
 
 
-@dependency_router.get("/{key:path}", **answers(DEPENDENCY))
-async def get_dependency(caller: ViewerOfAll, key: str) -> Plain:
-    return dict(plain(await caller.room.ask(lambda: caller.desk.dependencies.get(key))))
+@dependency_router.get("/{key:path}", **responses(DEPENDENCY))
+async def get_dependency(caller: ViewerOfAll, key: str) -> JsonObject:
+    """Get one dependency."""
+    return dict(to_json(await caller.context.run(lambda: caller.services.dependencies.get(key))))
 
 
-@dependency_router.patch("/{key:path}", **answers(DEPENDENCY), openapi_extra=takes(LimitRequest))
+@dependency_router.patch(
+    "/{key:path}", **responses(DEPENDENCY), openapi_extra=describe_body(LimitRequest)
+)
 async def limit_dependency(
-    request: Request, caller: OperatorOfAll, key: str, said: LimitBody
+    request: Request, caller: OperatorOfAll, key: str, body: LimitBody
 ) -> Response:
-    dependencies = caller.desk.dependencies
-    if said.clear:
-        return await acted(request, caller, lambda: dependencies.clear(key, reason=said.reason))
-    return await acted(
-        request, caller, lambda: dependencies.set(key, **limits_of(said), reason=said.reason)
+    """Set limits that override those declared in code, until they end or are cleared."""
+    dependencies = caller.services.dependencies
+    if body.clear:
+        return await run_action(
+            request, caller, lambda: dependencies.clear(key, reason=body.reason)
+        )
+    return await run_action(
+        request, caller, lambda: dependencies.set(key, **limit_changes(body), reason=body.reason)
     )
 
 
-# `/schedules`: when jobs come by the clock. Shared by all owners.
+# --- Schedules ---
 
 schedule_router = APIRouter(prefix="/schedules", tags=["schedules"])
 
-Many = Annotated[int, Query(ge=1, le=1000)]
+CountParam = Annotated[int, Query(ge=1, le=1000)]
 
 
-@schedule_router.get("", **answers(SCHEDULES))
-async def list_schedules(caller: ViewerOfAll) -> Plain:
-    return {"schedules": plain(await caller.room.ask(caller.desk.schedules.list))}
+@schedule_router.get("", **responses(SCHEDULES))
+async def list_schedules(caller: ViewerOfAll) -> JsonObject:
+    """List schedules."""
+    return {"schedules": to_json(await caller.context.run(caller.services.schedules.list))}
 
 
-@schedule_router.get("/{name}", **answers(SCHEDULE))
-async def get_schedule(caller: ViewerOfAll, name: str) -> Plain:
-    return dict(plain(await caller.room.ask(lambda: caller.desk.schedules.get(name))))
+@schedule_router.get("/{name}", **responses(SCHEDULE))
+async def get_schedule(caller: ViewerOfAll, name: str) -> JsonObject:
+    """Get one schedule."""
+    return dict(to_json(await caller.context.run(lambda: caller.services.schedules.get(name))))
 
 
-@schedule_router.get("/{name}/next", **answers(SLOTS))
-async def next_slots(caller: ViewerOfAll, name: str, n: Many = 5) -> Plain:
-    """In its own zone."""
+@schedule_router.get("/{name}/next", **responses(SLOTS))
+async def next_slots(caller: ViewerOfAll, name: str, n: CountParam = 5) -> JsonObject:
+    """List the next times of a schedule, in its time zone."""
     return {
         "schedule": name,
-        "next": plain(await caller.room.ask(lambda: caller.desk.schedules.next(name, n))),
+        "next": to_json(await caller.context.run(lambda: caller.services.schedules.next(name, n))),
     }
 
 
-@schedule_router.post("/{name}/pause", **answers(SCHEDULE), openapi_extra=takes(UntilRequest))
+@schedule_router.post(
+    "/{name}/pause", **responses(SCHEDULE), openapi_extra=describe_body(UntilRequest)
+)
 async def pause_schedule(
-    request: Request, caller: OperatorOfAll, name: str, said: UntilBody
+    request: Request, caller: OperatorOfAll, name: str, body: UntilBody
 ) -> Response:
-    """Its slots get no job until then, or until it is resumed."""
-    until = when("until", said.until)
-    return await acted(
-        request, caller, lambda: caller.desk.schedules.pause(name, until=until, reason=said.reason)
+    """Pause a schedule: it enqueues no jobs until then or until it is resumed."""
+    until = parse_time("until", body.until)
+    return await run_action(
+        request,
+        caller,
+        lambda: caller.services.schedules.pause(name, until=until, reason=body.reason),
     )
 
 
-@schedule_router.post("/{name}/resume", **answers(SCHEDULE), openapi_extra=takes(ReasonRequest))
+@schedule_router.post(
+    "/{name}/resume", **responses(SCHEDULE), openapi_extra=describe_body(ReasonRequest)
+)
 async def resume_schedule(
-    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+    request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
 ) -> Response:
-    """It goes on from now; slots that came meanwhile get no job."""
-    return await acted(
-        request, caller, lambda: caller.desk.schedules.resume(name, reason=said.reason)
+    """Resume a schedule. Times that passed meanwhile are not made up for."""
+    return await run_action(
+        request, caller, lambda: caller.services.schedules.resume(name, reason=body.reason)
     )
 
 
-@schedule_router.post("/{name}/run", **answers(JOB, 201), openapi_extra=takes(ReasonRequest))
+@schedule_router.post(
+    "/{name}/run", **responses(JOB, 201), openapi_extra=describe_body(ReasonRequest)
+)
 async def run_schedule(
-    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
+    request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
 ) -> Response:
-    """One job of it now, besides its slots."""
+    """Enqueue one job of a schedule now."""
 
-    def work(_: object) -> Answer:
-        return Answer(
-            201,
-            job_shape(caller.desk.schedules.run(name, reason=said.reason), private=caller.private),
-        )
+    def work(_: IdempotencyKey) -> JsonAnswer:
+        job = caller.services.schedules.run(name, reason=body.reason)
+        return JsonAnswer(201, job_to_json(job, private=caller.private))
 
-    return await once(request, caller, work)
+    return await run_once(request, caller, work)

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: a request that names itself is done once, and asked again gets the same answer for a day."""
+"""`Idempotency-Key`: run a request once; repeat its stored answer for a day."""
 
 from __future__ import annotations
 
@@ -11,92 +11,88 @@ from typing import Any, NamedTuple
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 from mulligan.http.api.auth import Caller
 from mulligan.http.api.problems import Problem
-from mulligan.http.api.requests import raw
+from mulligan.http.api.requests import read_body
 from mulligan.storage.base import Transaction
 
 HEADER = "idempotency-key"
-ABANDONED = 60 * SECOND  # nobody works on a request for so long
-_NAME = re.compile(r"[\x21-\x7e]{1,255}")
+ABANDONED_AFTER = 60 * SECOND  # then another request may take over an unfinished key
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-class Answer(NamedTuple):
+class JsonAnswer(NamedTuple):
+    """Status and JSON body of a response."""
+
     status: int
     body: Any
 
 
-class Named(NamedTuple):
-    """A request and the name it has given itself; "": none."""
+class IdempotencyKey(NamedTuple):
+    """An Idempotency-Key with the API key and the hash of its request. Empty `name`: none sent."""
 
     key: str
     name: str
     hash: str
 
-    def end(self, unit: Transaction, answer: Answer) -> None:
-        """In the transaction of what was done, so that neither is there without the other."""
+    def store_answer(self, tx: Transaction, answer: JsonAnswer) -> None:
+        """Store the answer in the transaction of the work, so that both commit or neither does."""
         if self.name:
-            unit.end_answer(self.key, self.name, answer.status, json.dumps(answer.body))
+            tx.store_response(self.key, self.name, answer.status, json.dumps(answer.body))
 
 
-Work = Callable[[Named], Answer]
+Work = Callable[[IdempotencyKey], JsonAnswer]
 
 
-async def once(request: Request, caller: Caller, work: Work, *, long: bool = False) -> Response:
-    """`long`: it may take its time, one after the other."""
-    named = await _named(request, caller)
-    ask = caller.room.ask_long if long else caller.room.ask
-    answer, again = await ask(lambda: _done(caller, named, work))
-    return JSONResponse(
-        answer.body, answer.status, {"idempotent-replayed": "true"} if again else {}
-    )
+async def run_once(request: Request, caller: Caller, work: Work, *, slow: bool = False) -> Response:
+    """Run `work` unless its Idempotency-Key was used before; then repeat the stored answer."""
+    key = await _idempotency_key(request, caller)
+    run = caller.context.run_slow if slow else caller.context.run
+    answer, replayed = await run(lambda: _run_or_replay(caller, key, work))
+    headers = {"idempotent-replayed": "true"} if replayed else {}
+    return JSONResponse(answer.body, answer.status, headers)
 
 
-async def _named(request: Request, caller: Caller) -> Named:
-    given = request.headers.getlist(HEADER)
-    if not given:
-        return Named(caller.key.id, "", "")
-    if len(given) > 1 or _NAME.fullmatch(given[0]) is None:
-        raise Problem(
-            422,
-            "INVALID",
-            "Idempotency-Key is one text of 1 to 255 printable ASCII characters, no spaces",
-        )
-    said = f"{request.method}\n{request.url.path}\n{request.url.query}\n".encode() + await raw(
-        request
-    )
-    return Named(caller.key.id, given[0], hashlib.sha256(said).hexdigest())
+async def _idempotency_key(request: Request, caller: Caller) -> IdempotencyKey:
+    headers = request.headers.getlist(HEADER)
+    if not headers:
+        return IdempotencyKey(caller.key.id, "", "")
+    if len(headers) > 1 or _KEY.fullmatch(headers[0]) is None:
+        detail = "send one Idempotency-Key of 1 to 255 printable ASCII characters without spaces"
+        raise Problem(422, "INVALID", detail)
+    head = f"{request.method}\n{request.url.path}\n{request.url.query}\n".encode()
+    body = await read_body(request)
+    return IdempotencyKey(caller.key.id, headers[0], hashlib.sha256(head + body).hexdigest())
 
 
-def _done(caller: Caller, named: Named, work: Work) -> tuple[Answer, bool]:
-    """The answer, and whether it was given before."""
-    if not named.name:
-        return work(named), False
-    store = caller.room.store()
-    with store.begin() as unit:
-        ours = unit.take_answer(*named, unit.now() - ABANDONED)
-    if not ours:
-        return _given(caller, named), True
+def _run_or_replay(caller: Caller, key: IdempotencyKey, work: Work) -> tuple[JsonAnswer, bool]:
+    """Return the answer, and whether it is the stored answer of an earlier request."""
+    if not key.name:
+        return work(key), False
+    store = caller.context.store()
+    with store.begin() as tx:
+        is_first = tx.claim_idempotency_key(*key, tx.now() - ABANDONED_AFTER)
+    if not is_first:
+        return _stored_answer(caller, key), True
     try:
-        answer = work(named)
+        answer = work(key)
     except BaseException:
-        with store.begin() as unit:
-            unit.drop_answer(named.key, named.name)
+        with store.begin() as tx:
+            tx.release_idempotency_key(key.key, key.name)
         raise
-    with store.begin() as unit:
-        named.end(unit, answer)
+    with store.begin() as tx:
+        key.store_answer(tx, answer)
     return answer, False
 
 
-def _given(caller: Caller, named: Named) -> Answer:
-    with caller.room.store().read() as unit:
-        row = unit.answer(named.key, named.name)
-    if row is not None and row.request != named.hash:
-        raise Problem(
-            422, "IDEMPOTENCY_MISMATCH", "this Idempotency-Key was used for another request"
-        )
+def _stored_answer(caller: Caller, key: IdempotencyKey) -> JsonAnswer:
+    with caller.context.store().read() as tx:
+        row = tx.get_stored_response(key.key, key.name)
+    if row is not None and row.request != key.hash:
+        detail = "this Idempotency-Key was used for another request"
+        raise Problem(422, "IDEMPOTENCY_MISMATCH", detail)
     if row is None or row.status is None:
-        words = "a request with this Idempotency-Key is being worked on"
-        raise Problem(409, "IDEMPOTENCY_IN_FLIGHT", words, retryable=True)
-    return Answer(row.status, json.loads(row.body))
+        detail = "a request with this Idempotency-Key is still running"
+        raise Problem(409, "IDEMPOTENCY_IN_FLIGHT", detail, retryable=True)
+    return JsonAnswer(row.status, json.loads(row.body))

@@ -1,4 +1,4 @@
-"""`/jobs`: enqueue, look, repair."""
+"""`/jobs`: enqueue, inspect and repair jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import Field
 
 from mulligan.core.job import Job
 from mulligan.http.api.actions import (
-    Cursor,
-    Filter,
-    Limit,
+    CursorParam,
+    FilterParam,
+    LimitParam,
     LinkBody,
     LinkRequest,
     NewJobRequest,
@@ -21,208 +21,254 @@ from mulligan.http.api.actions import (
     ReasonBody,
     ReasonRequest,
     Text,
-    When,
-    acted,
-    enqueued,
-    enqueued_together,
-    linked,
-    when,
+    TimeField,
+    create_link,
+    enqueue_many,
+    enqueue_one,
+    parse_time,
+    run_action,
 )
 from mulligan.http.api.auth import Caller, Operator, Viewer, owned_job
-from mulligan.http.api.idempotency import Answer, once
+from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.openapi import (
     ATTEMPTS,
     COUNT,
+    ENQUEUED_JOBS,
     EVENTS,
     EXPLANATION,
     JOB,
     JOBS,
     LINK,
-    MADE,
     RETRY_PREVIEW,
-    answers,
+    responses,
 )
-from mulligan.http.api.requests import body_of, opened, sealed, takes
-from mulligan.http.api.serialize import Plain, attempt_shape, event_shape, job_shape, plain
+from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body
+from mulligan.http.api.serialize import (
+    JsonObject,
+    attempt_to_json,
+    event_to_json,
+    job_to_json,
+    to_json,
+)
 from mulligan.jobs.explain import Explanation
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 
 class RetryRequest(ReasonRequest):
+    """Body of a manual retry."""
+
     overrides: dict[str, Any] | None = Field(
         None,
-        description="max_retries, queue, priority, timeout, policy, payload: fields that its kind calls editable",
+        description="max_retries, queue, priority, timeout, policy, "
+        "payload (the fields that the kind declares as editable)",
     )
-    at: When = None
+    at: TimeField = None
     dry_run: bool = Field(
-        default=False, description="only say what would change, and what is in the way"
+        default=False, description="only report what would change and what forbids it"
     )
 
 
 class ReleaseRequest(ReasonRequest):
+    """Body of a release of a parked job."""
+
     choice: Text | None = None
 
 
-NewJobBody = Annotated[NewJobRequest, body_of(NewJobRequest)]
-NewJobsBody = Annotated[NewJobsRequest, body_of(NewJobsRequest)]
-RetryBody = Annotated[RetryRequest, body_of(RetryRequest)]
-ReleaseBody = Annotated[ReleaseRequest, body_of(ReleaseRequest)]
+NewJobBody = Annotated[NewJobRequest, json_body(NewJobRequest)]
+NewJobsBody = Annotated[NewJobsRequest, json_body(NewJobsRequest)]
+RetryBody = Annotated[RetryRequest, json_body(RetryRequest)]
+ReleaseBody = Annotated[ReleaseRequest, json_body(ReleaseRequest)]
 
 
-# -- look -------------------------------------------------------------------------------------------
-@router.get("", **answers(JOBS))
+# --- Read ---
+
+
+@router.get("", **responses(JOBS))
 async def list_jobs(
     caller: Viewer,
-    filter: Filter = "",  # noqa: A002 - as in the URL
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    filter: FilterParam = "",  # noqa: A002 - as in the URL
+    limit: LimitParam = 50,
+    cursor: CursorParam = None,
 ) -> Response:
-    """Newest first. `partial`: looking stopped after 50,000 jobs; `next` goes on."""
-    about = f"jobs {filter}"
-    before = opened(caller, about, cursor)
-    found = await caller.room.ask(
-        lambda: caller.desk.jobs.list(
+    """List jobs, newest first.
+
+    `partial`: the search stopped after 50,000 jobs; continue with `next`.
+    """
+    cursor_scope = f"jobs {filter}"
+    before = decode_cursor(caller, cursor_scope, cursor)
+    found = await caller.context.run(
+        lambda: caller.services.jobs.list(
             filter, limit=limit, before=before, owner=caller.owner, private=caller.private
         )
     )
-    following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    shown = [
-        _shown(caller, job) for job in found
-    ]  # plain already: FastAPI need not look at each value once more
-    return JSONResponse({"jobs": shown, "next": following, "partial": found.partial})
+    next_cursor = encode_cursor(caller, cursor_scope, found.cursor)
+    jobs = [_to_json(caller, job) for job in found]
+    # A JSONResponse, because FastAPI would walk through every value of a dict again.
+    return JSONResponse({"jobs": jobs, "next": next_cursor, "partial": found.partial})
 
 
-@router.get("/count", **answers(COUNT))
-async def count_jobs(caller: Viewer, filter: Filter = "") -> Plain:  # noqa: A002 - as in the URL
-    """`capped`: counting stopped at 10,000. `partial`: looking stopped after 50,000 jobs."""
-    found = await caller.room.ask(
-        lambda: caller.desk.jobs.count(filter, owner=caller.owner, private=caller.private)
+@router.get("/count", **responses(COUNT))
+async def count_jobs(caller: Viewer, filter: FilterParam = "") -> JsonObject:  # noqa: A002 - as in the URL
+    """Count jobs.
+
+    `capped`: counting stopped at 10,000. `partial`: the search stopped after 50,000 jobs.
+    """
+    found = await caller.context.run(
+        lambda: caller.services.jobs.count(filter, owner=caller.owner, private=caller.private)
     )
     return {"count": int(found), "capped": found.capped, "partial": found.partial}
 
 
-@router.get("/{job_id}", **answers(JOB))
-async def get_job(caller: Viewer, job_id: str) -> Plain:
-    return _shown(caller, await caller.room.ask(lambda: owned_job(caller, job_id)))
+@router.get("/{job_id}", **responses(JOB))
+async def get_job(caller: Viewer, job_id: str) -> JsonObject:
+    """Get one job."""
+    return _to_json(caller, await caller.context.run(lambda: owned_job(caller, job_id)))
 
 
-@router.get("/{job_id}/attempts", **answers(ATTEMPTS))
-async def list_attempts(caller: Viewer, job_id: str) -> Plain:
-    """Newest first."""
-    found = await caller.room.ask(lambda: caller.desk.jobs.attempts(owned_job(caller, job_id).id))
-    return {"attempts": [attempt_shape(one, private=caller.private) for one in reversed(found)]}
+@router.get("/{job_id}/attempts", **responses(ATTEMPTS))
+async def list_attempts(caller: Viewer, job_id: str) -> JsonObject:
+    """List the attempts of a job, newest first."""
+    found = await caller.context.run(
+        lambda: caller.services.jobs.attempts(owned_job(caller, job_id).id)
+    )
+    return {"attempts": [attempt_to_json(one, private=caller.private) for one in reversed(found)]}
 
 
-@router.get("/{job_id}/events", **answers(EVENTS))
-async def list_events(caller: Viewer, job_id: str) -> Plain:
-    """In order."""
-    found = await caller.room.ask(lambda: caller.desk.jobs.history(owned_job(caller, job_id).id))
-    return {"events": [event_shape(one, private=caller.backstage) for one in found]}
+@router.get("/{job_id}/events", **responses(EVENTS))
+async def list_events(caller: Viewer, job_id: str) -> JsonObject:
+    """List the events of a job, oldest first."""
+    found = await caller.context.run(
+        lambda: caller.services.jobs.history(owned_job(caller, job_id).id)
+    )
+    return {"events": [event_to_json(one, private=caller.sees_staff_actions) for one in found]}
 
 
-@router.get("/{job_id}/explain", **answers(EXPLANATION))
-async def explain_job(caller: Viewer, job_id: str) -> Plain:
-    """Its story, why it is where it is, and what could be done."""
+@router.get("/{job_id}/explain", **responses(EXPLANATION))
+async def explain_job(caller: Viewer, job_id: str) -> JsonObject:
+    """Explain a job: its history, why it is in this state, and what can be done."""
 
-    def look() -> Explanation:
-        return caller.desk.jobs.explain(owned_job(caller, job_id).id, private=caller.private)
+    def load() -> Explanation:
+        return caller.services.jobs.explain(owned_job(caller, job_id).id, private=caller.private)
 
-    found = await caller.room.ask(look)
-    shape: Plain = {
+    found = await caller.context.run(load)
+    explanation: JsonObject = {
         "job_id": found.job.id,
         "now": found.now,
-        "story": plain(found.story),
+        "story": to_json(found.story),
         "text": found.text,
         "choices": list(found.choices),
-        "moves": [verb.value for verb in found.moves],
+        "moves": [move.value for move in found.moves],
     }
-    return {**shape, "facts": plain(found.facts)} if caller.private else shape
+    if caller.private:
+        explanation["facts"] = to_json(found.facts)
+    return explanation
 
 
-# -- act --------------------------------------------------------------------------------------------
-@router.post("", **answers(JOB, 201, or_200=JOB), openapi_extra=takes(NewJobRequest, required=True))
-async def enqueue_job(request: Request, caller: Operator, said: NewJobBody) -> Response:
-    """201 with the job; 200 and `deduplicated` for a twin."""
-    return await once(request, caller, lambda named: enqueued(caller, said, named))
+# --- Act ---
 
 
-@router.post("/bulk", **answers(MADE, 201), openapi_extra=takes(NewJobsRequest, required=True))
-async def enqueue_jobs(request: Request, caller: Operator, said: NewJobsBody) -> Response:
-    """All of them in one transaction, or none; a twin is the job that was there, and says `deduplicated`."""
-    return await once(request, caller, lambda named: enqueued_together(caller, said.jobs, named))
+@router.post(
+    "", **responses(JOB, 201, or_200=JOB), openapi_extra=describe_body(NewJobRequest, required=True)
+)
+async def enqueue_job(request: Request, caller: Operator, body: NewJobBody) -> Response:
+    """Enqueue a job. 201 with the job; 200 and `deduplicated` if it exists already."""
+    return await run_once(request, caller, lambda key: enqueue_one(caller, body, key))
 
 
-@router.post("/{job_id}/retry", **answers(JOB | RETRY_PREVIEW), openapi_extra=takes(RetryRequest))
-async def retry_job(request: Request, caller: Operator, job_id: str, said: RetryBody) -> Response:
-    """A new generation of a dead, parked or cancelled job."""
-    wish: Plain = {"overrides": said.overrides, "at": when("at", said.at), "owner": caller.owner}
-    if said.dry_run:
-        return await acted(request, caller, lambda: _previewed(caller, job_id, wish))
+@router.post(
+    "/bulk",
+    **responses(ENQUEUED_JOBS, 201),
+    openapi_extra=describe_body(NewJobsRequest, required=True),
+)
+async def enqueue_jobs(request: Request, caller: Operator, body: NewJobsBody) -> Response:
+    """Enqueue several jobs in one transaction, all or none.
+
+    A duplicate is answered with the existing job and `deduplicated`.
+    """
+    return await run_once(request, caller, lambda key: enqueue_many(caller, body.jobs, key))
+
+
+@router.post(
+    "/{job_id}/retry", **responses(JOB | RETRY_PREVIEW), openapi_extra=describe_body(RetryRequest)
+)
+async def retry_job(request: Request, caller: Operator, job_id: str, body: RetryBody) -> Response:
+    """Retry a dead, parked or cancelled job as a new generation."""
+    options: JsonObject = {
+        "overrides": body.overrides,
+        "at": parse_time("at", body.at),
+        "owner": caller.owner,
+    }
+    if body.dry_run:
+        return await run_action(request, caller, lambda: _preview(caller, job_id, options))
 
     def act() -> Job:
-        return caller.desk.jobs.retry(job_id, reason=said.reason, **wish)
+        return caller.services.jobs.retry(job_id, reason=body.reason, **options)
 
-    return await _moved(request, caller, job_id, act)
+    return await _run_job_action(request, caller, job_id, act)
 
 
-@router.post("/{job_id}/cancel", **answers(JOB), openapi_extra=takes(ReasonRequest))
-async def cancel_job(request: Request, caller: Operator, job_id: str, said: ReasonBody) -> Response:
-    """What waits is cancelled, what runs is asked to stop."""
-    return await _moved(
+@router.post("/{job_id}/cancel", **responses(JOB), openapi_extra=describe_body(ReasonRequest))
+async def cancel_job(request: Request, caller: Operator, job_id: str, body: ReasonBody) -> Response:
+    """Cancel a job. A running job is asked to stop."""
+    return await _run_job_action(
         request,
         caller,
         job_id,
-        lambda: caller.desk.jobs.cancel(job_id, reason=said.reason, owner=caller.owner),
+        lambda: caller.services.jobs.cancel(job_id, reason=body.reason, owner=caller.owner),
     )
 
 
-@router.post("/{job_id}/release", **answers(JOB), openapi_extra=takes(ReleaseRequest))
+@router.post("/{job_id}/release", **responses(JOB), openapi_extra=describe_body(ReleaseRequest))
 async def release_job(
-    request: Request, caller: Operator, job_id: str, said: ReleaseBody
+    request: Request, caller: Operator, job_id: str, body: ReleaseBody
 ) -> Response:
-    """A parked job goes on, with the choice that was made."""
+    """Release a parked job, with the choice that a person made."""
 
     def act() -> Job:
-        return caller.desk.jobs.release(
-            job_id, choice=said.choice, reason=said.reason, owner=caller.owner
+        return caller.services.jobs.release(
+            job_id, choice=body.choice, reason=body.reason, owner=caller.owner
         )
 
-    return await _moved(request, caller, job_id, act)
+    return await _run_job_action(request, caller, job_id, act)
 
 
-@router.post("/{job_id}/discard", **answers(JOB), openapi_extra=takes(ReasonRequest))
+@router.post("/{job_id}/discard", **responses(JOB), openapi_extra=describe_body(ReasonRequest))
 async def discard_job(
-    request: Request, caller: Operator, job_id: str, said: ReasonBody
+    request: Request, caller: Operator, job_id: str, body: ReasonBody
 ) -> Response:
-    """A dead or parked job is given up; say why."""
-    return await _moved(
+    """Discard a dead or parked job. A reason is required."""
+    return await _run_job_action(
         request,
         caller,
         job_id,
-        lambda: caller.desk.jobs.discard(job_id, reason=said.reason, owner=caller.owner),
+        lambda: caller.services.jobs.discard(job_id, reason=body.reason, owner=caller.owner),
     )
 
 
-@router.post("/{job_id}/status-link", **answers(LINK), openapi_extra=takes(LinkRequest))
-async def link_job(request: Request, caller: Operator, job_id: str, said: LinkBody) -> Response:
-    """A page about it for who has the link, without a key."""
-    return await acted(request, caller, lambda: linked(caller, owned_job(caller, job_id), said))
+@router.post("/{job_id}/status-link", **responses(LINK), openapi_extra=describe_body(LinkRequest))
+async def link_job(request: Request, caller: Operator, job_id: str, body: LinkBody) -> Response:
+    """Create a link to a status page of the job that needs no key."""
+    return await run_action(
+        request, caller, lambda: create_link(caller, owned_job(caller, job_id), body)
+    )
 
 
-def _previewed(caller: Caller, job_id: str, wish: Plain) -> Plain:
-    found = caller.desk.jobs.preview_retry(owned_job(caller, job_id).id, **wish)
+def _preview(caller: Caller, job_id: str, options: JsonObject) -> JsonObject:
+    found = caller.services.jobs.preview_retry(owned_job(caller, job_id).id, **options)
     refused = [{"code": why.code, "detail": str(why)} for why in found.refused]
     return {"job_id": found.row.id, "changes": found.changes, "refused": refused}
 
 
-async def _moved(request: Request, caller: Caller, job_id: str, act: Callable[[], Job]) -> Response:
-    def work(_: object) -> Answer:
+async def _run_job_action(
+    request: Request, caller: Caller, job_id: str, action: Callable[[], Job]
+) -> Response:
+    def work(_: IdempotencyKey) -> JsonAnswer:
         owned_job(caller, job_id)
-        return Answer(200, _shown(caller, act()))
+        return JsonAnswer(200, _to_json(caller, action()))
 
-    return await once(request, caller, work)
+    return await run_once(request, caller, work)
 
 
-def _shown(caller: Caller, job: Job) -> Plain:
-    return job_shape(job, private=caller.private)
+def _to_json(caller: Caller, job: Job) -> JsonObject:
+    return job_to_json(job, private=caller.private)

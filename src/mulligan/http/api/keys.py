@@ -1,4 +1,4 @@
-"""`/keys`: an admin of everything has them all, an admin of one owner those of that owner."""
+"""`/keys`: API keys. An admin of scope * manages all, an admin of one owner only that owner's."""
 
 from __future__ import annotations
 
@@ -10,80 +10,102 @@ from pydantic import Field
 
 from mulligan.access.keys import Key, NewKey
 from mulligan.core.errors import NotFound, Refused
-from mulligan.http.api.actions import ReasonBody, ReasonRequest, Text, When, acted, when
+from mulligan.http.api.actions import (
+    ReasonBody,
+    ReasonRequest,
+    Text,
+    TimeField,
+    parse_time,
+    run_action,
+)
 from mulligan.http.api.auth import Admin, Caller
-from mulligan.http.api.openapi import KEY, KEYS, NEW_KEY, answers
+from mulligan.http.api.openapi import KEY, KEYS, NEW_KEY, responses
 from mulligan.http.api.problems import forbidden
-from mulligan.http.api.requests import body_of, takes
-from mulligan.http.api.serialize import Plain, plain
+from mulligan.http.api.requests import describe_body, json_body
+from mulligan.http.api.serialize import JsonObject, to_json
 
 router = APIRouter(prefix="/keys", tags=["keys"])
 
-MOST = 100  # keys that hold, where an owner makes them
+MAX_KEYS_PER_OWNER = 100  # valid keys that an owner's admin may have created
 
 
 class NewKeyRequest(ReasonRequest):
-    scope: Text = Field(description="one owner, or * for everything")
+    """Body of `POST /keys`."""
+
+    scope: Text = Field(description="one owner, or * for all")
     role: Text = Field(description="viewer, operator or admin")
     name: Text = ""
-    expires: When = None
+    expires: TimeField = None
 
 
-NewKeyBody = Annotated[NewKeyRequest, body_of(NewKeyRequest)]
+NewKeyBody = Annotated[NewKeyRequest, json_body(NewKeyRequest)]
 
 
-@router.get("", **answers(KEYS))
-async def list_keys(caller: Admin) -> Plain:
-    found = await caller.room.ask(caller.desk.keys.list)
-    return {"keys": [plain(key) for key in found if caller.owner in (None, key.scope)]}
+@router.get("", **responses(KEYS))
+async def list_keys(caller: Admin) -> JsonObject:
+    """List keys."""
+    found = await caller.context.run(caller.services.keys.list)
+    return {"keys": [to_json(key) for key in found if caller.owner in (None, key.scope)]}
 
 
-@router.get("/{key_id}", **answers(KEY))
-async def get_key(caller: Admin, key_id: str) -> Plain:
-    return dict(plain(await caller.room.ask(lambda: _owned(caller, key_id))))
+@router.get("/{key_id}", **responses(KEY))
+async def get_key(caller: Admin, key_id: str) -> JsonObject:
+    """Get one key."""
+    return dict(to_json(await caller.context.run(lambda: _owned(caller, key_id))))
 
 
-@router.post("", **answers(NEW_KEY, 201), openapi_extra=takes(NewKeyRequest, required=True))
-async def create_key(caller: Admin, said: NewKeyBody) -> Response:
-    """The key is in this answer and nowhere else, so an Idempotency-Key is not honoured here."""
-    if caller.owner not in (None, said.scope):
-        raise forbidden(f"an admin of {caller.owner!r} makes keys of that scope only")
+@router.post(
+    "", **responses(NEW_KEY, 201), openapi_extra=describe_body(NewKeyRequest, required=True)
+)
+async def create_key(caller: Admin, body: NewKeyBody) -> Response:
+    """Create a key, shown only in this answer.
 
-    def make() -> NewKey:
+    Idempotency-Key is ignored here: a stored answer would contain the key.
+    """
+    if caller.owner not in (None, body.scope):
+        raise forbidden(f"an admin of scope {caller.owner!r} can create keys of that scope only")
+
+    def create() -> NewKey:
         if caller.owner is not None:
-            _check_number(caller, caller.owner)
-        expires = when("expires", said.expires)
-        return caller.desk.keys.create(
-            said.scope, said.role, name=said.name, expires=expires, reason=said.reason
+            _check_key_limit(caller, caller.owner)
+        expires = parse_time("expires", body.expires)
+        return caller.services.keys.create(
+            body.scope, body.role, name=body.name, expires=expires, reason=body.reason
         )
 
-    made = await caller.room.ask(make)
-    return JSONResponse({**plain(made.key), "key": made.text}, 201)
+    created = await caller.context.run(create)
+    return JSONResponse({**to_json(created.key), "key": created.text}, 201)
 
 
-@router.post("/{key_id}/revoke", **answers(KEY), openapi_extra=takes(ReasonRequest))
-async def revoke_key(request: Request, caller: Admin, key_id: str, said: ReasonBody) -> Response:
-    """From now on it lets nobody in; streams that are open with it end within a minute."""
+@router.post("/{key_id}/revoke", **responses(KEY), openapi_extra=describe_body(ReasonRequest))
+async def revoke_key(request: Request, caller: Admin, key_id: str, body: ReasonBody) -> Response:
+    """Revoke a key. Its open streams end within a minute."""
 
     def act() -> Key:
         _owned(caller, key_id)
-        return caller.desk.keys.revoke(key_id, reason=said.reason)
+        return caller.services.keys.revoke(key_id, reason=body.reason)
 
-    return await acted(request, caller, act)
+    return await run_action(request, caller, act)
 
 
-def _check_number(caller: Caller, owner: str) -> None:
-    has = sum(key.scope == owner and key.state == "valid" for key in caller.desk.keys.list())
-    if has >= MOST:
-        message = f"{owner!r:.80} has {has} keys, as many as an owner may make; revoke one first"
+def _check_key_limit(caller: Caller, owner: str) -> None:
+    count = sum(key.scope == owner and key.state == "valid" for key in caller.services.keys.list())
+    if count >= MAX_KEYS_PER_OWNER:
+        message = (
+            f"owner {owner!r:.80} already has {count} valid keys, the maximum. Revoke one first."
+        )
         raise Refused(message)
 
 
 def _owned(caller: Caller, key_id: str) -> Key:
+    """Return a key that the caller may manage. Other keys answer exactly like unknown ones."""
     message = f"no key {key_id!r:.80}"
-    if not key_id.isalnum() and not key_id.replace("_", "").isalnum():
+    if not key_id.replace("_", "").isalnum():
         raise NotFound(message)
-    found = caller.desk.keys.get(key_id)
-    if caller.owner not in (None, found.scope):
+    try:
+        key = caller.services.keys.get(key_id)
+    except NotFound:
+        raise NotFound(message) from None
+    if caller.owner not in (None, key.scope):
         raise NotFound(message)
-    return found
+    return key

@@ -1,4 +1,4 @@
-"""`/alerts`: what is worth attention now, and what nobody wants to hear of for a while. Shared by all owners."""
+"""`/alerts`, `/audit`, health checks and `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,151 +10,167 @@ from pydantic import Field
 
 from mulligan.core.event import Event
 from mulligan.http.api.actions import (
-    Back,
-    Cursor,
-    Limit,
+    WITH_ZONE,
+    CursorParam,
+    LimitParam,
     ReasonBody,
     ReasonRequest,
+    SinceParam,
     Text,
-    acted,
-    back,
-    when,
+    parse_since,
+    parse_time,
+    run_action,
 )
-from mulligan.http.api.auth import KEYED, OperatorOfAll, Viewer, ViewerOfAll
+from mulligan.http.api.auth import KEY_SECURITY, OperatorOfAll, Viewer, ViewerOfAll
 from mulligan.http.api.context import ApiContext
-from mulligan.http.api.openapi import ALERT_RULE, ALERT_RULES, ALERTS, AUDIT, answers
+from mulligan.http.api.openapi import ALERT_RULE, ALERT_RULES, ALERTS, AUDIT, responses
 from mulligan.http.api.problems import Problem, forbidden
-from mulligan.http.api.requests import body_of, opened, sealed, takes
-from mulligan.http.api.serialize import Plain, event_shape, plain
-from mulligan.http.services import Away, away_words
+from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body
+from mulligan.http.api.serialize import JsonObject, event_to_json, to_json
+from mulligan.http.services import DatabaseUnavailable, describe_outage
 from mulligan.observability import exporter
 
 alert_router = APIRouter(prefix="/alerts", tags=["alerts"])
 
 
 class SilenceRequest(ReasonRequest):
-    until: float | Text = Field(description="seconds from now, or a moment with its zone")
+    """Body of a silence of an alert rule."""
+
+    until: float | Text = Field(description=f"seconds from now, or {WITH_ZONE}")
 
 
-SilenceBody = Annotated[SilenceRequest, body_of(SilenceRequest)]
-All = Annotated[bool, Query(description="also those that are over")]
+SilenceBody = Annotated[SilenceRequest, json_body(SilenceRequest)]
+AllParam = Annotated[bool, Query(description="include resolved alerts")]
 
 
-@alert_router.get("", **answers(ALERTS))
-async def list_alerts(caller: ViewerOfAll, *, all: All = False) -> Plain:  # noqa: A002 - as in Python
-    """What fires, then what is about to."""
-    return {"alerts": plain(await caller.room.ask(lambda: caller.desk.alerts.list(all=all)))}
-
-
-@alert_router.get("/rules", **answers(ALERT_RULES))
-async def list_alert_rules(caller: ViewerOfAll) -> Plain:
-    return {"rules": plain(await caller.room.ask(caller.desk.alerts.rules))}
-
-
-@alert_router.post(
-    "/{name}/silence", **answers(ALERT_RULE), openapi_extra=takes(SilenceRequest, required=True)
-)
-async def silence_alert(
-    request: Request, caller: OperatorOfAll, name: str, said: SilenceBody
-) -> Response:
-    """It neither tells nor acts until then; if it still holds afterwards, it fires."""
-    until = when("until", said.until)
-    assert until is not None  # noqa: S101 - it is required
-    return await acted(
-        request, caller, lambda: caller.desk.alerts.silence(name, until, reason=said.reason)
-    )
-
-
-@alert_router.post("/{name}/unsilence", **answers(ALERT_RULE), openapi_extra=takes(ReasonRequest))
-async def unsilence_alert(
-    request: Request, caller: OperatorOfAll, name: str, said: ReasonBody
-) -> Response:
-    return await acted(
-        request, caller, lambda: caller.desk.alerts.unsilence(name, reason=said.reason)
-    )
-
-
-# `/audit`: what people did. For an owner what was done to their things.
-
-audit_router = APIRouter(tags=["audit"])
-
-Actor = Annotated[
-    str | None, Query(max_length=200, description="cli:ann, key:mk_…; for operators of scope *")
-]
-Types = Annotated[str, Query(max_length=1000, description="job.retried,queue.*")]
-Of = Annotated[str | None, Query(max_length=100)]
-
-
-@audit_router.get("/audit", **answers(AUDIT))
-async def list_deeds(
-    caller: Viewer,
-    actor: Actor = None,
-    type: Types = "",  # noqa: A002 - the field's name
-    job: Of = None,
-    since: Back = None,
-    until: Back = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Plain:
-    """Newest first, each with actor, reason, before and after; who did it is for operators of scope `*`."""
-    if actor is not None and not caller.backstage:
-        raise forbidden("who did what is for operators of scope *")
-    about = f"audit {actor} {type} {job} {since} {until}"
-    before = opened(caller, about, cursor)
-
-    def look() -> list[Event]:
-        return caller.desk.events.list(
-            actor=actor,
-            type=[one for one in type.split(",") if one],
-            job=job,
-            owner=caller.owner,
-            limit=limit,
-            since=back("since", since),
-            until=back("until", until),
-            before=None if before is None else int(before),
-        )
-
-    found = await caller.room.ask(look)
-    following = sealed(caller, about, str(found[-1].id)) if len(found) == limit else None
+@alert_router.get("", **responses(ALERTS))
+async def list_alerts(caller: ViewerOfAll, *, all: AllParam = False) -> JsonObject:  # noqa: A002 - as in Python
+    """List alerts: firing ones first, then pending ones."""
     return {
-        "events": [event_shape(one, private=caller.backstage) for one in found],
-        "next": following,
+        "alerts": to_json(await caller.context.run(lambda: caller.services.alerts.list(all=all)))
     }
 
 
-# Is it alive, is it ready, and its numbers.
+@alert_router.get("/rules", **responses(ALERT_RULES))
+async def list_alert_rules(caller: ViewerOfAll) -> JsonObject:
+    """List alert rules."""
+    return {"rules": to_json(await caller.context.run(caller.services.alerts.rules))}
+
+
+@alert_router.post(
+    "/{name}/silence",
+    **responses(ALERT_RULE),
+    openapi_extra=describe_body(SilenceRequest, required=True),
+)
+async def silence_alert(
+    request: Request, caller: OperatorOfAll, name: str, body: SilenceBody
+) -> Response:
+    """Silence a rule: it neither notifies nor acts. If it still holds afterwards, it fires."""
+    until = parse_time("until", body.until)
+    assert until is not None  # noqa: S101 - a required field
+    return await run_action(
+        request, caller, lambda: caller.services.alerts.silence(name, until, reason=body.reason)
+    )
+
+
+@alert_router.post(
+    "/{name}/unsilence", **responses(ALERT_RULE), openapi_extra=describe_body(ReasonRequest)
+)
+async def unsilence_alert(
+    request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
+) -> Response:
+    """End the silence of a rule."""
+    return await run_action(
+        request, caller, lambda: caller.services.alerts.unsilence(name, reason=body.reason)
+    )
+
+
+# --- Audit ---
+
+audit_router = APIRouter(tags=["audit"])
+
+ActorParam = Annotated[
+    str | None,
+    Query(max_length=200, description="cli:ann or key:mk_…; only for operators of scope *"),
+]
+TypesParam = Annotated[str, Query(max_length=1000, description="job.retried,queue.*")]
+JobParam = Annotated[str | None, Query(max_length=100)]
+
+
+@audit_router.get("/audit", **responses(AUDIT))
+async def list_audit(
+    caller: Viewer,
+    actor: ActorParam = None,
+    type: TypesParam = "",  # noqa: A002 - the field's name
+    job: JobParam = None,
+    since: SinceParam = None,
+    until: SinceParam = None,
+    limit: LimitParam = 50,
+    cursor: CursorParam = None,
+) -> JsonObject:
+    """List manual actions, newest first, with reason, before and after.
+
+    Only operators of scope `*` see who acted.
+    """
+    if actor is not None and not caller.sees_staff_actions:
+        raise forbidden("filtering by actor needs an operator key of scope *")
+    cursor_scope = f"audit {actor} {type} {job} {since} {until}"
+    before = decode_cursor(caller, cursor_scope, cursor)
+
+    def load() -> list[Event]:
+        return caller.services.events.list(
+            actor=actor,
+            type=[name for name in type.split(",") if name],
+            job=job,
+            owner=caller.owner,
+            limit=limit,
+            since=parse_since("since", since),
+            until=parse_since("until", until),
+            before=None if before is None else int(before),
+        )
+
+    found = await caller.context.run(load)
+    next_cursor = (
+        encode_cursor(caller, cursor_scope, str(found[-1].id)) if len(found) == limit else None
+    )
+    return {
+        "events": [event_to_json(one, private=caller.sees_staff_actions) for one in found],
+        "next": next_cursor,
+    }
+
+
+# --- Health and metrics ---
 
 health_router = APIRouter(tags=["health"])
 
 
 @health_router.get("/livez", response_class=PlainTextResponse)
 async def livez() -> Response:
-    """The loop turns; the database is not asked."""
+    """Answer if the event loop runs, without asking the database."""
     return PlainTextResponse("ok\n")
 
 
 @health_router.get("/readyz", response_class=PlainTextResponse)
 @health_router.get("/startupz", name="startupz", response_class=PlainTextResponse)
 async def readyz(request: Request) -> Response:
-    """The database answers and its schema is the one this version knows."""
-    room: ApiContext = request.app.state.room
+    """Answer 200 if the database answers and has the schema of this version."""
+    context: ApiContext = request.app.state.context
     try:
-        await room.ask(lambda: _look(room))
-    except Away as error:
-        raise Problem(
-            503, "NOT_READY", away_words(error, candid=room.candid), retryable=True
-        ) from error
+        await context.run(lambda: _query(context))
+    except DatabaseUnavailable as error:
+        detail = describe_outage(error, show_detail=context.show_database_errors)
+        raise Problem(503, "NOT_READY", detail, retryable=True) from error
     return PlainTextResponse("ok\n")
 
 
-def _look(room: ApiContext) -> None:
-    with room.store().read() as unit:
-        unit.now()
+def _query(context: ApiContext) -> None:
+    with context.store().read() as tx:
+        tx.now()
 
 
-@health_router.get("/metrics", response_class=PlainTextResponse, dependencies=KEYED)
+@health_router.get("/metrics", response_class=PlainTextResponse, dependencies=KEY_SECURITY)
 async def metrics(caller: ViewerOfAll) -> Response:
-    """Numbers for Prometheus."""
-    room = caller.room
-    text = await room.ask(lambda: exporter.text(room.store()))
+    """Return metrics in the Prometheus text format."""
+    context = caller.context
+    text = await context.run(lambda: exporter.metrics_text(context.store()))
     return Response(text, media_type=exporter.CONTENT_TYPE)

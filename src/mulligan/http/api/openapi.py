@@ -1,4 +1,8 @@
-"""Every answer by its shape. A test holds each answer it gets against these, field by field."""
+"""JSON schemas of all API responses, and the OpenAPI document.
+
+The schemas are derived from the types that the engine returns. Tests compare every response they
+receive with its schema.
+"""
 
 from __future__ import annotations
 
@@ -20,97 +24,94 @@ from mulligan.failures.backtest import VerdictChange
 from mulligan.failures.service import FailureGroup
 from mulligan.guards.dependencies import Dependency
 from mulligan.guards.gates import KindStatus, Queue
-from mulligan.http.api.auth import Needs
-from mulligan.http.api.serialize import NAMES, NOT_OF_ATTEMPTS, shown_of
+from mulligan.http.api.auth import KeyRequirement
+from mulligan.http.api.serialize import JSON_NAMES, PRIVATE_ATTEMPT_FIELDS, json_fields
 from mulligan.insight.service import Insight
 from mulligan.jobs.explain import Fact, Sentence
 from mulligan.notifications.deliveries import Delivery
 from mulligan.notifications.subscriptions import Subscription
-from mulligan.operations.request import OperationPreview
-from mulligan.operations.request import PastRetries as GroupChance
+from mulligan.operations.request import OperationPreview, PastRetries
 from mulligan.operations.service import Item, Operation
-from mulligan.retries.preview import Try
+from mulligan.retries.preview import PlannedAttempt
 from mulligan.schedules.service import Schedule
 
-# What an answer looks like, for the OpenAPI document: read from the very types that are answered.
+# --- Schema builders ---
 
-_CALLED: Mapping[type, str] = {GroupChance: "GroupChance"}  # there are two
-_made: Any = TypedDict  # its names and fields are computed here, which no type checker follows
-
-
-def model(name: str, /, **said: Any) -> Any:
-    """An object with these fields."""
-    return _made(name, said)
+_SCHEMA_NAMES: Mapping[type, str] = {PastRetries: "GroupChance"}
+_typed_dict: Any = TypedDict  # called with computed fields, which type checkers do not support
 
 
-def many(of: Any) -> Any:
-    """A list of these."""
-    return list[of]
+def object_schema(name: str, /, **fields: Any) -> Any:
+    """Return the schema of an object with these fields."""
+    return _typed_dict(name, fields)
+
+
+def list_of(schema: Any) -> Any:
+    """Return the schema of a list."""
+    return list[schema]
 
 
 @cache
-def model_of(kind: type) -> Any:
-    """A value of ours as `plain` writes it."""
-    found = {NAMES.get(name, name): written(_hint(kind, name)) for name in shown_of(kind)}
-    return _made(_CALLED.get(kind, kind.__name__), found)
+def schema_of(kind: type) -> Any:
+    """Return the schema of a type as `to_json` converts it."""
+    fields = {
+        JSON_NAMES.get(name, name): json_type(_hint(kind, name)) for name in json_fields(kind)
+    }
+    return _typed_dict(_SCHEMA_NAMES.get(kind, kind.__name__), fields)
 
 
-def varied(
-    made: Any,
+def variant(
+    schema: Any,
     name: str,
     *,
     without: Iterable[str] = (),
-    maybe: Iterable[str] = (),
+    optional: Iterable[str] = (),
     more: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The same with other fields; `maybe`: not in every answer."""
-    left, rare = set(without), set(maybe)
-    said = {
-        field: hint
-        for field, hint in {**made.__annotations__, **(more or {})}.items()
-        if field not in left
-    }
-    return _made(
-        name, {field: NotRequired[hint] if field in rare else hint for field, hint in said.items()}
-    )
+    """Return a copy of a schema without some fields, with more fields, or with optional ones."""
+    fields = {**schema.__annotations__, **(more or {})}
+    for field in without:
+        del fields[field]
+    for field in optional:
+        fields[field] = NotRequired[fields[field]]
+    return _typed_dict(name, fields)
 
 
 def _hint(kind: type, name: str) -> Any:
-    found = getattr(kind, name, None)
-    return (
-        get_type_hints(found.fget)["return"]
-        if isinstance(found, property)
-        else get_type_hints(kind)[name]
-    )
+    attribute = getattr(kind, name, None)
+    if isinstance(attribute, property):
+        return get_type_hints(attribute.fget)["return"]
+    return get_type_hints(kind)[name]
 
 
-def written(hint: Any) -> Any:
-    """A type as JSON has its values."""
-    origin, inner = get_origin(hint), get_args(hint)
+def json_type(hint: Any) -> Any:
+    """Convert a type hint to the type of its JSON form."""
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, types.UnionType):
-        return Union[tuple(written(one) for one in inner)]  # noqa: UP007 - its parts are computed
+        members = tuple(json_type(member) for member in arguments)
+        return Union[members]  # noqa: UP007 - its members are computed
     if origin is not None and issubclass(origin, Mapping):
-        return dict[str, written(inner[1])]  # type: ignore[misc]
+        return dict[str, json_type(arguments[1])]  # type: ignore[misc]
     if origin is not None and issubclass(origin, Sequence | set | frozenset):
-        return list[written(inner[0])]  # type: ignore[misc]
-    if isinstance(hint, type) and shown_of(hint):
-        return model_of(hint)
+        return list[json_type(arguments[0])]  # type: ignore[misc]
+    if isinstance(hint, type) and json_fields(hint):
+        return schema_of(hint)
     return hint
 
 
-# Every answer by its shape. A test holds each answer it gets against these, field by field.
+NextCursor = str | None
 
-Next = str | None
 
-# -- jobs -------------------------------------------------------------------------------------------
-JOB = model_of(Job)
-JOBS = model("Jobs", jobs=many(JOB), next=Next, partial=bool)
-MADE = model("MadeJobs", jobs=many(JOB))
-COUNT = model("Count", count=int, capped=bool, partial=bool)
-ATTEMPT = varied(
-    model_of(AttemptRow),
+# --- Jobs ---
+JOB = schema_of(Job)
+JOBS = object_schema("Jobs", jobs=list_of(JOB), next=NextCursor, partial=bool)
+ENQUEUED_JOBS = object_schema("EnqueuedJobs", jobs=list_of(JOB))
+COUNT = object_schema("Count", count=int, capped=bool, partial=bool)
+ATTEMPT = variant(
+    schema_of(AttemptRow),
     "Attempt",
-    maybe=NOT_OF_ATTEMPTS,
+    optional=PRIVATE_ATTEMPT_FIELDS,
     more={
         "started_at": datetime,
         "ended_at": datetime,
@@ -120,50 +121,52 @@ ATTEMPT = varied(
         "judged": dict[str, Any],
     },
 )
-ATTEMPTS = model("Attempts", attempts=many(ATTEMPT))
-EVENT = varied(model_of(Event), "Event", more={"at": datetime})
-EVENTS = model("Events", events=many(EVENT))
-AUDIT = model("Audit", events=many(EVENT), next=Next)
-EXPLANATION = varied(
-    model(
+ATTEMPTS = object_schema("Attempts", attempts=list_of(ATTEMPT))
+EVENT = variant(schema_of(Event), "Event", more={"at": datetime})
+EVENTS = object_schema("Events", events=list_of(EVENT))
+AUDIT = object_schema("Audit", events=list_of(EVENT), next=NextCursor)
+EXPLANATION = variant(
+    object_schema(
         "Explanation",
         job_id=str,
         now=str,
-        story=many(model_of(Sentence)),
+        story=list_of(schema_of(Sentence)),
         text=str,
         choices=list[str],
         moves=list[str],
-        facts=many(model_of(Fact)),
+        facts=list_of(schema_of(Fact)),
     ),
     "Explanation",
-    maybe=("facts",),
+    optional=("facts",),
 )
-REFUSAL = model("Refusal", code=str, detail=str)
-RETRY_PREVIEW = model("RetryPreview", job_id=str, changes=dict[str, Any], refused=many(REFUSAL))
-LINK = model("Link", link=str)
+REFUSAL = object_schema("Refusal", code=str, detail=str)
+RETRY_PREVIEW = object_schema(
+    "RetryPreview", job_id=str, changes=dict[str, Any], refused=list_of(REFUSAL)
+)
+LINK = object_schema("Link", link=str)
 
-# -- many -------------------------------------------------------------------------------------------
-FAILURE = model_of(FailureGroup)
-FAILURES = model("Failures", failures=many(FAILURE), next=Next, more=bool)
-OPERATION = model_of(Operation)
-OPERATIONS = model("Operations", operations=many(OPERATION), next=Next)
-ITEMS = model("Items", items=many(model_of(Item)), next=Next)
-PREVIEW = varied(model_of(OperationPreview), "OperationPreview")
-BATCH = model_of(Batch)
-BATCHES = model("Batches", batches=many(BATCH), next=Next)
-MEMBERS = model("Members", jobs=many(JOB), next=Next, partial=bool)
-BATCH_FAILURES = model("BatchFailures", failures=many(model_of(MemberFailures)))
-BATCH_RETRIED = model("BatchRetried", batch=BATCH, jobs=list[str], refused=dict[str, Any])
+# --- Groups of jobs ---
+FAILURE = schema_of(FailureGroup)
+FAILURES = object_schema("Failures", failures=list_of(FAILURE), next=NextCursor, more=bool)
+OPERATION = schema_of(Operation)
+OPERATIONS = object_schema("Operations", operations=list_of(OPERATION), next=NextCursor)
+ITEMS = object_schema("Items", items=list_of(schema_of(Item)), next=NextCursor)
+PREVIEW = variant(schema_of(OperationPreview), "OperationPreview")
+BATCH = schema_of(Batch)
+BATCHES = object_schema("Batches", batches=list_of(BATCH), next=NextCursor)
+MEMBERS = object_schema("Members", jobs=list_of(JOB), next=NextCursor, partial=bool)
+BATCH_FAILURES = object_schema("BatchFailures", failures=list_of(schema_of(MemberFailures)))
+BATCH_RETRIED = object_schema("RetriedBatch", batch=BATCH, jobs=list[str], refused=dict[str, Any])
 
-# -- what is shared ---------------------------------------------------------------------------------
-QUEUE = model_of(Queue)
-QUEUES = model("Queues", queues=many(QUEUE))
-KIND = model_of(KindStatus)
-KINDS = model("Kinds", kinds=many(KIND))
-DEPENDENCY = model_of(Dependency)
-DEPENDENCIES = model("Dependencies", dependencies=many(DEPENDENCY))
-WORKER = varied(
-    model(
+# --- Fleet ---
+QUEUE = schema_of(Queue)
+QUEUES = object_schema("Queues", queues=list_of(QUEUE))
+KIND = schema_of(KindStatus)
+KINDS = object_schema("Kinds", kinds=list_of(KIND))
+DEPENDENCY = schema_of(Dependency)
+DEPENDENCIES = object_schema("Dependencies", dependencies=list_of(DEPENDENCY))
+WORKER = variant(
+    object_schema(
         "Worker",
         id=str,
         life=str,
@@ -180,21 +183,21 @@ WORKER = varied(
         pid=int,
     ),
     "Worker",
-    maybe=("host", "pid"),
+    optional=("host", "pid"),
 )
-WORKERS = model("Workers", workers=many(WORKER))
-SCHEDULE = model_of(Schedule)
-SCHEDULES = model("Schedules", schedules=many(SCHEDULE))
-SLOTS = model("Slots", schedule=str, next=list[datetime])
-ALERTS = model("Alerts", alerts=many(model_of(AlertStatus)))
-ALERT_RULE = model_of(AlertRule)
-ALERT_RULES = model("AlertRules", rules=many(ALERT_RULE))
-INSIGHT = model_of(Insight)
+WORKERS = object_schema("Workers", workers=list_of(WORKER))
+SCHEDULE = schema_of(Schedule)
+SCHEDULES = object_schema("Schedules", schedules=list_of(SCHEDULE))
+SLOTS = object_schema("Slots", schedule=str, next=list[datetime])
+ALERTS = object_schema("Alerts", alerts=list_of(schema_of(AlertStatus)))
+ALERT_RULE = schema_of(AlertRule)
+ALERT_RULES = object_schema("AlertRules", rules=list_of(ALERT_RULE))
+INSIGHT = schema_of(Insight)
 
-# -- policies ---------------------------------------------------------------------------------------
-SETTING = model("PolicySetting", name=str, value=Any, scope=str, origin=str)
-OUTLOOK = model(
-    "ClassOutlook",
+# --- Policies ---
+SETTING = object_schema("PolicySetting", name=str, value=Any, scope=str, origin=str)
+OUTLOOK = object_schema(
+    "ClassPreview",
     retried=bool,
     why=str,
     limit=int,
@@ -206,21 +209,21 @@ OUTLOOK = model(
     counts=str,
     then=list[dict[str, Any]],
     then_from=str | None,
-    calendar=many(model_of(Try)),
+    calendar=list_of(schema_of(PlannedAttempt)),
     more=bool,
 )
-POLICY = model(
+POLICY = object_schema(
     "Policy",
     kind=str,
     queue=str,
-    fields=many(SETTING),
-    classes=many(varied(OUTLOOK, "ClassOutlook", more={"class": str})),
+    fields=list_of(SETTING),
+    classes=list_of(variant(OUTLOOK, "ClassPreview", more={"class": str})),
     rules=list[dict[str, Any]],
 )
-POLICIES = model("Policies", kinds=list[str], system=POLICY)
-VERDICT = varied(
-    model(
-        "Verdict",
+POLICIES = object_schema("Policies", kinds=list[str], system=POLICY)
+CLASSIFICATION = variant(
+    object_schema(
+        "Classification",
         code=str,
         retryable=bool,
         rule=str,
@@ -231,11 +234,13 @@ VERDICT = varied(
         group_of=dict[str, Any],
         judged=dict[str, Any],
     ),
-    "Verdict",
+    "Classification",
     more={"class": str},
 )
-CHANGED = varied(model_of(VerdictChange), "ChangedVerdict", more={"times": int, "sample": str})
-BACKTEST = model(
+CHANGED = variant(
+    schema_of(VerdictChange), "ChangedClassification", more={"times": int, "sample": str}
+)
+BACKTEST = object_schema(
     "Backtest",
     jobs=int,
     failures=int,
@@ -249,30 +254,32 @@ BACKTEST = model(
     tried=int,
     partial=bool,
     text=list[str],
-    changes=many(CHANGED),
+    changes=list_of(CHANGED),
 )
 
-# -- who is told, who may ask -----------------------------------------------------------------------
-WEBHOOK = varied(model_of(Subscription), "Webhook", without=("secret",))
-NEW_WEBHOOK = varied(WEBHOOK, "NewWebhook", more={"secret": str | None})
-WEBHOOKS = model("Webhooks", webhooks=many(WEBHOOK))
-DELIVERY = model_of(Delivery)
-DELIVERIES = model("Deliveries", deliveries=many(DELIVERY), next=Next)
-KEY = model_of(Key)
-NEW_KEY = varied(KEY, "NewKey", more={"key": str})
-KEYS = model("Keys", keys=many(KEY))
+# --- Webhooks and keys ---
+WEBHOOK = variant(schema_of(Subscription), "Webhook", without=("secret",))
+NEW_WEBHOOK = variant(WEBHOOK, "NewWebhook", more={"secret": str | None})
+WEBHOOKS = object_schema("Webhooks", webhooks=list_of(WEBHOOK))
+DELIVERY = schema_of(Delivery)
+DELIVERIES = object_schema("Deliveries", deliveries=list_of(DELIVERY), next=NextCursor)
+KEY = schema_of(Key)
+NEW_KEY = variant(KEY, "NewKey", more={"key": str})
+KEYS = object_schema("Keys", keys=list_of(KEY))
 
 
-def answers(shape: Any, status: int = 200, **others: Any) -> dict[str, Any]:
-    """For a route: what it answers. Its answers are not checked again when they are given: tests do that."""
-    found = {
-        status: {"model": shape},
-        **{int(name.removeprefix("or_")): {"model": one} for name, one in others.items()},
-    }
-    return {"status_code": status, "response_model": None, "responses": found}
+def responses(schema: Any, status: int = 200, **others: Any) -> dict[str, Any]:
+    """Return route options that document its responses: `or_200=` for another status.
+
+    `response_model=None` turns off validation of responses at run time: tests do that.
+    """
+    documented = {status: {"model": schema}}
+    for name, other in others.items():
+        documented[int(name.removeprefix("or_"))] = {"model": other}
+    return {"status_code": status, "response_model": None, "responses": documented}
 
 
-# The OpenAPI document: what FastAPI sees in the routes, and what it cannot see.
+# --- The OpenAPI document ---
 
 PROBLEM = {
     "type": "object",
@@ -281,11 +288,11 @@ PROBLEM = {
         "type": {"type": "string"},
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "one sentence for people"},
+        "detail": {"type": "string", "description": "a sentence for people"},
         "code": {"type": "string", "description": "stable, for programs"},
         "retryable": {
             "type": "boolean",
-            "description": "is it worth to send the same again, later?",
+            "description": "true if the same request may succeed later",
         },
         "errors": {
             "type": "array",
@@ -296,87 +303,82 @@ PROBLEM = {
         },
     },
 }
-ONCE = {
+IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "asked again under the same name within a day, it gets the same answer and is not done again",
+    "description": "a repeated request with the same key gets the stored answer for one day",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
-NOT_ONCE = ("/keys",)
-PROBLEMS = {"$ref": "#/components/responses/Problem"}
+NOT_IDEMPOTENT = ("/keys",)
+PROBLEM_REFERENCE = {"$ref": "#/components/responses/Problem"}
 
 
-def describe(api: FastAPI) -> None:
-    """Every refusal is a problem, and every POST may name itself."""
-    plain = api.openapi
+def complete_openapi(api: FastAPI) -> None:
+    """Add to the OpenAPI document what FastAPI cannot see: problems, keys, Idempotency-Key."""
+    generate = api.openapi
 
     def document() -> dict[str, Any]:
         if api.openapi_schema is None:
-            _complete(
-                plain(),
-                {
-                    (route.path_format, verb): route
-                    for route in api.state.calls
-                    for verb in route.methods
-                },
-            )
+            endpoints = {
+                (route.path_format, method): route.endpoint
+                for route in api.state.routes
+                for method in route.methods
+            }
+            _complete(generate(), endpoints)
         return api.openapi_schema or {}
 
     api.openapi = document  # type: ignore[method-assign]
 
 
-def _complete(found: dict[str, Any], calls: Mapping[tuple[str, str], Any]) -> None:
-    components = found.setdefault("components", {})
+def _complete(document: dict[str, Any], endpoints: Mapping[tuple[str, str], Any]) -> None:
+    components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas["Problem"] = PROBLEM
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     components["responses"] = {
-        "Problem": {"description": "it was refused, or could not be done", "content": content}
+        "Problem": {"description": "the request was refused or failed", "content": content}
     }
-    for path, verbs in found["paths"].items():
-        for verb, operation in verbs.items():
-            operation["responses"].pop("422", None)
-            operation.update(_said_of(needs_of(calls[path, verb.upper()].endpoint)))
-            operation["responses"] |= {
-                str(status): PROBLEMS for status in refusals(path, verb, operation)
-            }
-            if _once(path, verb):
-                operation.setdefault("parameters", []).append(ONCE)
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            requirement = key_requirement(endpoints[path, method.upper()])
+            _complete_operation(path, method, operation, requirement)
 
 
-def needs_of(endpoint: Any) -> Needs | None:
-    """What a route asks of a key; None: it needs none."""
+def _complete_operation(
+    path: str, method: str, operation: dict[str, Any], requirement: KeyRequirement | None
+) -> None:
+    operation["responses"].pop("422", None)
+    if requirement is not None:
+        scope = "*" if requirement.all_owners else "any"
+        operation["x-key"] = {"role": requirement.role.value, "scope": scope}
+    for status in error_statuses(path, method, operation):
+        operation["responses"][str(status)] = PROBLEM_REFERENCE
+    if method in {"post", "patch"} and path not in NOT_IDEMPOTENT:
+        operation.setdefault("parameters", []).append(IDEMPOTENCY_KEY)
+
+
+def key_requirement(endpoint: Any) -> KeyRequirement | None:
+    """Return what a route requires of a key, or None if it needs no key."""
     for hint in get_type_hints(endpoint, include_extras=True).values():
-        for one in getattr(hint, "__metadata__", ()):
-            if isinstance(needs := getattr(one, "dependency", None), Needs):
-                return needs
+        for metadata in getattr(hint, "__metadata__", ()):
+            dependency = getattr(metadata, "dependency", None)
+            if isinstance(dependency, KeyRequirement):
+                return dependency
     return None
 
 
-def _said_of(needs: Needs | None) -> dict[str, Any]:
-    return (
-        {}
-        if needs is None
-        else {"x-key": {"role": needs.role.value, "scope": "*" if needs.everything else "any"}}
-    )
-
-
-def refusals(path: str, verb: str, operation: Mapping[str, Any]) -> list[int]:
-    """How a call may be refused follows from what it takes."""
+def error_statuses(path: str, method: str, operation: Mapping[str, Any]) -> list[int]:
+    """Return the error statuses of a call, which follow from its method and parameters."""
     if "security" not in operation:
-        return [503] if path != "/livez" else []
-    found = [401, 403, 422, 429, 503]
+        return [] if path == "/livez" else [503]
+    statuses = [401, 403, 422, 429, 503]
     if "{" in path or "batch_id" in str(operation.get("requestBody", "")):
-        found.append(404)
+        statuses.append(404)
     if "requestBody" in operation:
-        found += [400, 413, 415]
-    if verb != "get":
-        found.append(409)
-    return sorted(found)
-
-
-def _once(path: str, verb: str) -> bool:
-    return verb in {"post", "patch"} and path not in NOT_ONCE
+        statuses += [400, 413, 415]
+    if method != "get":
+        statuses.append(409)
+    return sorted(statuses)

@@ -1,4 +1,4 @@
-"""`/operations`: one careful action on many jobs, with preview, steps, pause and an end."""
+"""`/operations`: one action on many jobs, in steps, with preview, pause and abort."""
 
 from __future__ import annotations
 
@@ -9,160 +9,184 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from mulligan.http.api.actions import Cursor, Few, Limit, ReasonBody, ReasonRequest, Text, acted
-from mulligan.http.api.auth import Caller, Operator, Viewer, known_id
-from mulligan.http.api.idempotency import Answer, Named, once
-from mulligan.http.api.openapi import ITEMS, OPERATION, OPERATIONS, PREVIEW, answers
-from mulligan.http.api.requests import RequestBody, body_of, opened, sealed, takes
-from mulligan.http.api.serialize import Plain, plain
+from mulligan.http.api.actions import (
+    CursorParam,
+    LimitParam,
+    ReasonBody,
+    ReasonRequest,
+    ShortLimitParam,
+    Text,
+    run_action,
+)
+from mulligan.http.api.auth import Caller, Operator, Viewer, check_id
+from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
+from mulligan.http.api.openapi import ITEMS, OPERATION, OPERATIONS, PREVIEW, responses
+from mulligan.http.api.requests import (
+    RequestBody,
+    decode_cursor,
+    describe_body,
+    encode_cursor,
+    json_body,
+)
+from mulligan.http.api.serialize import JsonObject, to_json
 from mulligan.operations.service import Operation, Operations
 
 router = APIRouter(prefix="/operations", tags=["operations"])
 
 
 class OperationRequest(RequestBody):
+    """Body of `POST /operations`."""
+
     action: Text = Field(description="retry, cancel, discard, release or move")
-    filter: Annotated[
-        str, Field(max_length=2000, description="which jobs; an empty one is refused")
-    ]
+    filter: Annotated[str, Field(max_length=2000, description="which jobs; must not be empty")]
     steps: list[int | Text] | None = Field(None, description='[1, 10, 100, "rest"]')
-    rate: float | Text | None = Field(None, description="items a second, or 100/m")
+    rate: float | Text | None = Field(None, description="jobs per second, or 100/m")
     stop_if: float = Field(
-        0.1, description="it stops when more than this share fails of the same cause again"
+        0.1,
+        description="stop if more than this share of the jobs fails again with the same cause",
     )
-    dry_run: bool = Field(default=False, description="only say what would happen")
+    dry_run: bool = Field(default=False, description="only report what would happen")
     reason: Text = ""
     overrides: dict[str, Any] | None = None
     queue: Text | None = None
     choice: Text | None = None
 
 
-OperationBody = Annotated[OperationRequest, body_of(OperationRequest)]
-Outcome = Annotated[
+OperationBody = Annotated[OperationRequest, json_body(OperationRequest)]
+OutcomeParam = Annotated[
     Text | None, Query(description="recovered, same, other, done, refused, skipped …")
 ]
 
 
-@router.get("", **answers(OPERATIONS))
-async def list_operations(caller: Viewer, limit: Few = 50, cursor: Cursor = None) -> Plain:
-    """Newest first."""
-    before = opened(caller, "operations", cursor)
-    found = await caller.room.ask(
-        lambda: caller.desk.operations.list(owner=caller.owner, limit=limit, before=before)
+@router.get("", **responses(OPERATIONS))
+async def list_operations(
+    caller: Viewer, limit: ShortLimitParam = 50, cursor: CursorParam = None
+) -> JsonObject:
+    """List operations, newest first."""
+    before = decode_cursor(caller, "operations", cursor)
+    found = await caller.context.run(
+        lambda: caller.services.operations.list(owner=caller.owner, limit=limit, before=before)
     )
-    following = sealed(caller, "operations", found[-1].id) if len(found) == limit else None
-    return {"operations": [_shown(one) for one in found], "next": following}
+    next_cursor = encode_cursor(caller, "operations", found[-1].id) if len(found) == limit else None
+    return {"operations": [_to_json(one) for one in found], "next": next_cursor}
 
 
-@router.get("/{operation_id}", **answers(OPERATION))
-async def get_operation(caller: Viewer, operation_id: str) -> Plain:
-    def look() -> Operation:
-        return caller.desk.operations.get(known_id("operation", operation_id), owner=caller.owner)
+@router.get("/{operation_id}", **responses(OPERATION))
+async def get_operation(caller: Viewer, operation_id: str) -> JsonObject:
+    """Get one operation."""
 
-    return _shown(await caller.room.ask(look))
+    def load() -> Operation:
+        return caller.services.operations.get(
+            check_id("operation", operation_id), owner=caller.owner
+        )
+
+    return _to_json(await caller.context.run(load))
 
 
-@router.get("/{operation_id}/items", **answers(ITEMS))
+@router.get("/{operation_id}/items", **responses(ITEMS))
 async def list_items(
     caller: Viewer,
     operation_id: str,
-    outcome: Outcome = None,
-    limit: Limit = 1000,
-    cursor: Cursor = None,
-) -> Plain:
-    """Its jobs, in the order in which they are sent."""
-    about = f"items {operation_id} {outcome}"
-    after = int(opened(caller, about, cursor) or 0)
+    outcome: OutcomeParam = None,
+    limit: LimitParam = 1000,
+    cursor: CursorParam = None,
+) -> JsonObject:
+    """List the jobs of an operation, in the order in which it processes them."""
+    cursor_scope = f"items {operation_id} {outcome}"
+    after = int(decode_cursor(caller, cursor_scope, cursor) or 0)
 
-    def look() -> Any:
-        name = known_id("operation", operation_id)
-        return caller.desk.operations.items(
+    def load() -> Any:
+        name = check_id("operation", operation_id)
+        return caller.services.operations.items(
             name, outcome, owner=caller.owner, limit=limit, after=after
         )
 
-    found = await caller.room.ask(look)
-    following = sealed(caller, about, str(found[-1].place)) if len(found) == limit else None
-    return {"items": plain(found), "next": following}
+    found = await caller.context.run(load)
+    next_cursor = (
+        encode_cursor(caller, cursor_scope, str(found[-1].place)) if len(found) == limit else None
+    )
+    return {"items": to_json(found), "next": next_cursor}
 
 
 @router.post(
     "",
-    **answers(OPERATION, 201, or_200=PREVIEW),
-    openapi_extra=takes(OperationRequest, required=True),
+    **responses(OPERATION, 201, or_200=PREVIEW),
+    openapi_extra=describe_body(OperationRequest, required=True),
 )
-async def start_operation(request: Request, caller: Operator, said: OperationBody) -> Response:
-    """201 with the operation; 200 with what it would do, if `dry_run`."""
+async def start_operation(request: Request, caller: Operator, body: OperationBody) -> Response:
+    """Start an operation. 201 with the operation; 200 with a preview if `dry_run`."""
 
-    def work(named: Named) -> Answer:
-        wish: Plain = {
-            name: getattr(said, name)
-            for name in said.model_fields_set - {"action", "filter", "dry_run"}
-        }
-        if said.dry_run:
-            found = caller.desk.operations.start(
-                said.action, said.filter, dry_run=True, owner=caller.owner, **wish
-            )
-            return Answer(200, plain(found))
-        key = f"{named.key} {named.name}"[:200] if named.name else None
-        return Answer(
-            201,
-            _shown(
-                caller.desk.operations.start(
-                    said.action, said.filter, owner=caller.owner, key=key, **wish
-                )
-            ),
-        )
+    def work(key: IdempotencyKey) -> JsonAnswer:
+        operations = caller.services.operations
+        named = body.model_fields_set - {"action", "filter", "dry_run"}
+        options: JsonObject = {name: getattr(body, name) for name in named}
+        options["owner"] = caller.owner
+        if body.dry_run:
+            preview = operations.start(body.action, body.filter, dry_run=True, **options)
+            return JsonAnswer(200, to_json(preview))
+        unique_key = f"{key.key} {key.name}"[:200] if key.name else None
+        operation = operations.start(body.action, body.filter, key=unique_key, **options)
+        return JsonAnswer(201, _to_json(operation))
 
-    return await once(request, caller, work)
+    return await run_once(request, caller, work)
 
 
-@router.post("/{operation_id}/pause", **answers(OPERATION), openapi_extra=takes(ReasonRequest))
+@router.post(
+    "/{operation_id}/pause", **responses(OPERATION), openapi_extra=describe_body(ReasonRequest)
+)
 async def pause_operation(
-    request: Request, caller: Operator, operation_id: str, said: ReasonBody
+    request: Request, caller: Operator, operation_id: str, body: ReasonBody
 ) -> Response:
-    """Send nothing more for now; what was sent goes on."""
-    return await _said(
+    """Pause an operation: no more jobs are processed. Jobs already retried continue."""
+    return await _run_operation_action(
         request,
         caller,
         operation_id,
-        lambda api, name: api.pause(name, reason=said.reason, owner=caller.owner),
+        lambda operations, name: operations.pause(name, reason=body.reason, owner=caller.owner),
     )
 
 
-@router.post("/{operation_id}/resume", **answers(OPERATION), openapi_extra=takes(ReasonRequest))
+@router.post(
+    "/{operation_id}/resume", **responses(OPERATION), openapi_extra=describe_body(ReasonRequest)
+)
 async def resume_operation(
-    request: Request, caller: Operator, operation_id: str, said: ReasonBody
+    request: Request, caller: Operator, operation_id: str, body: ReasonBody
 ) -> Response:
-    return await _said(
+    """Resume a paused operation."""
+    return await _run_operation_action(
         request,
         caller,
         operation_id,
-        lambda api, name: api.resume(name, reason=said.reason, owner=caller.owner),
+        lambda operations, name: operations.resume(name, reason=body.reason, owner=caller.owner),
     )
 
 
-@router.post("/{operation_id}/abort", **answers(OPERATION), openapi_extra=takes(ReasonRequest))
+@router.post(
+    "/{operation_id}/abort", **responses(OPERATION), openapi_extra=describe_body(ReasonRequest)
+)
 async def abort_operation(
-    request: Request, caller: Operator, operation_id: str, said: ReasonBody
+    request: Request, caller: Operator, operation_id: str, body: ReasonBody
 ) -> Response:
-    """For good. What was not sent stays untouched."""
-    return await _said(
+    """End an operation for good. Jobs not yet processed stay untouched."""
+    return await _run_operation_action(
         request,
         caller,
         operation_id,
-        lambda api, name: api.abort(name, reason=said.reason, owner=caller.owner),
+        lambda operations, name: operations.abort(name, reason=body.reason, owner=caller.owner),
     )
 
 
-async def _said(
-    request: Request, caller: Caller, operation_id: str, say: Callable[[Operations, str], Operation]
+async def _run_operation_action(
+    request: Request,
+    caller: Caller,
+    operation_id: str,
+    action: Callable[[Operations, str], Operation],
 ) -> Response:
-    return await acted(
-        request,
-        caller,
-        lambda: _shown(say(caller.desk.operations, known_id("operation", operation_id))),
-    )
+    def work() -> JsonObject:
+        return _to_json(action(caller.services.operations, check_id("operation", operation_id)))
+
+    return await run_action(request, caller, work)
 
 
-def _shown(operation: Operation) -> Plain:
-    return dict(plain(operation))
+def _to_json(operation: Operation) -> JsonObject:
+    return dict(to_json(operation))

@@ -1,4 +1,4 @@
-"""`/policies` and `/insight`: what follows a failure, what would follow it, and what that came to. For all owners."""
+"""`/policies` and `/insight`: effective policies, classification tests, statistics."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from mulligan.failures.capture import classify, made_of
-from mulligan.failures.rule_sources import configured_rules
+from mulligan.failures.capture import classify, explain_group
+from mulligan.failures.rule_sources import load_configured_rules
 from mulligan.failures.rules import Rule
-from mulligan.http.api.actions import Back, Text, acted, back, known_kind, when
+from mulligan.http.api.actions import (
+    WITH_ZONE,
+    SinceParam,
+    Text,
+    check_kind,
+    parse_since,
+    parse_time,
+    run_action,
+)
 from mulligan.http.api.auth import Caller, OperatorOfAll, ViewerOfAll
-from mulligan.http.api.idempotency import Answer, once
-from mulligan.http.api.openapi import BACKTEST, INSIGHT, POLICIES, POLICY, VERDICT, answers
-from mulligan.http.api.requests import RequestBody, body_of, takes
-from mulligan.http.api.serialize import Plain, plain
-from mulligan.insight.service import insight
-from mulligan.manifest.declared import stored_rules
+from mulligan.http.api.idempotency import JsonAnswer, run_once
+from mulligan.http.api.openapi import BACKTEST, CLASSIFICATION, INSIGHT, POLICIES, POLICY, responses
+from mulligan.http.api.requests import RequestBody, describe_body, json_body
+from mulligan.http.api.serialize import JsonObject, to_json
+from mulligan.insight.service import load_insight
+from mulligan.manifest.declared import load_rules
 from mulligan.retries.service import Backtest, PolicyExplanation
 
 router = APIRouter(tags=["policies"])
@@ -36,102 +44,116 @@ COUNTS = (
     "lost",
     "tried",
 )
-Number = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+SmallInt = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 
 class ErrorRequest(RequestBody):
+    """Body of `POST /policies/test`: an error to classify."""
+
     text: Annotated[str, Field(max_length=100_000)] = Field(
         "", description="the error as it was printed"
     )
     exception_type: Text | None = Field(None, description="openai.RateLimitError")
-    http_status: Number | None = None
-    exit_code: Number | None = Field(None, description="of a program; -9 and 137 are signal 9")
-    signal: Number | None = None
-    errno: Number | None = None
+    http_status: SmallInt | None = None
+    exit_code: SmallInt | None = Field(
+        None, description="exit status of a program; -9 and 137 mean signal 9"
+    )
+    signal: SmallInt | None = None
+    errno: SmallInt | None = None
     provider_code: Text | None = Field(None, description="SlowDown, insufficient_quota")
     program: Text | None = Field(None, description="ffmpeg")
-    kind: Text | None = Field(None, description="with the rules of this kind and its app")
+    kind: Text | None = Field(None, description="use the rules of this kind and its app")
 
 
 class BacktestRequest(RequestBody):
+    """Body of `POST /policies/backtest`."""
+
     rules: Annotated[list[dict[str, Any]], Field(max_length=100)] = Field(
-        default_factory=list, description="as in mulligan.toml; none: what today's tables would do"
+        default_factory=list, description="as in mulligan.toml; empty: only today's rules"
     )
-    since: float | Text = Field(
-        WEEK, description="seconds back from now, or a moment with its zone"
-    )
+    since: float | Text = Field(WEEK, description=f"seconds back from now, or {WITH_ZONE}")
     kind: Text | None = None
 
 
-ErrorBody = Annotated[ErrorRequest, body_of(ErrorRequest)]
-BacktestBody = Annotated[BacktestRequest, body_of(BacktestRequest)]
-Name = Annotated[str | None, Query(max_length=200)]
-Retries = Annotated[int | None, Query(ge=0, le=1_000_000)]
+ErrorBody = Annotated[ErrorRequest, json_body(ErrorRequest)]
+BacktestBody = Annotated[BacktestRequest, json_body(BacktestRequest)]
+NameParam = Annotated[str | None, Query(max_length=200)]
+MaxRetriesParam = Annotated[int | None, Query(ge=0, le=1_000_000)]
 
 
-@router.get("/policies", **answers(POLICIES))
-async def list_policies(caller: ViewerOfAll) -> Plain:
-    """Which kinds have one, and what holds where nobody says anything."""
+@router.get("/policies", **responses(POLICIES))
+async def list_policies(caller: ViewerOfAll) -> JsonObject:
+    """List the kinds, with the policy of kinds that have none of their own."""
 
-    def look() -> Plain:
-        policies = caller.desk.policies
-        return {"kinds": policies.kinds(), "system": _shown(policies.system())}
+    def load() -> JsonObject:
+        policies = caller.services.policies
+        return {"kinds": policies.kinds(), "system": _to_json(policies.system())}
 
-    return await caller.room.ask(look)
+    return await caller.context.run(load)
 
 
-@router.get("/policies/{kind}", **answers(POLICY))
+@router.get("/policies/{kind}", **responses(POLICY))
 async def get_policy(
-    caller: ViewerOfAll, kind: str, queue: Name = None, max_retries: Retries = None
-) -> Plain:
-    """Every part of it with who says it, and when attempts would come; as for a job with this queue and limit."""
+    caller: ViewerOfAll, kind: str, queue: NameParam = None, max_retries: MaxRetriesParam = None
+) -> JsonObject:
+    """Explain the policy of a kind: every setting with its origin, and the retry schedule.
 
-    def look() -> PolicyExplanation:
-        return caller.desk.policies.explain(kind, queue=queue, max_retries=max_retries)
+    `queue` and `max_retries` apply as they would for a job enqueued with them.
+    """
 
-    return _shown(await caller.room.ask(look))
+    def load() -> PolicyExplanation:
+        return caller.services.policies.explain(kind, queue=queue, max_retries=max_retries)
 
-
-@router.post("/policies/test", **answers(VERDICT), openapi_extra=takes(ErrorRequest, required=True))
-async def try_error(request: Request, caller: ViewerOfAll, said: ErrorBody) -> Response:
-    """What would be made of this error: code, class, whether it would be tried again, and the rule that decides."""
-    return await acted(request, caller, lambda: _verdict(caller, said))
+    return _to_json(await caller.context.run(load))
 
 
-@router.post("/policies/backtest", **answers(BACKTEST), openapi_extra=takes(BacktestRequest))
-async def backtest_rules(request: Request, caller: OperatorOfAll, said: BacktestBody) -> Response:
-    """What these rules, asked before all others, would have done with the failures that are stored."""
-
-    def work(_: object) -> Answer:
-        rules = [Rule.from_plain(one, "the body") for one in said.rules]
-        since = when("since", said.since)
-        return Answer(
-            200, _tried(caller.desk.policies.backtest(rules, since=since or 0, kind=said.kind))
-        )
-
-    return await once(request, caller, work, long=True)
+@router.post(
+    "/policies/test",
+    **responses(CLASSIFICATION),
+    openapi_extra=describe_body(ErrorRequest, required=True),
+)
+async def classify_error(request: Request, caller: ViewerOfAll, body: ErrorBody) -> Response:
+    """Classify an error: code, class, retryable or not, and the rule that decided."""
+    return await run_action(request, caller, lambda: _classify(caller, body))
 
 
-@router.get("/insight", **answers(INSIGHT))
+@router.post(
+    "/policies/backtest", **responses(BACKTEST), openapi_extra=describe_body(BacktestRequest)
+)
+async def backtest_rules(request: Request, caller: OperatorOfAll, body: BacktestBody) -> Response:
+    """Run rules over stored failures and report what they would have changed."""
+
+    def work(_: object) -> JsonAnswer:
+        rules = [Rule.from_dict(rule, "the body") for rule in body.rules]
+        since = parse_time("since", body.since)
+        result = caller.services.policies.backtest(rules, since=since or 0, kind=body.kind)
+        return JsonAnswer(200, _backtest_to_json(result))
+
+    return await run_once(request, caller, work, slow=True)
+
+
+@router.get("/insight", **responses(INSIGHT))
 async def get_insight(
-    caller: ViewerOfAll, since: Back = "7d", kind: Name = None, queue: Name = None
-) -> Plain:
-    """What the jobs since then came to: what retries are worth, what failures cost, what that advises."""
-    span = back("since", since)
-    found = await caller.room.ask_long(
-        lambda: insight(caller.room.store(), caller.room.settings, span or WEEK, kind, queue)
+    caller: ViewerOfAll, since: SinceParam = "7d", kind: NameParam = None, queue: NameParam = None
+) -> JsonObject:
+    """Compute statistics of jobs and retries: success rates, cost, advice."""
+    span = parse_since("since", since)
+    found = await caller.context.run_slow(
+        lambda: load_insight(
+            caller.context.store(), caller.context.settings, span or WEEK, kind, queue
+        )
     )
-    return dict(plain(found))
+    return dict(to_json(found))
 
 
-def _shown(found: PolicyExplanation) -> Plain:
-    return dict(plain(found.to_plain()))
+def _to_json(found: PolicyExplanation) -> JsonObject:
+    return dict(to_json(found.to_dict()))
 
 
-def _verdict(caller: Caller, said: ErrorRequest) -> Plain:
-    rules = _rules(caller, said.kind)
-    given = said.model_dump(exclude={"text", "kind"})
-    failure = classify(said.text, **given, rules=rules)
+def _classify(caller: Caller, body: ErrorRequest) -> JsonObject:
+    rules = _rules(caller, body.kind)
+    facts = body.model_dump(exclude={"text", "kind"})
+    failure = classify(body.text, **facts, rules=rules)
     return {
         "code": failure.code,
         "class": str(failure.cls),
@@ -141,23 +163,23 @@ def _verdict(caller: Caller, said: ErrorRequest) -> Plain:
         "public": failure.public,
         "evidence": dict(failure.evidence),
         "group": failure.fingerprint,
-        "group_of": made_of(said.text, given, rules),
+        "group_of": explain_group(body.text, facts, rules),
         "judged": dict(failure.judged),
     }
 
 
 def _rules(caller: Caller, kind: str | None) -> list[Rule]:
     if kind is None:
-        return configured_rules(caller.room.settings)
-    with caller.room.store().read() as unit:
-        return stored_rules(unit, known_kind(caller, kind))
+        return load_configured_rules(caller.context.settings)
+    with caller.context.store().read() as tx:
+        return load_rules(tx, check_kind(caller, kind))
 
 
-def _tried(found: Backtest) -> Plain:
+def _backtest_to_json(found: Backtest) -> JsonObject:
     report = found.report
     changes = [
         {**change._asdict(), "times": times, "sample": report.samples.get(change, "")}
         for change, times in report.changes.most_common()
     ]
-    told = {name: getattr(report, name) for name in COUNTS}
-    return {**told, "partial": found.partial, "text": list(found.text), "changes": changes}
+    counts = {name: getattr(report, name) for name in COUNTS}
+    return {**counts, "partial": found.partial, "text": list(found.text), "changes": changes}

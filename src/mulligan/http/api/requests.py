@@ -1,4 +1,4 @@
-"""What is posted: JSON, as strict as JSON can be read, and no more of it than a payload may have."""
+"""Read request bodies as strict JSON, and encode the cursors of lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from fastapi import Depends, Request
@@ -15,182 +15,201 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect
 
 from mulligan.http.api.auth import Caller
-from mulligan.http.api.problems import Problem, invalid
+from mulligan.http.api.problems import Problem, invalid_request
 
-ROOM = 64 * 1024  # beside the payload
-DEEPEST = 100
+BODY_OVERHEAD = 64 * 1024  # bytes that a body may have in addition to the payload
+MAX_DEPTH = 100
 _JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class RequestBody(BaseModel):
-    """What a body may say; a word nobody knows is refused."""
+    """Base of all request bodies. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-async def raw(request: Request) -> bytes:
-    """The bytes, of which no more are read than there may be. Read once, remembered for who asks again."""
+async def read_body(request: Request) -> bytes:
+    """Return the bytes of the body. Bodies above the limit are refused while they are read."""
     if hasattr(request.state, "body"):
         return bytes(request.state.body)
-    most = request.app.state.room.settings.limits.payload + ROOM
-    given = request.headers.get("content-length", "")
-    if given.isdecimal() and int(given[:20]) > most:
-        raise _large(most)
+    limit = request.app.state.context.settings.limits.payload + BODY_OVERHEAD
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > limit:
+        raise _too_large(limit)
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > most:
-                raise _large(most)
-    except ClientDisconnect:  # nobody hears the answer, and nothing has gone wrong here
-        raise Problem(400, "NOT_JSON", "the body has not come to its end") from None
+            if len(body) > limit:
+                raise _too_large(limit)
+    except ClientDisconnect:
+        raise Problem(400, "NOT_JSON", "incomplete body") from None
     request.state.body = bytes(body)
     return bytes(body)
 
 
-def _large(most: int) -> Problem:
-    return Problem(
-        413, "TOO_LARGE", f"a body may have {most:,} bytes", headers={"connection": "close"}
-    )
+def _too_large(limit: int) -> Problem:
+    detail = f"the body is larger than {limit:,} bytes"
+    return Problem(413, "TOO_LARGE", detail, headers={"connection": "close"})
 
 
-async def _document(request: Request) -> Any:
-    body = await raw(request)
+async def _read_json(request: Request) -> Any:
+    body = await read_body(request)
     if not body:
         return {}
     if _JSON.fullmatch(request.headers.get("content-type", "")) is None:
         raise Problem(415, "NOT_JSON", "send JSON, with Content-Type: application/json")
-    return strict(body)
+    return parse_strict_json(body)
 
 
-def body_of(model: type[M], many: type[M] | None = None) -> Any:
-    """A dependency that reads the body as this; `many`: as that, if it says `jobs`."""
+def json_body(model: type[M], bulk_model: type[M] | None = None) -> Any:
+    """Return a dependency that reads the body as `model`; as `bulk_model` if it has `jobs`."""
 
     async def read(request: Request) -> M:
-        document = await _document(request)
+        document = await _read_json(request)
         if not isinstance(document, dict):
-            raise Problem(422, "INVALID", "the body is a JSON object")
-        asked = many if many is not None and "jobs" in document else model
+            raise Problem(422, "INVALID", "the body must be a JSON object")
+        is_bulk = bulk_model is not None and "jobs" in document
+        expected = bulk_model if bulk_model is not None and is_bulk else model
         try:
-            return asked.model_validate(document)
+            return expected.model_validate(document)
         except ValidationError as error:
-            raise invalid(
-                error.errors(include_url=False, include_context=False, include_input=False)
-            ) from None
+            details = error.errors(include_url=False, include_context=False, include_input=False)
+            raise invalid_request(details) from None
 
     dependency: Callable[[Request], Awaitable[M]] = read
     return Depends(dependency)
 
 
-def takes(
-    model: type[BaseModel], many: type[BaseModel] | None = None, *, required: bool = False
+def describe_body(
+    model: type[BaseModel], bulk_model: type[BaseModel] | None = None, *, required: bool = False
 ) -> dict[str, Any]:
-    """For the OpenAPI document, which cannot see into `body_of`."""
-    schema = _schema(model) if many is None else {"anyOf": [_schema(model), _schema(many)]}
-    return {
-        "requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}
-    }
+    """Return the OpenAPI description of a body, which FastAPI cannot see inside `json_body`."""
+    schema = _schema(model)
+    if bulk_model is not None:
+        schema = {"anyOf": [schema, _schema(bulk_model)]}
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": required, "content": content}}
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Whole, without references to parts that the document would have to hold."""
+    """Return the JSON schema of a model with all references resolved."""
     schema = model.model_json_schema()
-    parts = schema.pop("$defs", {})
-    return dict(_inlined(schema, parts))
+    definitions = schema.pop("$defs", {})
+    return dict(_inline_references(schema, definitions))
 
 
-def _inlined(value: Any, parts: dict[str, Any]) -> Any:
-    if isinstance(value, dict):
-        name = str(value.get("$ref", "")).rpartition("/")[2]
-        return (
-            _inlined(parts[name], parts)
-            if name
-            else {key: _inlined(one, parts) for key, one in value.items()}
-        )
-    return [_inlined(one, parts) for one in value] if isinstance(value, list) else value
+def _inline_references(value: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_inline_references(item, definitions) for item in value]
+    if not isinstance(value, dict):
+        return value
+    name = str(value.get("$ref", "")).rpartition("/")[2]
+    if name:
+        return _inline_references(definitions[name], definitions)
+    return {key: _inline_references(item, definitions) for key, item in value.items()}
 
 
-# -- JSON ---------------------------------------------------------------------------------------------
-def strict(text: bytes) -> Any:
-    """No NaN, no name twice, nothing deeper than anybody means, nothing that is no Unicode."""
+# --- JSON ---
+
+
+def parse_strict_json(text: bytes) -> Any:
+    """Parse JSON. Refuse NaN, duplicate names, deep nesting and invalid Unicode."""
     try:
-        found = json.loads(text.decode(), parse_constant=_constant, object_pairs_hook=_pairs)
-        json.dumps(found, ensure_ascii=False).encode()
+        value = json.loads(
+            text.decode(),
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_object_without_duplicates,
+        )
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise _bad(f"nested deeper than {DEEPEST}") from None
+        raise _not_json(f"nested deeper than {MAX_DEPTH} levels") from None
     except (UnicodeDecodeError, UnicodeEncodeError):
-        raise _bad("not valid Unicode") from None
+        raise _not_json("not valid Unicode") from None
     except ValueError as error:
-        raise _bad(str(error)) from None
-    if _depth(found) > DEEPEST:
-        raise _bad(f"nested deeper than {DEEPEST}")
-    return found
+        raise _not_json(str(error)) from None
+    if _depth(value) > MAX_DEPTH:
+        raise _not_json(f"nested deeper than {MAX_DEPTH} levels")
+    return value
 
 
-def _bad(why: str) -> Problem:
-    return Problem(400, "NOT_JSON", f"the body cannot be read as JSON: {why}")
+def _not_json(why: str) -> Problem:
+    return Problem(400, "NOT_JSON", f"the body is not valid JSON: {why}")
 
 
-def _constant(name: str) -> Any:
-    message = f"{name} is no JSON"
+def _refuse_constant(name: str) -> Any:
+    message = f"{name} is not allowed"
     raise ValueError(message)
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        message = "a name is given twice in one object"
+        message = "an object has the same name twice"
         raise ValueError(message)
     return found
 
 
 def _depth(value: Any) -> int:
-    """Level by level: what is deep must not be walked in depth."""
-    depth, level = 0, [value]
+    """Return the depth of nesting, level by level: recursion could overflow the stack."""
+    depth = 0
+    level = [value]
     while level:
         depth += 1
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+        level = [child for parent in level for child in _children(parent)]
     return depth
 
 
-# Where a list goes on: opaque, and sealed with the caller's key, so that none is made up or carried elsewhere.
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list):
+        return value
+    return ()
 
-_SEAL = 12  # bytes
+
+# --- Cursors ---
+# A cursor is signed with the caller's key, so that a client can neither make one up nor use it
+# with another list or another key.
+
+_SIGNATURE_LENGTH = 12  # bytes
 
 
-def sealed(caller: Caller, about: str, position: str) -> str:
-    """`about`: the route and the filter; a cursor of another list does not fit."""
+def encode_cursor(caller: Caller, scope: str, position: str | None) -> str | None:
+    """Return the cursor of a position, or None without one.
+
+    `scope` names the list: its route and its filter.
+    """
+    if position is None:
+        return None
     text = position.encode()
-    return base64.urlsafe_b64encode(_seal(caller, about, text) + text).decode().rstrip("=")
+    signed = _signature(caller, scope, text) + text
+    return base64.urlsafe_b64encode(signed).decode().rstrip("=")
 
 
-def opened(caller: Caller, about: str, cursor: str | None) -> str | None:
+def decode_cursor(caller: Caller, scope: str, cursor: str | None) -> str | None:
+    """Return the position of a cursor, or None without one. Refuse cursors of other lists."""
     if not cursor:
         return None
     try:
-        given = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
-        seal, text = given[:_SEAL], given[_SEAL:]
+        signed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
+        text = signed[_SIGNATURE_LENGTH:]
         position = text.decode()
     except (ValueError, UnicodeError):
-        raise _strange() from None
-    if not hmac.compare_digest(seal, _seal(caller, about, text)):
-        raise _strange()
+        raise _invalid_cursor() from None
+    signature = signed[:_SIGNATURE_LENGTH]
+    if not hmac.compare_digest(signature, _signature(caller, scope, text)):
+        raise _invalid_cursor()
     return position
 
 
-def _seal(caller: Caller, about: str, position: bytes) -> bytes:
-    said = b"\x00".join((about.encode("utf-8", "surrogatepass"), position))
-    return hmac.new(caller.seal, said, hashlib.sha256).digest()[:_SEAL]
+def _signature(caller: Caller, scope: str, position: bytes) -> bytes:
+    message = b"\x00".join((scope.encode("utf-8", "surrogatepass"), position))
+    return hmac.new(caller.key_hash, message, hashlib.sha256).digest()[:_SIGNATURE_LENGTH]
 
 
-def _strange() -> Problem:
-    return Problem(
-        422, "CURSOR", "this cursor is not one of this list and this key; begin without one"
-    )
+def _invalid_cursor() -> Problem:
+    detail = "this cursor does not belong to this list and this key. Start without a cursor."
+    return Problem(422, "CURSOR", detail)

@@ -1,4 +1,4 @@
-"""Things as JSON, by who asks: the private half, names of hosts and what people noted are for operators."""
+"""Convert jobs, events and other values to JSON, with or without their private part."""
 
 from __future__ import annotations
 
@@ -11,101 +11,113 @@ from functools import cache
 from typing import Any, cast
 
 from mulligan.batches.rules import BatchCounts
-from mulligan.core.event import OURSELVES, Event, for_owners
-from mulligan.core.job import AttemptRow, Job, Micros, to_datetime
+from mulligan.core.durations import Micros, to_datetime
+from mulligan.core.event import SYSTEM_ACTORS, Event, owner_visible_data
+from mulligan.core.job import AttemptRow, Job
 from mulligan.core.statistics import Share
 from mulligan.failures.redact import scrub
 from mulligan.failures.service import FailureGroup
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.service import Operation
 
-Plain = dict[str, Any]
+JsonObject = dict[str, Any]
 
-NAMES = {"cls": "class"}  # which Python cannot call so
-ALSO: Mapping[type, tuple[str, ...]] = {  # what they know beside their fields
+JSON_NAMES = {"cls": "class"}  # Python name → JSON name
+# Properties that are part of the JSON form, in addition to the fields of the type.
+COMPUTED_FIELDS: Mapping[type, tuple[str, ...]] = {
     BatchCounts: ("total", "ended"),
     FailureGroup: ("message", "recovered_share"),
     Operation: ("under_way", "untouched"),
     OperationPreview: ("retried", "recovered", "chance"),
     Share: ("value",),
 }
-NOT_OF_ATTEMPTS = frozenset({"private", "judged", "worker", "settled_by"})
+PRIVATE_ATTEMPT_FIELDS = frozenset({"private", "judged", "worker", "settled_by"})
 
 
-def job_shape(job: Job, *, private: bool) -> Plain:
-    shape: Plain = plain(job)
+def job_to_json(job: Job, *, private: bool) -> JsonObject:
+    """Convert a job. Without `private`, secrets in payload and result are masked."""
+    document: JsonObject = to_json(job)
     if not private:
-        shape["payload"], shape["result"] = masked(job.payload), masked(job.result)
-    return shape
+        document["payload"] = mask_secrets(job.payload)
+        document["result"] = mask_secrets(job.result)
+    return document
 
 
-def attempt_shape(attempt: AttemptRow, *, private: bool) -> Plain:
-    shape = {
-        name: value
-        for name, value in attempt._asdict().items()
-        if private or name not in NOT_OF_ATTEMPTS
-    }
+def attempt_to_json(attempt: AttemptRow, *, private: bool) -> JsonObject:
+    """Convert an attempt. Without `private`, the private part and the worker are left out."""
+    document = attempt._asdict()
+    if not private:
+        for name in PRIVATE_ATTEMPT_FIELDS:
+            del document[name]
     for name in ("started_at", "ended_at", "next_run_at"):
-        shape[name] = at(shape[name])
-    for name in {"evidence", "private", "judged"} & set(shape):
-        shape[name] = json.loads(shape[name] or "{}")
-    return {NAMES.get(name, name): value for name, value in shape.items()}
+        document[name] = iso_time(document[name])
+    for name in {"evidence", "private", "judged"} & set(document):
+        document[name] = json.loads(document[name] or "{}")
+    return {JSON_NAMES.get(name, name): value for name, value in document.items()}
 
 
-def event_shape(event: Event, *, private: bool) -> Plain:
-    data = dict(event.data) if private else for_owners(event.data)
-    shape = {**event._asdict(), "at": at(event.at), "data": data}
-    return shape if private else {**shape, "actor": _kind_of(event.actor)}
+def event_to_json(event: Event, *, private: bool) -> JsonObject:
+    """Convert an event. Without `private`, owners see neither actor names nor internal data."""
+    document = {**event._asdict(), "at": iso_time(event.at)}
+    if private:
+        document["data"] = dict(event.data)
+    else:
+        document["data"] = owner_visible_data(event.data)
+        document["actor"] = _public_actor(event.actor)
+    return document
 
 
-def _kind_of(actor: str) -> str:
-    """That somebody did it, not who: `cli`, `key`, `python`; of a worker nothing."""
-    word = actor.partition(":")[0]
-    return word if actor in OURSELVES or word in {"cli", "key", "python"} else ""
+def _public_actor(actor: str) -> str:
+    """Return the kind of an actor without its name: `cli`, `key`, `python`. Workers: nothing."""
+    kind = actor.partition(":")[0]
+    if actor in SYSTEM_ACTORS or kind in {"cli", "key", "python"}:
+        return kind
+    return ""
 
 
-def masked(value: Any) -> Any:
-    """Without what looks like a secret, by its name or by its shape."""
+def mask_secrets(value: Any) -> Any:
+    """Mask what looks like a secret, by its name or by its form."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = scrub(json.dumps(value, ensure_ascii=False), 1 << 22)
     try:
         return json.loads(text)
-    except ValueError:  # what was hidden has taken a quote along
+    except ValueError:  # a masked secret contained a quote
         return text
 
 
-def at(moment: Micros | None) -> str | None:
-    return None if moment is None else to_datetime(moment).isoformat()
+def iso_time(at: Micros | None) -> str | None:
+    """Format a time of the database as ISO 8601."""
+    return None if at is None else to_datetime(at).isoformat()
 
 
-ATOMS = frozenset({str, int, float, bool, type(None)})
+SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def plain(value: Any) -> Any:
-    """A value of ours as JSON has it; what begins with an underscore is nobody's business."""
-    if (
-        type(value) in ATOMS
-    ):  # most are, and to ask what else it may be takes longer than all the rest
+def to_json(value: Any) -> Any:
+    """Convert a value to JSON types. Fields that begin with an underscore are left out."""
+    # Check the common types first: the other checks take longer than the conversion itself.
+    if type(value) in SCALARS:
         return value
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value
-    if names := shown_of(cast("Hashable", type(value))):
-        return {NAMES.get(name, name): plain(getattr(value, name)) for name in names}
+    names = json_fields(cast("Hashable", type(value)))
+    if names:
+        return {JSON_NAMES.get(name, name): to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): to_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
+        return [to_json(item) for item in value]
     return value
 
 
 @cache
-def shown_of(kind: Any) -> tuple[str, ...]:
-    """The names under which a value of ours is shown; of anything else none."""
+def json_fields(kind: Any) -> tuple[str, ...]:
+    """Return the attributes of a dataclass or named tuple that are part of its JSON form."""
     if is_dataclass(kind):
-        own = tuple(one.name for one in fields(kind) if not one.name.startswith("_"))
+        names = tuple(field.name for field in fields(kind) if not field.name.startswith("_"))
     else:
-        own = getattr(kind, "_fields", ())
-    return (*own, *ALSO.get(kind, ()))
+        names = getattr(kind, "_fields", ())
+    return (*names, *COMPUTED_FIELDS.get(kind, ()))

@@ -1,4 +1,4 @@
-"""`/webhooks` and `/deliveries`: who is told by HTTP, and what became of each message."""
+"""`/webhooks` and `/deliveries`: webhook subscriptions and the messages they sent."""
 
 from __future__ import annotations
 
@@ -11,203 +11,258 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.core.errors import NotFound
-from mulligan.http.api.actions import Cursor, Few, ReasonBody, ReasonRequest, Text, acted, owner_of
-from mulligan.http.api.auth import Caller, Operator, Viewer, known_id
-from mulligan.http.api.idempotency import Answer, Named, once
-from mulligan.http.api.openapi import DELIVERIES, DELIVERY, NEW_WEBHOOK, WEBHOOK, WEBHOOKS, answers
-from mulligan.http.api.requests import body_of, opened, sealed, takes
-from mulligan.http.api.serialize import Plain, plain
+from mulligan.http.api.actions import (
+    CursorParam,
+    ReasonBody,
+    ReasonRequest,
+    ShortLimitParam,
+    Text,
+    resolve_owner,
+    run_action,
+)
+from mulligan.http.api.auth import Caller, Operator, Viewer, check_id
+from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
+from mulligan.http.api.openapi import (
+    DELIVERIES,
+    DELIVERY,
+    NEW_WEBHOOK,
+    WEBHOOK,
+    WEBHOOKS,
+    responses,
+)
+from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body
+from mulligan.http.api.serialize import JsonObject, to_json
 from mulligan.notifications.deliveries import DeliveryList
 from mulligan.notifications.subscriptions import Subscription, Subscriptions
 from mulligan.notifications.webhook import Webhook
 
 router = APIRouter(tags=["webhooks"])
 
-_NAME = re.compile(r"[\x21-\x7e]{1,200}")
+_WEBHOOK_ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 class NewWebhookRequest(ReasonRequest):
+    """Body of `POST /webhooks`."""
+
     url: Annotated[str, Field(max_length=2000)]
-    on: Text | list[Text] = Field(description="job.died, or several; job.* for all of a kind")
+    on: Text | list[Text] = Field(description="one event type or several; job.* for all of jobs")
     filter: Text = ""
     name: Text = ""
-    owner: Text | None = Field(None, description="from keys of scope * only; not given: whoever's")
+    owner: Text | None = Field(
+        None, description="only with a key of scope *; null: events of all owners"
+    )
     batch_id: Text | None = None
     each: bool = Field(
         default=True,
-        description="a message for every event; false: one for an incident, which grows",
+        description="a message per event; false: one per incident",
     )
     form: Literal["standard", "cloudevents"] = "standard"
     headers: dict[str, str] = Field(default_factory=dict)
     secret: Text | None = Field(
-        None, description="whsec_…; not given: one is made, and shown this once"
+        None, description="whsec_…; null: one is generated and shown only in this answer"
     )
 
 
-NewWebhookBody = Annotated[NewWebhookRequest, body_of(NewWebhookRequest)]
-Subscribed = Annotated[str | None, Query(max_length=200, description="of this one only")]
-State = Annotated[
+NewWebhookBody = Annotated[NewWebhookRequest, json_body(NewWebhookRequest)]
+SubscriptionParam = Annotated[
+    str | None, Query(max_length=200, description="only messages of this subscription")
+]
+StateParam = Annotated[
     str | None, Query(max_length=20, description="queued, running, succeeded, dead …")
 ]
 
 
-@router.get("/webhooks", **answers(WEBHOOKS))
-async def list_webhooks(caller: Viewer) -> Plain:
-    found = await caller.room.ask(lambda: caller.desk.subscriptions.list(owner=caller.owner))
-    return {"webhooks": [_shown(one) for one in found if one.channel == Webhook.kind]}
+@router.get("/webhooks", **responses(WEBHOOKS))
+async def list_webhooks(caller: Viewer) -> JsonObject:
+    """List webhooks."""
+    found = await caller.context.run(lambda: caller.services.subscriptions.list(owner=caller.owner))
+    return {"webhooks": [_to_json(one) for one in found if one.channel == Webhook.kind]}
 
 
-@router.get("/webhooks/{webhook_id}", **answers(WEBHOOK))
-async def get_webhook(caller: Viewer, webhook_id: str) -> Plain:
-    return _shown(await caller.room.ask(lambda: _owned(caller, webhook_id)))
+@router.get("/webhooks/{webhook_id}", **responses(WEBHOOK))
+async def get_webhook(caller: Viewer, webhook_id: str) -> JsonObject:
+    """Get one webhook."""
+    return _to_json(await caller.context.run(lambda: _owned(caller, webhook_id)))
 
 
 @router.post(
-    "/webhooks", **answers(NEW_WEBHOOK, 201), openapi_extra=takes(NewWebhookRequest, required=True)
+    "/webhooks",
+    **responses(NEW_WEBHOOK, 201),
+    openapi_extra=describe_body(NewWebhookRequest, required=True),
 )
-async def add_webhook(request: Request, caller: Operator, said: NewWebhookBody) -> Response:
-    """Signed as standardwebhooks.com describes it. The secret is in this answer and in no later one."""
+async def add_webhook(request: Request, caller: Operator, body: NewWebhookBody) -> Response:
+    """Add a webhook. Messages are signed as standardwebhooks.com describes.
 
-    def work(_: Named) -> Answer:
+    The secret is shown only in this answer.
+    """
+
+    def work(_: IdempotencyKey) -> JsonAnswer:
         channel = Webhook(
-            said.url, secret=said.secret, headers=said.headers or None, form=said.form
+            body.url, secret=body.secret, headers=body.headers or None, form=body.form
         )
-        options: Plain = {
-            "owner": owner_of(caller, said.owner) or None,
-            "batch": said.batch_id,
-            "name": said.name,
-            "form": "each" if said.each else "incident",
-            "filter": said.filter,
-            "reason": said.reason,
+        options: JsonObject = {
+            "owner": resolve_owner(caller, body.owner) or None,
+            "batch": body.batch_id,
+            "name": body.name,
+            "form": "each" if body.each else "incident",
+            "filter": body.filter,
+            "reason": body.reason,
         }
-        made = caller.desk.subscriptions.add(said.on, channel, **options)
-        return Answer(201, {**_shown(made), "secret": made.secret})
+        created = caller.services.subscriptions.add(body.on, channel, **options)
+        return JsonAnswer(201, {**_to_json(created), "secret": created.secret})
 
-    return await once(request, caller, work)
+    return await run_once(request, caller, work)
 
 
 @router.delete("/webhooks/{webhook_id}", status_code=204, response_model=None)
 async def remove_webhook(caller: Operator, webhook_id: str) -> Response:
-    """Messages that wait are not sent any more."""
+    """Remove a webhook. Messages that wait are not sent."""
 
     def act() -> None:
-        caller.desk.subscriptions.remove(_owned(caller, webhook_id).id, owner=caller.owner)
+        caller.services.subscriptions.remove(_owned(caller, webhook_id).id, owner=caller.owner)
 
-    await caller.room.ask(act)
+    await caller.context.run(act)
     return Response(None, 204)
 
 
-@router.post("/webhooks/{webhook_id}/test", **answers(DELIVERY))
-async def try_webhook(request: Request, caller: Operator, webhook_id: str) -> Response:
-    """A message that says that it is a test; answered with its delivery, which takes the way of all others."""
-    return await _said(
-        request, caller, webhook_id, lambda api, name: plain(api.test(name, owner=caller.owner))
+@router.post("/webhooks/{webhook_id}/test", **responses(DELIVERY))
+async def test_webhook(request: Request, caller: Operator, webhook_id: str) -> Response:
+    """Send a test message. It is delivered like any other; the answer is its delivery."""
+    return await _run_webhook_action(
+        request,
+        caller,
+        webhook_id,
+        lambda subscriptions, name: to_json(subscriptions.test(name, owner=caller.owner)),
     )
 
 
 @router.post(
-    "/webhooks/{webhook_id}/enable", **answers(WEBHOOK), openapi_extra=takes(ReasonRequest)
+    "/webhooks/{webhook_id}/enable",
+    **responses(WEBHOOK),
+    openapi_extra=describe_body(ReasonRequest),
 )
 async def enable_webhook(
-    request: Request, caller: Operator, webhook_id: str, said: ReasonBody
+    request: Request, caller: Operator, webhook_id: str, body: ReasonBody
 ) -> Response:
-    """It hears of what happens from now on."""
-    return await _said(
+    """Enable a webhook for events from now on."""
+    return await _run_webhook_action(
         request,
         caller,
         webhook_id,
-        lambda api, name: _shown(api.enable(name, owner=caller.owner, reason=said.reason)),
+        lambda subscriptions, name: _to_json(
+            subscriptions.enable(name, owner=caller.owner, reason=body.reason)
+        ),
     )
 
 
 @router.post(
-    "/webhooks/{webhook_id}/disable", **answers(WEBHOOK), openapi_extra=takes(ReasonRequest)
+    "/webhooks/{webhook_id}/disable",
+    **responses(WEBHOOK),
+    openapi_extra=describe_body(ReasonRequest),
 )
 async def disable_webhook(
-    request: Request, caller: Operator, webhook_id: str, said: ReasonBody
+    request: Request, caller: Operator, webhook_id: str, body: ReasonBody
 ) -> Response:
-    return await _said(
+    """Disable a webhook."""
+    return await _run_webhook_action(
         request,
         caller,
         webhook_id,
-        lambda api, name: _shown(api.disable(name, owner=caller.owner, reason=said.reason)),
+        lambda subscriptions, name: _to_json(
+            subscriptions.disable(name, owner=caller.owner, reason=body.reason)
+        ),
     )
 
 
 @router.post(
-    "/webhooks/{webhook_id}/rotate", **answers(NEW_WEBHOOK), openapi_extra=takes(ReasonRequest)
+    "/webhooks/{webhook_id}/rotate",
+    **responses(NEW_WEBHOOK),
+    openapi_extra=describe_body(ReasonRequest),
 )
 async def rotate_webhook(
-    request: Request, caller: Operator, webhook_id: str, said: ReasonBody
+    request: Request, caller: Operator, webhook_id: str, body: ReasonBody
 ) -> Response:
-    """A new secret, in this answer alone; messages are signed with both until the next one."""
+    """Create a new secret, shown only in this answer.
 
-    def act(api: Subscriptions, name: str) -> Plain:
-        made = api.rotate(name, owner=caller.owner, reason=said.reason)
-        return {**_shown(made), "secret": made.secret}
+    Messages are signed with the old and the new secret until the next rotation.
+    """
 
-    return await _said(request, caller, webhook_id, act)
+    def act(subscriptions: Subscriptions, name: str) -> JsonObject:
+        created = subscriptions.rotate(name, owner=caller.owner, reason=body.reason)
+        return {**_to_json(created), "secret": created.secret}
+
+    return await _run_webhook_action(request, caller, webhook_id, act)
 
 
-# -- deliveries -------------------------------------------------------------------------------------
-@router.get("/deliveries", **answers(DELIVERIES))
+# --- Deliveries ---
+
+
+@router.get("/deliveries", **responses(DELIVERIES))
 async def list_deliveries(
     caller: Viewer,
-    subscription: Subscribed = None,
-    state: State = None,
-    limit: Few = 50,
-    cursor: Cursor = None,
-) -> Plain:
-    """Newest first."""
-    about = f"deliveries {subscription} {state}"
-    before = opened(caller, about, cursor)
+    subscription: SubscriptionParam = None,
+    state: StateParam = None,
+    limit: ShortLimitParam = 50,
+    cursor: CursorParam = None,
+) -> JsonObject:
+    """List messages, newest first."""
+    cursor_scope = f"deliveries {subscription} {state}"
+    before = decode_cursor(caller, cursor_scope, cursor)
 
-    def look() -> DeliveryList:
-        where: Plain = {"subscription": subscription, "state": state, "owner": caller.owner}
-        return caller.desk.deliveries.list(**where, limit=limit, before=before)
+    def load() -> DeliveryList:
+        where: JsonObject = {"subscription": subscription, "state": state, "owner": caller.owner}
+        return caller.services.deliveries.list(**where, limit=limit, before=before)
 
-    found = await caller.room.ask(look)
-    following = None if found.cursor is None else sealed(caller, about, found.cursor)
-    return {"deliveries": plain(list(found)), "next": following}
+    found = await caller.context.run(load)
+    next_cursor = encode_cursor(caller, cursor_scope, found.cursor)
+    return {"deliveries": to_json(list(found)), "next": next_cursor}
 
 
-@router.get("/deliveries/{delivery_id}", **answers(DELIVERY))
-async def get_delivery(caller: Viewer, delivery_id: str) -> Plain:
-    def look() -> Any:
-        return caller.desk.deliveries.get(known_id("delivery", delivery_id), owner=caller.owner)
+@router.get("/deliveries/{delivery_id}", **responses(DELIVERY))
+async def get_delivery(caller: Viewer, delivery_id: str) -> JsonObject:
+    """Get one message."""
 
-    return dict(plain(await caller.room.ask(look)))
+    def load() -> Any:
+        return caller.services.deliveries.get(check_id("delivery", delivery_id), owner=caller.owner)
+
+    return dict(to_json(await caller.context.run(load)))
 
 
 @router.post(
-    "/deliveries/{delivery_id}/retry", **answers(DELIVERY), openapi_extra=takes(ReasonRequest)
+    "/deliveries/{delivery_id}/retry",
+    **responses(DELIVERY),
+    openapi_extra=describe_body(ReasonRequest),
 )
 async def retry_delivery(
-    request: Request, caller: Operator, delivery_id: str, said: ReasonBody
+    request: Request, caller: Operator, delivery_id: str, body: ReasonBody
 ) -> Response:
-    """Once more; with the same id for its receiver."""
+    """Send a message again, with the same message id."""
 
     def act() -> Any:
-        name = known_id("delivery", delivery_id)
-        return caller.desk.deliveries.retry(name, owner=caller.owner, reason=said.reason)
+        name = check_id("delivery", delivery_id)
+        return caller.services.deliveries.retry(name, owner=caller.owner, reason=body.reason)
 
-    return await acted(request, caller, act)
+    return await run_action(request, caller, act)
 
 
-async def _said(
-    request: Request, caller: Caller, webhook_id: str, say: Callable[[Subscriptions, str], Plain]
+async def _run_webhook_action(
+    request: Request,
+    caller: Caller,
+    webhook_id: str,
+    action: Callable[[Subscriptions, str], JsonObject],
 ) -> Response:
-    return await acted(
-        request, caller, lambda: say(caller.desk.subscriptions, _owned(caller, webhook_id).id)
-    )
+    def work() -> JsonObject:
+        return action(caller.services.subscriptions, _owned(caller, webhook_id).id)
+
+    return await run_action(request, caller, work)
 
 
 def _owned(caller: Caller, webhook_id: str) -> Subscription:
     message = f"no webhook {webhook_id!r:.80}"
-    if _NAME.fullmatch(webhook_id) is None:
+    if _WEBHOOK_ID.fullmatch(webhook_id) is None:
         raise NotFound(message)
     try:
-        found = caller.desk.subscriptions.get(webhook_id, owner=caller.owner)
+        found = caller.services.subscriptions.get(webhook_id, owner=caller.owner)
     except NotFound:
         raise NotFound(message) from None
     if found.channel != Webhook.kind:
@@ -215,7 +270,7 @@ def _owned(caller: Caller, webhook_id: str) -> Subscription:
     return found
 
 
-def _shown(one: Subscription) -> Plain:
-    shape: Plain = plain(one)
-    shape.pop("secret")
-    return shape
+def _to_json(subscription: Subscription) -> JsonObject:
+    document: JsonObject = to_json(subscription)
+    document.pop("secret")
+    return document

@@ -1,4 +1,4 @@
-"""What can be done from a page: who may, and what to call. The rules are where they always are; this only asks."""
+"""Actions of the dashboard: the table of forms, bulk actions and their preview."""
 
 from __future__ import annotations
 
@@ -9,363 +9,407 @@ from urllib.parse import quote
 from fastapi import Request, Response
 
 from mulligan.access.keys import Role
+from mulligan.batches.service import Batch
 from mulligan.core.errors import MulliganError, NotFound, Refused
-from mulligan.core.format import duration, per
-from mulligan.guards.gates import KEEP
+from mulligan.core.format import format_duration, format_rate
+from mulligan.core.job import Job
+from mulligan.guards.gates import UNCHANGED
 from mulligan.http.dashboard.charts import Bar, bars
-from mulligan.http.dashboard.renderer import Renderer, root_of
-from mulligan.http.dashboard.sign_in import local
-from mulligan.http.dashboard.view_models import listed, parts_of
-from mulligan.http.services import CallerServices
-from mulligan.insight.rules import percent
-from mulligan.jobs.filter import seconds
+from mulligan.http.dashboard.renderer import Renderer, root_path
+from mulligan.http.dashboard.sign_in import local_path
+from mulligan.http.dashboard.view_models import filter_link, split_filter
+from mulligan.http.services import VisitorServices
+from mulligan.insight.rules import format_percent
+from mulligan.jobs.filter import parse_seconds
 from mulligan.operations.request import OperationPreview
-from mulligan.operations.rules import Action as Bulk
-from mulligan.operations.service import Wishes
+from mulligan.operations.rules import Action as BulkAction
+from mulligan.operations.service import StartOptions
 from mulligan.worker.liveness import request_drain
 
-Said = Mapping[str, str]
-WEEK = 7 * 86_400.0
+Form = Mapping[str, str]
+ActionFunction = Callable[[VisitorServices, str, Form], str]
+WEEK = 7 * 86_400.0  # seconds
+HOUR = 3600.0  # seconds
 
 
 class PageAction(NamedTuple):
-    do: Callable[[CallerServices, str, Said], str]  # returns what was done, for people
-    back: str  # where the visitor finds it
+    """A form of a page: what it runs and which key it needs."""
+
+    run: ActionFunction  # returns a sentence about what was done
+    back: str  # path to return to
     role: Role = Role.OPERATOR
-    shared: bool = False  # of all owners, so it needs scope *
+    shared: bool = False  # affects all owners, so it needs scope *
 
 
-def _reason(said: Said) -> str:
-    return said.get("reason", "")
+def _reason(form: Form) -> str:
+    return form.get("reason", "")
 
 
-def _until(said: Said) -> float | None:
-    words = said.get("until", "")
-    found = seconds(words) if words else None
-    if words and found is None:
-        message = f"until: {words!r:.40} is no length; write 30m, 2h or 1d"
+def _until(form: Form) -> float | None:
+    text = form.get("until", "")
+    if not text:
+        return None
+    length = parse_seconds(text)
+    if length is None:
+        message = f"until: invalid duration {text!r:.40}. Use 30m, 2h or 1d."
         raise Refused(message)
-    return found
+    return length
 
 
-# -- jobs -------------------------------------------------------------------------------------------
-def _retry(desk: CallerServices, job: str, said: Said) -> str:
-    found = desk.jobs.retry(job, reason=_reason(said), owner=desk.owner)
-    return f"Retried: generation {found.generation} begins. {found.why}"
+# --- Jobs ---
 
 
-def _cancel(desk: CallerServices, job: str, said: Said) -> str:
-    found = desk.jobs.cancel(job, reason=_reason(said), owner=desk.owner)
-    return (
-        "Cancelled."
-        if found.state == "cancelled"
-        else "Asked to stop; it is cancelled once its code has stopped."
-    )
+def _retry_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    job = services.jobs.retry(job_id, reason=_reason(form), owner=services.owner)
+    return f"Retried: generation {job.generation} starts. {job.why}"
 
 
-def _release(desk: CallerServices, job: str, said: Said) -> str:
-    desk.jobs.release(
-        job, choice=said.get("choice") or None, reason=_reason(said), owner=desk.owner
-    )
-    return "Released: it goes on where it was."
+def _cancel_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    job = services.jobs.cancel(job_id, reason=_reason(form), owner=services.owner)
+    if job.state == "cancelled":
+        return "Cancelled."
+    return "Cancel requested. The job is cancelled as soon as its code has stopped."
 
 
-def _discard(desk: CallerServices, job: str, said: Said) -> str:
-    desk.jobs.discard(job, reason=_reason(said), owner=desk.owner)
-    return "Discarded: it stays in the history, and nobody has to look at it any more."
+def _release_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    choice = form.get("choice") or None
+    services.jobs.release(job_id, choice=choice, reason=_reason(form), owner=services.owner)
+    return "Released: the job is queued again."
 
 
-# -- failures ---------------------------------------------------------------------------------------
-def _mute(desk: CallerServices, group: str, said: Said) -> str:
-    desk.failures.mute(group, until=_until(said), reason=_reason(said), owner=desk.owner)
+def _discard_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    services.jobs.discard(job_id, reason=_reason(form), owner=services.owner)
+    return "Discarded. The job stays in the history and needs no more attention."
+
+
+# --- Failure groups ---
+
+
+def _mute_group(services: VisitorServices, group: str, form: Form) -> str:
+    services.failures.mute(group, until=_until(form), reason=_reason(form), owner=services.owner)
     return "Muted."
 
 
-def _resolve(desk: CallerServices, group: str, said: Said) -> str:
-    desk.failures.resolve(group, note=_reason(said), owner=desk.owner)
-    return "Resolved. If a job dies of it again, it comes back as regressed."
+def _resolve_group(services: VisitorServices, group: str, form: Form) -> str:
+    services.failures.resolve(group, note=_reason(form), owner=services.owner)
+    return "Resolved. If another job dies of this cause, the group is marked as regressed."
 
 
-def _reopen(desk: CallerServices, group: str, said: Said) -> str:
-    desk.failures.reopen(group, reason=_reason(said), owner=desk.owner)
-    return "Open again."
+def _reopen_group(services: VisitorServices, group: str, form: Form) -> str:
+    services.failures.reopen(group, reason=_reason(form), owner=services.owner)
+    return "Reopened."
 
 
-# -- batches, operations ----------------------------------------------------------------------------
-def _retry_batch(desk: CallerServices, batch: str, said: Said) -> str:
-    desk.batches.get(batch, owner=desk.owner)
-    found = desk.batches.retry_failed(batch, reason=_reason(said))
-    return f"Retried {len(found.jobs):,} of its members."
+# --- Batches and operations ---
 
 
-def _cancel_batch(desk: CallerServices, batch: str, said: Said) -> str:
-    desk.batches.get(batch, owner=desk.owner)
-    desk.batches.cancel(batch, reason=_reason(said))
-    return "Cancelled: what waits is cancelled, what runs is asked to stop."
+def _retry_batch(services: VisitorServices, batch: str, form: Form) -> str:
+    services.batches.get(batch, owner=services.owner)
+    result = services.batches.retry_failed(batch, reason=_reason(form))
+    return f"Retried {len(result.jobs):,} members."
 
 
-def _operation(verb: str, words: str) -> Callable[[CallerServices, str, Said], str]:
-    def act(desk: CallerServices, operation: str, said: Said) -> str:
-        getattr(desk.operations, verb)(operation, reason=_reason(said), owner=desk.owner)
-        return words
-
-    return act
+def _cancel_batch(services: VisitorServices, batch: str, form: Form) -> str:
+    services.batches.get(batch, owner=services.owner)
+    services.batches.cancel(batch, reason=_reason(form))
+    return "Cancelled: queued members are cancelled, running members are asked to stop."
 
 
-# -- links for owners -------------------------------------------------------------------------------
-def _share_link(noun: str) -> Callable[[CallerServices, str, Said], str]:
-    def act(desk: CallerServices, name: str, said: Said) -> str:
-        found = (
-            desk.jobs.get(name, owner=desk.owner)
-            if noun == "jobs"
-            else desk.batches.get(name, owner=desk.owner)
-        )
-        expires = _until(said) or WEEK
-        link = desk.status.link(found, retry=said.get("again") == "1", expires=expires)
-        return f"For its owner, who needs no key, for {duration(expires)}: {link}"
+def _operation_action(verb: str, sentence: str) -> ActionFunction:
+    def run(services: VisitorServices, operation: str, form: Form) -> str:
+        method = getattr(services.operations, verb)
+        method(operation, reason=_reason(form), owner=services.owner)
+        return sentence
 
-    return act
+    return run
 
 
-# -- limits -----------------------------------------------------------------------------------------
-def _limits(said: Said) -> dict[str, Any]:
-    """What is left empty stays as it was set; "none" is no limit."""
-    concurrency, rate = said.get("concurrency", ""), said.get("rate", "")
-    if (
-        concurrency
-        and concurrency != "none"
-        and not (concurrency.isascii() and concurrency.isdecimal())
-    ):
-        message = f"at once: {concurrency!r:.40} is no whole number; to have no limit, write none"
-        raise Refused(message)
+# --- Status links ---
+
+
+def _share_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    return _share(services, services.jobs.get(job_id, owner=services.owner), form)
+
+
+def _share_batch(services: VisitorServices, batch_id: str, form: Form) -> str:
+    return _share(services, services.batches.get(batch_id, owner=services.owner), form)
+
+
+def _share(services: VisitorServices, target: Job | Batch, form: Form) -> str:
+    expires = _until(form) or WEEK
+    may_retry = form.get("may_retry") == "1"
+    link = services.status.link(target, retry=may_retry, expires=expires)
+    return f"Status page for its owner, no key needed, valid for {format_duration(expires)}: {link}"
+
+
+# --- Limits ---
+
+
+def _limits(form: Form) -> dict[str, Any]:
+    """Parse limits: an empty field leaves the limit unchanged, "none" removes it."""
     return {
-        "concurrency": KEEP
-        if not concurrency
-        else None
-        if concurrency == "none"
-        else int(concurrency[:9]),
-        "rate": KEEP if not rate else None if rate == "none" else rate,
-        "until": _until(said),
-        "reason": _reason(said),
+        "concurrency": _parse_concurrency(form.get("concurrency", "")),
+        "rate": _parse_rate(form.get("rate", "")),
+        "until": _until(form),
+        "reason": _reason(form),
     }
 
 
-def _set_queue(desk: CallerServices, queue: str, said: Said) -> str:
-    found = desk.queues.set(queue, **_limits(said))
-    return (
-        f"Queue {queue}: {limits_in_words(found.concurrency, found.rate)}, whatever its code says."
-    )
+def _parse_concurrency(text: str) -> Any:
+    if not text:
+        return UNCHANGED
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        message = f"concurrency: {text!r:.40} is not a whole number. Use none for no limit."
+        raise Refused(message)
+    return int(text[:9])
 
 
-def _clear_queue(desk: CallerServices, queue: str, said: Said) -> str:
-    found = desk.queues.clear(queue, reason=_reason(said))
-    return f"Queue {queue} is back to what its code says: {limits_in_words(found.concurrency, found.rate)}."
+def _parse_rate(text: str) -> Any:
+    if not text:
+        return UNCHANGED
+    return None if text == "none" else text
 
 
-def _set_dependency(desk: CallerServices, key: str, said: Said) -> str:
-    found = desk.dependencies.set(key, **_limits(said))
-    return f"{key}: {limits_in_words(found.concurrency, found.rate)}, whatever its code says."
+def _set_queue(services: VisitorServices, name: str, form: Form) -> str:
+    queue = services.queues.set(name, **_limits(form))
+    limits = format_limits(queue.concurrency, queue.rate)
+    return f"Queue {name}: {limits}. This overrides the limits in code."
 
 
-def _clear_dependency(desk: CallerServices, key: str, said: Said) -> str:
-    found = desk.dependencies.clear(key, reason=_reason(said))
-    return f"{key} is back to what its code says: {limits_in_words(found.concurrency, found.rate)}."
+def _clear_queue(services: VisitorServices, name: str, form: Form) -> str:
+    queue = services.queues.clear(name, reason=_reason(form))
+    return f"Queue {name} uses the limits in code: {format_limits(queue.concurrency, queue.rate)}."
 
 
-def limits_in_words(concurrency: int | None, rate: float | None) -> str:
-    said = [
-        f"{concurrency:,} at once" if concurrency is not None else "",
-        per(rate) if rate is not None else "",
-    ]
-    return ", ".join(limit for limit in said if limit) or "no limit"
+def _set_dependency(services: VisitorServices, key: str, form: Form) -> str:
+    dependency = services.dependencies.set(key, **_limits(form))
+    limits = format_limits(dependency.concurrency, dependency.rate)
+    return f"{key}: {limits}. This overrides the limits in code."
 
 
-# -- what is shared ---------------------------------------------------------------------------------
-def _pause(desk: CallerServices, queue: str, said: Said) -> str:
-    desk.queues.pause(queue, until=_until(said), reason=_reason(said))
-    return f"Queue {queue} is paused: nothing of it starts; what runs goes on."
+def _clear_dependency(services: VisitorServices, key: str, form: Form) -> str:
+    dependency = services.dependencies.clear(key, reason=_reason(form))
+    limits = format_limits(dependency.concurrency, dependency.rate)
+    return f"{key} uses the limits in code: {limits}."
 
 
-def _resume(desk: CallerServices, queue: str, said: Said) -> str:
-    desk.queues.resume(queue, reason=_reason(said))
-    return f"Queue {queue} goes on."
+def format_limits(concurrency: int | None, rate: float | None) -> str:
+    """Format limits for people: "4 at once, 10/s", or "no limit"."""
+    limits = []
+    if concurrency is not None:
+        limits.append(f"{concurrency:,} at once")
+    if rate is not None:
+        limits.append(format_rate(rate))
+    return ", ".join(limits) or "no limit"
 
 
-def _hold_kind(desk: CallerServices, kind: str, said: Said) -> str:
-    desk.kinds.hold(kind, until=_until(said), reason=_reason(said))
+# --- Queues, kinds, dependencies, workers ---
+
+
+def _pause_queue(services: VisitorServices, queue: str, form: Form) -> str:
+    services.queues.pause(queue, until=_until(form), reason=_reason(form))
+    return f"Queue {queue} is paused: no more jobs start. Running jobs continue."
+
+
+def _resume_queue(services: VisitorServices, queue: str, form: Form) -> str:
+    services.queues.resume(queue, reason=_reason(form))
+    return f"Queue {queue} is resumed."
+
+
+def _hold_kind(services: VisitorServices, kind: str, form: Form) -> str:
+    services.kinds.hold(kind, until=_until(form), reason=_reason(form))
     return f"Kind {kind} is held: its jobs wait."
 
 
-def _release_kind(desk: CallerServices, kind: str, said: Said) -> str:
-    desk.kinds.release(kind, reason=_reason(said))
+def _release_kind(services: VisitorServices, kind: str, form: Form) -> str:
+    services.kinds.release(kind, reason=_reason(form))
     return f"Kind {kind} is released."
 
 
-def _open(desk: CallerServices, key: str, said: Said) -> str:
-    desk.dependencies.open(key, until=_until(said), reason=_reason(said))
-    return f"{key} is held open: its jobs wait."
+def _open_breaker(services: VisitorServices, key: str, form: Form) -> str:
+    services.dependencies.open(key, until=_until(form), reason=_reason(form))
+    return f"The breaker of {key} is open: its jobs wait."
 
 
-def _close(desk: CallerServices, key: str, said: Said) -> str:
-    desk.dependencies.close(key, reason=_reason(said))
-    return f"{key} is closed: its jobs go on, slowly at first."
+def _close_breaker(services: VisitorServices, key: str, form: Form) -> str:
+    services.dependencies.close(key, reason=_reason(form))
+    return f"The breaker of {key} is closed: its jobs start, slowly at first."
 
 
-def _probe(desk: CallerServices, key: str, said: Said) -> str:
-    desk.dependencies.probe(key, reason=_reason(said))
-    return f"{key} is looked at as soon as a worker can."
+def _probe_dependency(services: VisitorServices, key: str, form: Form) -> str:
+    services.dependencies.probe(key, reason=_reason(form))
+    return f"Probe of {key} requested. A worker will run it shortly."
 
 
-def _drain(desk: CallerServices, worker: str, said: Said) -> str:
-    with desk.store.begin() as unit:
-        found = [row for row in unit.workers(closed=False) if row.id == worker]
-        if not found:
-            message = f"no worker {worker!r:.80} that has not left"
+def _drain_worker(services: VisitorServices, worker: str, form: Form) -> str:
+    with services.store.begin() as tx:
+        rows = [row for row in tx.list_workers(closed=False) if row.id == worker]
+        if not rows:
+            message = f"unknown or stopped worker {worker!r:.80}"
             raise NotFound(message)
-        request_drain(unit, found, desk.visitor.actor, _reason(said))
-    return "Asked to drain: it claims nothing more, finishes what it runs, and leaves."
+        request_drain(tx, rows, services.visitor.actor, _reason(form))
+    return "Drain requested: the worker claims no more jobs, finishes its running ones and stops."
 
 
-def _silence(desk: CallerServices, rule: str, said: Said) -> str:
-    desk.alerts.silence(rule, _until(said) or 3600.0, reason=_reason(said))
-    return f"Alert {rule} is silent for {duration(_until(said) or 3600.0)}."
+# --- Alerts and notifications ---
 
 
-def _unsilence(desk: CallerServices, rule: str, said: Said) -> str:
-    desk.alerts.unsilence(rule, reason=_reason(said))
-    return f"Alert {rule} is heard again."
+def _silence_alert(services: VisitorServices, rule: str, form: Form) -> str:
+    length = _until(form) or HOUR
+    services.alerts.silence(rule, length, reason=_reason(form))
+    return f"Alert {rule} is silenced for {format_duration(length)}."
 
 
-# -- notifications ----------------------------------------------------------------------------------
-def _test(desk: CallerServices, subscription: str, said: Said) -> str:
-    del said
-    return (
-        f"A test is on its way: {desk.subscriptions.test(subscription, owner=desk.owner).message}."
-    )
+def _unsilence_alert(services: VisitorServices, rule: str, form: Form) -> str:
+    services.alerts.unsilence(rule, reason=_reason(form))
+    return f"Alert {rule} is no longer silenced."
 
 
-def _switch(verb: str, words: str) -> Callable[[CallerServices, str, Said], str]:
-    def act(desk: CallerServices, subscription: str, said: Said) -> str:
-        getattr(desk.subscriptions, verb)(subscription, owner=desk.owner, reason=_reason(said))
-        return words
-
-    return act
+def _test_subscription(services: VisitorServices, subscription: str, form: Form) -> str:
+    del form
+    delivery = services.subscriptions.test(subscription, owner=services.owner)
+    return f"Test message {delivery.message} will be sent shortly."
 
 
-def _send_again(desk: CallerServices, delivery: str, said: Said) -> str:
-    desk.deliveries.retry(delivery, owner=desk.owner, reason=_reason(said))
-    return "It is sent again."
+def _subscription_action(verb: str, sentence: str) -> ActionFunction:
+    def run(services: VisitorServices, subscription: str, form: Form) -> str:
+        method = getattr(services.subscriptions, verb)
+        method(subscription, owner=services.owner, reason=_reason(form))
+        return sentence
+
+    return run
 
 
-def _pause_schedule(desk: CallerServices, schedule: str, said: Said) -> str:
-    desk.schedules.pause(schedule, until=_until(said), reason=_reason(said))
-    return f"Schedule {schedule} is paused: its slots get no job; one of the next seconds may have one already."
+def _retry_delivery(services: VisitorServices, delivery: str, form: Form) -> str:
+    services.deliveries.retry(delivery, owner=services.owner, reason=_reason(form))
+    return "The message will be sent again."
 
 
-def _resume_schedule(desk: CallerServices, schedule: str, said: Said) -> str:
-    desk.schedules.resume(schedule, reason=_reason(said))
-    return f"Schedule {schedule} goes on from now; what came meanwhile is not made up for."
+# --- Schedules ---
 
 
-def _run(desk: CallerServices, schedule: str, said: Said) -> str:
-    job = desk.schedules.run(schedule, reason=_reason(said))
-    return f"Enqueued now: job {job.id}."
+def _pause_schedule(services: VisitorServices, schedule: str, form: Form) -> str:
+    services.schedules.pause(schedule, until=_until(form), reason=_reason(form))
+    return f"Schedule {schedule} is paused. A job due in the next seconds may still be enqueued."
 
+
+def _resume_schedule(services: VisitorServices, schedule: str, form: Form) -> str:
+    services.schedules.resume(schedule, reason=_reason(form))
+    return f"Schedule {schedule} is resumed. Times that passed meanwhile are not made up for."
+
+
+def _run_schedule(services: VisitorServices, schedule: str, form: Form) -> str:
+    job = services.schedules.run(schedule, reason=_reason(form))
+    return f"Enqueued job {job.id}."
+
+
+# --- The table of actions ---
 
 ACTIONS: Mapping[tuple[str, str], PageAction] = {
-    ("jobs", "retry"): PageAction(_retry, "/jobs/{id}"),
-    ("jobs", "cancel"): PageAction(_cancel, "/jobs/{id}"),
-    ("jobs", "release"): PageAction(_release, "/jobs/{id}"),
-    ("jobs", "discard"): PageAction(_discard, "/jobs/{id}"),
-    ("failures", "mute"): PageAction(_mute, "/failures/{id}"),
-    ("failures", "resolve"): PageAction(_resolve, "/failures/{id}"),
-    ("failures", "reopen"): PageAction(_reopen, "/failures/{id}"),
+    ("jobs", "retry"): PageAction(_retry_job, "/jobs/{id}"),
+    ("jobs", "cancel"): PageAction(_cancel_job, "/jobs/{id}"),
+    ("jobs", "release"): PageAction(_release_job, "/jobs/{id}"),
+    ("jobs", "discard"): PageAction(_discard_job, "/jobs/{id}"),
+    ("failures", "mute"): PageAction(_mute_group, "/failures/{id}"),
+    ("failures", "resolve"): PageAction(_resolve_group, "/failures/{id}"),
+    ("failures", "reopen"): PageAction(_reopen_group, "/failures/{id}"),
     ("batches", "retry"): PageAction(_retry_batch, "/batches/{id}"),
     ("batches", "cancel"): PageAction(_cancel_batch, "/batches/{id}"),
     ("operations", "pause"): PageAction(
-        _operation("pause", "Paused: nothing more is sent for now."), "/operations/{id}"
+        _operation_action("pause", "Paused: no more jobs are processed for now."),
+        "/operations/{id}",
     ),
-    ("operations", "resume"): PageAction(_operation("resume", "It goes on."), "/operations/{id}"),
+    ("operations", "resume"): PageAction(
+        _operation_action("resume", "Resumed."), "/operations/{id}"
+    ),
     ("operations", "abort"): PageAction(
-        _operation("abort", "Ended. What was not sent stays untouched."), "/operations/{id}"
+        _operation_action("abort", "Aborted. Jobs not yet processed stay untouched."),
+        "/operations/{id}",
     ),
-    ("jobs", "share"): PageAction(_share_link("jobs"), "/jobs/{id}"),
-    ("batches", "share"): PageAction(_share_link("batches"), "/batches/{id}"),
+    ("jobs", "share"): PageAction(_share_job, "/jobs/{id}"),
+    ("batches", "share"): PageAction(_share_batch, "/batches/{id}"),
     ("queues", "set"): PageAction(_set_queue, "/queues", shared=True),
     ("queues", "clear"): PageAction(_clear_queue, "/queues", shared=True),
     ("dependencies", "set"): PageAction(_set_dependency, "/dependencies", shared=True),
     ("dependencies", "clear"): PageAction(_clear_dependency, "/dependencies", shared=True),
-    ("workers", "drain"): PageAction(_drain, "/queues", shared=True),
-    ("queues", "pause"): PageAction(_pause, "/queues", shared=True),
-    ("queues", "resume"): PageAction(_resume, "/queues", shared=True),
+    ("workers", "drain"): PageAction(_drain_worker, "/queues", shared=True),
+    ("queues", "pause"): PageAction(_pause_queue, "/queues", shared=True),
+    ("queues", "resume"): PageAction(_resume_queue, "/queues", shared=True),
     ("kinds", "hold"): PageAction(_hold_kind, "/queues", shared=True),
     ("kinds", "release"): PageAction(_release_kind, "/queues", shared=True),
-    ("dependencies", "open"): PageAction(_open, "/dependencies", shared=True),
-    ("dependencies", "close"): PageAction(_close, "/dependencies", shared=True),
-    ("dependencies", "probe"): PageAction(_probe, "/dependencies", shared=True),
-    ("alerts", "silence"): PageAction(_silence, "/alerts", shared=True),
-    ("alerts", "unsilence"): PageAction(_unsilence, "/alerts", shared=True),
-    ("subscriptions", "test"): PageAction(_test, "/notifications"),
-    ("subscriptions", "enable"): PageAction(_switch("enable", "Switched on."), "/notifications"),
-    ("subscriptions", "disable"): PageAction(_switch("disable", "Switched off."), "/notifications"),
-    ("deliveries", "retry"): PageAction(_send_again, "/notifications"),
+    ("dependencies", "open"): PageAction(_open_breaker, "/dependencies", shared=True),
+    ("dependencies", "close"): PageAction(_close_breaker, "/dependencies", shared=True),
+    ("dependencies", "probe"): PageAction(_probe_dependency, "/dependencies", shared=True),
+    ("alerts", "silence"): PageAction(_silence_alert, "/alerts", shared=True),
+    ("alerts", "unsilence"): PageAction(_unsilence_alert, "/alerts", shared=True),
+    ("subscriptions", "test"): PageAction(_test_subscription, "/notifications"),
+    ("subscriptions", "enable"): PageAction(
+        _subscription_action("enable", "Enabled."), "/notifications"
+    ),
+    ("subscriptions", "disable"): PageAction(
+        _subscription_action("disable", "Disabled."), "/notifications"
+    ),
+    ("deliveries", "retry"): PageAction(_retry_delivery, "/notifications"),
     ("schedules", "pause"): PageAction(_pause_schedule, "/schedules", shared=True),
     ("schedules", "resume"): PageAction(_resume_schedule, "/schedules", shared=True),
-    ("schedules", "run"): PageAction(_run, "/schedules", shared=True),
+    ("schedules", "run"): PageAction(_run_schedule, "/schedules", shared=True),
 }
 
 
-def action(noun: str, verb: str) -> PageAction:
-    found = ACTIONS.get((noun, verb))
-    if found is None:
-        message = f"there is nothing called {verb!r:.40} to do with {noun!r:.40}"
+def find_action(noun: str, verb: str) -> PageAction:
+    """Return the action of a form's address."""
+    action = ACTIONS.get((noun, verb))
+    if action is None:
+        message = f"unknown action {verb!r:.40} for {noun!r:.40}"
         raise Refused(message)
-    return found
+    return action
 
 
-# What the forms of all screens ask for, and bulk actions with a look beforehand.
+# --- Screens ---
 
-MOST_CHOSEN = 200
-MUST_COUNT = 100  # from so many jobs on, a person types the number
+MAX_SELECTED = 200
+MUST_CONFIRM_ABOVE = 100  # jobs; above this number a person types the number to confirm
 
 
 class ActionScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """Runs the forms of all screens, and bulk actions with their preview."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def act(self, request: Request, noun: str, name: str, verb: str) -> Response:
-        asked = action(noun, verb)
-        back = [asked.back.format(id=quote(name, safe=""))]
+        """Run one action of the table."""
+        action = find_action(noun, verb)
+        back = action.back.format(id=quote(name, safe=""))
 
-        def work(desk: CallerServices, said: dict[str, str]) -> str:
-            back.append(local(said["back"]) if said.get("back") else back[0])
-            return asked.do(desk, name, said)
-
-        try:
-            words = await self._house.act(request, work, asked.role, shared=asked.shared)
-        except MulliganError as refused:
-            return self._house.back(request, back[-1], f"Not done: {refused}", "bad")
-        return self._house.back(request, back[-1], words)
-
-    async def many(self, request: Request) -> Response:
-        """Those somebody has ticked, one by one: what refuses one is no matter of the others."""
-        back = ["/jobs"]
-
-        def work(desk: CallerServices, said: dict[str, str]) -> str:
-            back.append(local(said.get("back") or "/jobs"))
-            asked = action("jobs", said.get("verb", ""))
-            chosen = [job for job in said.get("id", "").split(",") if job][:MOST_CHOSEN]
-            refused = [words for job in chosen if (words := _refusal(asked, desk, job, said))]
-            done = f"{len(chosen) - len(refused):,} of {len(chosen):,} done"
-            return (
-                f"{done}; not done: {'; '.join(dict.fromkeys(refused))}" if refused else f"{done}."
-            )
+        def work(services: VisitorServices, form: dict[str, str]) -> str:
+            nonlocal back
+            if form.get("back"):
+                back = local_path(form["back"])
+            return action.run(services, name, form)
 
         try:
-            words = await self._house.act(request, work, Role.OPERATOR)
+            sentence = await self._renderer.submit(request, work, action.role, shared=action.shared)
         except MulliganError as refused:
-            return self._house.back(request, back[-1], f"Not done: {refused}", "bad")
-        return self._house.back(request, back[-1], words)
+            return self._renderer.redirect(request, back, f"Not done: {refused}", "bad")
+        return self._renderer.redirect(request, back, sentence)
+
+    async def act_on_selected(self, request: Request) -> Response:
+        """Run an action on the selected jobs, one by one. A refused job does not stop the rest."""
+        back = "/jobs"
+
+        def work(services: VisitorServices, form: dict[str, str]) -> str:
+            nonlocal back
+            back = local_path(form.get("back") or "/jobs")
+            return _act_on_jobs(services, form)
+
+        try:
+            sentence = await self._renderer.submit(request, work, Role.OPERATOR)
+        except MulliganError as refused:
+            return self._renderer.redirect(request, back, f"Not done: {refused}", "bad")
+        return self._renderer.redirect(request, back, sentence)
 
     async def preview(
         self,
@@ -375,128 +419,148 @@ class ActionScreens:
         queue: str = "",
         choice: str = "",
     ) -> Response:
-        """What a bulk action would do, before anything is done."""
-        said = {"queue": queue, "choice": choice}
+        """Show what a bulk action would do."""
+        options = {"queue": queue, "choice": choice}
 
-        def look(desk: CallerServices) -> dict[str, Any]:
-            if action == "move" and not queue:  # nothing can be said of it yet
-                return NOTHING
-            found = desk.operations.start(action, filter, dry_run=True, **_wishes(desk, said))
-            return _foreseen(found, root_of(request))
+        def load(services: VisitorServices) -> dict[str, Any]:
+            if action == "move" and not queue:
+                return EMPTY_PREVIEW
+            preview = services.operations.start(
+                action, filter, dry_run=True, **_start_options(services, options)
+            )
+            return _preview_context(preview, root_path(request))
 
-        found = await self._house.ask(request, look)
         values = {
             "action": action,
-            "words": filter,
-            "actions": [one.value for one in Bulk],
-            **said,
-            **found,
+            "job_filter": filter,
+            "actions": [one.value for one in BulkAction],
+            **options,
+            **await self._renderer.read(request, load),
         }
-        return self._house.page(request, "preview.html", "operations", **values)
+        return self._renderer.page(request, "preview.html", "operations", **values)
 
     async def start(self, request: Request) -> Response:
-        def work(desk: CallerServices, said: dict[str, str]) -> str:
-            action, words = said.get("action", "retry"), said.get("filter", "")
-            wishes = _wishes(desk, said)
-            _counted(desk.operations.start(action, words, dry_run=True, **wishes), said)
-            return desk.operations.start(action, words, **wishes).id
+        """Start a bulk action."""
+
+        def work(services: VisitorServices, form: dict[str, str]) -> str:
+            operations = services.operations
+            action = form.get("action", "retry")
+            text = form.get("filter", "")
+            options = _start_options(services, form)
+            preview = operations.start(action, text, dry_run=True, **options)
+            _check_confirmation(preview, form)
+            return operations.start(action, text, **options).id
 
         try:
-            operation = await self._house.act(request, work, Role.OPERATOR)
+            operation = await self._renderer.submit(request, work, Role.OPERATOR)
         except MulliganError as refused:
-            return self._house.back(request, "/operations", f"Not done: {refused}", "bad")
-        return self._house.back(request, f"/operations/{operation}", "Begun. This page follows it.")
+            text = f"Not done: {refused}"
+            return self._renderer.redirect(request, "/operations", text, "bad")
+        text = "Started. This page shows its progress."
+        return self._renderer.redirect(request, f"/operations/{operation}", text)
 
 
-NOTHING: dict[str, Any] = {
+def _act_on_jobs(services: VisitorServices, form: dict[str, str]) -> str:
+    action = find_action("jobs", form.get("verb", ""))
+    jobs = [job for job in form.get("id", "").split(",") if job][:MAX_SELECTED]
+    refusals = []
+    for job in jobs:
+        try:
+            action.run(services, job, form)
+        except MulliganError as refused:
+            refusals.append(str(refused))
+    done = f"{len(jobs) - len(refusals):,} of {len(jobs):,} done"
+    if not refusals:
+        return f"{done}."
+    return f"{done}; not done: {'; '.join(dict.fromkeys(refusals))}"
+
+
+EMPTY_PREVIEW: dict[str, Any] = {
     "count": "0",
     "number": 0,
-    "must_count": False,
+    "must_confirm": False,
     "steps": "",
     "codes": (),
     "kinds": (),
     "owners": (),
     "cost": "",
-    "estimated": "",
+    "estimated_cost": "",
     "chance": "",
-    "tried": "",
+    "recovered": "",
     "held": (),
     "refused": (),
     "jobs": "",
 }
 
 
-def _wishes(desk: CallerServices, said: Mapping[str, str]) -> Wishes:
-    wishes: Wishes = {"owner": desk.owner, "reason": said.get("reason", "")}
-    wishes["queue"], wishes["choice"] = said.get("queue") or None, said.get("choice") or None
-    wishes["rate"] = said.get("rate") or None
-    if "filter" in said and not said.get("careful"):
-        wishes["steps"] = ["rest"]
-    if said.get("stop_if"):
-        wishes["stop_if"] = _parse_share(said["stop_if"])
-    return wishes
+def _start_options(services: VisitorServices, form: Form) -> StartOptions:
+    options: StartOptions = {"owner": services.owner, "reason": _reason(form)}
+    options["queue"] = form.get("queue") or None
+    options["choice"] = form.get("choice") or None
+    options["rate"] = form.get("rate") or None
+    if "filter" in form and not form.get("careful"):
+        options["steps"] = ["rest"]
+    if form.get("stop_if"):
+        options["stop_if"] = _parse_share(form["stop_if"])
+    return options
 
 
 def _parse_share(text: str) -> float:
-    """`10`, `10 %`."""
+    """Parse `10` or `10 %`."""
     number = text.removesuffix("%").strip()
     if not (number.isascii() and number.isdecimal() and int(number[:4]) <= 100):
-        message = f"stop when more than: {text!r:.40} is no share; write 10 for 10 %"
+        message = f"stop if more than: invalid share {text!r:.40}. Use 10 for 10 %."
         raise Refused(message)
     return int(number) / 100
 
 
-def _refusal(asked: PageAction, desk: CallerServices, job: str, said: dict[str, str]) -> str:
-    try:
-        asked.do(desk, job, said)
-    except MulliganError as refused:
-        return str(refused)
-    return ""
-
-
-def _counted(found: OperationPreview, said: Mapping[str, str]) -> None:
-    """Many jobs are not moved by a slip of the hand."""
-    if found.count > MUST_COUNT and said.get("count", "").replace(",", "") != str(found.count):
-        message = f"type the number of jobs, {found.count:,}, to say that you mean all of them; nothing was done"
+def _check_confirmation(preview: OperationPreview, form: Form) -> None:
+    """Require the number of jobs to be typed, so that nobody moves many jobs by mistake."""
+    if preview.count <= MUST_CONFIRM_ABOVE:
+        return
+    if form.get("count", "").replace(",", "") != str(preview.count):
+        message = f"type the number of jobs, {preview.count:,}, to confirm. Nothing was changed."
         raise MulliganError(message)
 
 
-def _narrowed(
-    found: OperationPreview, root: str, field: str, names: Iterable[str]
+def _narrowing_links(
+    preview: OperationPreview, root: str, field: str, names: Iterable[str]
 ) -> dict[str, str]:
-    """Where those of one name are listed, if the filter does not say the field already."""
-    if any(part.startswith(f"{field}:") for part in parts_of(found.filter)):
+    """Return links to the jobs of each name. None if the filter already contains the field."""
+    if any(part.startswith(f"{field}:") for part in split_filter(preview.filter)):
         return {}
     return {
-        name: listed(f"{root}/jobs", [found.filter, f"{field}:{name}"])
+        name: filter_link(f"{root}/jobs", [preview.filter, f"{field}:{name}"])
         for name in names
-        if _plain(name)
+        if _needs_no_quotes(name)
     }
 
 
-def _plain(name: str) -> bool:
+def _needs_no_quotes(name: str) -> bool:
     return bool(name) and not set(name) & set(" ,\"'\\")
 
 
-def _owners(found: OperationPreview, root: str) -> tuple[Bar, ...]:
-    named = {owner or "nobody": many for owner, many in found.owners.items()}
-    return bars(named, _narrowed(found, root, "owner", found.owners))
+def _owner_bars(preview: OperationPreview, root: str) -> tuple[Bar, ...]:
+    if len(preview.owners) <= 1:
+        return ()
+    counts = {owner or "no owner": count for owner, count in preview.owners.items()}
+    return bars(counts, _narrowing_links(preview, root, "owner", preview.owners))
 
 
-def _foreseen(found: OperationPreview, root: str) -> dict[str, Any]:
+def _preview_context(preview: OperationPreview, root: str) -> dict[str, Any]:
     return {
-        "count": f"{found.count:,}{'+' if found.capped else ''}",
-        "number": found.count,
-        "must_count": found.count > MUST_COUNT,
-        "steps": ", ".join(f"{step:,}" for step in found.steps),
-        "codes": bars(found.codes, _narrowed(found, root, "code", found.codes)),
-        "kinds": bars(found.kinds, _narrowed(found, root, "kind", found.kinds)),
-        "owners": _owners(found, root) if len(found.owners) > 1 else (),
-        "cost": f"{found.cost:g}" if found.cost else "",
-        "estimated": f"{found.estimated_cost:g}" if found.estimated_cost else "",
-        "chance": "" if found.chance is None else percent(found.chance),
-        "tried": f"{found.recovered:,} of {found.retried:,}",
-        "held": found.held,
-        "refused": found.refused,
-        "jobs": f"{root}/jobs?filter={quote(found.filter)}",
+        "count": f"{preview.count:,}{'+' if preview.capped else ''}",
+        "number": preview.count,
+        "must_confirm": preview.count > MUST_CONFIRM_ABOVE,
+        "steps": ", ".join(f"{step:,}" for step in preview.steps),
+        "codes": bars(preview.codes, _narrowing_links(preview, root, "code", preview.codes)),
+        "kinds": bars(preview.kinds, _narrowing_links(preview, root, "kind", preview.kinds)),
+        "owners": _owner_bars(preview, root),
+        "cost": f"{preview.cost:g}" if preview.cost else "",
+        "estimated_cost": f"{preview.estimated_cost:g}" if preview.estimated_cost else "",
+        "chance": "" if preview.chance is None else format_percent(preview.chance),
+        "recovered": f"{preview.recovered:,} of {preview.retried:,}",
+        "held": preview.held,
+        "refused": preview.refused,
+        "jobs": f"{root}/jobs?filter={quote(preview.filter)}",
     }

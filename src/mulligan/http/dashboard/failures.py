@@ -1,25 +1,31 @@
-"""The inbox of failures, and one group of them: the one cause behind 412 dead jobs."""
+"""Screens of failure groups: the inbox and one group."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
 
-from mulligan.core.format import who
-from mulligan.core.job import Micros, to_micros
+from mulligan.core.durations import Micros, to_micros
+from mulligan.core.format import format_actor
 from mulligan.failures.groups import GroupState
 from mulligan.failures.service import FailureGroup, FailureSample
-from mulligan.http.dashboard.charts import Spark, bars, columns, spark
-from mulligan.http.dashboard.renderer import Renderer, Shown, root_of
-from mulligan.http.dashboard.view_models import Badge, Moment, at_moment, removable, row_of
-from mulligan.http.services import CallerServices
+from mulligan.http.dashboard.charts import Sparkline, bars, column_chart, sparkline
+from mulligan.http.dashboard.renderer import Renderer, root_path
+from mulligan.http.dashboard.view_models import (
+    Badge,
+    TimeLabel,
+    filter_chips,
+    job_list_row,
+    optional_time_label,
+    private_fields,
+    time_label,
+)
+from mulligan.http.services import VisitorServices
 
-SHOWN = 100  # groups
-PRIVATE = ("message", "detail", "stderr", "trace")
+MAX_GROUPS = 100
 MEMBERS = 25  # newest jobs of a group
 BADGES = {
     GroupState.REGRESSED: Badge("↺", "regressed", "bad"),
@@ -31,67 +37,73 @@ BADGES = {
 
 
 class GroupRow(NamedTuple):
+    """One failure group in a table."""
+
     fingerprint: str
     link: str
     badge: Badge
     title: str
     code: str
     kinds: str
-    many: str
-    jobs: str  # where these are listed
-    spark: Spark
-    first: Moment | None
-    last: Moment | None
+    total: str
+    jobs: str  # link to the list of its jobs
+    spark: Sparkline
+    first: TimeLabel | None
+    last: TimeLabel | None
     recovered: str
 
 
 class FailureScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The inbox of failure groups and the page of one group."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def inbox(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
-        words = filter.strip()
+        text = filter.strip()
+        root = root_path(request)
 
-        def look(desk: CallerServices) -> tuple[Micros, list[FailureGroup], bool]:
-            groups = desk.failures.groups(
-                words, owner=desk.owner, private=desk.private, limit=SHOWN
+        def load(services: VisitorServices) -> dict[str, Any]:
+            groups = services.failures.groups(
+                text, owner=services.owner, private=services.private, limit=MAX_GROUPS
             )
-            with desk.store.read() as unit:
-                return unit.now(), list(groups), groups.more
-
-        now, groups, more = await self._house.ask(request, look)
-        root = root_of(request)
-        rows = [row(group, now, root) for group in groups]
-        total = sum(group.count for group in groups)
-        capped = more or any(group.capped for group in groups)
-        values: dict[str, Any] = {
-            "rows": rows,
-            "words": words,
-            "chosen": removable(f"{root}/failures", words),
-            "more": more,
-            "total": f"{total:,}{'+' if capped else ''}",
-        }
-        return self._house.page(request, "failures.html", "failures", **values)
-
-    async def group(self, request: Request, fingerprint: str) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            group = desk.failures.get(fingerprint, owner=desk.owner, private=desk.visitor.private)
-            jobs = desk.jobs.list(
-                f"state:dead group:{fingerprint}", limit=MEMBERS, owner=desk.owner
-            )
-            with desk.store.read() as unit:
-                now = unit.now()
-            root = root_of(request)
-            return _page(group, now, root) | {
-                "jobs": [row_of(Shown(job, ""), now, root_of(request)) for job in jobs]
+            with services.store.read() as tx:
+                now = tx.now()
+            total = sum(group.count for group in groups)
+            is_capped = groups.more or any(group.capped for group in groups)
+            return {
+                "rows": [group_row(group, now, root) for group in groups],
+                "more": groups.more,
+                "total": f"{total:,}{'+' if is_capped else ''}",
             }
 
-        return self._house.page(
-            request, "group.html", "failures", **await self._house.ask(request, look)
+        values = await self._renderer.read(request, load)
+        chips = filter_chips(f"{root}/failures", text)
+        return self._renderer.page(
+            request, "failures.html", "failures", group_filter=text, chips=chips, **values
         )
 
+    async def group(self, request: Request, fingerprint: str) -> Response:
+        root = root_path(request)
 
-def row(group: FailureGroup, now: Micros, root: str) -> GroupRow:
+        def load(services: VisitorServices) -> dict[str, Any]:
+            group = services.failures.get(
+                fingerprint, owner=services.owner, private=services.visitor.may_see_private
+            )
+            jobs = services.jobs.list(
+                f"state:dead group:{fingerprint}", limit=MEMBERS, owner=services.owner
+            )
+            with services.store.read() as tx:
+                now = tx.now()
+            rows = [job_list_row(job, now, root) for job in jobs]
+            return {**_group_page(group, now, root), "jobs": rows}
+
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(request, "group.html", "failures", **values)
+
+
+def group_row(group: FailureGroup, now: Micros, root: str) -> GroupRow:
+    """Build the row of a failure group for a table."""
     return GroupRow(
         fingerprint=group.fingerprint,
         link=f"{root}/failures/{quote(group.fingerprint)}",
@@ -99,80 +111,73 @@ def row(group: FailureGroup, now: Micros, root: str) -> GroupRow:
         title=group.message or group.code,
         code=group.code,
         kinds=_kinds(group.kinds),
-        many=f"{group.count:,}{'+' if group.capped else ''}",
-        jobs=_jobs(root, group.fingerprint),
-        spark=spark(group.hourly, "an hour"),
-        first=_at(group.first_seen, now),
-        last=_at(group.last_seen, now),
+        total=f"{group.count:,}{'+' if group.capped else ''}",
+        jobs=_jobs_link(root, group.fingerprint),
+        spark=sparkline(group.hourly, "an hour"),
+        first=optional_time_label(group.first_seen, now),
+        last=optional_time_label(group.last_seen, now),
         recovered=_recovered(group),
     )
 
 
-def _page(group: FailureGroup, now: Micros, root: str) -> dict[str, Any]:
-    days = _steps(group.daily, "d ago", "today")
-    hours = _steps(group.hourly, "h ago", "this hour")
+def _group_page(group: FailureGroup, now: Micros, root: str) -> dict[str, Any]:
+    links = {kind: _jobs_link(root, group.fingerprint, f"kind:{kind}") for kind in group.kinds}
     return {
         "group": group,
-        "row": row(group, now, root),
-        "hours": columns(hours, ("dead",)),
-        "days": columns(days, ("dead",)),
-        "kinds": bars(
-            group.kinds,
-            {kind: _jobs(root, group.fingerprint, f"kind:{kind}") for kind in group.kinds},
-        ),
+        "row": group_row(group, now, root),
+        "hours": column_chart(_steps(group.hourly, "h ago", "this hour"), ("dead",)),
+        "days": column_chart(_steps(group.daily, "d ago", "today"), ("dead",)),
+        "kinds": bars(group.kinds, links),
         "codes": bars(group.codes),
-        "said": _said(group, now),
+        "mark": _mark(group, now),
         "sample": None if group.sample is None else _sample(group.sample, now, root),
-        "retry_one": f"mulligan failures retry {group.fingerprint} --steps 1",
-        "retry_all": f"mulligan failures retry {group.fingerprint}",
+        "retry_command": f"mulligan failures retry {group.fingerprint}",
     }
 
 
 def _steps(counts: Sequence[int], ago: str, last: str) -> list[tuple[str, Mapping[str, int]]]:
-    back = len(counts) - 1
-    return [
-        (f"{back - place} {ago}" if place < back else last, {"dead": count})
-        for place, count in enumerate(counts)
-    ]
+    steps: list[tuple[str, Mapping[str, int]]] = []
+    for index, count in enumerate(counts):
+        distance = len(counts) - 1 - index
+        steps.append((f"{distance} {ago}" if distance else last, {"dead": count}))
+    return steps
 
 
 def _sample(sample: FailureSample, now: Micros, root: str) -> dict[str, Any]:
-    private = sample.private or {}
     return {
         "job": sample.job,
         "link": f"{root}/jobs/{sample.job}",
-        "at": at_moment(to_micros(sample.at), now),
+        "at": time_label(to_micros(sample.at), now),
         "evidence": [(name, str(value)) for name, value in sample.evidence.items()],
-        "private": [(name, str(private[name])) for name in PRIVATE if private.get(name)],
+        "private": private_fields(sample.private or {}),
     }
 
 
-def _said(group: FailureGroup, now: Micros) -> str:
-    """What people have said about it, in one sentence."""
+def _mark(group: FailureGroup, now: Micros) -> str:
+    """Describe who muted or resolved a group, in one sentence."""
     if group.marked_at is None:
         return ""
-    until = (
-        f", until {at_moment(to_micros(group.until), now).ago}" if group.until is not None else ""
-    )
-    note = f": {group.note}" if group.note else ""
-    return f"{group.state.value} {at_moment(to_micros(group.marked_at), now).ago} by {who(group.actor)}{until}{note}"
+    when = time_label(to_micros(group.marked_at), now).ago
+    sentence = f"{group.state.value} {when} by {format_actor(group.actor)}"
+    if group.until is not None:
+        sentence += f", ends {time_label(to_micros(group.until), now).ago}"
+    if group.note:
+        sentence += f": {group.note}"
+    return sentence
 
 
 def _kinds(kinds: Mapping[str, int]) -> str:
     names = list(kinds)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _recovered(group: FailureGroup) -> str:
-    share = group.recovered_share
-    return (
-        "" if share is None else f"{group.recovered} of {group.retried} retried by hand recovered"
-    )
+    if group.recovered_share is None:
+        return ""
+    return f"{group.recovered} of {group.retried} manual retries recovered"
 
 
-def _jobs(root: str, fingerprint: str, more: str = "") -> str:
-    return f"{root}/jobs?{urlencode({'filter': f'state:dead group:{fingerprint} {more}'.strip()})}"
-
-
-def _at(at: datetime | None, now: Micros) -> Moment | None:
-    return None if at is None else at_moment(to_micros(at), now)
+def _jobs_link(root: str, fingerprint: str, condition: str = "") -> str:
+    text = f"state:dead group:{fingerprint} {condition}".strip()
+    return f"{root}/jobs?{urlencode({'filter': text})}"

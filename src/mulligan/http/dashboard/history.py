@@ -1,4 +1,4 @@
-"""Operations, events and the audit: what was done, what happened, and by whom."""
+"""Screens of operations, events and the audit log."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 
+from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.event import Event
-from mulligan.core.format import duration, per, who
-from mulligan.core.job import SECOND, Micros, to_micros
-from mulligan.events.service import concerns, wants
-from mulligan.http.dashboard.charts import parts
-from mulligan.http.dashboard.renderer import Renderer, checked_words, root_of
+from mulligan.core.format import format_actor, format_duration, format_rate
+from mulligan.events.service import build_event_filter, build_owner_filter
+from mulligan.http.dashboard.charts import BarPart, stacked_bar
+from mulligan.http.dashboard.renderer import Renderer, check_filter, root_path
 from mulligan.http.dashboard.view_models import (
     Badge,
-    alternatives,
-    at_moment,
-    changes_of,
-    event_line,
-    removable,
+    choice_chips,
+    event_changes,
+    event_row,
+    filter_chips,
+    optional_time_label,
+    time_label,
 )
-from mulligan.http.services import CallerServices
-from mulligan.manifest.specs import OURS
+from mulligan.http.services import VisitorServices
+from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.operations.rules import ItemCounts
 from mulligan.operations.service import Item, Operation
 
 PAGE = 50
 ITEMS = 100
-STEP = 500  # events read at once
-LOOKED = 5_000  # and for one page
+EVENT_CHUNK = 500  # events read at once
+MAX_EVENTS_READ = 5_000  # for one page
 EventId = Annotated[int, Query(ge=0, le=2**60)]
-FAMILIES = (
+EVENT_TYPE_CHOICES = (
     "job.*",
     "job.died",
     "job.parked",
@@ -43,7 +44,7 @@ FAMILIES = (
     "worker.*",
     "alert.*",
 )
-STATES = {
+OPERATION_BADGES = {
     "gathering": Badge("…", "gathering", "busy"),
     "running": Badge("▶", "running", "busy"),
     "paused": Badge("‖", "paused", "warn"),
@@ -51,7 +52,7 @@ STATES = {
     "aborted": Badge("⊘", "aborted", "calm"),
     "finished": Badge("✓", "finished", "good"),
 }
-FATES = {
+ITEM_TONES = {
     "recovered": "good",
     "done": "good",
     "same": "bad",
@@ -64,137 +65,154 @@ FATES = {
 
 
 class HistoryScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The screens of operations, events and the audit log."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def operations(self, request: Request, before: str = "") -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.operations.list(owner=desk.owner, limit=PAGE + 1, before=before or None)
-            with desk.store.read() as unit:
-                now = unit.now()
-            older = urlencode({"before": found[PAGE - 1].id}) if len(found) > PAGE else ""
-            return {"rows": [operation_row(one, now) for one in found[:PAGE]], "older": older}
+        def load(services: VisitorServices) -> dict[str, Any]:
+            operations = services.operations.list(
+                owner=services.owner, limit=PAGE + 1, before=before or None
+            )
+            with services.store.read() as tx:
+                now = tx.now()
+            older = ""
+            if len(operations) > PAGE:
+                older = urlencode({"before": operations[PAGE - 1].id})
+            return {"rows": [operation_row(one, now) for one in operations[:PAGE]], "older": older}
 
-        return self._house.page(
-            request, "operations.html", "operations", **await self._house.ask(request, look)
-        )
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(request, "operations.html", "operations", **values)
 
     async def operation(self, request: Request, operation: str) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.operations.get(operation, owner=desk.owner)
-            items = desk.operations.items(operation, limit=ITEMS)
-            with desk.store.read() as unit:
-                now = unit.now()
-            steps = [(place, _bar(step), _words(step)) for place, step in enumerate(found.steps, 1)]
+        def load(services: VisitorServices) -> dict[str, Any]:
+            found = services.operations.get(operation, owner=services.owner)
+            items = services.operations.items(operation, limit=ITEMS)
+            with services.store.read() as tx:
+                now = tx.now()
+            steps = [
+                (number, _bar(counts), _summary(counts))
+                for number, counts in enumerate(found.steps, 1)
+            ]
             return {
                 "row": operation_row(found, now),
-                "one": found,
+                "operation": found,
                 "steps": steps,
-                "items": [_item(one) for one in items],
+                "items": [_item(item) for item in items],
             }
 
-        return self._house.page(
-            request, "operation.html", "operations", **await self._house.ask(request, look)
-        )
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(request, "operation.html", "operations", **values)
 
     async def events(self, request: Request, before: EventId = 0, filter: str = "") -> Response:  # noqa: A002 - as in the URL
-        words, here = checked_words(filter), f"{root_of(request)}/events"
-        wanted, mine = wants(words), concerns(None)
-        asks_of_ours = OURS in words
+        text = check_filter(filter)
+        path = f"{root_path(request)}/events"
+        matches = _event_filter(text)
 
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found, last = _back(
-                desk, before, lambda event: wanted(event) and (asks_of_ours or mine(event))
-            )
-            older = urlencode({"before": last, "filter": words}) if last > 1 else ""
-            return {"rows": [event_line(event) for event in found], "older": older}
+        def load(services: VisitorServices) -> dict[str, Any]:
+            events, last = _read_backwards(services, before, matches)
+            older = urlencode({"before": last, "filter": text}) if last > 1 else ""
+            return {"rows": [event_row(event) for event in events], "older": older}
 
-        values = await self._house.ask(request, look, shared=True)
-        chips = {
-            "types": alternatives(here, words, "type", FAMILIES),
-            "chosen": removable(here, words),
-        }
-        return self._house.page(
-            request, "events.html", "events", words=words, before=before, **{**values, **chips}
+        values = await self._renderer.read(request, load, shared=True)
+        values["types"] = choice_chips(path, text, "type", EVENT_TYPE_CHOICES)
+        values["chips"] = filter_chips(path, text)
+        return self._renderer.page(
+            request, "events.html", "events", event_filter=text, before=before, **values
         )
 
     async def audit(
         self, request: Request, before: EventId = 0, actor: str = "", job: str = ""
     ) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.events.list(
+        def load(services: VisitorServices) -> dict[str, Any]:
+            events = services.events.list(
                 actor=actor or None,
                 job=job or None,
-                owner=desk.owner,
+                owner=services.owner,
                 limit=PAGE + 1,
                 before=before or None,
             )
-            more = (
-                urlencode({"before": found[PAGE - 1].id, "actor": actor, "job": job})
-                if len(found) > PAGE
-                else ""
-            )
-            return {"rows": [_deed(event) for event in found[:PAGE]], "older": more}
+            older = ""
+            if len(events) > PAGE:
+                older = urlencode({"before": events[PAGE - 1].id, "actor": actor, "job": job})
+            return {"rows": [_audit_row(event) for event in events[:PAGE]], "older": older}
 
-        values = await self._house.ask(request, look)
-        return self._house.page(request, "audit.html", "audit", actor=actor, job=job, **values)
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(request, "audit.html", "audit", actor=actor, job=job, **values)
 
 
-def _back(
-    desk: CallerServices, before: int, wanted: Callable[[Event], bool]
+def _event_filter(text: str) -> Callable[[Event], bool]:
+    """Return a test for events. Internal jobs are left out unless the filter names them."""
+    matches = build_event_filter(text)
+    if SYSTEM_PREFIX in text:
+        return matches
+    is_public = build_owner_filter(None)
+    return lambda event: matches(event) and is_public(event)
+
+
+def _read_backwards(
+    services: VisitorServices, before: int, matches: Callable[[Event], bool]
 ) -> tuple[list[Event], int]:
-    """A page of what is wanted, newest first, and down to which event was looked."""
+    """Return a page of matching events, newest first, and the id to continue before."""
     found: list[Event] = []
-    with desk.store.read() as unit:
-        top = before - 1 if before else unit.newest_event()
-        lowest = max(0, top - LOOKED)
+    with services.store.read() as tx:
+        top = before - 1 if before else tx.newest_event()
+        lowest = max(0, top - MAX_EVENTS_READ)
         while top > lowest and len(found) < PAGE:
-            begins = max(lowest, top - STEP)
-            some = [event for event in unit.events_after(begins, STEP) if event.id <= top]
-            found += [event for event in reversed(some) if wanted(event)]
-            top = begins
-    return found[:PAGE], found[PAGE - 1].id if len(found) >= PAGE else top + 1
+            start = max(lowest, top - EVENT_CHUNK)
+            chunk = [event for event in tx.list_events_after(start, EVENT_CHUNK) if event.id <= top]
+            found += [event for event in reversed(chunk) if matches(event)]
+            top = start
+    if len(found) >= PAGE:
+        return found[:PAGE], found[PAGE - 1].id
+    return found, top + 1
 
 
-def operation_row(one: Operation, now: Micros) -> dict[str, Any]:
-    ended, total = one.counts.ended, one.total
+def operation_row(operation: Operation, now: Micros) -> dict[str, Any]:
+    """Build the row of an operation for a table."""
+    ended = operation.counts.ended
+    total = operation.total
     return {
-        "id": one.id,
-        "action": one.action,
-        "filter": one.filter,
-        "badge": STATES[one.state],
-        "by": who(one.actor),
-        "reason": one.reason,
-        "bar": _bar(one.counts),
-        "words": f"{ended:,} of {total:,}: {_words(one.counts)}",
-        "note": one.note,
-        "rate": per(one.rate),
-        "pace": _pace(one, now),
+        "id": operation.id,
+        "action": operation.action,
+        "filter": operation.filter,
+        "badge": OPERATION_BADGES[operation.state],
+        "by": format_actor(operation.actor),
+        "reason": operation.reason,
+        "bar": _bar(operation.counts),
+        "summary": f"{ended:,} of {total:,}: {_summary(operation.counts)}",
+        "note": operation.note,
+        "rate": format_rate(operation.rate),
+        "pace": _pace(operation, now),
         "share": round(100 * ended / total, 1) if total else 0.0,
-        "began": at_moment(to_micros(one.created_at), now),
-        "ended": None if one.finished_at is None else at_moment(to_micros(one.finished_at), now),
+        "started": time_label(to_micros(operation.created_at), now),
+        "ended": optional_time_label(operation.finished_at, now),
     }
 
 
-def _pace(one: Operation, now: Micros) -> str:
-    """How fast its jobs end, and how long the rest would take so."""
-    ended, began = one.counts.ended, one.started_at
-    if not one.under_way or began is None or not ended:
+def _pace(operation: Operation, now: Micros) -> str:
+    """Describe how fast the jobs end and how long the rest will take."""
+    ended = operation.counts.ended
+    if not operation.under_way or operation.started_at is None or not ended:
         return ""
-    took = max(1.0, (now - to_micros(began)) / SECOND)
-    left = (one.total - ended) * took / ended
-    return f"{per(ended / took)} so far" + (
-        f", about {duration(round(left))} to go" if left >= 1 else ""
+    elapsed = max(1.0, (now - to_micros(operation.started_at)) / SECOND)
+    text = f"{format_rate(ended / elapsed)} so far"
+    left = (operation.total - ended) * elapsed / ended
+    if left >= 1:
+        text += f", about {format_duration(round(left))} left"
+    return text
+
+
+def _bar(counts: ItemCounts) -> tuple[BarPart, ...]:
+    return stacked_bar(
+        [(outcome, tone, getattr(counts, outcome)) for outcome, tone in ITEM_TONES.items()]
     )
 
 
-def _bar(tally: ItemCounts) -> Any:
-    return parts([(fate, tone, getattr(tally, fate)) for fate, tone in FATES.items()])
-
-
-def _words(tally: ItemCounts) -> str:
-    said = [f"{getattr(tally, fate):,} {fate}" for fate in FATES if getattr(tally, fate)]
-    return ", ".join(said) or "nothing yet"
+def _summary(counts: ItemCounts) -> str:
+    present = [outcome for outcome in ITEM_TONES if getattr(counts, outcome)]
+    return ", ".join(f"{getattr(counts, outcome):,} {outcome}" for outcome in present) or "none yet"
 
 
 def _item(item: Item) -> dict[str, Any]:
@@ -206,9 +224,13 @@ def _item(item: Item) -> dict[str, Any]:
         "state": item.state,
         "outcome": item.outcome or "",
         "why": item.why,
-        "tone": FATES.get(item.outcome or item.state, "calm"),
+        "tone": ITEM_TONES.get(item.outcome or item.state, "calm"),
     }
 
 
-def _deed(event: Event) -> dict[str, Any]:
-    return {**event_line(event), "by": who(event.actor), "changes": changes_of(event.data)}
+def _audit_row(event: Event) -> dict[str, Any]:
+    return {
+        **event_row(event),
+        "by": format_actor(event.actor),
+        "changes": event_changes(event.data),
+    }

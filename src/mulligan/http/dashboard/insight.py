@@ -1,8 +1,9 @@
-"""Insight: what many jobs came to."""
+"""Screens of statistics (insight) and of the configuration check (doctor)."""
 
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -10,179 +11,208 @@ from fastapi import Request, Response
 
 from mulligan._version import __version__
 from mulligan.access.keys import Role
-from mulligan.core.format import duration, ordinal
+from mulligan.core.format import format_duration, format_ordinal
 from mulligan.core.statistics import Share
-from mulligan.doctor import FAIL, OK, WARN, Check, examine, in_force
-from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, columns, outcomes
+from mulligan.doctor import FAIL, OK, WARN, Check, effective_settings, run_checks
+from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, column_chart, load_outcomes
 from mulligan.http.dashboard.renderer import Renderer
 from mulligan.http.dashboard.sessions import NotAllowed
 from mulligan.http.dashboard.view_models import Badge
-from mulligan.http.services import CallerServices
-from mulligan.insight.rules import Numbers, percent
-from mulligan.insight.service import Insight, insight
-from mulligan.jobs.sentences import MEANS
+from mulligan.http.services import VisitorServices
+from mulligan.insight.rules import Numbers, format_percent
+from mulligan.insight.service import Insight, load_insight
+from mulligan.jobs.sentences import CLASS_MEANINGS
 
-SPANS = {"1d": 1, "7d": 7, "30d": 30}
-CELLS = 12
-ATTEMPTS = 14
+# --- Insight ---
+
+PERIODS = {"1d": 1, "7d": 7, "30d": 30}  # days
+MAX_CELLS = 12
+MAX_ATTEMPTS = 14
+MAX_DAYS = 60
 RATES = (
-    ("retry success", "retry_success", "of jobs that were tried again"),
+    ("retry success", "retry_success", "of jobs that were retried"),
     ("rescue", "rescue", "of all jobs whose first attempt failed"),
-    ("permanent failure", "permanent_failure", "of jobs that ended; bad input not counted"),
-    ("bad input", "user_failure", "of jobs that ended, dead of their input"),
-    ("unknown cause", "unknown", "of failures: no rule knows them"),
-    ("by hand", "false_permanent", "of jobs refused a retry, when somebody tried all the same"),
+    ("permanent failure", "permanent_failure", "of ended jobs, without invalid input"),
+    ("invalid input", "user_failure", "of ended jobs, dead because of their input"),
+    ("unknown cause", "unknown", "of failures that no rule matches"),
+    ("manual retry", "false_permanent", "of jobs that were refused a retry and retried manually"),
 )
 
 
 class InsightScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The screen of job statistics."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def insight(self, request: Request, since: str = "7d", kind: str = "") -> Response:
-        chosen = since if since in SPANS else "7d"
+        chosen = since if since in PERIODS else "7d"
 
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = insight(
-                desk.store, desk.settings, timedelta(days=SPANS[chosen]), kind or None, None
-            )
+        def load(services: VisitorServices) -> dict[str, Any]:
+            period = timedelta(days=PERIODS[chosen])
+            found = load_insight(services.store, services.settings, period, kind or None, None)
             window = WINDOWS["24h" if chosen == "1d" else "7d"]
-            with desk.store.read() as unit:
-                ended = outcomes(unit, unit.now(), window, kind)
-            return _insight(found) | {
-                "kinds": desk.policies.kinds(),
-                "ended": ended,
-                "each": window.words,
+            with services.store.read() as tx:
+                outcomes = load_outcomes(tx, tx.now(), window, kind)
+            return {
+                **_context(found),
+                "kinds": services.policies.kinds(),
+                "outcomes": outcomes,
+                "window_label": window.label,
             }
 
-        found = await self._house.ask(request, look, shared=True)
-        return self._house.page(
-            request, "insight.html", "insight", since=chosen, spans=list(SPANS), kind=kind, **found
+        values = await self._renderer.read(request, load, shared=True)
+        return self._renderer.page(
+            request,
+            "insight.html",
+            "insight",
+            since=chosen,
+            periods=list(PERIODS),
+            kind=kind,
+            **values,
         )
 
 
-def _insight(found: Insight) -> dict[str, Any]:
+def _context(found: Insight) -> dict[str, Any]:
     numbers = found.numbers
-    days = [
-        (f"{day.day:%d %b}", {"succeeded": day.succeeded, "dead": day.dead, "waiting": day.pending})
-        for day in numbers.days[-60:]
-    ]
+    cost = numbers.retry_cost_per_job
+    amplification = numbers.amplification
     return {
         "jobs": f"{numbers.jobs:,}",
         "attempts": f"{numbers.attempts:,}",
         "empty": numbers.jobs == 0,
-        "days": columns(days, ("succeeded", "dead", "waiting")),
-        "rates": [(name, _share(getattr(numbers, field)), words) for name, field, words in RATES],
+        "days": _by_day(numbers),
+        "rates": [(name, _share(getattr(numbers, field)), base) for name, field, base in RATES],
         "cells": _cells(numbers),
         "by_attempt": _by_attempt(numbers),
-        "chances": [
-            {
-                "cls": one.cls,
-                "attempt": ordinal(one.attempt),
-                "percent": percent(one.chance.mean),
-                "share": round(one.chance.mean * 100, 1),
-                "trials": one.chance.trials,
-                "means": MEANS.get(one.cls, ""),
-            }
-            for one in numbers.chances
-            if not one.code
-        ],
-        "wasted": [
-            (
-                one.cls,
-                f"{one.failures:,}",
-                duration(round(one.seconds, 3)),
-                f"{one.cost:g}" if one.cost else "–",
-            )
-            for one in numbers.wasted
-        ],
-        "retry_cost": None
-        if numbers.retry_cost_per_job is None
-        else f"{numbers.retry_cost_per_job:.4g}",
-        "half": _time(numbers.time_to_success.p50),
-        "most": _time(numbers.time_to_success.p95),
-        "amplification": None if numbers.amplification is None else f"{numbers.amplification:.2f}",
-        "advice": [one.text for one in found.advice],
+        "chances": _chances(numbers),
+        "wasted": _wasted(numbers),
+        "retry_cost": None if cost is None else f"{cost:.4g}",
+        "median": _time_to_success(numbers.time_to_success.p50),
+        "percentile_95": _time_to_success(numbers.time_to_success.p95),
+        "amplification": None if amplification is None else f"{amplification:.2f}",
+        "advice": [advice.text for advice in found.advice],
         "notes": found.notes,
     }
 
 
-def _by_attempt(numbers: Numbers) -> ColumnChart:
-    """Of all second, third, … attempts: how many succeeded."""
-    sums: dict[int, list[int]] = {}
-    for one in numbers.cells:
-        good, whole = sums.setdefault(one.attempt, [0, 0])
-        sums[one.attempt] = [good + one.success.part, whole + one.success.whole]
+def _by_day(numbers: Numbers) -> ColumnChart:
     steps = [
-        (f"{ordinal(attempt)} attempt", {"succeeded": good, "dead": whole - good})
-        for attempt, (good, whole) in sorted(sums.items())[:ATTEMPTS]
+        (f"{day.day:%d %b}", {"succeeded": day.succeeded, "dead": day.dead, "waiting": day.pending})
+        for day in numbers.days[-MAX_DAYS:]
     ]
-    return columns(steps, ("succeeded", "dead"))
+    return column_chart(steps, ("succeeded", "dead", "waiting"))
+
+
+def _by_attempt(numbers: Numbers) -> ColumnChart:
+    """Chart how many second, third, … attempts succeeded."""
+    succeeded: Counter[int] = Counter()
+    total: Counter[int] = Counter()
+    for cell in numbers.cells:
+        succeeded[cell.attempt] += cell.success.part
+        total[cell.attempt] += cell.success.whole
+    steps = []
+    for attempt in sorted(total)[:MAX_ATTEMPTS]:
+        good = succeeded[attempt]
+        counts = {"succeeded": good, "dead": total[attempt] - good}
+        steps.append((f"{format_ordinal(attempt)} attempt", counts))
+    return column_chart(steps, ("succeeded", "dead"))
 
 
 def _cells(numbers: Numbers) -> list[dict[str, Any]]:
-    commonest = sorted(numbers.cells, key=lambda one: -one.success.whole)[:CELLS]
+    """Return the most frequent combinations of failure and attempt."""
+    frequent = sorted(numbers.cells, key=lambda cell: -cell.success.whole)[:MAX_CELLS]
     return [
         {
-            "code": one.code,
-            "cls": one.cls,
-            "dependency": one.dependency,
-            "attempt": ordinal(one.attempt),
-            **_share(one.success),
+            "code": cell.code,
+            "cls": cell.cls,
+            "dependency": cell.dependency,
+            "attempt": format_ordinal(cell.attempt),
+            **_share(cell.success),
         }
-        for one in sorted(commonest, key=lambda one: one[:4])
+        for cell in sorted(frequent, key=lambda cell: cell[:4])
+    ]
+
+
+def _chances(numbers: Numbers) -> list[dict[str, Any]]:
+    """Return the chance of the next attempt by class."""
+    return [
+        {
+            "cls": chance.cls,
+            "attempt": format_ordinal(chance.attempt),
+            "percent": format_percent(chance.chance.mean),
+            "share": round(chance.chance.mean * 100, 1),
+            "trials": chance.chance.trials,
+            "means": CLASS_MEANINGS.get(chance.cls, ""),
+        }
+        for chance in numbers.chances
+        if not chance.code
+    ]
+
+
+def _wasted(numbers: Numbers) -> list[tuple[str, str, str, str]]:
+    """Return what failed attempts took: class, failures, time, cost."""
+    return [
+        (
+            waste.cls,
+            f"{waste.failures:,}",
+            format_duration(round(waste.seconds, 3)),
+            f"{waste.cost:g}" if waste.cost else "–",
+        )
+        for waste in numbers.wasted
     ]
 
 
 def _share(share: Share) -> dict[str, Any]:
     return {
-        "percent": percent(share.value),
+        "percent": format_percent(share.value),
         "share": round((share.value or 0.0) * 100, 1),
         "counts": f"{share.part:,} of {share.whole:,}" if share.whole else "no data",
-        "sure": f"{share.low * 100:.0f}–{share.high * 100:.0f} %" if share.whole else "",
+        "range": f"{share.low * 100:.0f}–{share.high * 100:.0f} %" if share.whole else "",
     }
 
 
-def _time(seconds: float | None) -> str:
-    return "never did, so far" if seconds is None else f"within {duration(seconds)}"
+def _time_to_success(seconds: float | None) -> str:
+    return "not yet" if seconds is None else f"within {format_duration(seconds)}"
 
 
-# Every setting with its origin, what the database says of itself, and what can go wrong.
+# --- Doctor ---
 
-BADGES = {
+CHECK_BADGES = {
     OK: Badge("✓", "ok", "good"),
-    WARN: Badge("!", "look", "warn"),
-    FAIL: Badge("✕", "fails", "bad"),
+    WARN: Badge("!", "warning", "warn"),
+    FAIL: Badge("✕", "failed", "bad"),
 }
 ORDER = (FAIL, WARN, OK)
 
 
 class DoctorScreen:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The screen of checks and settings."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def show(self, request: Request) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            if not desk.visitor.role.may(Role.ADMIN):
-                message = f"the configuration is for keys of role {Role.ADMIN}"
+        def load(services: VisitorServices) -> dict[str, Any]:
+            if not services.visitor.role.includes(Role.ADMIN):
+                message = f"the configuration needs a key of role {Role.ADMIN}"
                 raise NotAllowed(message)
-            facts, checks = examine(desk.settings)
-            here = {
+            facts, checks = run_checks(services.settings)
+            versions = {
                 "mulligan": __version__,
                 "python": platform.python_version(),
                 "system": platform.platform(),
             }
             ranked = sorted(checks, key=lambda check: ORDER.index(check.status))
             return {
-                "facts": here | facts,
-                "checks": [_check(one) for one in ranked],
-                "settings": in_force(desk.settings),
+                "facts": versions | facts,
+                "checks": [_check(check) for check in ranked],
+                "settings": effective_settings(services.settings),
             }
 
-        return self._house.page(
-            request, "doctor.html", "doctor", **await self._house.ask(request, look, shared=True)
-        )
+        values = await self._renderer.read(request, load, shared=True)
+        return self._renderer.page(request, "doctor.html", "doctor", **values)
 
 
 def _check(check: Check) -> dict[str, Any]:
-    return {**check._asdict(), "badge": BADGES[check.status]}
+    return {**check._asdict(), "badge": CHECK_BADGES[check.status]}

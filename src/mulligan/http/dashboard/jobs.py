@@ -1,4 +1,4 @@
-"""Batches: what each came to, and what is missing from it."""
+"""Screens of jobs and batches."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ from fastapi import Request, Response
 
 from mulligan.batches.rules import BatchState
 from mulligan.batches.service import Batch
-from mulligan.core.job import Job, Micros, State, to_micros
-from mulligan.http.dashboard import view_models as present
-from mulligan.http.dashboard.charts import bars, parts
-from mulligan.http.dashboard.renderer import PAGE, Renderer, Shown, checked_words, root_of, story_of
-from mulligan.http.dashboard.retry import foreseen
+from mulligan.core.durations import Micros, to_micros
+from mulligan.core.job import Job, State
+from mulligan.http.dashboard.charts import BarPart, bars, stacked_bar
+from mulligan.http.dashboard.renderer import (
+    PAGE,
+    Renderer,
+    check_filter,
+    load_story,
+    root_path,
+)
+from mulligan.http.dashboard.retry import describe_retry
 from mulligan.http.dashboard.view_models import (
     Badge,
-    alternatives,
-    at_moment,
-    event_line,
-    relations,
-    removable,
-    row_of,
+    choice_chips,
+    event_row,
+    filter_chips,
+    job_list_row,
+    job_page,
+    load_relations,
+    optional_time_label,
+    time_label,
 )
-from mulligan.http.services import CallerServices
+from mulligan.http.services import VisitorServices
 from mulligan.jobs.search import CappedCount
 
-# Jobs, and one job: its story, its attempts, and what can be done with it.
+# --- Jobs ---
 
-VERBS = {
+# Actions on a job: title and the states that allow it.
+JOB_ACTIONS = {
     "retry": ("Retry", (State.DEAD, State.PARKED, State.CANCELLED)),
     "release": ("Release", (State.PARKED,)),
     "cancel": ("Cancel", (State.QUEUED, State.RUNNING)),
@@ -37,86 +46,95 @@ VERBS = {
 
 
 class JobScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The list of jobs and the page of one job."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def list(self, request: Request, filter: str = "", before: str = "") -> Response:  # noqa: A002 - as in the URL
-        words, here = checked_words(filter, before), f"{root_of(request)}/jobs"
+        text = check_filter(filter, before)
+        root = root_path(request)
+        path = f"{root}/jobs"
 
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.jobs.list(
-                words, limit=PAGE, before=before or None, owner=desk.owner, private=desk.private
+        def load(services: VisitorServices) -> dict[str, Any]:
+            jobs = services.jobs.list(
+                text,
+                limit=PAGE,
+                before=before or None,
+                owner=services.owner,
+                private=services.private,
             )
-            whole = not before and found.cursor is None  # then it is counted already
-            many = (
-                CappedCount(len(found))
-                if whole
-                else desk.jobs.count(words, owner=desk.owner, private=desk.private)
-            )
-            with desk.store.read() as unit:
-                now = unit.now()
-            older = urlencode({"filter": words, "before": found.cursor}) if found.cursor else ""
+            is_complete = not before and jobs.cursor is None
+            count = CappedCount(len(jobs)) if is_complete else _count_jobs(services, text)
+            with services.store.read() as tx:
+                now = tx.now()
+            older = urlencode({"filter": text, "before": jobs.cursor}) if jobs.cursor else ""
+            more = "+" if count.capped or count.partial else ""
             return {
-                "rows": [row_of(Shown(job, ""), now, root_of(request)) for job in found],
-                "older": f"{here}?{older}" if older else "",
-                "partial": found.partial,
-                "many": f"{many:,}{'+' if many.capped or many.partial else ''}",
-                "one_alone": many == 1,
+                "rows": [job_list_row(job, now, root) for job in jobs],
+                "older": f"{path}?{older}" if older else "",
+                "partial": jobs.partial,
+                "count": f"{count:,}{more}",
+                "is_single": count == 1,
             }
 
-        found = await self._house.ask(request, look)
-        chips: dict[str, Any] = {
-            "states": alternatives(here, words, "state", State),
-            "chosen": removable(here, words),
-        }
-        return self._house.page(
-            request, "list.html", "jobs", filter=words, before=before, **chips, **found
+        values = await self._renderer.read(request, load)
+        values["states"] = choice_chips(path, text, "state", State)
+        values["chips"] = filter_chips(path, text)
+        return self._renderer.page(
+            request, "list.html", "jobs", filter=text, before=before, **values
         )
 
     async def one(self, request: Request, job_id: str) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = story_of(desk, job_id)
+        def load(services: VisitorServices) -> dict[str, Any]:
+            story = load_story(services, job_id)
             return {
-                **present.story(found, private=desk.visitor.private),
-                "actions": _actions(found.job),
-                "foreseen": foreseen(desk, found.job, found.row),
-                "relations": relations(desk, found),
-                "copies": _copies(found.job, _base(request, desk)),
+                **job_page(story, private=services.visitor.may_see_private),
+                "actions": _actions(story.job),
+                "retry_preview": describe_retry(services, story.job, story.row),
+                "relations": load_relations(services, story),
+                "commands": _commands(story.job, _base_url(request, services)),
             }
 
-        return self._house.page(request, "job.html", "jobs", **await self._house.ask(request, look))
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(request, "job.html", "jobs", **values)
+
+
+def _count_jobs(services: VisitorServices, text: str) -> CappedCount:
+    return services.jobs.count(text, owner=services.owner, private=services.private)
 
 
 def _actions(job: Job) -> list[tuple[str, str]]:
-    return [(verb, title) for verb, (title, states) in VERBS.items() if job.state in states]
+    return [(verb, title) for verb, (title, states) in JOB_ACTIONS.items() if job.state in states]
 
 
-def _base(request: Request, desk: CallerServices) -> str:
-    return desk.settings.web.public_url.rstrip("/") or str(request.base_url).rstrip("/")
+def _base_url(request: Request, services: VisitorServices) -> str:
+    return services.settings.web.public_url.rstrip("/") or str(request.base_url).rstrip("/")
 
 
-def _copies(job: Job, base: str) -> list[str]:
-    """The same by other means: to look, and to do what can be done with it now."""
-    call = f'curl -H "Authorization: Bearer $KEY" {base}/api/v1/jobs/{job.id}'
-    looks = [f"mulligan jobs show {job.id}", f"mulligan jobs explain {job.id}", call]
+def _commands(job: Job, base_url: str) -> list[str]:
+    """Return shell commands and API calls that show the job and run its actions."""
+    call = f'curl -H "Authorization: Bearer $KEY" {base_url}/api/v1/jobs/{job.id}'
+    commands = [f"mulligan jobs show {job.id}", f"mulligan jobs explain {job.id}", call]
+    body = """-H "Content-Type: application/json" -d '{"reason": "…"}'"""
     for verb, _ in _actions(job):
-        body = """-H "Content-Type: application/json" -d '{"reason": "…"}'"""
-        looks += [f'mulligan jobs {verb} {job.id} --reason "…"', f"{call}/{verb} {body}"]
-    return looks
+        commands.append(f'mulligan jobs {verb} {job.id} --reason "…"')
+        commands.append(f"{call}/{verb} {body}")
+    return commands
 
 
-# Batches: what each came to, and what is missing from it.
+# --- Batches ---
 
 BATCH_PAGE = 50
 MEMBERS = 50
-BADGES = {
+BATCH_BADGES = {
     BatchState.PROCESSING: Badge("▶", "processing", "busy"),
     BatchState.READY: Badge("✓", "ready", "good"),
     BatchState.PARTIAL: Badge("◐", "partial", "warn"),
     BatchState.FAILED: Badge("✕", "failed", "bad"),
     BatchState.EXPIRED: Badge("⌛", "expired", "calm"),
 }
-TONES = {
+MEMBER_TONES = {
     "succeeded": "good",
     "dead": "bad",
     "cancelled": "calm",
@@ -127,85 +145,96 @@ TONES = {
 
 
 class BatchScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The list of batches and the page of one batch."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def list(self, request: Request, state: str = "", before: str = "") -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.batches.list(
-                state=state or None, owner=desk.owner, limit=BATCH_PAGE + 1, before=before or None
+        def load(services: VisitorServices) -> dict[str, Any]:
+            batches = services.batches.list(
+                state=state or None,
+                owner=services.owner,
+                limit=BATCH_PAGE + 1,
+                before=before or None,
             )
-            with desk.store.read() as unit:
-                now = unit.now()
-            older = (
-                urlencode({"state": state, "before": found[BATCH_PAGE - 1].id})
-                if len(found) > BATCH_PAGE
-                else ""
-            )
-            return {"rows": [_row(batch, now) for batch in found[:BATCH_PAGE]], "older": older}
+            with services.store.read() as tx:
+                now = tx.now()
+            older = ""
+            if len(batches) > BATCH_PAGE:
+                older = urlencode({"state": state, "before": batches[BATCH_PAGE - 1].id})
+            return {"rows": [_batch_row(one, now) for one in batches[:BATCH_PAGE]], "older": older}
 
-        found = await self._house.ask(request, look)
-        return self._house.page(
-            request, "batches.html", "batches", state=state, states=list(BatchState), **found
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(
+            request, "batches.html", "batches", state=state, states=list(BatchState), **values
         )
 
     async def one(self, request: Request, batch_id: str) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            batch = desk.batches.get(batch_id, owner=desk.owner)
-            members = desk.batches.members(batch_id, limit=MEMBERS)
-            failures = desk.batches.failures(batch_id)
-            events = desk.batches.history(batch_id)
-            with desk.store.read() as unit:
-                now = unit.now()
-            filters = {
-                one.code: f"{root_of(request)}/jobs?{urlencode({'filter': f'batch:{batch_id} code:{one.code}'})}"
-                for one in failures
+        root = root_path(request)
+
+        def load(services: VisitorServices) -> dict[str, Any]:
+            batch = services.batches.get(batch_id, owner=services.owner)
+            members = services.batches.members(batch_id, limit=MEMBERS)
+            failures = services.batches.failures(batch_id)
+            events = services.batches.history(batch_id)
+            with services.store.read() as tx:
+                now = tx.now()
+            links = {
+                one.code: _members_link(root, batch_id, f"code:{one.code}") for one in failures
             }
             return {
                 "batch": batch,
-                "row": _row(batch, now),
-                "codes": bars({one.code: one.count for one in failures}, filters),
-                "members": [row_of(Shown(job, ""), now, root_of(request)) for job in members],
-                "counts": [
-                    (state, getattr(batch.counts, state), _jobs(request, batch_id, state))
-                    for state in TONES
-                ],
-                "events": [event_line(event) for event in events],
+                "row": _batch_row(batch, now),
+                "codes": bars({one.code: one.count for one in failures}, links),
+                "members": [job_list_row(job, now, root) for job in members],
+                "counts": _state_counts(batch, root),
+                "events": [event_row(event) for event in events],
             }
 
-        return self._house.page(
-            request, "batch.html", "batches", **await self._house.ask(request, look)
-        )
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(request, "batch.html", "batches", **values)
 
 
-def _row(batch: Batch, now: Micros) -> dict[str, Any]:
+def _batch_row(batch: Batch, now: Micros) -> dict[str, Any]:
     counts = batch.counts
     return {
         "id": batch.id,
         "name": batch.name or batch.id,
         "owner": batch.owner,
-        "badge": BADGES[batch.state],
-        "parts": parts([(state, tone, getattr(counts, state)) for state, tone in TONES.items()]),
-        "words": _words(batch),
+        "badge": BATCH_BADGES[batch.state],
+        "bar": batch_bar(batch),
+        "summary": _summary(batch),
         "total": f"{counts.total:,}",
         "share": f"{counts.share:.0%}",
         "dead": counts.dead,
         "sealed": batch.sealed,
         "cancelled": batch.cancelled,
-        "created": at_moment(to_micros(batch.created_at), now),
-        "finished": None
-        if batch.finished_at is None
-        else at_moment(to_micros(batch.finished_at), now),
-        "expires": None
-        if batch.expires_at is None
-        else at_moment(to_micros(batch.expires_at), now),
+        "created": time_label(to_micros(batch.created_at), now),
+        "finished": optional_time_label(batch.finished_at, now),
+        "expires": optional_time_label(batch.expires_at, now),
     }
 
 
-def _words(batch: Batch) -> str:
+def batch_bar(batch: Batch) -> tuple[BarPart, ...]:
+    """Draw the members of a batch by state."""
+    return stacked_bar(
+        [(state, tone, getattr(batch.counts, state)) for state, tone in MEMBER_TONES.items()]
+    )
+
+
+def _summary(batch: Batch) -> str:
     counts = batch.counts
-    return f"{counts.succeeded:,} succeeded, {counts.dead:,} dead, {counts.unfinished:,} to go of {counts.total:,}"
+    ended = f"{counts.succeeded:,} succeeded, {counts.dead:,} dead"
+    return f"{ended}, {counts.unfinished:,} of {counts.total:,} unfinished"
 
 
-def _jobs(request: Request, batch_id: str, state: str) -> str:
-    return f"{root_of(request)}/jobs?filter={quote(f'batch:{batch_id} state:{state}')}"
+def _state_counts(batch: Batch, root: str) -> list[tuple[str, int, str]]:
+    return [
+        (state, getattr(batch.counts, state), _members_link(root, batch.id, f"state:{state}"))
+        for state in MEMBER_TONES
+    ]
+
+
+def _members_link(root: str, batch_id: str, condition: str) -> str:
+    return f"{root}/jobs?filter={quote(f'batch:{batch_id} {condition}')}"

@@ -1,8 +1,8 @@
-"""Alerts, who is told of what, and each message on its way."""
+"""Screens of alerts, subscriptions and deliveries."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -10,155 +10,171 @@ from fastapi import Request, Response
 
 from mulligan.alerts.measures import GROUPS, KEYED_BY
 from mulligan.alerts.service import SAME_CAUSE, AlertRule, AlertStatus
-from mulligan.core.format import duration
-from mulligan.core.job import Micros, State, to_micros
+from mulligan.core.durations import Micros, to_micros
+from mulligan.core.format import format_duration
+from mulligan.core.job import State
 from mulligan.http.dashboard.renderer import Renderer
-from mulligan.http.dashboard.view_models import BADGES, Badge, Moment, at_moment, shown_value
-from mulligan.http.services import CallerServices
+from mulligan.http.dashboard.view_models import (
+    BADGES,
+    Badge,
+    format_value,
+    optional_time_label,
+    time_label,
+)
+from mulligan.http.services import VisitorServices
 from mulligan.notifications.deliveries import Delivery
 from mulligan.notifications.subscriptions import Subscription
 
 PAGE = 50
-STATES = {
+ALERT_BADGES = {
     "firing": Badge("▲", "firing", "bad"),
-    "pending": Badge("△", "about to fire", "warn"),
-    "resolved": Badge("✓", "over", "good"),
+    "pending": Badge("△", "pending", "warn"),
+    "resolved": Badge("✓", "resolved", "good"),
 }
-ON, OFF = Badge("●", "on", "good"), Badge("○", "off", "calm")
-SENT = {
+ON = Badge("●", "on", "good")
+OFF = Badge("○", "off", "calm")
+DELIVERY_BADGES = {
     State.SUCCEEDED: Badge("✓", "delivered", "good"),
-    State.DEAD: Badge("✕", "given up", "bad"),
-    State.QUEUED: Badge("↻", "on its way", "busy"),
-    State.RUNNING: Badge("▶", "being sent", "busy"),
+    State.DEAD: Badge("✕", "failed", "bad"),
+    State.QUEUED: Badge("↻", "waiting", "busy"),
+    State.RUNNING: Badge("▶", "sending", "busy"),
 }
+
+
+FORMS = {"each": "one message per event", "incident": "one message per incident"}
 
 
 class NotificationScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The screens of alerts and of notifications."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def alerts(self, request: Request) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            alerts, rules = desk.alerts.list(all=True), desk.alerts.rules()
-            with desk.store.read() as unit:
-                now = unit.now()
+        def load(services: VisitorServices) -> dict[str, Any]:
+            alerts = services.alerts.list(all=True)
+            rules = services.alerts.rules()
+            with services.store.read() as tx:
+                now = tx.now()
             measures = {rule.name: rule.measure for rule in rules}
-            rows = [
-                _alert(one, now) | {"link": _where(one, measures.get(one.rule, ""))}
-                for one in alerts
-            ]
-            return {"rows": rows, "rules": [_rule(one, now) for one in rules]}
+            return {
+                "rows": [_alert(alert, measures.get(alert.rule, ""), now) for alert in alerts],
+                "rules": [_rule(rule, now) for rule in rules],
+            }
 
-        return self._house.page(
-            request, "alerts.html", "alerts", **await self._house.ask(request, look, shared=True)
-        )
+        values = await self._renderer.read(request, load, shared=True)
+        return self._renderer.page(request, "alerts.html", "alerts", **values)
 
     async def deliveries(self, request: Request, state: str = "", before: str = "") -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            subscriptions = desk.subscriptions.list(owner=desk.owner)
-            found = desk.deliveries.list(
-                owner=desk.owner, state=state or None, limit=PAGE, before=before or None
+        def load(services: VisitorServices) -> dict[str, Any]:
+            subscriptions = services.subscriptions.list(owner=services.owner)
+            deliveries = services.deliveries.list(
+                owner=services.owner, state=state or None, limit=PAGE, before=before or None
             )
-            with desk.store.read() as unit:
-                now = unit.now()
+            with services.store.read() as tx:
+                now = tx.now()
             names = {one.id: one.name or one.to for one in subscriptions}
-            older = urlencode({"state": state, "before": found.cursor}) if found.cursor else ""
+            older = ""
+            if deliveries.cursor:
+                older = urlencode({"state": state, "before": deliveries.cursor})
             return {
-                "rows": [
-                    _delivery(one, now) | {"to": names.get(one.subscription, one.subscription)}
-                    for one in found
-                ],
+                "rows": [_delivery(one, names, now) for one in deliveries],
                 "older": older,
                 "subscriptions": [_subscription(one, now) for one in subscriptions],
             }
 
-        found = await self._house.ask(request, look)
-        values = {"state": state, "states": ["succeeded", "dead", "queued"], **found}
-        return self._house.page(request, "deliveries.html", "notifications", **values)
+        values = await self._renderer.read(request, load)
+        states = ["succeeded", "dead", "queued"]
+        return self._renderer.page(
+            request, "deliveries.html", "notifications", state=state, states=states, **values
+        )
 
 
-def _at(at: datetime | None, now: Micros) -> Moment | None:
-    return None if at is None else at_moment(to_micros(at), now)
-
-
-def _where(one: AlertStatus, measure: str) -> str:
-    """Where what it is about can be seen."""
+def _alert_link(alert: AlertStatus, measure: str) -> str:
+    """Return the page that shows what the alert is about."""
     scope = KEYED_BY.get(measure, "")
     if scope == "dependency":
         return "/dependencies"
     if scope == "queue":
-        return f"/jobs?{urlencode({'filter': f'queue:{one.key}'})}"
-    if measure in GROUPS or one.rule == SAME_CAUSE:
-        return f"/failures/{quote(str(one.evidence.get('fingerprint') or one.key), safe='')}"
+        return f"/jobs?{urlencode({'filter': f'queue:{alert.key}'})}"
+    if measure in GROUPS or alert.rule == SAME_CAUSE:
+        return f"/failures/{quote(str(alert.evidence.get('fingerprint') or alert.key), safe='')}"
     if measure in {"heartbeat_age", "unserved", "restarts"}:
         return "/queues"
     return "/failures" if measure.startswith("dead") else "/insight"
 
 
-def _alert(one: AlertStatus, now: Micros) -> dict[str, Any]:
+def _format_number(value: float) -> str:
+    """Format a measured value with about three digits, never in scientific notation."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _alert(alert: AlertStatus, measure: str, now: Micros) -> dict[str, Any]:
     return {
-        "rule": one.rule,
-        "key": one.key,
-        "badge": STATES[one.state],
-        "severity": one.severity,
-        "summary": one.summary,
-        "since": _at(one.since, now),
-        "value": f"{one.value:.3g}",
-        "threshold": f"{one.threshold:.3g}",
-        "action": one.action,
-        "limit": one.limit,
-        "until": _at(one.until, now),
-        "silenced": _at(one.silenced_until, now),
-        "evidence": [(name, shown_value(value)) for name, value in one.evidence.items()],
+        "rule": alert.rule,
+        "key": alert.key,
+        "badge": ALERT_BADGES[alert.state],
+        "severity": alert.severity,
+        "summary": alert.summary,
+        "since": optional_time_label(alert.since, now),
+        "value": _format_number(alert.value),
+        "threshold": _format_number(alert.threshold),
+        "action": alert.action,
+        "limit": alert.limit,
+        "until": optional_time_label(alert.until, now),
+        "silenced": optional_time_label(alert.silenced_until, now),
+        "evidence": [(name, format_value(value)) for name, value in alert.evidence.items()],
+        "link": _alert_link(alert, measure),
     }
 
 
-def _rule(one: AlertRule, now: Micros) -> dict[str, Any]:
+def _rule(rule: AlertRule, now: Micros) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "badge": ON if one.enabled else OFF,
-        "summary": one.summary.replace("{}", "…"),
-        "above": f"{one.above:g}",
-        "clears": f"{one.clear:g}",
-        "window": duration(one.window),
-        "least": f"{one.least:g}" if one.least else "",
-        "holds_for": duration(one.holds_for) if one.holds_for else "",
-        "severity": one.severity,
-        "action": one.action,
-        "silenced": _at(one.silenced_until, now),
+        "name": rule.name,
+        "badge": ON if rule.enabled else OFF,
+        "summary": rule.summary.replace("{}", "…"),
+        "above": _format_number(rule.above),
+        "clears": _format_number(rule.clear),
+        "window": format_duration(rule.window),
+        "least": _format_number(rule.least) if rule.least else "",
+        "holds_for": format_duration(rule.holds_for) if rule.holds_for else "",
+        "severity": rule.severity,
+        "action": rule.action,
+        "silenced": optional_time_label(rule.silenced_until, now),
     }
 
 
-def _subscription(one: Subscription, now: Micros) -> dict[str, Any]:
+def _subscription(subscription: Subscription, now: Micros) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "name": one.name or one.id,
-        "badge": ON if one.enabled else OFF,
-        "reason": one.reason,
-        "on": ", ".join(one.on),
-        "owner": "everybody" if one.owner is None else one.owner,
-        "filter": one.filter,
-        "form": {"each": "every event", "incident": "one incident, which grows"}[one.form],
-        "channel": one.channel,
-        "to": one.to,
-        "declared": one.declared,
-        "failures": one.failures,
-        "failing": _at(one.failing_since, now),
+        "id": subscription.id,
+        "name": subscription.name or subscription.id,
+        "badge": ON if subscription.enabled else OFF,
+        "reason": subscription.reason,
+        "on": ", ".join(subscription.on),
+        "owner": "all owners" if subscription.owner is None else subscription.owner,
+        "filter": subscription.filter,
+        "form": FORMS[subscription.form],
+        "channel": subscription.channel,
+        "to": subscription.to,
+        "declared": subscription.declared,
+        "failures": subscription.failures,
+        "failing": optional_time_label(subscription.failing_since, now),
     }
 
 
-def _delivery(one: Delivery, now: Micros) -> dict[str, Any]:
+def _delivery(delivery: Delivery, names: Mapping[str, str], now: Micros) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "badge": SENT.get(one.state) or BADGES[one.state],
-        "type": one.type,
-        "summary": one.summary,
-        "subscription": one.subscription,
-        "owner": one.owner,
-        "attempts": one.attempts,
-        "error": one.error,
-        "message": one.message,
-        "next": _at(one.next_at, now),
-        "at": at_moment(to_micros(one.finished_at or one.created_at), now),
-        "dead": one.state is State.DEAD,
+        "to": names.get(delivery.subscription, delivery.subscription),
+        "id": delivery.id,
+        "badge": DELIVERY_BADGES.get(delivery.state) or BADGES[delivery.state],
+        "type": delivery.type,
+        "summary": delivery.summary,
+        "subscription": delivery.subscription,
+        "owner": delivery.owner,
+        "attempts": delivery.attempts,
+        "error": delivery.error,
+        "message": delivery.message,
+        "next": optional_time_label(delivery.next_at, now),
+        "at": time_label(to_micros(delivery.finished_at or delivery.created_at), now),
+        "dead": delivery.state is State.DEAD,
     }

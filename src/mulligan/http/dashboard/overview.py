@@ -1,4 +1,4 @@
-"""The first screen: is anything broken now, what is broken, what is being done about it."""
+"""The overview screen: what is broken now, and what is being done about it."""
 
 from __future__ import annotations
 
@@ -10,174 +10,175 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
 from mulligan.alerts.service import AlertStatus
-from mulligan.core.format import who
-from mulligan.core.job import Micros, State
+from mulligan.core.durations import Micros
+from mulligan.core.format import format_actor
+from mulligan.core.job import Job, State
 from mulligan.failures.groups import GroupState
 from mulligan.failures.service import FailureGroup
-from mulligan.guards.dependencies import Dependency, not_closed
+from mulligan.guards.dependencies import Dependency, list_impaired
 from mulligan.guards.gates import KindStatus, Queue
-from mulligan.http.dashboard import failures
-from mulligan.http.dashboard import history as records
-from mulligan.http.dashboard import queues as machinery
-from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, outcomes
-from mulligan.http.dashboard.renderer import COUNT_CAP, Renderer, Shown, root_of
-from mulligan.http.dashboard.view_models import BADGES, row_of
-from mulligan.http.services import CallerServices
+from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, load_outcomes
+from mulligan.http.dashboard.failures import group_row
+from mulligan.http.dashboard.history import operation_row
+from mulligan.http.dashboard.queues import dependency_row, worker_row
+from mulligan.http.dashboard.renderer import COUNT_CAP, Renderer, root_path
+from mulligan.http.dashboard.view_models import BADGES, format_count, job_list_row
+from mulligan.http.services import VisitorServices
 from mulligan.operations.service import Operation
-from mulligan.worker.liveness import WorkerStatus, workers_seen
+from mulligan.worker.liveness import WorkerStatus, worker_statuses
 
-ALERTS = 2
-GROUPS = 5
-ROWS = 8
-NEEDS_SOMEBODY = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
+MAX_ALERTS = 2
+MAX_GROUPS = 5
+MAX_JOBS = 8
+UNHANDLED_STATES = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
 
 
-class Trouble(NamedTuple):
-    """One thing that is broken now, in a sentence, and where to look."""
+class Issue(NamedTuple):
+    """One thing that is broken now, in a sentence, with a link to it."""
 
     icon: str
-    words: str
+    text: str
     link: str
 
 
-class Picture(NamedTuple):
-    """All of it, at about one moment."""
+class Snapshot(NamedTuple):
+    """Everything the overview shows, read at about the same time."""
 
     now: Micros
     counts: dict[str, int]
     groups: list[FailureGroup]
-    down: list[Dependency]
-    kinds: list[KindStatus]
-    queues: list[Queue]
+    impaired: list[Dependency]
+    held_kinds: list[KindStatus]
+    paused_queues: list[Queue]
     workers: list[WorkerStatus]
     operations: list[Operation]
     alerts: list[AlertStatus]
     outcomes: ColumnChart
-    parked: list[Shown]
-    running: list[Shown]
+    parked: list[Job]
+    running: list[Job]
 
 
 class OverviewScreen:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The first screen after signing in."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def show(self, request: Request, filter: str = "", window: str = "1h") -> Response:  # noqa: A002 - as in the URL
-        root, chosen = root_of(request), window if window in WINDOWS else "1h"
+        root = root_path(request)
         if filter.strip():
             return RedirectResponse(f"{root}/jobs?{urlencode({'filter': filter})}", 303)
-        if (await self._house.visitor(request)).owner is not None:
-            return RedirectResponse(
-                f"{root}/failures", 303
-            )  # what is on this screen is of all owners
-        found = await self._house.ask(request, lambda desk: _look(desk, chosen), shared=True)
-        values: dict[str, Any] = {
-            "counts": [_count(state, found.counts[state], root) for state in State],
-            "troubles": list(_troubles(found, root)),
-            "groups": [failures.row(group, found.now, root) for group in found.groups],
-            "operations": [records.operation_row(one, found.now) for one in found.operations],
-            "dependencies": [machinery.dependency_row(one, found.now) for one in found.down],
-            "workers": [machinery.worker_row(one, found.now) for one in found.workers],
-            "parked": [row_of(one, found.now, root_of(request)) for one in found.parked],
-            "running": [row_of(one, found.now, root_of(request)) for one in found.running],
-            "many": {
-                state.value: _many(found.counts[state]) for state in (State.PARKED, State.RUNNING)
-            },
-            "outcomes": found.outcomes,
-            "window": chosen,
-            "windows": [(name, f"{root}/?window={name}", name == chosen) for name in WINDOWS],
-            "each": WINDOWS[chosen].words,
-            "empty": not any(found.counts.values()),
-        }
-        return self._house.page(request, "overview.html", "overview", **values)
+        visitor = await self._renderer.visitor(request)
+        if visitor.owner is not None:  # the overview shows all owners
+            return RedirectResponse(f"{root}/failures", 303)
+        chosen = window if window in WINDOWS else "1h"
+        snapshot = await self._renderer.read(
+            request, lambda services: _load(services, chosen), shared=True
+        )
+        windows = [(name, f"{root}/?window={name}", name == chosen) for name in WINDOWS]
+        return self._renderer.page(
+            request,
+            "overview.html",
+            "overview",
+            window=chosen,
+            windows=windows,
+            window_label=WINDOWS[chosen].label,
+            **_context(snapshot, root),
+        )
 
 
-def _look(desk: CallerServices, window: str) -> Picture:
-    groups = [
-        group
-        for group in desk.failures.groups(owner=desk.owner, limit=GROUPS * 4)
-        if group.state in NEEDS_SOMEBODY
-    ]
-    kinds = [kind for kind in desk.kinds.list() if kind.held]
-    queues = [queue for queue in desk.queues.list() if queue.paused]
-    operations = [one for one in desk.operations.list(owner=desk.owner, limit=20) if one.under_way]
-    with desk.store.read() as unit:
-        now, counts, down = unit.now(), dict(unit.counts(COUNT_CAP)), not_closed(unit)
-        workers = workers_seen(unit)
-        ended = outcomes(unit, now, WINDOWS[window])
-    alerts = [
-        one for one in desk.alerts.list() if one.state == "firing" and one.silenced_until is None
-    ]
-    parked = _some(desk, "state:parked")
-    running = _some(desk, "state:running")
-    return Picture(
-        now,
-        counts,
-        groups[:GROUPS],
-        down,
-        kinds,
-        queues,
-        workers,
-        operations,
-        alerts,
-        ended,
-        parked,
-        running,
+def _load(services: VisitorServices, window: str) -> Snapshot:
+    owner = services.owner
+    groups = services.failures.groups(owner=owner, limit=MAX_GROUPS * 4)
+    operations = services.operations.list(owner=owner, limit=20)
+    alerts = services.alerts.list()
+    with services.store.read() as tx:
+        now = tx.now()
+        counts = dict(tx.count_jobs_by_state(COUNT_CAP))
+        impaired = list_impaired(tx)
+        workers = worker_statuses(tx)
+        outcomes = load_outcomes(tx, now, WINDOWS[window])
+    return Snapshot(
+        now=now,
+        counts=counts,
+        groups=[group for group in groups if group.state in UNHANDLED_STATES][:MAX_GROUPS],
+        impaired=impaired,
+        held_kinds=[kind for kind in services.kinds.list() if kind.held],
+        paused_queues=[queue for queue in services.queues.list() if queue.paused],
+        workers=workers,
+        operations=[operation for operation in operations if operation.under_way],
+        alerts=[alert for alert in alerts if _is_urgent(alert)],
+        outcomes=outcomes,
+        parked=_newest_jobs(services, "state:parked"),
+        running=_newest_jobs(services, "state:running"),
     )
 
 
-def _some(desk: CallerServices, filter: str) -> list[Shown]:  # noqa: A002 - as everywhere
-    return [
-        Shown(job, "")
-        for job in desk.jobs.list(filter, limit=ROWS, owner=desk.owner, private=desk.private)
-    ]
+def _is_urgent(alert: AlertStatus) -> bool:
+    return alert.state == "firing" and alert.silenced_until is None
 
 
-def _troubles(found: Picture, root: str) -> Iterator[Trouble]:
-    waits = found.counts[State.QUEUED]
-    if not any(seen.living for seen in found.workers):
-        yield Trouble(
-            "◌", f"No worker is live{f': {_wait(waits)}' if waits else ''}", f"{root}/queues"
-        )
-    for one in found.down:
-        if one.state == "open":
-            yield Trouble(
-                "⊗", f"{one.key} is down: {_wait(one.held)} for it", f"{root}/dependencies"
-            )
-    for kind in found.kinds:
-        yield Trouble(
-            "‖", f"Kind {kind.name} is held: {kind.reason or kind.message}", f"{root}/queues"
-        )
-    for queue in found.queues:
-        yield Trouble(
-            "‖",
-            f"Queue {queue.name} was paused by {who(queue.actor)}: {_wait(queue.ready)}",
-            f"{root}/queues",
-        )
-    urgent = sorted(found.alerts, key=lambda alert: alert.severity != "page")
-    for alert in urgent[:ALERTS]:
-        yield Trouble("▲", alert.summary, f"{root}/alerts")
-    if len(urgent) > ALERTS:
-        yield Trouble(
-            "▲",
-            f"{len(urgent) - ALERTS} more alert{'s' if len(urgent) > ALERTS + 1 else ''}",
-            f"{root}/alerts",
-        )
-    for group in found.groups:
+def _newest_jobs(services: VisitorServices, text: str) -> list[Job]:
+    return list(
+        services.jobs.list(text, limit=MAX_JOBS, owner=services.owner, private=services.private)
+    )
+
+
+def _context(snapshot: Snapshot, root: str) -> dict[str, Any]:
+    now = snapshot.now
+    return {
+        "counts": [_count_tile(state, snapshot.counts[state], root) for state in State],
+        "issues": list(_issues(snapshot, root)),
+        "groups": [group_row(group, now, root) for group in snapshot.groups],
+        "operations": [operation_row(operation, now) for operation in snapshot.operations],
+        "dependencies": [dependency_row(dependency, now) for dependency in snapshot.impaired],
+        "workers": [worker_row(worker, now) for worker in snapshot.workers],
+        "parked": [job_list_row(job, now, root) for job in snapshot.parked],
+        "running": [job_list_row(job, now, root) for job in snapshot.running],
+        "parked_count": format_count(snapshot.counts[State.PARKED]),
+        "running_count": format_count(snapshot.counts[State.RUNNING]),
+        "outcomes": snapshot.outcomes,
+        "empty": not any(snapshot.counts.values()),
+    }
+
+
+def _issues(snapshot: Snapshot, root: str) -> Iterator[Issue]:
+    if not any(worker.is_live for worker in snapshot.workers):
+        queued = snapshot.counts[State.QUEUED]
+        waiting = f": {_waiting(queued)}" if queued else ""
+        yield Issue("◌", f"No worker is live{waiting}", f"{root}/queues")
+    for dependency in snapshot.impaired:
+        if dependency.state == "open":
+            text = f"{dependency.key} is down: {_waiting(dependency.held)} for it"
+            yield Issue("⊗", text, f"{root}/dependencies")
+    for kind in snapshot.held_kinds:
+        text = f"Kind {kind.name} is held: {kind.reason or kind.message}"
+        yield Issue("‖", text, f"{root}/queues")
+    for queue in snapshot.paused_queues:
+        text = f"Queue {queue.name} was paused by {format_actor(queue.actor)}"
+        yield Issue("‖", f"{text}: {_waiting(queue.ready)}", f"{root}/queues")
+    yield from _alert_issues(snapshot, root)
+    for group in snapshot.groups:
         if group.state is GroupState.REGRESSED:
-            link = f"{root}/failures/{quote(group.fingerprint)}"
-            yield Trouble(
-                "↺", f"It was resolved, and it is back: {group.message or group.code}", link
-            )
+            text = f"Regressed after it was resolved: {group.message or group.code}"
+            yield Issue("↺", text, f"{root}/failures/{quote(group.fingerprint)}")
 
 
-def _wait(count: int) -> str:
-    return "1 job waits" if count == 1 else f"{_many(count) if count else 'no'} jobs wait"
+def _alert_issues(snapshot: Snapshot, root: str) -> Iterator[Issue]:
+    ranked = sorted(snapshot.alerts, key=lambda alert: alert.severity != "page")
+    for alert in ranked[:MAX_ALERTS]:
+        yield Issue("▲", alert.summary, f"{root}/alerts")
+    more = len(ranked) - MAX_ALERTS
+    if more > 0:
+        yield Issue("▲", f"{more} more alert{'s' if more > 1 else ''}", f"{root}/alerts")
 
 
-def _many(count: int) -> str:
-    return f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
+def _waiting(count: int) -> str:
+    if count == 1:
+        return "1 job waits"
+    return f"{format_count(count) if count else 'no'} jobs wait"
 
 
-def _count(state: State, count: int, root: str) -> dict[str, Any]:
+def _count_tile(state: State, count: int, root: str) -> dict[str, Any]:
     link = f"{root}/jobs?{urlencode({'filter': f'state:{state}'})}"
-    return {"badge": BADGES[state], "count": _many(count), "none": not count, "link": link}
+    return {"badge": BADGES[state], "count": format_count(count), "none": not count, "link": link}

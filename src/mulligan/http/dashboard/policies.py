@@ -1,9 +1,9 @@
-"""Policies: what follows a failure, which rules judge it and how often they did, and what would follow another one."""
+"""The policies screen: retry policies, classification rules, shadow results and what-if."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -12,424 +12,432 @@ from fastapi import Request, Response
 
 from mulligan.access.keys import Role
 from mulligan.core.attempt import RETRYABLE, Cls
+from mulligan.core.durations import Micros
 from mulligan.core.errors import MulliganError, NotFound, Refused
-from mulligan.core.format import duration
-from mulligan.core.job import Micros
+from mulligan.core.format import format_duration
 from mulligan.failures.builtin import RULES
-from mulligan.failures.rule_sources import book_of, configured_rules
-from mulligan.failures.rules import NAMES, NUMBERS, Rule
-from mulligan.http.dashboard.charts import Delay, curve
+from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
+from mulligan.failures.rules import NAME_CONDITIONS, NUMBER_CONDITIONS, Rule
+from mulligan.http.dashboard.charts import Curve, Delay, delay_curve
 from mulligan.http.dashboard.renderer import Renderer
-from mulligan.http.dashboard.view_models import Badge, at_moment
-from mulligan.http.services import CallerServices
-from mulligan.jobs.sentences import MEANS
-from mulligan.manifest.declared import stored_kinds
-from mulligan.manifest.specs import OURS
-from mulligan.retries.preview import ClassOutlook, Try
+from mulligan.http.dashboard.view_models import Badge, time_label
+from mulligan.http.services import VisitorServices
+from mulligan.jobs.sentences import CLASS_MEANINGS
+from mulligan.manifest.declared import load_kinds
+from mulligan.manifest.specs import SYSTEM_PREFIX
+from mulligan.retries.preview import ClassPreview, PlannedAttempt
 from mulligan.retries.service import (
-    MOST_TEXT,
-    Hits,
+    MAX_TEXT_CHARS,
+    FailureSimulation,
     PolicyExplanation,
-    WhatIf,
-    judged_by,
-    rule_hits,
-    what_if,
+    RuleHits,
+    count_rule_hits,
+    list_attempts_by_rule,
+    simulate_failure,
 )
-from mulligan.storage.history_queries import HitRow, JudgedRow
+from mulligan.storage.history_queries import ClassifiedAttemptRow, RuleHitRow
 
-# Rules as the screens list them: what each asks for, what it says, and how many failures it has judged.
+# --- Rules ---
 
-AGAIN, NEVER, SHADOW = (
-    Badge("↻", "retried", "good"),
-    Badge("✕", "not retried", "bad"),
-    Badge("◌", "in shadow", "calm"),
-)
-MADE_BY_US = {
-    "handler.declared": "a handler returned or raised Fail(…) with a code of its own",
-    "unknown": "nothing that any rule knows",
+RETRIED = Badge("↻", "retried", "good")
+NOT_RETRIED = Badge("✕", "not retried", "bad")
+SHADOW = Badge("◌", "in shadow", "calm")
+INTERNAL_RULES = {
+    "handler.declared": "the handler returned or raised Fail(…) with its own code",
+    "unknown": "no rule matches",
 }
-DIED = ("die",)
-TRIED = ("retry", "lose", "hold")
+DEATH_VERBS = frozenset({"die"})
+RETRY_VERBS = frozenset({"retry", "lose", "hold"})
 
 
 class RuleCount(NamedTuple):
-    """Of one rule."""
+    """How often a rule matched, and what followed."""
 
-    hits: int
-    again: int
-    died: int
-    last: int
-
-
-def rule_rows(desk: CallerServices, kind: str, hits: Hits) -> list[dict[str, Any]]:
-    """Those of people in the order in which they are asked, then what else has judged something."""
-    counts = _counts(hits.rows)
-    own = _own(desk, kind)
-    rows = [_row(place, rule, "yours", counts, hits, kind) for place, rule in enumerate(own, 1)]
-    known = {rule.id for rule in own}
-    others = sorted(
-        (name for name in counts if name not in known), key=lambda name: -counts[name].hits
-    )
-    return [*rows, *(_other(name, counts, hits, kind) for name in others)]
+    hits: int = 0
+    retried: int = 0
+    died: int = 0
+    last: Micros = 0
 
 
-def rule_page(desk: CallerServices, name: str, hits: Hits) -> dict[str, Any]:
-    counts = _counts(hits.rows)
-    own = {rule.id: rule for rule in _own(desk, "")}
-    rule = own.get(name) or _builtin().get(name)
-    if rule is None and name not in counts and name not in MADE_BY_US:
-        message = f"no rule {name!r:.80} has judged anything lately, and no table has it"
+class RuleTable(NamedTuple):
+    """The hits of all rules, and how often each matched."""
+
+    hits: RuleHits
+    kind: str
+    counts: Mapping[str, RuleCount]
+
+
+def rule_table(hits: RuleHits, kind: str) -> RuleTable:
+    """Count the hits of each rule. `kind` is the kind that the screen shows, or empty."""
+    return RuleTable(hits, kind, _count_hits(hits.rows))
+
+
+def rule_rows(services: VisitorServices, table: RuleTable) -> list[dict[str, Any]]:
+    """Return custom rules in the order in which they apply, then other rules that matched."""
+    custom = _custom_rules(services, table.kind)
+    rows = [_rule_row(position, rule, "custom", table) for position, rule in enumerate(custom, 1)]
+    custom_ids = {rule.id for rule in custom}
+    others = [name for name in table.counts if name not in custom_ids]
+    others.sort(key=lambda name: -table.counts[name].hits)
+    return [*rows, *(_other_row(name, table) for name in others)]
+
+
+def rule_page(services: VisitorServices, name: str, table: RuleTable) -> dict[str, Any]:
+    """Build the context of the page of one rule."""
+    custom = {rule.id: rule for rule in _custom_rules(services, "")}
+    rule = custom.get(name) or _builtin_rules().get(name)
+    if rule is None and name not in table.counts and name not in INTERNAL_RULES:
+        message = f"no rule {name!r:.80}: it is in no table and has matched nothing recently"
         raise NotFound(message)
-    row = (
-        _other(name, counts, hits, "")
-        if rule is None
-        else _row(0, rule, _whose(name, own), counts, hits, "")
-    )
-    plain = (
-        []
-        if rule is None
-        else [(key, str(value)) for key, value in rule.to_plain().items() if key != "id"]
-    )
-    return {
-        "row": row,
-        "plain": plain,
-        "shadows": [one for one in shadow_rows(hits) if one["rule"] == name],
-    }
+    shadows = [row for row in shadow_rows(table.hits) if row["rule"] == name]
+    if rule is None:
+        return {"row": _other_row(name, table), "definition": [], "shadows": shadows}
+    origin = "custom" if name in custom else "built in"
+    definition = [(key, str(value)) for key, value in rule.to_dict().items() if key != "id"]
+    row = _rule_row(0, rule, origin, table)
+    return {"row": row, "definition": definition, "shadows": shadows}
 
 
-def _whose(name: str, own: Mapping[str, Rule]) -> str:
-    return "yours" if name in own else "built in"
-
-
-def _own(desk: CallerServices, kind: str) -> list[Rule]:
-    """Of a kind and its app; of all kinds, each once."""
-    with desk.store.read() as unit:
-        kinds = stored_kinds(unit)
-    chosen = (
-        [kinds[kind]]
-        if kind in kinds
-        else [spec for name, spec in kinds.items() if not name.startswith(OURS)]
-    )
-    found: dict[str, Rule] = {}
-    for spec in chosen:
-        for rule in book_of(spec.rules).rules:
-            found.setdefault(rule.id, rule)
-    for rule in configured_rules(desk.settings):
-        found.setdefault(rule.id, rule)
-    return list(found.values())
+def _custom_rules(services: VisitorServices, kind: str) -> list[Rule]:
+    """Return the rules of a kind and its app; without a kind those of all kinds, each once."""
+    with services.store.read() as tx:
+        kinds = load_kinds(tx)
+    if kind in kinds:
+        specs = [kinds[kind]]
+    else:
+        specs = [spec for name, spec in kinds.items() if not name.startswith(SYSTEM_PREFIX)]
+    rules: dict[str, Rule] = {}
+    for spec in specs:
+        for rule in load_rulebook(spec.rules).rules:
+            rules.setdefault(rule.id, rule)
+    for rule in load_configured_rules(services.settings):
+        rules.setdefault(rule.id, rule)
+    return list(rules.values())
 
 
 @cache
-def _builtin() -> dict[str, Rule]:
+def _builtin_rules() -> dict[str, Rule]:
     return {rule.id: rule for rule in RULES}
 
 
-def _counts(rows: Iterable[HitRow]) -> dict[str, RuleCount]:
-    counts: dict[str, RuleCount] = defaultdict(lambda: RuleCount(0, 0, 0, 0))
+def _count_hits(rows: Iterable[RuleHitRow]) -> dict[str, RuleCount]:
+    counts: dict[str, RuleCount] = {}
     for row in rows:
         for name in filter(None, (row.rule, row.would_rule)):
-            was = counts[name]
-            again, died = row.n * (row.verb in TRIED), row.n * (row.verb in DIED)
+            count = counts.get(name, RuleCount())
             counts[name] = RuleCount(
-                was.hits + row.n, was.again + again, was.died + died, max(was.last, row.last)
+                count.hits + row.n,
+                count.retried + (row.n if row.verb in RETRY_VERBS else 0),
+                count.died + (row.n if row.verb in DEATH_VERBS else 0),
+                max(count.last, row.last),
             )
-    return dict(counts)
+    return counts
 
 
-def _row(
-    place: int, rule: Rule, whose: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str
-) -> dict[str, Any]:
-    badge = SHADOW if rule.shadow else AGAIN if rule.retryable else NEVER
-    said = {
-        "place": place,
+def _rule_row(position: int, rule: Rule, origin: str, table: RuleTable) -> dict[str, Any]:
+    return {
+        "position": position,
         "id": rule.id,
-        "asks": _asks(rule),
+        "conditions": _conditions(rule),
         "code": rule.code,
         "cls": str(rule.cls),
+        "badge": _rule_badge(rule),
+        "origin": origin,
+        "terms": ", ".join(f"{name} {value}" for name, value in rule.terms().items()),
+        **_hit_columns(rule.id, table),
     }
-    terms = ", ".join(f"{name} {value}" for name, value in rule.terms().items())
+
+
+def _rule_badge(rule: Rule) -> Badge:
+    if rule.shadow:
+        return SHADOW
+    return RETRIED if rule.retryable else NOT_RETRIED
+
+
+def _other_row(name: str, table: RuleTable) -> dict[str, Any]:
+    builtin = _builtin_rules().get(name)
+    if builtin is not None:
+        return _rule_row(0, builtin, "built in", table)
+    rows = [row for row in table.hits.rows if row.rule == name]
+    codes = sorted({row.code for row in rows if row.code})
+    classes = sorted({row.cls for row in rows if row.cls})
+    is_retryable = bool({Cls(cls) for cls in classes} & RETRYABLE)
     return {
-        **said,
-        "badge": badge,
-        "whose": whose,
-        "terms": terms,
-        **_rule_counts(rule.id, counts, hits, kind),
-    }
-
-
-def _other(name: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str) -> dict[str, Any]:
-    known = _builtin().get(name)
-    if known is not None:
-        return _row(0, known, "built in", counts, hits, kind)
-    codes = sorted({row.code for row in hits.rows if row.rule == name and row.code})
-    classes = sorted({row.cls for row in hits.rows if row.rule == name and row.cls})
-    asks = MADE_BY_US.get(name, "an end that Mulligan saw itself")
-    badge = AGAIN if {Cls(cls) for cls in classes} & RETRYABLE else NEVER
-    said = {
-        "place": 0,
+        "position": 0,
         "id": name,
-        "asks": asks,
+        "conditions": INTERNAL_RULES.get(name, "detected by Mulligan itself"),
         "code": ", ".join(codes[:3]),
         "cls": ", ".join(classes),
-    }
-    return {
-        **said,
-        "badge": badge,
-        "whose": "built in",
+        "badge": RETRIED if is_retryable else NOT_RETRIED,
+        "origin": "built in",
         "terms": "",
-        **_rule_counts(name, counts, hits, kind),
+        **_hit_columns(name, table),
     }
 
 
-def _rule_counts(
-    name: str, counts: Mapping[str, RuleCount], hits: Hits, kind: str
-) -> dict[str, Any]:
-    count = counts.get(name, RuleCount(0, 0, 0, 0))
-    link = f"/policies/rules/{quote(name, safe='')}" + (f"?kind={quote(kind)}" if kind else "")
-    last = at_moment(count.last, hits.now) if count.last else None
+def _hit_columns(name: str, table: RuleTable) -> dict[str, Any]:
+    count = table.counts.get(name, RuleCount())
+    query = f"?kind={quote(table.kind)}" if table.kind else ""
     return {
         "hits": count.hits,
-        "again": count.again,
+        "retried": count.retried,
         "died": count.died,
-        "last": last,
-        "link": link,
+        "last": time_label(count.last, table.hits.now) if count.last else None,
+        "link": f"/policies/rules/{quote(name, safe='')}{query}",
     }
 
 
-def _asks(rule: Rule) -> str:
-    """Its conditions in short."""
-    said = rule.to_plain()
-    parts = [
-        f"{name.replace('_', ' ')} {_listed(said[name])}"
-        for name in (*NAMES, *NUMBERS)
-        if name in said
-    ]
-    if "message" in said:
-        parts.append(f"says {_listed(said['message'])}")
+def _conditions(rule: Rule) -> str:
+    """Summarise the conditions of a rule."""
+    definition = rule.to_dict()
+    names = [name for name in (*NAME_CONDITIONS, *NUMBER_CONDITIONS) if name in definition]
+    parts = [f"{name.replace('_', ' ')} {_alternatives(definition[name])}" for name in names]
+    if "message" in definition:
+        parts.append(f"message {_alternatives(definition['message'])}")
     return "; ".join(parts)
 
 
-def _listed(value: Any) -> str:
+def _alternatives(value: Any) -> str:
     values = value if isinstance(value, list | tuple) else [value]
-    more = f" … and {len(values) - 3} more" if len(values) > 3 else ""
-    return " or ".join(str(one) for one in values[:3]) + more
+    text = " or ".join(str(one) for one in values[:3])
+    if len(values) > 3:
+        text += f" … and {len(values) - 3} more"
+    return text
 
 
-# -- shadow -----------------------------------------------------------------------------------------
-def shadow_rows(hits: Hits) -> list[dict[str, Any]]:
-    """What rules and policies in shadow would have changed."""
-    return [*_shadow_rules(hits.rows), *_shadow_policies(hits.rows)]
+# --- Shadow rules and policies ---
 
 
-def _shadow_rules(rows: Iterable[HitRow]) -> Iterable[dict[str, Any]]:
-    found: dict[tuple[str, str, str], int] = defaultdict(int)
+def shadow_rows(hits: RuleHits) -> list[dict[str, Any]]:
+    """Return what rules and policies in shadow would have changed."""
+    return [*_shadow_rule_rows(hits.rows), *_shadow_policy_rows(hits.rows)]
+
+
+def _shadow_rule_rows(rows: Iterable[RuleHitRow]) -> Iterator[dict[str, Any]]:
+    counts: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         if row.would_rule:
-            was, would = f"{row.code} ({row.cls})", f"{row.would_code} ({row.would_cls})"
-            found[row.would_rule, was, would] += row.n
-    for (rule, was, would), n in sorted(found.items(), key=lambda one: -one[1]):
-        yield {
-            "rule": rule,
-            "what": f"rule {rule}",
-            "was": was,
-            "would": would,
-            "n": n,
-            "same": was == would,
-        }
+            was = f"{row.code} ({row.cls})"
+            would = f"{row.would_code} ({row.would_cls})"
+            counts[row.would_rule, was, would] += row.n
+    for (rule, was, would), count in counts.most_common():
+        yield _shadow_row(rule, f"rule {rule}", was, would, count)
 
 
-def _shadow_policies(rows: Iterable[HitRow]) -> Iterable[dict[str, Any]]:
-    found: dict[tuple[str, str], int] = defaultdict(int)
+def _shadow_policy_rows(rows: Iterable[RuleHitRow]) -> Iterator[dict[str, Any]]:
+    counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if row.would_verb:
-            found[row.verb, row.would_verb] += row.n
-    for (was, would), n in sorted(found.items(), key=lambda one: -one[1]):
-        yield {
-            "rule": "",
-            "what": "the policy in shadow",
-            "was": was,
-            "would": would,
-            "n": n,
-            "same": was == would,
-        }
+            counts[row.verb, row.would_verb] += row.n
+    for (was, would), count in counts.most_common():
+        yield _shadow_row("", "shadow policy", was, would, count)
 
 
-# Policies: what follows a failure, which rules judge it and how often they did, and what would follow another one.
+def _shadow_row(rule: str, name: str, was: str, would: str, count: int) -> dict[str, Any]:
+    return {
+        "rule": rule,
+        "name": name,
+        "was": was,
+        "would": would,
+        "count": count,
+        "same": was == would,
+    }
+
+
+# --- Screens ---
 
 NUMBER_FIELDS = ("http_status", "exit_code", "signal", "errno")
-TEXTS = ("exception_type", "provider_code", "program")
-EMPTY: Mapping[str, Any] = {"text": "", **dict.fromkeys((*TEXTS, *NUMBER_FIELDS), "")}
-LONGEST_NUMBER = 6
-VERBS = {
-    "retry": "tried again",
-    "die": "given up",
-    "hold": "not charged, held",
-    "lose": "lost, tried again",
+TEXT_FIELDS = ("exception_type", "provider_code", "program")
+EMPTY_FORM: Mapping[str, str] = {"text": "", **dict.fromkeys((*TEXT_FIELDS, *NUMBER_FIELDS), "")}
+MAX_DIGITS = 6
+VERB_LABELS = {
+    "retry": "retried",
+    "die": "dead",
+    "hold": "held, not counted",
+    "lose": "lost, retried",
 }
 
 
 class PolicyScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The policies screen, its what-if form, and the page of one rule."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def show(self, request: Request, kind: str = "") -> Response:
-        found = await self._house.ask(request, lambda desk: _picture(desk, kind), shared=True)
-        return self._house.page(
-            request, "policies.html", "policies", asked=EMPTY, verdict=None, wrong="", **found
+        values = await self._renderer.read(
+            request, lambda services: _load(services, kind), shared=True
+        )
+        return self._renderer.page(
+            request, "policies.html", "policies", form=EMPTY_FORM, result=None, error="", **values
         )
 
     async def what_if(self, request: Request) -> Response:
-        """A form that changes nothing; what was pasted is nobody else's business, so it is not in the address."""
+        """Classify a pasted error. It is a POST, so that the error is not part of the address."""
 
-        def work(desk: CallerServices, said: dict[str, str]) -> dict[str, Any]:
-            asked = {name: said.get(name, "") for name in EMPTY}
-            picture = _picture(desk, said.get("kind", ""))
+        def work(services: VisitorServices, fields: dict[str, str]) -> dict[str, Any]:
+            form = {name: fields.get(name, "") for name in EMPTY_FORM}
+            page = {**_load(services, fields.get("kind", "")), "form": form}
             try:
-                found = what_if(
-                    desk.store, desk.settings, picture["kind"], asked["text"], _given(asked)
+                facts = _parse_facts(form)
+                found = simulate_failure(
+                    services.store, services.settings, page["kind"], form["text"], facts
                 )
             except MulliganError as refused:
-                return {**picture, "asked": asked, "verdict": None, "wrong": str(refused)}
-            return {**picture, "asked": asked, "verdict": _verdict(found), "wrong": ""}
+                return {**page, "result": None, "error": str(refused)}
+            return {**page, "result": _simulation(found), "error": ""}
 
-        found = await self._house.act(request, work, Role.VIEWER, shared=True)
-        return self._house.page(request, "policies.html", "policies", still=True, **found)
+        values = await self._renderer.submit(request, work, Role.VIEWER, shared=True)
+        return self._renderer.page(request, "policies.html", "policies", still=True, **values)
 
     async def rule(self, request: Request, rule: str, kind: str = "") -> Response:
-        """One rule, and the newest failures it has judged."""
+        """Show one rule with the newest failures that it matched."""
 
-        def look(desk: CallerServices) -> dict[str, Any]:
-            hits = rule_hits(desk.store, kind=kind or None)
-            page = rule_page(desk, rule, hits)
-            rows = judged_by(desk.store, rule, kind=kind or None)
-            return {**page, "kind": kind, "rows": [_judged(row, hits.now) for row in rows]}
+        def load(services: VisitorServices) -> dict[str, Any]:
+            hits = count_rule_hits(services.store, kind=kind or None)
+            page = rule_page(services, rule, rule_table(hits, ""))
+            rows = list_attempts_by_rule(services.store, rule, kind=kind or None)
+            return {**page, "kind": kind, "rows": [_attempt_row(row, hits.now) for row in rows]}
 
-        return self._house.page(
-            request, "rule.html", "policies", **await self._house.ask(request, look, shared=True)
-        )
+        values = await self._renderer.read(request, load, shared=True)
+        return self._renderer.page(request, "rule.html", "policies", **values)
 
 
-def _picture(desk: CallerServices, kind: str) -> dict[str, Any]:
-    explained = desk.policies.explain(kind) if kind else desk.policies.system()
-    hits = rule_hits(desk.store, kind=kind or None)
+def _load(services: VisitorServices, kind: str) -> dict[str, Any]:
+    policies = services.policies
+    explanation = policies.explain(kind) if kind else policies.system()
+    hits = count_rule_hits(services.store, kind=kind or None)
     return {
         "kind": kind,
-        "kinds": desk.policies.kinds(),
-        **_policy(explained),
-        "rules": rule_rows(desk, kind, hits),
+        "kinds": policies.kinds(),
+        **_policy(explanation),
+        "rules": rule_rows(services, rule_table(hits, kind)),
         "shadows": shadow_rows(hits),
-        "judged": _count_text(hits),
+        "hit_total": _hit_total(hits),
     }
 
 
-def _count_text(hits: Hits) -> str:
+def _hit_total(hits: RuleHits) -> str:
     total = f"{sum(row.n for row in hits.rows):,} failures"
-    return f"{total}, of the newest 20,000 attempts" if hits.partial else f"{total} in 7 days"
+    if hits.partial:
+        return f"{total} of the newest 20,000 attempts"
+    return f"{total} in 7 days"
 
 
-def _policy(found: PolicyExplanation) -> dict[str, Any]:
-    return {
-        "queue": found.queue,
-        "fields": [
-            (field.name, "–" if field.value is None else str(field.value), field.origin)
-            for field in found.fields
-        ],
-        "classes": [_class(one) for one in found.classes],
-    }
-
-
-def _class(one: ClassOutlook) -> dict[str, Any]:
-    tries = one.calendar[1:]
-    return {
-        "cls": one.cls.value,
-        "means": MEANS.get(one.cls, ""),
-        "retried": one.retried,
-        "why": one.why,
-        "from": one.limit_origin,
-        "backoff": one.backoff_origin,
-        "curve": _curve(tries),
-        "waits": _waits(tries),
-        "gives_up": duration(tries[-1].at_latest) if tries else "",
-    }
-
-
-def _curve(tries: Sequence[Try]) -> Any:
-    said = [
-        f"retry {place}: after {duration(one.wait)}, drawn from {duration(one.earliest)} to {duration(one.latest)}"
-        for place, one in enumerate(tries, 1)
+def _policy(explanation: PolicyExplanation) -> dict[str, Any]:
+    fields = [
+        (field.name, "–" if field.value is None else str(field.value), field.origin)
+        for field in explanation.fields
     ]
-    return (
-        curve([Delay(one.earliest, one.wait, one.latest) for one in tries], said) if tries else None
-    )
+    return {
+        "queue": explanation.queue,
+        "fields": fields,
+        "classes": [_class(one) for one in explanation.classes],
+    }
 
 
-def _waits(tries: Sequence[Try]) -> str:
-    return ", ".join(duration(found.wait) for found in tries[:8]) + (" …" if len(tries) > 8 else "")
+def _class(preview: ClassPreview) -> dict[str, Any]:
+    retries = preview.calendar[1:]
+    return {
+        "cls": preview.cls.value,
+        "means": CLASS_MEANINGS.get(preview.cls, ""),
+        "retried": preview.retried,
+        "why": preview.why,
+        "limit_origin": preview.limit_origin,
+        "backoff_origin": preview.backoff_origin,
+        "curve": _curve(retries),
+        "delays": _delays(retries),
+        "longest": format_duration(retries[-1].at_latest) if retries else "",
+    }
 
 
-# -- what if ----------------------------------------------------------------------------------------
-def _given(asked: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {name: _number(name, asked[name]) for name in NUMBER_FIELDS if asked[name]}
-    given = {**{name: asked[name] for name in TEXTS if asked[name]}, **numbers}
-    if not given and not asked["text"]:
-        message = "say something of the error: its text, its type, a status or an exit code"
+def _curve(retries: Sequence[PlannedAttempt]) -> Curve | None:
+    if not retries:
+        return None
+    labels = []
+    for number, retry in enumerate(retries, 1):
+        delay = f"{format_duration(retry.earliest)} to {format_duration(retry.latest)}"
+        labels.append(f"retry {number}: after {format_duration(retry.wait)} ({delay})")
+    delays = [Delay(retry.earliest, retry.wait, retry.latest) for retry in retries]
+    return delay_curve(delays, labels)
+
+
+def _delays(retries: Sequence[PlannedAttempt]) -> str:
+    text = ", ".join(format_duration(retry.wait) for retry in retries[:8])
+    return f"{text} …" if len(retries) > 8 else text
+
+
+# --- What-if ---
+
+
+def _parse_facts(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of the form that describe the error. At least one is required."""
+    facts: dict[str, Any] = {name: form[name] for name in TEXT_FIELDS if form[name]}
+    for name in NUMBER_FIELDS:
+        if form[name]:
+            facts[name] = _parse_number(name, form[name])
+    if not facts and not form["text"]:
+        message = "describe the error: its text, its type, a status or an exit code"
         raise Refused(message)
-    if len(asked["text"]) > MOST_TEXT:
+    if len(form["text"]) > MAX_TEXT_CHARS:
         message = (
-            f"the text has {len(asked['text']):,} characters; {MOST_TEXT:,} are enough for any rule"
+            f"the text has {len(form['text']):,} characters; the maximum is {MAX_TEXT_CHARS:,}"
         )
         raise Refused(message)
-    return given
+    return facts
 
 
-def _number(name: str, text: str) -> int:
+def _parse_number(name: str, text: str) -> int:
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= LONGEST_NUMBER):
-        message = f"{name.replace('_', ' ')}: {text!r:.40} is no whole number"
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS):
+        message = f"{name.replace('_', ' ')}: {text!r:.40} is not a whole number"
         raise Refused(message)
     return int(text)
 
 
-def _verdict(found: WhatIf) -> dict[str, Any]:
-    failure, tries = found.failure, found.life.tries[1:]
+def _simulation(found: FailureSimulation) -> dict[str, Any]:
+    failure = found.failure
+    retries = found.retries.attempts[1:]
     return {
         "code": failure.code,
         "cls": failure.cls.value,
-        "means": MEANS.get(failure.cls, ""),
+        "means": CLASS_MEANINGS.get(failure.cls, ""),
         "rule": failure.rule,
-        "retried": found.life.retried,
+        "retried": found.retries.retried,
         "public": failure.public,
-        "hint": "" if failure.retry_after is None else duration(failure.retry_after),
-        "group": failure.fingerprint if found.known else "",
+        "retry_after": (
+            "" if failure.retry_after is None else format_duration(failure.retry_after)
+        ),
+        "group": failure.fingerprint if found.known_cause else "",
         "evidence": [(name, str(value)) for name, value in failure.evidence.items()],
         "also": ", ".join(failure.judged.get("also", ())),
-        "would": found.would,
-        "tries": [_try(one) for one in tries],
-        "curve": _curve(tries),
-        "end": found.life.end or "and so on",
+        "shadow": found.shadow,
+        "retries": [_retry(retry) for retry in retries],
+        "curve": _curve(retries),
+        "end": found.retries.end or "and so on",
     }
 
 
-def _try(one: Try) -> dict[str, Any]:
-    between = (
-        "" if one.earliest == one.latest else f"{duration(one.earliest)} to {duration(one.latest)}"
-    )
+def _retry(retry: PlannedAttempt) -> dict[str, Any]:
+    between = ""
+    if retry.earliest != retry.latest:
+        between = f"{format_duration(retry.earliest)} to {format_duration(retry.latest)}"
     return {
-        "attempt": one.attempt,
-        "wait": duration(one.wait),
+        "attempt": retry.attempt,
+        "delay": format_duration(retry.wait),
         "between": between,
-        "at": duration(one.at_latest),
+        "latest": format_duration(retry.at_latest),
     }
 
 
-def _judged(row: JudgedRow, now: Micros) -> dict[str, Any]:
+def _attempt_row(row: ClassifiedAttemptRow, now: Micros) -> dict[str, Any]:
     return {
         "job": row.job_id,
         "kind": row.kind,
         "attempt": row.attempt,
         "code": row.code or "",
         "cls": row.cls or "",
-        "came_to": VERBS.get(row.verb, row.verb),
-        "at": at_moment(row.ended_at, now),
+        "decision": VERB_LABELS.get(row.verb, row.verb),
+        "at": time_label(row.ended_at, now),
         "public": row.public or "",
     }

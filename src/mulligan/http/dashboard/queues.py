@@ -1,4 +1,4 @@
-"""Queues and workers, dependencies, schedules: what jobs pass through."""
+"""Screens of queues, kinds, workers, dependencies and schedules."""
 
 from __future__ import annotations
 
@@ -8,125 +8,119 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from mulligan.core.format import per, span, who
-from mulligan.core.job import Micros, to_micros
+from mulligan.core.durations import Micros, to_micros
+from mulligan.core.format import format_actor, format_elapsed, format_rate
 from mulligan.guards.dependencies import Dependency
 from mulligan.guards.gates import KindStatus, Queue
-from mulligan.http.dashboard.actions import limits_in_words
+from mulligan.http.dashboard.actions import format_limits
 from mulligan.http.dashboard.renderer import Renderer
-from mulligan.http.dashboard.view_models import OPEN, RECOVERING, Badge, Moment, at_moment
-from mulligan.http.services import CallerServices
-from mulligan.manifest.declared import stored_kinds
+from mulligan.http.dashboard.view_models import (
+    OPEN,
+    RECOVERING,
+    Badge,
+    format_count,
+    optional_time_label,
+    time_label,
+)
+from mulligan.http.services import VisitorServices
+from mulligan.manifest.declared import load_kinds
 from mulligan.schedules.service import Schedule
 from mulligan.storage.base import Transaction
-from mulligan.worker.liveness import WorkerStatus, workers_seen
+from mulligan.worker.liveness import WorkerStatus, worker_statuses
 
-CAP = 10_000
-UPCOMING = 5
+UPCOMING = 5  # times of a schedule
 CLOSED = Badge("●", "closed", "good")
 PAUSED = Badge("‖", "paused", "warn")
 FLOWING = Badge("●", "open", "good")
 ON = Badge("●", "on", "good")
 HELD = Badge("‖", "held", "warn")
-LIVES = {
+WORKER_BADGES = {
     "live": Badge("●", "live", "good"),
     "draining": Badge("◐", "draining", "warn"),
     "silent": Badge("◌", "silent", "warn"),
     "dead": Badge("✕", "dead", "bad"),
     "left": Badge("○", "left", "calm"),
 }
+BREAKER_BADGES = {"open": OPEN, "ramping": RECOVERING}
+BREAKER_MODES = {"hold": "jobs wait", "fail_fast": "jobs fail at once"}
 
 
 class QueueScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The screens of queues and workers, dependencies, and schedules."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def queues(self, request: Request) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            queues, kinds = desk.queues.list(), desk.kinds.list()
-            with desk.store.read() as unit:
-                now, seen = unit.now(), workers_seen(unit)
+        def load(services: VisitorServices) -> dict[str, Any]:
+            queues = services.queues.list()
+            kinds = services.kinds.list()
+            with services.store.read() as tx:
+                now = tx.now()
+                workers = worker_statuses(tx)
             return {
                 "queues": [_queue(queue, now) for queue in queues],
                 "kinds": [_kind(kind, now) for kind in kinds],
-                "workers": [worker_row(one, now) for one in seen],
+                "workers": [worker_row(worker, now) for worker in workers],
             }
 
-        return self._house.page(
-            request, "queues.html", "queues", **await self._house.ask(request, look, shared=True)
-        )
+        values = await self._renderer.read(request, load, shared=True)
+        return self._renderer.page(request, "queues.html", "queues", **values)
 
     async def dependencies(self, request: Request) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.dependencies.list()
-            with desk.store.read() as unit:
-                now = unit.now()
-                users = _users(unit)
-            ranked = sorted(found, key=lambda one: (one.state == "closed", one.key))
-            return {
-                "rows": [
-                    dependency_row(one, now) | {"kinds": users.get(one.key, "")} for one in ranked
-                ]
-            }
+        def load(services: VisitorServices) -> dict[str, Any]:
+            dependencies = services.dependencies.list()
+            with services.store.read() as tx:
+                now = tx.now()
+                kinds = _kinds_by_dependency(tx)
+            ranked = sorted(dependencies, key=lambda one: (one.state == "closed", one.key))
+            rows = [{**dependency_row(one, now), "kinds": kinds.get(one.key, "")} for one in ranked]
+            return {"rows": rows}
 
-        return self._house.page(
-            request,
-            "dependencies.html",
-            "dependencies",
-            **await self._house.ask(request, look, shared=True),
-        )
+        values = await self._renderer.read(request, load, shared=True)
+        return self._renderer.page(request, "dependencies.html", "dependencies", **values)
 
     async def schedules(self, request: Request) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = desk.schedules.list()
-            with desk.store.read() as unit:
-                now = unit.now()
-            return {"rows": [_schedule(one, _next(desk, one), now) for one in found]}
+        def load(services: VisitorServices) -> dict[str, Any]:
+            schedules = services.schedules.list()
+            with services.store.read() as tx:
+                now = tx.now()
+            return {"rows": [_schedule(one, _upcoming(services, one), now) for one in schedules]}
 
-        return self._house.page(
-            request,
-            "schedules.html",
-            "schedules",
-            **await self._house.ask(request, look, shared=True),
-        )
+        values = await self._renderer.read(request, load, shared=True)
+        return self._renderer.page(request, "schedules.html", "schedules", **values)
 
 
-def _users(unit: Transaction) -> dict[str, str]:
-    """Which kinds use what, as a filter has them."""
-    users: dict[str, list[str]] = {}
-    for name, spec in stored_kinds(unit).items():
+def _kinds_by_dependency(tx: Transaction) -> dict[str, str]:
+    """Return the kinds that use each dependency, joined with commas as in a filter."""
+    kinds: dict[str, list[str]] = {}
+    for name, spec in load_kinds(tx).items():
         for key in filter(None, spec.uses.split(",")):
-            users.setdefault(key, []).append(name)
-    return {key: ",".join(names) for key, names in users.items()}
-
-
-def _many(count: int) -> str:
-    return f"{CAP:,}+" if count >= CAP else f"{count:,}"
-
-
-def _at(at: datetime | None, now: Micros) -> Moment | None:
-    return None if at is None else at_moment(to_micros(at), now)
+            kinds.setdefault(key, []).append(name)
+    return {key: ",".join(names) for key, names in kinds.items()}
 
 
 def _queue(queue: Queue, now: Micros) -> dict[str, Any]:
-    fair = ", owners take turns" if queue.fair else ""
+    was_changed = queue.paused or queue.set_by_hand
+    limits = format_limits(queue.concurrency, queue.rate)
     return {
         "name": queue.name,
         "badge": PAUSED if queue.paused else FLOWING,
-        "waiting": _many(queue.ready + queue.later),
-        "ready": _many(queue.ready),
-        "later": _many(queue.later),
-        "running": _many(queue.running),
-        "oldest": "" if queue.oldest is None else span(to_micros(queue.oldest), now),
-        "limits": f"{limits_in_words(queue.concurrency, queue.rate)}{fair}",
-        "by_hand": queue.set_by_hand,
-        "until": _at(queue.paused_until or queue.set_until, now),
-        "said": _said(queue.actor, queue.reason) if queue.paused or queue.set_by_hand else "",
+        "waiting": format_count(queue.ready + queue.later),
+        "ready": format_count(queue.ready),
+        "later": format_count(queue.later),
+        "running": format_count(queue.running),
+        "oldest": "" if queue.oldest is None else format_elapsed(to_micros(queue.oldest), now),
+        "limits": f"{limits}, fair between owners" if queue.fair else limits,
+        "set_manually": queue.set_by_hand,
+        "until": optional_time_label(queue.paused_until or queue.set_until, now),
+        "changed_by": _changed_by(queue.actor, queue.reason) if was_changed else "",
     }
 
 
-def _said(actor: str, reason: str) -> str:
-    return f"by {who(actor)}{': ' + reason if reason else ''}"
+def _changed_by(actor: str, reason: str) -> str:
+    text = f"by {format_actor(actor)}"
+    return f"{text}: {reason}" if reason else text
 
 
 def _kind(kind: KindStatus, now: Micros) -> dict[str, Any]:
@@ -134,107 +128,120 @@ def _kind(kind: KindStatus, now: Micros) -> dict[str, Any]:
         "name": kind.name,
         "held": kind.held,
         "badge": HELD if kind.held else FLOWING,
-        "waiting": _many(kind.ready + kind.later),
-        "until": _at(kind.until, now),
-        "since": _at(kind.since, now),
-        "said": _said(kind.actor, kind.reason) if kind.held else "",
+        "waiting": format_count(kind.ready + kind.later),
+        "until": optional_time_label(kind.until, now),
+        "since": optional_time_label(kind.since, now),
+        "changed_by": _changed_by(kind.actor, kind.reason) if kind.held else "",
         "fingerprint": kind.fingerprint,
         "message": kind.message,
     }
 
 
-def worker_row(seen: WorkerStatus, now: Micros) -> dict[str, Any]:
-    row = seen.row
+def worker_row(worker: WorkerStatus, now: Micros) -> dict[str, Any]:
+    """Build the row of a worker for a table."""
+    row = worker.row
     return {
         "id": row.id,
-        "badge": LIVES[seen.life],
+        "badge": WORKER_BADGES[worker.life],
         "host": row.host,
         "pid": row.pid,
-        "running": seen.running,
+        "running": worker.running,
         "concurrency": row.concurrency,
         "kinds": len(json.loads(row.kinds)),
         "release": row.release,
-        "seen": at_moment(row.renewed_at, now),
-        "since": at_moment(row.started_at, now),
+        "last_heartbeat": time_label(row.renewed_at, now),
+        "since": time_label(row.started_at, now),
         "queues": ", ".join(json.loads(row.queues)) or "all queues",
-        "leaving": seen.life != "live",
-        "said": row.drain_reason or "",
+        "may_drain": worker.life == "live",
+        "drain_reason": row.drain_reason or "",
     }
 
 
-def dependency_row(one: Dependency, now: Micros) -> dict[str, Any]:
-    share = one.failed / one.calls if one.calls else 0.0
+def dependency_row(dependency: Dependency, now: Micros) -> dict[str, Any]:
+    """Build the row of a dependency for a table."""
+    calls = dependency.calls
+    share = dependency.failed / calls if calls else 0.0
     return {
-        "key": one.key,
-        "badge": {"open": OPEN, "ramping": RECOVERING}.get(one.state, CLOSED),
-        "since": _at(one.since, now),
-        "reason": _why(one),
-        "held": _many(one.held),
-        "running": _many(one.running),
-        "failed": f"{one.failed:,} of {one.calls:,} failed" if one.calls else "no calls lately",
+        "key": dependency.key,
+        "badge": BREAKER_BADGES.get(dependency.state, CLOSED),
+        "since": optional_time_label(dependency.since, now),
+        "reason": _breaker_reason(dependency),
+        "held": format_count(dependency.held),
+        "running": format_count(dependency.running),
+        "failed": f"{dependency.failed:,} of {calls:,} failed" if calls else "no recent calls",
         "share": round(share * 100, 1),
-        "mode": {"hold": "jobs wait", "fail_fast": "jobs end at once"}[one.mode],
-        "limits": _limits(one),
-        "budget": "" if one.tokens is None else f"{one.tokens:.0f}",
-        "next": _expected(one, now),
-        "by_hand": one.set_by_hand,
-        "would": _would(one),
+        "mode": BREAKER_MODES[dependency.mode],
+        "limits": _dependency_limits(dependency),
+        "budget": "" if dependency.tokens is None else f"{dependency.tokens:.0f}",
+        "next": _next_change(dependency, now),
+        "set_manually": dependency.set_by_hand,
+        "effects": _action_effects(dependency),
     }
 
 
-def _why(one: Dependency) -> str:
-    if one.state == "ramping":
-        return f"{per(one.rate or 0.0)} may start"
-    return _said(one.actor, one.reason) if one.state == "open" else ""
+def _breaker_reason(dependency: Dependency) -> str:
+    if dependency.state == "ramping":
+        return f"limited to {format_rate(dependency.rate or 0.0)} while it recovers"
+    if dependency.state == "open":
+        return _changed_by(dependency.actor, dependency.reason)
+    return ""
 
 
-def _would(one: Dependency) -> dict[str, str]:
-    """What each of the forms does, said beside it."""
-    ends = "wait" if one.mode == "hold" else "end at once with the breaker's code"
+def _action_effects(dependency: Dependency) -> dict[str, str]:
+    """Describe what each action would do, next to its button."""
+    effect = "wait" if dependency.mode == "hold" else "fail at once with the breaker's code"
+    held = format_count(dependency.held)
     return {
-        "open": f"Jobs that use it {ends}, also the {_many(one.running)} to come after those that run; no probe goes.",
-        "close": f"The {_many(one.held)} that wait go on, slowly at first; if calls fail, its breaker opens again.",
-        "probe": "One job or its health function goes now; the others wait for what comes of it.",
+        "open": f"New jobs that use it {effect}. Running jobs continue. No probes are sent.",
+        "close": f"The {held} waiting jobs start, slowly at first. "
+        "If calls fail, the breaker opens again.",
+        "probe": "One job or the probe function runs now. The others wait for its result.",
     }
 
 
-def _limits(one: Dependency) -> str:
-    said = [
-        f"{one.concurrency} at once" if one.concurrency is not None else "",
-        per(one.rate) if one.rate is not None else "",
-        "lowered: it asked for fewer" if one.reduced else "",
-        "set by hand" if one.set_by_hand else "",
-    ]
-    return ", ".join(limit for limit in said if limit)
+def _dependency_limits(dependency: Dependency) -> str:
+    limits = []
+    if dependency.concurrency is not None:
+        limits.append(f"{dependency.concurrency} at once")
+    if dependency.rate is not None:
+        limits.append(format_rate(dependency.rate))
+    if dependency.reduced:
+        limits.append("reduced after rate limit responses")
+    if dependency.set_by_hand:
+        limits.append("set manually")
+    return ", ".join(limits)
 
 
-def _expected(one: Dependency, now: Micros) -> str:
-    if one.probing:
-        return "a probe is under way"
-    at = one.probe_at or one.until
-    if at is None or one.state != "open":
+def _next_change(dependency: Dependency, now: Micros) -> str:
+    """Describe what an open breaker does next."""
+    if dependency.probing:
+        return "probe running"
+    at = dependency.probe_at or dependency.until
+    if at is None or dependency.state != "open":
         return ""
-    when = f"in {span(now, to_micros(at))}" if to_micros(at) > now else "in a moment"
-    return f"{'next probe' if one.probe_at else 'closes'} {when}"
+    event = "next probe" if dependency.probe_at else "closes"
+    if to_micros(at) <= now:
+        return f"{event} due now"
+    return f"{event} in {format_elapsed(now, to_micros(at))}"
 
 
-def _next(desk: CallerServices, one: Schedule) -> list[datetime]:
-    return [] if one.problem else desk.schedules.next(one.name, UPCOMING)
+def _upcoming(services: VisitorServices, schedule: Schedule) -> list[datetime]:
+    return [] if schedule.problem else services.schedules.next(schedule.name, UPCOMING)
 
 
-def _schedule(one: Schedule, upcoming: list[datetime], now: Micros) -> dict[str, Any]:
+def _schedule(schedule: Schedule, upcoming: list[datetime], now: Micros) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "cron": one.cron,
-        "timezone": one.timezone,
-        "kind": one.kind,
-        "queue": one.queue,
-        "problem": one.problem,
-        "upcoming": [at_moment(to_micros(at), now) for at in upcoming],
-        "last": _at(one.last_at, now),
-        "last_job": one.last_job_id,
-        "badge": PAUSED if one.paused else ON,
-        "paused": one.paused,
-        "until": _at(one.paused_until, now),
-        "said": _said(one.actor, one.reason) if one.paused else "",
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "kind": schedule.kind,
+        "queue": schedule.queue,
+        "problem": schedule.problem,
+        "upcoming": [time_label(to_micros(at), now) for at in upcoming],
+        "last": optional_time_label(schedule.last_at, now),
+        "last_job": schedule.last_job_id,
+        "badge": PAUSED if schedule.paused else ON,
+        "paused": schedule.paused,
+        "until": optional_time_label(schedule.paused_until, now),
+        "changed_by": _changed_by(schedule.actor, schedule.reason) if schedule.paused else "",
     }

@@ -1,4 +1,4 @@
-"""What every screen needs: who visits, pictures of the database, and one way to print them."""
+"""The menu, access checks, template rendering and database access of all dashboard screens."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mulligan.access.keys import Role, Sessions, Visitor, hash_of
+from mulligan.access.keys import Role, Sessions, Visitor, hash_token
 from mulligan.config import Settings
+from mulligan.core.durations import Micros
 from mulligan.core.errors import NotFound, Refused
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import AttemptRow, Job, JobRow, Micros
-from mulligan.events.service import concerns
-from mulligan.failures.redact import without_secrets
-from mulligan.http.api.event_hub import Hub, Listener
-from mulligan.http.api.event_stream import EventStream, Stream
-from mulligan.http.dashboard import sessions as visits
-from mulligan.http.dashboard.sessions import Flash, NotAllowed, NotSignedIn, session_of
-from mulligan.http.services import CallerServices, Opening, Threads
-from mulligan.storage.url import shown_url
+from mulligan.core.job import AttemptRow, Job, JobRow
+from mulligan.events.service import build_owner_filter
+from mulligan.failures.redact import remove_secrets
+from mulligan.http.api.event_hub import EventHub, Listener
+from mulligan.http.api.event_stream import EventReplay, EventStreamResponse
+from mulligan.http.dashboard import sessions
+from mulligan.http.dashboard.sessions import Flash, NotAllowed, NotSignedIn
+from mulligan.http.services import DatabaseThreads, StoreOpener, VisitorServices
+from mulligan.storage.url import mask_password
 
-# The screens there are, in the order in which one looks for them.
+# --- Menu ---
 
 
 class Screen(NamedTuple):
+    """One entry of the menu."""
+
     name: str
     path: str
     title: str
@@ -45,7 +48,7 @@ MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
         ),
     ),
     (
-        "Machinery",
+        "Control",
         (
             Screen("queues", "/queues", "Queues and workers", "⇶"),
             Screen("dependencies", "/dependencies", "Dependencies", "⊗"),
@@ -54,7 +57,7 @@ MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
         ),
     ),
     (
-        "Knowledge",
+        "Monitor",
         (
             Screen("alerts", "/alerts", "Alerts", "▲"),
             Screen("notifications", "/notifications", "Notifications", "✉"),
@@ -68,108 +71,114 @@ MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
 )
 
 
-# What every screen needs: who visits, pictures of the database, and one way to print them.
+# --- Rendering ---
 
 T = TypeVar("T")
 
-EVENTS = " ".join(EventType)  # what a page may hear
+LIVE_EVENTS = " ".join(EventType)  # event types on which a page reloads itself
 THEMES = ("light", "dark")
-LOOKED_AT = {
-    "overview.html",
-    "events.html",
-    "message.html",
-}  # read again without JavaScript: nobody types there
+# Pages without inputs: they may reload themselves where there is no JavaScript.
+RELOADED_PAGES = {"overview.html", "events.html", "message.html"}
 
 
 class Renderer:
-    def __init__(self, reader: Reader, settings: Settings) -> None:
-        self.reader = reader
-        self._database = without_secrets(shown_url(settings.database_url))
+    """Checks the visitor of a request, runs its database work and renders its page."""
+
+    def __init__(self, runner: VisitorRunner, settings: Settings) -> None:
+        self.runner = runner
+        self._database = remove_secrets(mask_password(settings.database_url))
         self._templates = Environment(
-            loader=PackageLoader("mulligan.http"),
-            autoescape=True,  # everything from a payload or an error is hostile
+            loader=PackageLoader("mulligan.http.dashboard"),
+            autoescape=True,  # payloads and error texts are untrusted
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
 
-    # -- who --------------------------------------------------------------------------------------
+    # --- Access ---
+
     async def visitor(self, request: Request) -> Visitor:
-        text = visits.session_of(request)
-        found = (
-            await self.reader.with_sessions(lambda sessions: sessions.known(text)) if text else None
-        )
-        if found is None:
+        """Return the visitor of a request, or raise NotSignedIn."""
+        token = sessions.session_token(request)
+        if not token:
             raise NotSignedIn
-        request.state.visitor = found
-        return found
+        visitor = await self.runner.with_sessions(lambda store: store.authenticate(token))
+        if visitor is None:
+            raise NotSignedIn
+        request.state.visitor = visitor
+        return visitor
 
-    # -- look and do ------------------------------------------------------------------------------
-    async def ask(
-        self, request: Request, work: Callable[[CallerServices], T], *, shared: bool = False
+    async def read(
+        self, request: Request, work: Callable[[VisitorServices], T], *, shared: bool = False
     ) -> T:
-        """`shared`: of all owners, so one owner's key is not enough."""
+        """Run `work` for the visitor. `shared`: it shows all owners, so it needs scope *."""
         visitor = await self.visitor(request)
-        _check(visitor, Role.VIEWER, shared=shared)
-        return await self.reader.at_desk(work, visitor)
+        _check_access(visitor, Role.VIEWER, shared=shared)
+        return await self.runner.run_as(visitor, work)
 
-    async def act(
+    async def submit(
         self,
         request: Request,
-        work: Callable[[CallerServices, dict[str, str]], T],
+        work: Callable[[VisitorServices, dict[str, str]], T],
         role: Role,
         *,
         shared: bool = False,
     ) -> T:
-        """What a form asks for, by somebody who may, from one of our own pages."""
-        visits.check_origin(request)
-        said = await visits.form_of(request)
+        """Run `work` with the fields of a form that a visitor with `role` sent from our pages."""
+        sessions.check_origin(request)
+        form = await sessions.read_form(request)
         visitor = await self.visitor(request)
-        visits.check_mark(visitor, said)
-        _check(visitor, role, shared=shared)
-        return await self.reader.at_desk(lambda desk: work(desk, said), visitor)
+        sessions.check_csrf(visitor, form)
+        _check_access(visitor, role, shared=shared)
+        return await self.runner.run_as(visitor, lambda services: work(services, form))
 
-    # -- print ------------------------------------------------------------------------------------
+    # --- Responses ---
+
     def page(
         self, request: Request, template: str, here: str = "", status: int = 200, **values: Any
     ) -> HTMLResponse:
+        """Render a template. `here` is the name of its screen in the menu."""
         visitor: Visitor | None = getattr(request.state, "visitor", None)
-        flash = visits.flash_of(request, visitor)
-        around = {
-            "database": self._database if visitor is not None else "",
-            "root": root_of(request),
-            "menu": MENU if visitor is not None else (),
-            "here": here,
-            "theme": theme_of(request),
+        flash = sessions.read_flash(request, visitor)
+        context = {
+            **self._base_context(request, visitor),
             "flash": flash,
-            "filter": "",
-            "fresh": template in LOOKED_AT,
-            "still": False,  # an answer to a form: to read the address again would be another page
-            "visitor": visitor,
-            "events": EVENTS,
-            "may_act": visitor is not None and visitor.role.may(Role.OPERATOR),
-            "may_share": visitor is not None
-            and visitor.role.may(Role.OPERATOR)
-            and visitor.owner is None,
+            "here": here,
+            "reloads": template in RELOADED_PAGES,
+            **values,
         }
-        response = HTMLResponse(
-            self._templates.get_template(template).render({**around, **values}), status
-        )
+        html = self._templates.get_template(template).render(context)
+        response = HTMLResponse(html, status)
         if flash is not None and "x-mulligan-live" not in request.headers:
-            visits.drop_flash(request, response)
+            sessions.delete_flash(request, response)
         return response
 
-    def back(self, request: Request, path: str, words: str, tone: str = "") -> Response:
-        """After a form: to a page that can be reloaded, with what was done at its top."""
-        response = RedirectResponse(f"{root_of(request)}{path}", 303)
+    def _base_context(self, request: Request, visitor: Visitor | None) -> dict[str, Any]:
+        is_operator = visitor is not None and visitor.role.includes(Role.OPERATOR)
+        return {
+            "database": "" if visitor is None else self._database,
+            "root": root_path(request),
+            "menu": () if visitor is None else MENU,
+            "theme": chosen_theme(request),
+            "filter": "",
+            "still": False,  # a response to a form: reloading its address would show another page
+            "visitor": visitor,
+            "live_events": LIVE_EVENTS,
+            "may_act": is_operator,
+            "may_act_on_all": is_operator and visitor is not None and visitor.owner is None,
+        }
+
+    def redirect(self, request: Request, path: str, text: str, tone: str = "") -> Response:
+        """Redirect after a form to a page that can be reloaded, with `text` at its top."""
+        response = RedirectResponse(f"{root_path(request)}{path}", 303)
         visitor: Visitor | None = getattr(request.state, "visitor", None)
         if visitor is not None:
-            visits.set_flash(request, response, visitor, Flash(words, tone))
+            sessions.set_flash(request, response, visitor, Flash(text, tone))
         return response
 
 
-def _check(visitor: Visitor, role: Role, *, shared: bool) -> None:
-    if not visitor.role.may(role):
+def _check_access(visitor: Visitor, role: Role, *, shared: bool) -> None:
+    if not visitor.role.includes(role):
         message = f"this needs a key of role {role}; yours is {visitor.role}"
         raise NotAllowed(message)
     if shared and visitor.owner is not None:
@@ -177,29 +186,26 @@ def _check(visitor: Visitor, role: Role, *, shared: bool) -> None:
         raise NotAllowed(message)
 
 
-def root_of(request: Request) -> str:
-    """The prefix under which the dashboard is mounted."""
+def root_path(request: Request) -> str:
+    """Return the prefix under which the dashboard is mounted."""
     return str(request.scope.get("root_path", ""))
 
 
-def theme_of(request: Request) -> str:
-    """What the visitor chose; anything else is the system's choice."""
-    said = request.cookies.get("mulligan_theme", "")
-    return said if said in THEMES else ""
+def chosen_theme(request: Request) -> str:
+    """Return the theme that the visitor chose, or an empty string for the system's theme."""
+    theme = request.cookies.get("mulligan_theme", "")
+    return theme if theme in THEMES else ""
 
 
-# The database as screens ask it: on threads, and in the name of who visits.
+# --- Database access ---
 
 COUNT_CAP = 10_000
 PAGE = 50
 
 
-class Shown(NamedTuple):
-    job: Job
-    note: str  # what its handler last said about its progress
+class JobStory(NamedTuple):
+    """A job with its attempts and events, read in one transaction."""
 
-
-class Story(NamedTuple):
     now: Micros
     row: JobRow
     job: Job
@@ -207,63 +213,72 @@ class Story(NamedTuple):
     events: list[Event]
 
 
-class Reader:
-    def __init__(self, settings: Settings, opening: Opening) -> None:
-        self._settings = settings
-        self._opening = opening
-        self._threads = Threads("mulligan-web")
+class VisitorRunner:
+    """Runs database work on threads, with the services of one visitor."""
 
-    async def at_desk(self, work: Callable[[CallerServices], T], visitor: Visitor) -> T:
-        return await self._threads.ask(
-            lambda: work(CallerServices(self._opening(), self._settings, visitor))
-        )
+    def __init__(self, settings: Settings, opener: StoreOpener) -> None:
+        self._settings = settings
+        self._opener = opener
+        self._threads = DatabaseThreads("mulligan-web")
+
+    async def run_as(self, visitor: Visitor, work: Callable[[VisitorServices], T]) -> T:
+        """Run `work` with the services of `visitor`."""
+
+        def run() -> T:
+            return work(VisitorServices(self._opener(), self._settings, visitor))
+
+        return await self._threads.run(run)
 
     async def with_sessions(self, work: Callable[[Sessions], T]) -> T:
-        return await self._threads.ask(lambda: work(Sessions(self._opening)))
+        """Run `work` with the session service, before a visitor is known."""
+        return await self._threads.run(lambda: work(Sessions(self._opener)))
 
     def close(self) -> None:
         self._threads.close()
 
 
-def checked_words(words: str, before: str = "") -> str:
-    if not f"{words}{before}".isprintable():
-        message = "a filter holds printable characters only"
+def check_filter(text: str, before: str = "") -> str:
+    """Return a filter without surrounding spaces. Refuse control characters."""
+    if not f"{text}{before}".isprintable():
+        message = "the filter contains characters that are not printable"
         raise Refused(message)
-    return words.strip()
+    return text.strip()
 
 
-def story_of(desk: CallerServices, job_id: str) -> Story:
-    """Somebody else's is answered like one that does not exist."""
+def load_story(services: VisitorServices, job_id: str) -> JobStory:
+    """Load a job with its history. Another owner's job answers like an unknown one."""
     if len(job_id) != LENGTH or not job_id.isalnum():
-        raise NotFound(_no_such(job_id))
-    job = desk.jobs.get(job_id, owner=desk.owner)
-    with desk.store.read() as unit:
-        row = unit.get(job_id)
+        raise NotFound(_no_job(job_id))
+    job = services.jobs.get(job_id, owner=services.owner)
+    with services.store.read() as tx:
+        row = tx.get_job(job_id)
         if row is None:
-            raise NotFound(_no_such(job_id))
-        return Story(unit.now(), row, job, unit.attempts(job_id), unit.story(job_id))
+            raise NotFound(_no_job(job_id))
+        return JobStory(tx.now(), row, job, tx.list_attempts(job_id), tx.list_events_of_job(job_id))
 
 
-def _no_such(job_id: str) -> str:
+def _no_job(job_id: str) -> str:
     return f"no job {job_id!r:.80}"
 
 
-# What a page listens to: the events that concern its visitor. The page then reads itself again.
+# --- Live updates ---
 
 
 class LiveStream:
-    def __init__(self, house: Renderer, hub: Hub) -> None:
-        self._house = house
+    """The event stream that tells an open page to reload itself."""
+
+    def __init__(self, renderer: Renderer, hub: EventHub) -> None:
+        self._renderer = renderer
         self._hub = hub
 
     async def listen(self, request: Request) -> Response:
-        visitor = await self._house.visitor(request)
+        visitor = await self._renderer.visitor(request)
         listener = Listener(
             visitor.key_id,
             visitor.owner,
-            concerns(visitor.owner),
-            session=hash_of(session_of(request)),
+            build_owner_filter(visitor.owner),
+            session=hash_token(sessions.session_token(request)),
         )
-        stream = Stream(self._hub, listener, None, private=False)
-        self._hub.enter(listener)
-        return EventStream(self._hub, listener, stream)
+        replay = EventReplay(self._hub, listener, None, private=False)
+        self._hub.register(listener)
+        return EventStreamResponse(self._hub, listener, replay)

@@ -1,4 +1,4 @@
-"""Retry with changes: what may be changed, what would become of it as before and after, and only then the retry."""
+"""Manual retry of a job with changes: editable fields, preview, and the form."""
 
 from __future__ import annotations
 
@@ -10,57 +10,68 @@ from typing import Any, NamedTuple
 from fastapi import Request, Response
 
 from mulligan.access.keys import Role
+from mulligan.core.durations import Micros, to_micros
 from mulligan.core.errors import MulliganError, NotFound, Refused
-from mulligan.core.format import duration, moment
-from mulligan.core.job import Job, JobRow, Micros, State, to_micros
-from mulligan.http.dashboard.renderer import Renderer, Story, story_of
-from mulligan.http.dashboard.view_models import badge_of
-from mulligan.http.services import CallerServices
-from mulligan.jobs.filter import seconds
-from mulligan.jobs.preconditions import hidden
-from mulligan.jobs.view import traffic_now
-from mulligan.jobs.why import phase
-from mulligan.manifest.declared import stored_kinds
+from mulligan.core.format import format_duration, format_time
+from mulligan.core.job import Job, JobRow, State
+from mulligan.http.dashboard.renderer import JobStory, Renderer, load_story
+from mulligan.http.dashboard.view_models import job_badge
+from mulligan.http.services import VisitorServices
+from mulligan.jobs.filter import parse_seconds
+from mulligan.jobs.preconditions import redact_value
+from mulligan.jobs.view import load_limit_state
+from mulligan.jobs.why import derive_phase
+from mulligan.manifest.declared import load_kinds
+from mulligan.retries.backoff import describe_backoff
 from mulligan.retries.policy import Policy
-from mulligan.retries.preview import described
 from mulligan.storage.base import Transaction
 from mulligan.worker.upkeep import live_kinds
 
-# Arguments of a job that people may change, as a form shows them and as what was typed is meant.
+# --- Editable fields ---
 
 
-class Field(NamedTuple):
+class EditableField(NamedTuple):
+    """A payload field that people may change before a retry."""
+
     name: str
-    text: str  # empty where it is not to be seen
+    text: str  # empty if it must not be shown
     value: Any
-    known: bool  # may be shown
+    visible: bool
 
 
-def editable_fields(unit: Transaction, job: Job) -> list[Field]:
-    """What its kind calls editable."""
-    spec = stored_kinds(unit).get(job.kind)
+def load_editable_fields(tx: Transaction, job: Job) -> list[EditableField]:
+    """Load the payload fields that the kind declares as editable."""
+    spec = load_kinds(tx).get(job.kind)
+    if spec is None:
+        return []
     payload = job.payload if isinstance(job.payload, Mapping) else {}
-    return [] if spec is None else [_field(name, payload.get(name)) for name in spec.editable]
+    return [_field(name, payload.get(name)) for name in spec.editable]
 
 
-def _field(name: str, value: Any) -> Field:
-    known = hidden(name, value) == value
-    return Field(name, _shown(value) if known else "", value, known)
+def _field(name: str, value: Any) -> EditableField:
+    visible = redact_value(name, value) == value
+    return EditableField(name, _to_text(value) if visible else "", value, visible)
 
 
-def _shown(value: Any) -> str:
-    """A text as it is, all else as JSON."""
+def _to_text(value: Any) -> str:
+    """Format a value for an input: a string as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def changed(fields: list[Field], said: Mapping[str, str], prefix: str = "") -> dict[str, Any]:
-    """What was typed otherwise than it was shown."""
-    typed = [(one, said[prefix + one.name]) for one in fields if prefix + one.name in said]
-    return {one.name: _meant(text, one.value) for one, text in typed if text != one.text}
+def changed_fields(
+    fields: list[EditableField], form: Mapping[str, str], prefix: str = ""
+) -> dict[str, Any]:
+    """Return the values of fields that the form changed."""
+    changes = {}
+    for field in fields:
+        text = form.get(prefix + field.name)
+        if text is not None and text != field.text:
+            changes[field.name] = _parse_value(text, field.value)
+    return changes
 
 
-def _meant(text: str, before: Any) -> Any:
-    """Where a text was, a text; else JSON, and what is none is meant as the text it is."""
+def _parse_value(text: str, before: Any) -> Any:
+    """Parse an input: a string stays a string, anything else is JSON if it is valid."""
     if isinstance(before, str):
         return text
     try:
@@ -69,219 +80,252 @@ def _meant(text: str, before: Any) -> Any:
         return text
 
 
-# What a retry by hand would do, in sentences, before anybody does it.
+# --- Preview in sentences ---
 
-AGAIN = (State.DEAD, State.PARKED, State.CANCELLED)
+RETRYABLE_STATES = (State.DEAD, State.PARKED, State.CANCELLED)
 
 
-def foreseen(
-    desk: CallerServices,
+def describe_retry(
+    services: VisitorServices,
     job: Job,
     row: JobRow,
-    said: dict[str, Any] | None = None,
+    overrides: dict[str, Any] | None = None,
     at: float | datetime | None = None,
 ) -> list[str]:
-    """Empty: it is not one that could be retried. `said`: overrides."""
-    if job.state not in AGAIN:
+    """Say what a manual retry would do. Empty if the state of the job does not allow one."""
+    if job.state not in RETRYABLE_STATES:
         return []
     try:
-        found = desk.jobs.preview_retry(job.id, overrides=said, at=at, owner=desk.owner)
+        preview = services.jobs.preview_retry(
+            job.id, overrides=overrides, at=at, owner=services.owner
+        )
     except MulliganError as refused:
         return [f"A retry would be refused: {refused}"]
-    if found.refused:
-        return [f"A retry would be refused: {'; '.join(str(error) for error in found.refused)}"]
-    return list(_sentences(desk, job, row, said or {}, at))
+    if preview.refused:
+        reasons = "; ".join(str(error) for error in preview.refused)
+        return [f"A retry would be refused: {reasons}"]
+    return list(_retry_sentences(services, job, row, overrides or {}, at))
 
 
-def _sentences(
-    desk: CallerServices, job: Job, row: JobRow, said: dict[str, Any], at: float | datetime | None
+def _retry_sentences(
+    services: VisitorServices,
+    job: Job,
+    row: JobRow,
+    overrides: dict[str, Any],
+    at: float | datetime | None,
 ) -> Iterator[str]:
-    begins = f"Retry begins generation {job.generation + 1}: attempt 1{_of(desk, row, said)}"
-    yield f"{begins}, {_when(at)}. Its history stays."
-    queue = str(said.get("queue") or job.queue)
-    if waits := _held(desk, row._replace(queue=queue)):
-        yield f"As things are it would wait: {waits}."
+    attempts = f"attempt 1{_describe_attempts(services, row, overrides)}"
+    start = f"A retry starts generation {job.generation + 1}: {attempts}"
+    yield f"{start}, {_describe_start(at)}. Its history stays."
+    queue = str(overrides.get("queue") or job.queue)
+    why = _describe_obstacle(services, row._replace(queue=queue))
+    if why:
+        yield f"Right now it would wait: {why}."
     if job.token:
         times = "once" if job.token == 1 else f"{job.token} times"
-        yield f"It has run {times}: whatever it did outside may be done again."
+        yield f"It has run {times} before, so its side effects may happen again."
     if job.cost:
-        yield f"{job.cost:g} was spent on it so far."
+        yield f"Its cost so far: {job.cost:g}."
 
 
-def _when(at: float | datetime | None) -> str:
+def _describe_start(at: float | datetime | None) -> str:
     if at is None:
         return "as soon as a worker is free"
-    return (
-        f"not before {moment(to_micros(at))}" if isinstance(at, datetime) else f"in {duration(at)}"
-    )
+    if isinstance(at, datetime):
+        return f"not before {format_time(to_micros(at))}"
+    return f"in {format_duration(at)}"
 
 
-def _of(desk: CallerServices, row: JobRow, said: dict[str, Any]) -> str:
-    """Of how many, and how far apart."""
-    most = said.get("max_retries", row.max_retries)
+def _describe_attempts(services: VisitorServices, row: JobRow, overrides: dict[str, Any]) -> str:
+    """Say how many attempts the policy allows, and how far apart."""
     policy = Policy.from_json(row.policy) if row.policy else None
     try:
-        found = desk.policies.explain(
-            row.kind, queue=said.get("queue") or row.queue, policy=policy, max_retries=most
+        found = services.policies.explain(
+            row.kind,
+            queue=overrides.get("queue") or row.queue,
+            policy=policy,
+            max_retries=overrides.get("max_retries", row.max_retries),
         )
     except NotFound:
         return ""
-    limit, backoff = found.field("max_retries"), found.field("backoff")
+    limit = found.field("max_retries")
+    backoff = found.field("backoff")
     if not limit.value:
-        return " and no other"
-    return f" of at most {limit.value + 1} ({limit.origin}), retries after {described(backoff.value)} ({backoff.origin})"
+        return " and no retries"
+    attempts = f" of at most {limit.value + 1} ({limit.origin})"
+    return f"{attempts}, retries after {describe_backoff(backoff.value)} ({backoff.origin})"
 
 
-def _held(desk: CallerServices, row: JobRow) -> str:
-    """What stands in the way of such a job that is due now."""
-    with desk.store.read() as unit:
-        now: Micros = unit.now()
-        waiting = row._replace(state=State.QUEUED, run_at=now)
-        stage, words = phase(waiting, unit.gates(), now, live_kinds(unit), traffic_now(unit, now))
-    return "" if stage == "ready" else words
+def _describe_obstacle(services: VisitorServices, row: JobRow) -> str:
+    """Return why such a job would have to wait if it were due now, or an empty string."""
+    with services.store.read() as tx:
+        now: Micros = tx.now()
+        queued = row._replace(state=State.QUEUED, run_at=now)
+        phase, why = derive_phase(
+            queued, tx.list_gates(), now, live_kinds(tx), load_limit_state(tx, now)
+        )
+    return "" if phase == "ready" else why
 
 
-# Retry with changes: what may be changed, what would become of it as before and after, and only then the retry.
+# --- The form ---
 
-PLAIN = ("max_retries", "queue", "priority", "timeout")
-FIELD = "payload."
-MOST_DIGITS = 9
+OPTIONS = ("max_retries", "queue", "priority", "timeout")
+PAYLOAD_PREFIX = "payload."
+MAX_DIGITS = 9
 
 
 class EditScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The form to retry a job with changes."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     async def form(self, request: Request, job_id: str) -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            found = story_of(desk, job_id)
-            return _page(desk, found, {}) | {"foreseen": foreseen(desk, found.job, found.row)}
+        def load(services: VisitorServices) -> dict[str, Any]:
+            story = load_story(services, job_id)
+            preview = describe_retry(services, story.job, story.row)
+            return {**_form_page(services, story, {}), "retry_preview": preview}
 
-        found = await self._house.ask(request, look)
-        return self._house.page(request, "retry.html", "jobs", **found)
+        values = await self._renderer.read(request, load)
+        return self._renderer.page(request, "retry.html", "jobs", **values)
 
-    async def look(self, request: Request, job_id: str) -> Response:
-        """The form again, with what it would change; `do`: it is done."""
+    async def submit(self, request: Request, job_id: str) -> Response:
+        """Show what the form would change; with its field `do`, retry the job."""
 
-        def work(desk: CallerServices, said: dict[str, str]) -> dict[str, Any] | str:
-            found = story_of(desk, job_id)
-            if said.get("do"):
-                done = desk.jobs.retry(
-                    job_id,
-                    reason=said.get("reason", ""),
-                    owner=desk.owner,
-                    **_wish(desk, found, said),
-                )
-                return f"Retried: generation {done.generation} begins. {done.why}"
-            return _looked(desk, found, said)
+        def work(services: VisitorServices, form: dict[str, str]) -> dict[str, Any] | str:
+            story = load_story(services, job_id)
+            if not form.get("do"):
+                return _preview_page(services, story, form)
+            job = services.jobs.retry(
+                job_id,
+                reason=form.get("reason", ""),
+                owner=services.owner,
+                **_retry_options(services, story, form),
+            )
+            return f"Retried: generation {job.generation} starts. {job.why}"
 
         try:
-            answer = await self._house.act(request, work, Role.OPERATOR)
+            result = await self._renderer.submit(request, work, Role.OPERATOR)
         except MulliganError as refused:
-            return self._house.back(request, f"/jobs/{job_id}", f"Not done: {refused}", "bad")
-        if isinstance(answer, str):
-            return self._house.back(request, f"/jobs/{job_id}", answer)
-        return self._house.page(request, "retry.html", "jobs", still=True, **answer)
+            text = f"Not done: {refused}"
+            return self._renderer.redirect(request, f"/jobs/{job_id}", text, "bad")
+        if isinstance(result, str):
+            return self._renderer.redirect(request, f"/jobs/{job_id}", result)
+        return self._renderer.page(request, "retry.html", "jobs", still=True, **result)
 
 
-def _page(desk: CallerServices, found: Story, said: Mapping[str, str]) -> dict[str, Any]:
-    job = found.job
-    now = {
+def _form_page(
+    services: VisitorServices, story: JobStory, form: Mapping[str, str]
+) -> dict[str, Any]:
+    job = story.job
+    current = {
         "max_retries": job.max_retries,
         "queue": job.queue,
         "priority": job.priority,
-        "timeout": _timeout(found),
+        "timeout": _timeout(story),
     }
+    options = [
+        (name, form.get(name, ""), "" if current[name] is None else current[name])
+        for name in OPTIONS
+    ]
+    payload = [
+        (field.name, form.get(PAYLOAD_PREFIX + field.name, field.text), field.visible)
+        for field in _fields(services, job)
+    ]
     return {
         "job": job,
-        "badge": badge_of(job),
-        "may_retry": job.state in AGAIN,
-        "plain": [
-            (name, said.get(name, ""), "" if now[name] is None else now[name]) for name in PLAIN
-        ],
-        "payload": [
-            (one.name, said.get(FIELD + one.name, one.text), one.known)
-            for one in _fields(desk, job)
-        ],
-        "at": said.get("at", ""),
-        "reason": said.get("reason", ""),
+        "badge": job_badge(job),
+        "may_retry": job.state in RETRYABLE_STATES,
+        "options": options,
+        "payload": payload,
+        "at": form.get("at", ""),
+        "reason": form.get("reason", ""),
         "changes": [],
-        "looked": False,
-        "wrong": "",
+        "is_preview": False,
+        "error": "",
     }
 
 
-def _timeout(found: Story) -> str:
-    return "" if found.row.timeout is None else duration(found.row.timeout / 1_000_000)
+def _timeout(story: JobStory) -> str:
+    timeout = story.row.timeout
+    return "" if timeout is None else format_duration(timeout / 1_000_000)
 
 
-def _looked(desk: CallerServices, found: Story, said: Mapping[str, str]) -> dict[str, Any]:
-    page = _page(desk, found, said)
+def _preview_page(
+    services: VisitorServices, story: JobStory, form: Mapping[str, str]
+) -> dict[str, Any]:
+    page = _form_page(services, story, form)
     try:
-        wish = _wish(desk, found, said)
-        changes = desk.jobs.preview_retry(found.job.id, owner=desk.owner, **wish).changes
+        options = _retry_options(services, story, form)
+        preview = services.jobs.preview_retry(story.job.id, owner=services.owner, **options)
     except MulliganError as refused:
-        return {**page, "wrong": str(refused), "foreseen": []}
-    shown = [(name, _text(one["before"]), _text(one["after"])) for name, one in changes.items()]
-    words = foreseen(desk, found.job, found.row, wish["overrides"], wish["at"])
-    return {**page, "changes": shown, "looked": True, "foreseen": words}
-
-
-def _text(value: Any) -> str:
-    return (
-        "–"
-        if value is None
-        else value
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False)
-    )
-
-
-# -- what was said ------------------------------------------------------------------------------------
-def _wish(desk: CallerServices, found: Story, said: Mapping[str, str]) -> dict[str, Any]:
+        return {**page, "error": str(refused), "retry_preview": []}
     return {
-        "overrides": _overrides(desk, found.job, said) or None,
-        "at": moment_of(said.get("at", "")),
+        **page,
+        "changes": [
+            (name, _change_text(change["before"]), _change_text(change["after"]))
+            for name, change in preview.changes.items()
+        ],
+        "is_preview": True,
+        "retry_preview": describe_retry(services, story.job, story.row, **options),
     }
 
 
-def _overrides(desk: CallerServices, job: Job, said: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: _plain(name, said[name]) for name in PLAIN if said.get(name)}
-    payload = changed(_fields(desk, job), said, FIELD)
-    return {**found, "payload": payload} if payload else found
+def _change_text(value: Any) -> str:
+    return "–" if value is None else _to_text(value)
 
 
-def _fields(desk: CallerServices, job: Job) -> list[Field]:
-    with desk.store.read() as unit:
-        return editable_fields(unit, job)
+# --- Parsing the form ---
 
 
-def _plain(name: str, text: str) -> Any:
+def _retry_options(
+    services: VisitorServices, story: JobStory, form: Mapping[str, str]
+) -> dict[str, Any]:
+    overrides = _overrides(services, story.job, form)
+    return {"overrides": overrides or None, "at": parse_start(form.get("at", ""))}
+
+
+def _overrides(services: VisitorServices, job: Job, form: Mapping[str, str]) -> dict[str, Any]:
+    overrides: dict[str, Any] = {
+        name: _parse_option(name, form[name]) for name in OPTIONS if form.get(name)
+    }
+    payload = changed_fields(_fields(services, job), form, PAYLOAD_PREFIX)
+    if payload:
+        overrides["payload"] = payload
+    return overrides
+
+
+def _fields(services: VisitorServices, job: Job) -> list[EditableField]:
+    with services.store.read() as tx:
+        return load_editable_fields(tx, job)
+
+
+def _parse_option(name: str, text: str) -> Any:
     if name == "queue":
         return text
     if name == "timeout":
-        length = seconds(text)
+        length = parse_seconds(text)
         if length is None:
-            message = f"timeout: {text!r:.40} is no length; write 30s, 5m or 2h"
+            message = f"timeout: invalid duration {text!r:.40}. Use 30s, 5m or 2h."
             raise Refused(message)
         return length
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= MOST_DIGITS):
-        message = f"{name}: {text!r:.40} is no whole number"
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS):
+        message = f"{name}: {text!r:.40} is not a whole number"
         raise Refused(message)
     return int(text)
 
 
-def moment_of(text: str) -> float | datetime | None:
-    """`30m`, `2026-11-17 03:00`; without a zone it is UTC, as everywhere on the pages."""
+def parse_start(text: str) -> float | datetime | None:
+    """Parse `30m` or `2026-11-17 03:00`. Times without a zone are UTC."""
     if not text:
         return None
-    length = seconds(text)
+    length = parse_seconds(text)
     if length is not None:
         return length
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        message = f"at: {text!r:.40} is no moment; write 30m, 2h, or 2026-11-17 03:00 (UTC)"
+        message = f"at: invalid time {text!r:.40}. Use 30m, 2h or 2026-11-17 03:00 (UTC)."
         raise Refused(message) from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Who visits: a cookie that names a session, forms that carry its mark, and one message for the next page."""
+"""Dashboard sessions: the session cookie, CSRF protection of forms, and flash messages."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from urllib.parse import parse_qsl, urlsplit
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from mulligan.access.keys import SESSION_FOR, Visitor
+from mulligan.access.keys import SESSION_LIFETIME, Visitor
 from mulligan.config import Settings
-from mulligan.core.job import SECOND
+from mulligan.core.durations import SECOND
 
-MOST_FORM = 256 * 1024  # bytes
-MOST_FIELDS = 2_000
+MAX_FORM_SIZE = 256 * 1024  # bytes
+MAX_FORM_FIELDS = 2_000
 
 
 class NotSignedIn(Exception):
-    """Nobody is signed in, or not any more."""
+    """The request has no valid session."""
 
 
 class NotAllowed(Exception):
-    """Somebody is signed in, but not for this."""
+    """The visitor may not do this."""
 
 
 class CookieSettings(TypedDict):
-    """How a browser keeps our cookies."""
+    """Attributes of our cookies."""
 
     path: str
     httponly: bool
@@ -40,38 +40,41 @@ class CookieSettings(TypedDict):
 
 
 class Flash(NamedTuple):
-    words: str
+    """A message that is shown once, at the top of the next page."""
+
+    text: str
     tone: str = ""
 
 
-# -- cookies ----------------------------------------------------------------------------------------
-def session_of(request: Request) -> str:
-    return request.cookies.get(_name(request), "")
+# --- Cookies ---
 
 
-def set_session(request: Request, response: Response, text: str) -> None:
-    response.set_cookie(_name(request), text, max_age=SESSION_FOR // SECOND, **_kept(request))
+def session_token(request: Request) -> str:
+    """Return the session token of the cookie, or an empty string."""
+    return request.cookies.get(_cookie_name(request), "")
 
 
-def end_session(request: Request, response: Response) -> None:
-    response.delete_cookie(_name(request), path=_path(request))
+def set_session(request: Request, response: Response, token: str) -> None:
+    max_age = SESSION_LIFETIME // SECOND
+    response.set_cookie(_cookie_name(request), token, max_age=max_age, **_cookie(request))
+
+
+def delete_session(request: Request, response: Response) -> None:
+    response.delete_cookie(_cookie_name(request), path=_cookie_path(request))
 
 
 def set_flash(request: Request, response: Response, visitor: Visitor, flash: Flash) -> None:
     body = base64.urlsafe_b64encode(json.dumps(flash).encode()).decode()
-    response.set_cookie(
-        f"{_name(request)}_said", f"{body}.{_seal(visitor, body)}", max_age=60, **_kept(request)
-    )
+    value = f"{body}.{_signature(visitor, body)}"
+    response.set_cookie(_flash_name(request), value, max_age=60, **_cookie(request))
 
 
-def flash_of(request: Request, visitor: Visitor | None) -> Flash | None:
-    """Only what we said ourselves to this very visitor."""
-    body, _, seal = request.cookies.get(f"{_name(request)}_said", "").partition(".")
-    if (
-        visitor is None
-        or not body
-        or not hmac.compare_digest(seal.encode(), _seal(visitor, body).encode())
-    ):
+def read_flash(request: Request, visitor: Visitor | None) -> Flash | None:
+    """Return the flash message, if we signed it for this very visitor."""
+    body, _, signature = request.cookies.get(_flash_name(request), "").partition(".")
+    if visitor is None or not body:
+        return None
+    if not hmac.compare_digest(signature.encode(), _signature(visitor, body).encode()):
         return None
     try:
         return Flash(*json.loads(base64.urlsafe_b64decode(body)))
@@ -79,77 +82,83 @@ def flash_of(request: Request, visitor: Visitor | None) -> Flash | None:
         return None
 
 
-def drop_flash(request: Request, response: Response) -> None:
-    response.delete_cookie(f"{_name(request)}_said", path=_path(request))
+def delete_flash(request: Request, response: Response) -> None:
+    response.delete_cookie(_flash_name(request), path=_cookie_path(request))
 
 
-def _seal(visitor: Visitor, body: str) -> str:
+def _signature(visitor: Visitor, body: str) -> str:
     return hmac.new(visitor.csrf.encode(), body.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def _name(request: Request) -> str:
-    """Cookies do not know ports, and two dashboards on one machine are two."""
+def _cookie_name(request: Request) -> str:
+    """Return a cookie name with the port: browsers share cookies between ports of one host."""
     return f"mulligan_{request.url.port or 0}"
 
 
-def _path(request: Request) -> str:
+def _flash_name(request: Request) -> str:
+    return f"{_cookie_name(request)}_flash"
+
+
+def _cookie_path(request: Request) -> str:
     return request.scope.get("root_path", "") or "/"
 
 
-def _kept(request: Request) -> CookieSettings:
-    said: Settings = request.app.state.room.settings  # a proxy may not tell us that it speaks TLS
-    secure = request.url.scheme == "https" or said.web.public_url.startswith("https:")
-    return CookieSettings(path=_path(request), httponly=True, secure=secure, samesite="lax")
+def _cookie(request: Request) -> CookieSettings:
+    settings: Settings = request.app.state.context.settings
+    # A proxy may terminate TLS without telling us, so the public URL counts too.
+    secure = request.url.scheme == "https" or settings.web.public_url.startswith("https:")
+    return CookieSettings(path=_cookie_path(request), httponly=True, secure=secure, samesite="lax")
 
 
-# -- forms ------------------------------------------------------------------------------------------
-async def form_of(request: Request) -> dict[str, str]:
-    """What a form said; the last of several values, those of `id` with commas between them."""
-    if (
-        request.headers.get("content-type", "").partition(";")[0].strip()
-        != "application/x-www-form-urlencoded"
-    ):
-        message = "a form is expected"
+# --- Forms ---
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Several values of `id` are joined with commas."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip()
+    if content_type != "application/x-www-form-urlencoded":
+        message = "this request is not a form"
         raise NotAllowed(message)
-    body = await _body_of(request)
+    body = await _read_body(request)
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
     except ValueError:
-        message = "this form cannot be read"
+        message = "invalid form data"
         raise NotAllowed(message) from None
-    said = dict(pairs)
-    if many := [value for name, value in pairs if name == "id"]:
-        said["id"] = ",".join(many)
-    return {name: value.strip() for name, value in said.items()}
+    form = dict(pairs)
+    ids = [value for name, value in pairs if name == "id"]
+    if ids:
+        form["id"] = ",".join(ids)
+    return {name: value.strip() for name, value in form.items()}
 
 
-async def _body_of(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     body = bytearray()
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_FORM:
-                message = "this form is too large"
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_FORM_SIZE:
+                message = f"the form is larger than {MAX_FORM_SIZE // 1024} KB"
                 raise NotAllowed(message)
     except ClientDisconnect:
-        message = "this form has not come to its end"
+        message = "incomplete form data"
         raise NotAllowed(message) from None
     return bytes(body)
 
 
 def check_origin(request: Request) -> None:
-    """A form of another site may carry a visitor's cookie, but it says where it comes from."""
-    own = request.headers.get("host", "")
+    """Refuse a form that another site sent: browsers add the visitor's cookie to it."""
+    host = request.headers.get("host", "")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != own:
-        message = "this form comes from another site"
-        raise NotAllowed(message)
-    if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+    from_other_host = origin is not None and urlsplit(origin).netloc != host
+    fetch_site = request.headers.get("sec-fetch-site", "same-origin")
+    if from_other_host or fetch_site not in {"same-origin", "none"}:
         message = "this form comes from another site"
         raise NotAllowed(message)
 
 
-def check_mark(visitor: Visitor, said: Mapping[str, str]) -> None:
-    if not hmac.compare_digest(said.get("csrf", "").encode(), visitor.csrf.encode()):
-        message = "this form is from before you signed in, or not one of ours; go back, reload the page and try again"
+def check_csrf(visitor: Visitor, form: Mapping[str, str]) -> None:
+    """Refuse a form without the CSRF token of the visitor's session."""
+    if not hmac.compare_digest(form.get("csrf", "").encode(), visitor.csrf.encode()):
+        message = "this form belongs to an older session. Go back, reload the page and try again."
         raise NotAllowed(message)

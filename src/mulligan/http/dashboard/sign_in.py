@@ -1,4 +1,4 @@
-"""Signing in and out."""
+"""Sign in with a key or a one-time link, and sign out."""
 
 from __future__ import annotations
 
@@ -8,74 +8,83 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
 from mulligan.core.errors import Refused
-from mulligan.http.dashboard import sessions as visits
-from mulligan.http.dashboard.renderer import Renderer, root_of
-from mulligan.http.middleware import Buckets, place_of
+from mulligan.http.dashboard import sessions
+from mulligan.http.dashboard.renderer import Renderer, root_path
+from mulligan.http.middleware import TokenBuckets, client_network
 
-TRIES = 10  # wrong keys from one place at once
-AGAIN = 6.0  # seconds until it may try one more
+SIGN_IN_BURST = 10  # wrong keys from one network at once
+SECONDS_PER_TRY = 6.0  # seconds until it may try another one
 
 
 class SignInScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
-        self._tries = Buckets(1 / AGAIN, TRIES)
+    """The sign-in page and the forms to sign in and out."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._tries = TokenBuckets(1 / SECONDS_PER_TRY, SIGN_IN_BURST)
 
     async def show(self, request: Request, next: str = "/", link: str = "") -> Response:  # noqa: A002 - as in the URL
-        """A link is not redeemed by looking: previews and crawlers look too."""
-        return self._house.page(request, "sign_in.html", next=local(next), link=link, wrong="")
+        """Show the form. A link is redeemed by POST only: previews and crawlers send GET."""
+        return self._renderer.page(
+            request, "sign_in.html", next=local_path(next), link=link, error=""
+        )
 
-    async def enter(self, request: Request) -> Response:
-        visits.check_origin(request)
-        said = await visits.form_of(request)
-        if not self._tries.look(place_of(request)).allowed:
-            return self._again(
-                request, said, "Too many wrong keys. Wait a minute, then try again.", 429
-            )
-        key, link = said.get("key", ""), said.get("link", "")
+    async def sign_in(self, request: Request) -> Response:
+        sessions.check_origin(request)
+        form = await sessions.read_form(request)
+        if not self._tries.peek(client_network(request)).allowed:
+            error = "Too many wrong keys. Wait a minute, then try again."
+            return self._show_again(request, form, error, 429)
+        key = form.get("key", "")
+        link = form.get("link", "")
         try:
-            text = await self._house.reader.with_sessions(
-                lambda sessions: sessions.redeem(link) if link else sessions.sign_in(key)
+            token = await self._renderer.runner.with_sessions(
+                lambda store: store.redeem(link) if link else store.sign_in(key)
             )
-        except Refused as wrong:
-            self._tries.take(place_of(request))
-            return self._again(request, {**said, "link": ""}, f"{wrong}.", 401)
-        response = RedirectResponse(f"{root_of(request)}{local(said.get('next', '/'))}", 303)
-        visits.set_session(request, response, text)
+        except Refused as refused:
+            self._tries.take(client_network(request))
+            return self._show_again(request, {**form, "link": ""}, f"{refused}.", 401)
+        path = local_path(form.get("next", "/"))
+        response = RedirectResponse(f"{root_path(request)}{path}", 303)
+        sessions.set_session(request, response, token)
         return response
 
-    async def leave(self, request: Request) -> Response:
-        visits.check_origin(request)
-        said = await visits.form_of(request)
-        visitor = await self._house.visitor(request)
-        visits.check_mark(visitor, said)
-        text = visits.session_of(request)
-        await self._house.reader.with_sessions(lambda sessions: sessions.sign_out(text))
-        response = RedirectResponse(f"{root_of(request)}/sign-in", 303)
-        visits.end_session(request, response)
+    async def sign_out(self, request: Request) -> Response:
+        sessions.check_origin(request)
+        form = await sessions.read_form(request)
+        visitor = await self._renderer.visitor(request)
+        sessions.check_csrf(visitor, form)
+        token = sessions.session_token(request)
+        await self._renderer.runner.with_sessions(lambda store: store.sign_out(token))
+        response = RedirectResponse(f"{root_path(request)}/sign-in", 303)
+        sessions.delete_session(request, response)
         return response
 
-    def _again(self, request: Request, said: dict[str, str], words: str, status: int) -> Response:
+    def _show_again(
+        self, request: Request, form: dict[str, str], error: str, status: int
+    ) -> Response:
         values = {
-            "next": local(said.get("next", "/")),
-            "link": said.get("link", ""),
-            "wrong": words,
+            "next": local_path(form.get("next", "/")),
+            "link": form.get("link", ""),
+            "error": error,
         }
-        return self._house.page(request, "sign_in.html", "", status, **values)
+        return self._renderer.page(request, "sign_in.html", "", status, **values)
 
 
-def local(path: str) -> str:
-    """A path of ours; anything that a browser could take for another site is the first page."""
-    plain = (
+def local_path(path: str) -> str:
+    """Return `path` if it stays on this site, else "/": a sign-in must not redirect elsewhere."""
+    is_local = (
         path.startswith("/")
         and not path.startswith(("//", "/\\"))
         and path.isprintable()
         and "\\" not in path
     )
-    return path if plain else "/"
+    return path if is_local else "/"
 
 
-def to_sign_in(request: Request) -> Response:
-    path = request.url.path.removeprefix(root_of(request)) or "/"
-    here = f"{path}?{request.url.query}" if request.url.query else path
-    return RedirectResponse(f"{root_of(request)}/sign-in?{urlencode({'next': here})}", 303)
+def redirect_to_sign_in(request: Request) -> Response:
+    """Redirect to the sign-in page, which leads back to this page."""
+    here = request.url.path.removeprefix(root_path(request)) or "/"
+    if request.url.query:
+        here = f"{here}?{request.url.query}"
+    return RedirectResponse(f"{root_path(request)}/sign-in?{urlencode({'next': here})}", 303)

@@ -1,4 +1,4 @@
-"""The page of one job or batch for whoever it belongs to: one honest sentence, how far it is, a retry if allowed."""
+"""The public status page of one job or batch, opened by a signed link instead of a key."""
 
 from __future__ import annotations
 
@@ -7,154 +7,174 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from mulligan.access.keys import EVERYTHING, Role, Visitor
-from mulligan.access.status_links import Pass, StatusLinks
+from mulligan.access.keys import ALL_OWNERS, Role, Visitor
+from mulligan.access.status_links import StatusGrant, StatusLinks
 from mulligan.batches.service import Batch
+from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.errors import MulliganError, NotFound
-from mulligan.core.format import span
-from mulligan.core.job import SECOND, Job, Micros, State, to_micros
-from mulligan.http.dashboard import sessions as visits
-from mulligan.http.dashboard.charts import parts
-from mulligan.http.dashboard.jobs import BADGES as OUTCOMES
-from mulligan.http.dashboard.jobs import TONES
+from mulligan.core.format import format_elapsed
+from mulligan.core.job import Job, State
+from mulligan.http.dashboard import sessions
+from mulligan.http.dashboard.jobs import BATCH_BADGES, batch_bar
 from mulligan.http.dashboard.renderer import Renderer
-from mulligan.http.dashboard.retry import Field, changed, editable_fields
-from mulligan.http.dashboard.view_models import BADGES, at_moment, badge_of
-from mulligan.http.services import CallerServices
+from mulligan.http.dashboard.retry import EditableField, changed_fields, load_editable_fields
+from mulligan.http.dashboard.view_models import (
+    BADGES,
+    changed_at,
+    job_badge,
+    job_progress,
+    time_label,
+)
+from mulligan.http.services import VisitorServices
 
-HOLDER = Visitor(EVERYTHING, Role.VIEWER, "owner:link", "")  # who has the link, and nothing else
-AGAIN = (State.DEAD, State.CANCELLED)
-WORDS = {
-    State.QUEUED: "It waits for its turn.",
-    State.RUNNING: "It is being worked on.",
+LINK_VISITOR = Visitor(ALL_OWNERS, Role.VIEWER, "owner:link", "")  # sees only what the link names
+RETRYABLE_STATES = (State.DEAD, State.CANCELLED)
+ENDED_STATES = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+STATE_TEXTS = {
+    State.QUEUED: "It is waiting to start.",
+    State.RUNNING: "It is running.",
     State.SUCCEEDED: "It is done.",
-    State.DEAD: "It did not work.",
+    State.DEAD: "It failed.",
     State.CANCELLED: "It was cancelled.",
-    State.PARKED: "Somebody has to look at it first.",
+    State.PARKED: "It is waiting for a decision.",
 }
-INNER = ("no_worker", "limited", "over_budget")  # our affairs, not the owner's
-HELD = "It waits: something it needs does not work at the moment. It goes on by itself."
+# Phases that describe our operations; owners see the state instead.
+INTERNAL_PHASES = ("no_worker", "limited", "over_budget")
+HELD = "It is waiting because a service it needs is not available. It will continue by itself."
+MESSAGES = {
+    "again": "It will be tried again.",
+    "refused": "It cannot be tried again right now. Try later, or ask your support contact.",
+}
 
 
 class StatusScreens:
-    def __init__(self, house: Renderer) -> None:
-        self._house = house
+    """The status page and its retry form."""
 
-    async def show(self, request: Request, text: str, said: str = "") -> Response:
-        def look(desk: CallerServices) -> dict[str, Any]:
-            opened = _opened(desk, text)
-            return _job(desk, opened) if opened.what == "job" else _batch(desk, opened)
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
-        found = await self._house.reader.at_desk(look, HOLDER)
-        return self._house.page(request, "status.html", text=text, said=SAID.get(said, ""), **found)
+    async def show(self, request: Request, text: str, message: str = "") -> Response:
+        """Show the page. `message` is the key of a sentence about the last retry."""
+
+        def load(services: VisitorServices) -> dict[str, Any]:
+            grant = _verify(services, text)
+            if grant.target == "job":
+                return _job_page(services, grant)
+            return _batch_page(services, grant)
+
+        values = await self._renderer.runner.run_as(LINK_VISITOR, load)
+        values["message"] = MESSAGES.get(message, "")
+        return self._renderer.page(request, "status.html", text=text, **values)
 
     async def retry(self, request: Request, text: str) -> Response:
-        """The link is what allows it; a form of another site does not have it."""
-        visits.check_origin(request)
-        form = await visits.form_of(request)
+        """Retry from the page. The link itself is the permission: no other site knows it."""
+        sessions.check_origin(request)
+        form = await sessions.read_form(request)
 
-        def work(desk: CallerServices) -> None:
-            opened = _opened(desk, text)
-            if not opened.retry:
+        def work(services: VisitorServices) -> None:
+            grant = _verify(services, text)
+            if not grant.retry:
                 raise NotFound
-            _again(desk, opened, form)
+            _retry(services, grant, form)
 
         try:
-            await self._house.reader.at_desk(work, HOLDER)
+            await self._renderer.runner.run_as(LINK_VISITOR, work)
         except MulliganError:
-            return self._house.back(request, f"/status/{text}?said=refused", "")
-        return self._house.back(request, f"/status/{text}?said=again", "")
+            return self._renderer.redirect(request, f"/status/{text}?message=refused", "")
+        return self._renderer.redirect(request, f"/status/{text}?message=again", "")
 
 
-SAID = {
-    "again": "It is tried again.",
-    "refused": "It cannot be tried again right now. Try later, or ask whoever runs this for you.",
-}
+def _verify(services: VisitorServices, text: str) -> StatusGrant:
+    return StatusLinks(lambda: services.store, lambda: services.settings).verify(text)
 
 
-def _opened(desk: CallerServices, text: str) -> Pass:
-    return StatusLinks(lambda: desk.store, lambda: desk.settings).opened(text)
-
-
-def _job(desk: CallerServices, opened: Pass) -> dict[str, Any]:
-    job = desk.jobs.get(opened.id)
-    with desk.store.read() as unit:
-        now = unit.now()
+def _job_page(services: VisitorServices, grant: StatusGrant) -> dict[str, Any]:
+    job = services.jobs.get(grant.id)
+    with services.store.read() as tx:
+        now = tx.now()
+    may_retry = grant.retry and job.state in RETRYABLE_STATES
+    fields = _fields(services, job) if may_retry else []
     return {
         "title": job.kind,
-        "badge": BADGES[job.state] if job.phase in INNER else badge_of(job),
-        "words": _sentence(job, now),
-        "progress": None
-        if job.progress is None or job.state is not State.RUNNING
-        else round(job.progress * 100),
+        "badge": BADGES[job.state] if job.phase in INTERNAL_PHASES else job_badge(job),
+        "sentence": _sentence(job, now),
+        "progress": job_progress(job),
         "bar": (),
-        "fields": [one[:2] for one in _fields(desk, job)]
-        if opened.retry and job.state in AGAIN
-        else [],
-        "may_retry": opened.retry and job.state in AGAIN,
-        "at": at_moment(to_micros(job.finished_at or job.started_at or job.created_at), now),
-        "ended": job.state in {State.SUCCEEDED, State.DEAD, State.CANCELLED},
+        "fields": [(field.name, field.text) for field in fields],
+        "may_retry": may_retry,
+        "at": time_label(to_micros(changed_at(job)), now),
+        "ended": job.state in ENDED_STATES,
     }
 
 
 def _sentence(job: Job, now: Micros) -> str:
-    """What happened and what happens next, without anything of ours."""
-    said = str((job.error or {}).get("message", "")) if job.state is not State.SUCCEEDED else ""
+    """Say what happened and what happens next, without internal details."""
+    message = ""
+    if job.state is not State.SUCCEEDED:
+        message = str((job.error or {}).get("message", ""))
     if job.state is State.QUEUED:
-        return _waiting(job, said, now)
-    return said if said and job.state is State.DEAD else WORDS[job.state]
+        return _queued_sentence(job, message, now)
+    if message and job.state is State.DEAD:
+        return message
+    return STATE_TEXTS[job.state]
 
 
-def _waiting(job: Job, said: str, now: Micros) -> str:
+def _queued_sentence(job: Job, message: str, now: Micros) -> str:
     if job.phase == "held":
-        return f"{f'{said} ' if said else ''}{HELD}"
-    when = to_micros(job.run_at)
-    soon = f"in {span(now, when)}" if when > now + SECOND else "in a moment"
+        return f"{message} {HELD}".strip()
+    run_at = to_micros(job.run_at)
+    is_later = run_at > now + SECOND
+    when = f"in {format_elapsed(now, run_at)}" if is_later else "soon"
     if job.failures:
-        return f"{said or 'It did not work yet.'} It is tried again by itself, {soon}."
-    return f"It begins {soon}." if when > now + SECOND else WORDS[State.QUEUED]
+        return f"{message or 'It failed so far.'} It will be tried again {when}."
+    return f"It starts {when}." if is_later else STATE_TEXTS[State.QUEUED]
 
 
-def _fields(desk: CallerServices, job: Job) -> list[Field]:
-    """What its kind lets people change, as it is; what is secret is not asked for here."""
-    with desk.store.read() as unit:
-        return [one for one in editable_fields(unit, job) if one.known]
+def _fields(services: VisitorServices, job: Job) -> list[EditableField]:
+    """Return the fields that the kind declares as editable, without secret ones."""
+    with services.store.read() as tx:
+        return [field for field in load_editable_fields(tx, job) if field.visible]
 
 
-def _batch(desk: CallerServices, opened: Pass) -> dict[str, Any]:
-    batch = desk.batches.get(opened.id)
-    with desk.store.read() as unit:
-        now = unit.now()
+def _batch_page(services: VisitorServices, grant: StatusGrant) -> dict[str, Any]:
+    batch = services.batches.get(grant.id)
+    with services.store.read() as tx:
+        now = tx.now()
     counts = batch.counts
     return {
         "title": batch.name or "Batch",
-        "badge": OUTCOMES[batch.state],
-        "words": _counted(batch),
+        "badge": BATCH_BADGES[batch.state],
+        "sentence": _batch_sentence(batch),
         "progress": None if batch.finished_at else round(counts.share * 100),
-        "bar": parts([(state, tone, getattr(counts, state)) for state, tone in TONES.items()]),
+        "bar": batch_bar(batch),
         "fields": [],
-        "may_retry": opened.retry and bool(counts.dead) and batch.finished_at is not None,
-        "at": at_moment(to_micros(batch.finished_at or batch.created_at), now),
+        "may_retry": grant.retry and bool(counts.dead) and batch.finished_at is not None,
+        "at": time_label(to_micros(batch.finished_at or batch.created_at), now),
         "ended": batch.finished_at is not None,
     }
 
 
-def _counted(batch: Batch) -> str:
+def _batch_sentence(batch: Batch) -> str:
     counts = batch.counts
     if batch.finished_at is None:
         return f"{counts.ended:,} of {counts.total:,} are done."
     if counts.dead:
-        return f"{counts.succeeded:,} of {counts.total:,} worked, {counts.dead:,} did not."
-    return f"All {counts.total:,} are done." if counts.total else "It is done."
+        return f"{counts.succeeded:,} of {counts.total:,} succeeded, {counts.dead:,} failed."
+    if counts.total:
+        return f"All {counts.total:,} are done."
+    return "It is done."
 
 
-def _again(desk: CallerServices, opened: Pass, form: Mapping[str, str]) -> None:
-    if opened.what == "batch":
-        desk.batches.retry_failed(opened.id, reason="by the owner")
+def _retry(services: VisitorServices, grant: StatusGrant, form: Mapping[str, str]) -> None:
+    if grant.target == "batch":
+        services.batches.retry_failed(grant.id, reason="by the owner")
         return
-    job = desk.jobs.get(opened.id)
-    payload = changed(_fields(desk, job), form)
-    overrides = {"payload": payload} if payload else None
-    desk.jobs.retry(
-        opened.id, reason="by the owner", overrides=overrides, owner=job.owner
-    )  # and has the owner's limit
+    job = services.jobs.get(grant.id)
+    payload = changed_fields(_fields(services, job), form)
+    # Pass the owner, so that the owner's limit of manual retries applies.
+    services.jobs.retry(
+        grant.id,
+        reason="by the owner",
+        overrides={"payload": payload} if payload else None,
+        owner=job.owner,
+    )

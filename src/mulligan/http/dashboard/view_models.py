@@ -1,4 +1,4 @@
-"""Pictures made into words: what the templates print. Nothing here asks a database."""
+"""View models: jobs, attempts, events and filters as the templates print them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from mulligan.core.attempt import Ended
+from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.event import Event
-from mulligan.core.format import duration, moment
+from mulligan.core.format import format_duration, format_time
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import SECOND, AttemptRow, Job, Micros, State, to_micros
+from mulligan.core.job import AttemptRow, Job, State
 from mulligan.failures.redact import scrub
 from mulligan.http.dashboard.charts import timeline
-from mulligan.http.dashboard.renderer import Shown, Story
-from mulligan.http.services import CallerServices
+from mulligan.http.dashboard.renderer import COUNT_CAP, JobStory
+from mulligan.http.services import VisitorServices
 
 
 class Badge(NamedTuple):
-    """A state is an icon and a word, and only then a colour."""
+    """A state as an icon, a word and a tone. Never by colour alone, for colour-blind people."""
 
     icon: str
     word: str
@@ -44,18 +45,20 @@ BADGES = {
     "dead": Badge("✕", "dead", "bad"),
     "cancelled": Badge("⊘", "cancelled", "calm"),
 }
-OPEN = Badge("⊗", "open", "bad")  # as at any breaker: nothing flows
+OPEN = Badge("⊗", "open", "bad")  # an open circuit breaker: no calls pass
 RECOVERING = Badge("↗", "recovering", "warn")
-PUT_OFF = Badge("◷", "put off", "calm")  # snoozed or held: it waits, but nothing failed
+SNOOZED = Badge("◷", "snoozed", "calm")  # snoozed or held: it waits, but nothing failed
 
 
-class Moment(NamedTuple):
+class TimeLabel(NamedTuple):
+    """A time for people: ISO 8601, in full, and relative to now."""
+
     iso: str
     full: str
     ago: str
 
 
-class Row(NamedTuple):
+class JobListRow(NamedTuple):
     """One job in a table."""
 
     id: str
@@ -67,147 +70,168 @@ class Row(NamedTuple):
     code: str
     why: str
     progress: int | None
-    at: Moment
+    at: TimeLabel
 
 
-def at_moment(at: Micros, now: Micros) -> Moment:
-    apart = (now - at) / SECOND
-    ago = (
-        f"in {duration(-apart)}"
-        if apart < -1
-        else "just now"
-        if apart < 1
-        else f"{duration(int(apart))} ago"
-    )
-    full = moment(at)
-    return Moment(full.replace(" UTC", "Z").replace(" ", "T"), full, ago)
+def time_label(at: Micros, now: Micros) -> TimeLabel:
+    """Describe a time relative to now."""
+    full = format_time(at)
+    return TimeLabel(full.replace(" UTC", "Z").replace(" ", "T"), full, _relative(at, now))
 
 
-def badge_of(job: Job) -> Badge:
+def optional_time_label(at: datetime | None, now: Micros) -> TimeLabel | None:
+    """Describe a time relative to now, if there is one."""
+    return None if at is None else time_label(to_micros(at), now)
+
+
+def _relative(at: Micros, now: Micros) -> str:
+    seconds = (now - at) / SECOND
+    if seconds < -1:
+        return f"in {format_duration(-seconds)}"
+    if seconds < 1:
+        return "just now"
+    return f"{format_duration(int(seconds))} ago"
+
+
+def format_count(count: int) -> str:
+    """Format a count that stops at COUNT_CAP."""
+    return f"{COUNT_CAP:,}+" if count >= COUNT_CAP else f"{count:,}"
+
+
+# --- Jobs ---
+
+
+def job_badge(job: Job) -> Badge:
+    """Return the badge of a job's phase."""
     if job.phase == "backing_off" and job.error is None:
-        return PUT_OFF
+        return SNOOZED
     return BADGES.get(job.phase) or BADGES[job.state]
 
 
 def changed_at(job: Job) -> datetime:
+    """Return when the job last changed its state."""
     return job.finished_at or job.started_at or job.created_at
 
 
-def row_of(shown: Shown, now: Micros, root: str = "") -> Row:
-    job = shown.job
-    return Row(
+def job_progress(job: Job) -> int | None:
+    """Return the progress of a running job in percent, or None."""
+    if job.progress is None or job.state is not State.RUNNING:
+        return None
+    return round(job.progress * 100)
+
+
+def job_list_row(job: Job, now: Micros, root: str = "") -> JobListRow:
+    """Build the row of a job for a table."""
+    return JobListRow(
         id=job.id,
         link=f"{root}/jobs/{job.id}",
-        badge=badge_of(job),
+        badge=job_badge(job),
         kind=job.kind,
         queue=job.queue,
         attempt=job.attempt,
         code="" if job.error is None else str(job.error.get("code", "")),
-        why=shown.note if job.phase == "running" and shown.note else _why(job),
-        progress=None
-        if job.progress is None or job.state is not State.RUNNING
-        else round(job.progress * 100),
-        at=at_moment(to_micros(changed_at(job)), now),
+        why=_short_why(job),
+        progress=job_progress(job),
+        at=time_label(to_micros(changed_at(job)), now),
     )
 
 
-def _why(job: Job) -> str:
-    """The sentence in short: a table has a column for the moment, and the job's own page has the advice."""
+def _short_why(job: Job) -> str:
+    """Shorten the `why` sentence: the table has a time column, and the job's page has the rest."""
     if job.state is State.SUCCEEDED and job.failures + job.losses:
         return f"recovered: attempt {job.attempt} succeeded"
     if job.finished_at is not None:
         return job.why.partition(": ")[2] or job.why
     if job.phase in {"backing_off", "scheduled"}:
         return job.why.rpartition("; ")[0] or job.why
-    return f"attempt {job.attempt}" if job.phase == "running" else job.why
+    if job.phase == "running":
+        return f"attempt {job.attempt}"
+    return job.why
 
 
-def story(found: Story, *, private: bool) -> dict[str, Any]:
-    """`private`: with the half of each failure that is not for owners."""
-    job = found.job
+def job_page(story: JobStory, *, private: bool) -> dict[str, Any]:
+    """Build the context of a job's page. `private`: with the private part of its failures."""
+    job = story.job
     return {
         "job": job,
-        "badge": badge_of(job),
-        "facts": [(name, value) for name, value in _facts(found) if value not in ("", None)],
+        "badge": job_badge(job),
+        "facts": [(name, value) for name, value in _facts(story) if value not in ("", None)],
         "error": job.error,
-        "choices": json.loads(found.row.choices or "[]"),
-        "payload": _pretty(job.payload),
-        "result": None if job.result is None else _pretty(job.result),
-        "timeline": timeline(found),
-        "attempts": [_attempt(row, private=private) for row in reversed(found.attempts)],
-        "events": [event_line(event) for event in found.events],
-        "kind_link": f"/jobs?filter={quote(f'kind:{job.kind}')}",
+        "choices": json.loads(story.row.choices or "[]"),
+        "payload": _pretty_json(job.payload),
+        "result": None if job.result is None else _pretty_json(job.result),
+        "timeline": timeline(story),
+        "attempts": [_attempt(row, private=private) for row in reversed(story.attempts)],
+        "events": [event_row(event) for event in story.events],
+        "kind_link": _jobs_link(f"kind:{job.kind}"),
     }
 
 
-def _facts(found: Story) -> Iterable[tuple[str, Any]]:
-    job, row = found.job, found.row
-    yield from (("queue", job.queue), ("owner", job.owner), ("priority", str(job.priority)))
-    yield from (
-        ("attempt", f"{job.attempt} of generation {job.generation}"),
-        ("failures", str(job.failures)),
-    )
-    yield from (
-        ("losses", str(job.losses)),
-        ("uses", ", ".join(job.uses)),
-        ("unique key", job.unique_key),
-    )
+def _facts(story: JobStory) -> Iterator[tuple[str, str | TimeLabel | None]]:
+    job = story.job
+    row = story.row
+    yield "queue", job.queue
+    yield "owner", job.owner
+    yield "priority", str(job.priority)
+    yield "attempt", f"{job.attempt} of generation {job.generation}"
+    yield "failures", str(job.failures)
+    yield "losses", str(job.losses)
+    yield "uses", ", ".join(job.uses)
+    yield "unique key", job.unique_key
     if row.progress is not None:
         yield "progress", f"{row.progress:.0%} {row.progress_message}".strip()
-    times = (
-        ("created", row.created_at),
-        ("due", row.run_at),
-        ("started", row.started_at),
-        ("ended", row.finished_at),
-    )
-    for name, at in (*times, ("deadline", row.deadline_at)):
-        yield name, None if at is None else at_moment(at, found.now)
+    times = {
+        "created": row.created_at,
+        "due": row.run_at,
+        "started": row.started_at,
+        "ended": row.finished_at,
+        "deadline": row.deadline_at,
+    }
+    for name, at in times.items():
+        if at is not None:
+            yield name, time_label(at, story.now)
 
 
 def _attempt(row: AttemptRow, *, private: bool) -> dict[str, Any]:
+    evidence = json.loads(row.evidence or "{}")
     return {
         "number": row.attempt,
         "generation": row.generation,
         "ended": row.ended,
-        "tone": TONES.get(row.ended, "calm"),
-        "started": moment(row.started_at),
-        "ran": duration(max(0, row.ended_at - row.started_at) / SECOND),
+        "tone": ATTEMPT_TONES.get(row.ended, "calm"),
+        "started": format_time(row.started_at),
+        "duration": format_duration(max(0, row.ended_at - row.started_at) / SECOND),
         "code": row.code or "",
         "cls": row.cls or "",
         "rule": row.rule or "",
         "public": row.public or "",
         "reason": row.reason,
-        "evidence": [
-            (name, str(value)) for name, value in json.loads(row.evidence or "{}").items()
-        ],
+        "evidence": [(name, str(value)) for name, value in evidence.items()],
         "worker": row.worker,
-        "beside": _beside(json.loads(row.judged or "{}")),
+        "notes": _attempt_notes(json.loads(row.judged or "{}")),
         "token": row.token,
-        "private": _private(row) if private else [],
+        "private": private_fields(json.loads(row.private or "{}")) if private else [],
     }
 
 
-def _beside(judged: Mapping[str, Any]) -> list[str]:
-    """What else was said of the failure, and how the next attempt differs."""
-    shadow, policy = judged.get("shadow"), judged.get("shadow_policy")
-    said = [f"said otherwise: {', '.join(judged['also'])}"] if judged.get("also") else []
-    said += (
-        [f"in shadow, rule {shadow['rule']} would say {shadow['code']} ({shadow['class']})"]
-        if shadow
-        else []
-    )
-    said += (
-        [f"the policy in shadow would say: {policy.get('reason') or policy.get('verb')}"]
-        if policy
-        else []
-    )
-    said += [
-        f"the next attempt has {name} {value}" for name, value in (judged.get("then") or {}).items()
-    ]
-    return said
+def _attempt_notes(judged: Mapping[str, Any]) -> list[str]:
+    """Return notes about other rules, shadow rules, and how the next attempt differs."""
+    notes = []
+    if judged.get("also"):
+        notes.append(f"other rules that matched: {', '.join(judged['also'])}")
+    shadow = judged.get("shadow")
+    if shadow:
+        code = f"{shadow['code']} ({shadow['class']})"
+        notes.append(f"shadow rule {shadow['rule']} would classify it as {code}")
+    policy = judged.get("shadow_policy")
+    if policy:
+        notes.append(f"shadow policy would decide: {policy.get('reason') or policy.get('verb')}")
+    changes = judged.get("then") or {}
+    notes += [f"the next attempt uses {name} {value}" for name, value in changes.items()]
+    return notes
 
 
-TONES: dict[str, str] = {
+ATTEMPT_TONES: dict[str, str] = {
     Ended.RETURNED: "good",
     Ended.FAILED: "bad",
     Ended.LOST: "bad",
@@ -217,26 +241,23 @@ TONES: dict[str, str] = {
     Ended.PARKED: "warn",
     Ended.HELD: "warn",
 }
+PRIVATE_FIELDS = ("message", "detail", "stderr", "trace")
 
 
-def event_line(event: Event) -> dict[str, Any]:
-    data = event.data
-    whom = next((str(data[name]) for name in WHOM if data.get(name)), "")
-    return {
-        "id": event.id,
-        "at": moment(event.at),
-        "type": event.type,
-        "attempt": event.attempt,
-        "actor": event.actor,
-        "job": event.job_id,
-        "batch": None if event.job_id else event.batch_id,
-        "whom": whom,
-        "owner": event.owner,
-        "news": _news(data),
-    }
+def private_fields(private: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the private part of a failure, in a fixed order."""
+    return [(name, str(private[name])) for name in PRIVATE_FIELDS if private.get(name)]
 
 
-WHOM = (
+def _pretty_json(value: Any) -> str:
+    """Format JSON with secrets masked: a payload may contain passwords."""
+    return scrub(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+# --- Events ---
+
+# Fields of an event's data that name its subject, if it has no job.
+SUBJECT_FIELDS = (
     "queue",
     "dependency",
     "kind",
@@ -247,164 +268,191 @@ WHOM = (
     "subscription",
     "alert",
     "rule",
-)  # of what has no job
+)
+UNCHANGED_FIELDS = ("reason", "actor")  # shown elsewhere, so not as a change
+PLAUSIBLE_TIMES = range(10**15, 10**16)  # microseconds since 1970: years 2001 to 2286
 
 
-BESIDE = ("reason", "actor")  # told beside the change already
-MOMENTS = range(10**15, 10**16)  # microseconds since 1970, of our days
+def event_row(event: Event) -> dict[str, Any]:
+    """Build the row of an event for a table."""
+    data = event.data
+    return {
+        "id": event.id,
+        "at": format_time(event.at),
+        "type": event.type,
+        "attempt": event.attempt,
+        "actor": event.actor,
+        "job": event.job_id,
+        "batch": None if event.job_id else event.batch_id,
+        "subject": next((str(data[name]) for name in SUBJECT_FIELDS if data.get(name)), ""),
+        "owner": event.owner,
+        "details": _event_details(data),
+    }
 
 
-def shown_value(value: Any) -> str:
-    """A value of an event's data as people read it: a moment as one."""
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "–"}[value]
-    if isinstance(value, int) and value in MOMENTS:
-        return moment(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _event_details(data: Mapping[str, Any]) -> str:
+    values = [data.get(name) for name in ("code", "reason", "choice")]
+    return " · ".join(str(value) for value in values if value)
 
 
-def changes_of(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What an event changed: name, before, after. Only what differs."""
-    before, after = _mapping(data.get("before")), _mapping(data.get("after"))
-    found = [
-        (name, shown_value(before.get(name)), shown_value(after.get(name)))
+def format_value(value: Any) -> str:
+    """Format a value of an event's data for people. Numbers that look like times become times."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and value in PLAUSIBLE_TIMES:
+        return format_time(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def event_changes(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return what an event changed as (name, before, after)."""
+    before = _mapping(data.get("before"))
+    after = _mapping(data.get("after"))
+    changes = [
+        (name, format_value(before.get(name)), format_value(after.get(name)))
         for name in {**before, **after}
-        if name not in BESIDE
+        if name not in UNCHANGED_FIELDS
     ]
-    for name, one in _mapping(data.get("changes")).items():
-        said = _mapping(one)
-        found.append((name, shown_value(said.get("before")), shown_value(said.get("after"))))
-    return [one for one in found if one[1] != one[2]]
+    for name, value in _mapping(data.get("changes")).items():
+        change = _mapping(value)
+        changes.append(
+            (name, format_value(change.get("before")), format_value(change.get("after")))
+        )
+    return [change for change in changes if change[1] != change[2]]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _news(data: Mapping[str, Any]) -> str:
-    said = (data.get(name) for name in ("code", "reason", "choice"))
-    return " · ".join(str(value) for value in said if value)
-
-
-def _private(row: AttemptRow) -> list[tuple[str, str]]:
-    """The half of a failure that is not for owners."""
-    private = json.loads(row.private or "{}")
-    return [(name, str(private[name])) for name in PRIVATE if private.get(name)]
-
-
-PRIVATE = ("message", "detail", "stderr", "trace")
-
-
-def _pretty(value: Any) -> str:
-    """Payloads may hold what is nobody's business, and anybody on this machine can open the page."""
-    return scrub(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-# A filter as chips: each part with the address of the list without it, and the states as alternatives.
+# --- Filters ---
 
 
 class Chip(NamedTuple):
-    words: str
-    link: str  # for a part: the list without it; for an alternative: the list with it
+    """A part of a filter, with the link that removes or chooses it."""
+
+    text: str
+    link: str
     here: bool
 
 
-def parts_of(words: str) -> list[str]:
-    """As they were written, quotes and all; what cannot be read apart is one part."""
+def split_filter(text: str) -> list[str]:
+    """Split a filter into its parts, with their quotes. A filter with an open quote is one part."""
     try:
-        return shlex.split(words, posix=False)
+        return shlex.split(text, posix=False)
     except ValueError:
-        return [words] if words else []
+        return [text] if text else []
 
 
-def removable(path: str, words: str) -> list[Chip]:
-    parts = parts_of(words)
-    return [
-        Chip(part, listed(path, [*parts[:place], *parts[place + 1 :]]), True)
-        for place, part in enumerate(parts)
-    ]
+def filter_chips(path: str, text: str) -> list[Chip]:
+    """Return a chip per part of a filter; its link removes that part."""
+    parts = split_filter(text)
+    chips = []
+    for index, part in enumerate(parts):
+        others = parts[:index] + parts[index + 1 :]
+        chips.append(Chip(part, filter_link(path, others), True))
+    return chips
 
 
-def alternatives(path: str, words: str, field: str, values: Iterable[str]) -> list[Chip]:
-    """The same filter with another value of one field; the first is none."""
-    parts = parts_of(words)
-    rest = [part for part in parts if not part.startswith(f"{field}:")]
-    now = next((part for part in parts if part.startswith(f"{field}:")), "")
-    made = ["", *(f"{field}:{value}" for value in values)]
-    return [
-        Chip(
-            one.partition(":")[2] or "all", listed(path, [one, *rest] if one else rest), one == now
-        )
-        for one in made
-    ]
+def choice_chips(path: str, text: str, field: str, values: Iterable[str]) -> list[Chip]:
+    """Return a chip per value of one field; the first one, "all", removes the field."""
+    parts = split_filter(text)
+    others = [part for part in parts if not part.startswith(f"{field}:")]
+    current = next((part for part in parts if part.startswith(f"{field}:")), "")
+    chips = [Chip("all", filter_link(path, others), current == "")]
+    for value in values:
+        choice = f"{field}:{value}"
+        chips.append(Chip(str(value), filter_link(path, [choice, *others]), choice == current))
+    return chips
 
 
-def listed(path: str, parts: Iterable[str]) -> str:
-    words = " ".join(parts)
-    return f"{path}?{urlencode({'filter': words})}" if words else path
+def filter_link(path: str, parts: Iterable[str]) -> str:
+    """Return the address of a list with a filter of these parts."""
+    text = " ".join(parts)
+    return f"{path}?{urlencode({'filter': text})}" if text else path
 
 
-# What a job is connected with: its batch, its cause, who made it, what it made, what was done with it.
+# --- Related objects of a job ---
 
-CHILDREN = 20
+MAX_CHILDREN = 20
 
 
 class Relation(NamedTuple):
-    what: str
-    words: str
+    """A link to an object that a job is connected with."""
+
+    role: str
+    text: str
     link: str
 
 
-def relations(desk: CallerServices, found: Story) -> list[Relation]:
-    return [*_before(desk, found), *_around(desk, found), *_after(desk, found)]
-
-
-def _before(desk: CallerServices, found: Story) -> Iterator[Relation]:
-    """A key that begins with the id of a job or a batch was made by it."""
-    maker, colon, _ = (found.row.unique_key or "").partition(":")
-    if colon and len(maker) == LENGTH and maker.isalnum():
-        with desk.store.read() as unit:
-            parent, batch = unit.get(maker), unit.batch(maker)
-        if parent is not None and desk.owner in (None, parent.owner):
-            yield Relation("made by", f"{parent.kind} {parent.id}", f"/jobs/{parent.id}")
-        if batch is not None and desk.owner in (None, batch.owner):
-            yield Relation("follows batch", batch.name or batch.id, f"/batches/{batch.id}")
-    schedules = [
-        str(event.data["schedule"]) for event in found.events if event.data.get("schedule")
+def load_relations(services: VisitorServices, story: JobStory) -> list[Relation]:
+    """Load what made a job, what it belongs to, and what it made."""
+    return [
+        *_makers(services, story),
+        *_groups(services, story),
+        *_operations(story),
+        *_children(services, story),
     ]
-    for name in dict.fromkeys(schedules):
+
+
+def _makers(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
+    """Yield the job, batch or schedule that made this job. A unique key may begin with its id."""
+    maker, colon, _ = (story.row.unique_key or "").partition(":")
+    if colon and len(maker) == LENGTH and maker.isalnum():
+        with services.store.read() as tx:
+            parent = tx.get_job(maker)
+            batch = tx.get_batch(maker)
+        if parent is not None and services.owner in (None, parent.owner):
+            yield Relation("made by", f"{parent.kind} {parent.id}", f"/jobs/{parent.id}")
+        if batch is not None and services.owner in (None, batch.owner):
+            yield Relation("follows batch", batch.name or batch.id, f"/batches/{batch.id}")
+    for name in _event_values(story, "schedule"):
         yield Relation("schedule", name, "/schedules")
 
 
-def _around(desk: CallerServices, found: Story) -> Iterator[Relation]:
-    row = found.row
+def _groups(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
+    """Yield the batch, the failure group and the dependencies of the job."""
+    row = story.row
     if row.batch_id is not None:
-        with desk.store.read() as unit:
-            batch = unit.batch(row.batch_id)
-        name = row.batch_id if batch is None or not batch.name else batch.name
-        yield Relation(
-            "batch",
-            name,
-            f"/batches/{row.batch_id}" if batch is not None else _jobs(f"batch:{row.batch_id}"),
-        )
-    group = next((one.fingerprint for one in reversed(found.attempts) if one.fingerprint), None)
-    if group is not None and row.state == State.DEAD:
+        yield _batch_relation(services, row.batch_id)
+    fingerprints = [attempt.fingerprint for attempt in story.attempts if attempt.fingerprint]
+    if fingerprints and row.state == State.DEAD:
+        group = fingerprints[-1]
         yield Relation("died of", group, f"/failures/{quote(group, safe='')}")
-    yield from (Relation("uses", key, "/dependencies") for key in found.job.uses)
+    for key in story.job.uses:
+        yield Relation("uses", key, "/dependencies")
 
 
-def _after(desk: CallerServices, found: Story) -> Iterator[Relation]:
-    operations = [
-        str(event.data["operation"]) for event in found.events if event.data.get("operation")
-    ]
-    for operation in dict.fromkeys(operations):
+def _batch_relation(services: VisitorServices, batch_id: str) -> Relation:
+    with services.store.read() as tx:
+        batch = tx.get_batch(batch_id)
+    if batch is None:
+        return Relation("batch", batch_id, _jobs_link(f"batch:{batch_id}"))
+    return Relation("batch", batch.name or batch_id, f"/batches/{batch_id}")
+
+
+def _operations(story: JobStory) -> Iterator[Relation]:
+    for operation in _event_values(story, "operation"):
         yield Relation("operation", operation, f"/operations/{operation}")
-    with desk.store.read() as unit:
-        children = [unit.get(one) for one in unit.find_keys(f"{found.job.id}:", CHILDREN)]
+
+
+def _children(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
+    with services.store.read() as tx:
+        ids = tx.find_jobs_by_key(f"{story.job.id}:", MAX_CHILDREN)
+        children = [tx.get_job(job_id) for job_id in ids]
     for child in children:
-        if child is not None and desk.owner in (None, child.owner):
+        if child is not None and services.owner in (None, child.owner):
             yield Relation("made", f"{child.kind} {child.state}", f"/jobs/{child.id}")
 
 
-def _jobs(words: str) -> str:
-    return f"/jobs?filter={quote(words)}"
+def _event_values(story: JobStory, name: str) -> Iterable[str]:
+    """Return the different values of a field in the events of a job, in order."""
+    return dict.fromkeys(str(event.data[name]) for event in story.events if event.data.get(name))
+
+
+def _jobs_link(text: str) -> str:
+    return f"/jobs?filter={quote(text)}"

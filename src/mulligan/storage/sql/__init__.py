@@ -1,12 +1,16 @@
-"""SQL has its own files, one verb each. `claim.sqlite.sql` beside `claim.postgres.sql`; a verb that reads
-the same in both exists once, as `claim.sql`.
+"""Loader of SQL statements. Each statement has a file of its name in this directory.
 
-In the files: `:name` is a parameter, `:now` the clock that rules (on PostgreSQL the database's own), `{p}` the prefix
-of every name of ours (a schema on PostgreSQL, letters on SQLite), `{lease}` and its like the columns of that value in
-order (`{no:lease}`: as many NULLs; `{as_lease}`: of a job's row), `{part:…}` the text of that part, `{matching}` the
-conditions of a filter,
-`{set:…}` (PostgreSQL) a set of rows passed as one array per column, or the only row as it is, `{alike:…}` the columns
-in which all of them are alike, once.
+`name.sql` is for both databases, `name.sqlite.sql` and `name.postgres.sql` for one of them.
+`name.part.sql` is a fragment. The files contain placeholders:
+
+- `:name`: a parameter. `:now` is the current time; on PostgreSQL it becomes the server's clock.
+- `{p}`: prefix of all names: a schema on PostgreSQL, `mulligan_` on SQLite.
+- `{job}`, `{lease}` …: the columns of that row type. `{no:lease}`: as many NULLs. `{as_lease}`: the
+  columns of a lease, selected from a job's row.
+- `{part:name}`: the text of a fragment.
+- `{matching}`: the conditions of a filter.
+- `{set:name}` (PostgreSQL): a set of rows, passed as one array per column.
+- `{shared:name}` (PostgreSQL): one row with the columns that are equal in all rows of a set.
 """
 
 from __future__ import annotations
@@ -22,179 +26,215 @@ from mulligan.core.attempt import Lease
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.job import (
     AttemptRow,
+    FailureGroupRow,
     Gate,
     GuardRow,
     JobRow,
     LimitRow,
-    MarkRow,
     State,
     WorkerRow,
 )
-from mulligan.storage.access_queries import KeyRow, SessionRow
+from mulligan.storage.access_queries import ApiKeyRow, SessionRow
 from mulligan.storage.base import BatchRow, ScheduleRow, Settlement
 from mulligan.storage.notification_queries import (
     IncidentRow,
-    NotifiedRow,
+    MessageCountRow,
     ReaderRow,
     SubscriptionRow,
 )
 from mulligan.storage.operation_queries import ItemRow, OperationRow
-from mulligan.storage.rows import Again, ClaimCandidate, Done, InsertRow, Lying, Own
+from mulligan.storage.rows import (
+    ClaimCandidate,
+    InsertRow,
+    LocatedSuccessColumns,
+    PerAttemptColumns,
+    RetryColumns,
+    SuccessColumns,
+)
 from mulligan.storage.search_queries import Shape
 from mulligan.storage.stat_queries import AlertRow, StatRow
 
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
 _SET = re.compile(r"\{set:(\w+)\}")
-_ALIKE = re.compile(r"\{alike:(\w+)\}")
+_SHARED = re.compile(r"\{shared:(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
 _COLUMNS: dict[str, type[Any]] = {
     "lease": Lease,
-    "row": JobRow,
+    "job": JobRow,
     "attempt": AttemptRow,
     "worker": WorkerRow,
     "gate": Gate,
     "guard": GuardRow,
     "limit": LimitRow,
-    "mark": MarkRow,
+    "failure_group": FailureGroupRow,
     "schedule": ScheduleRow,
     "batch": BatchRow,
     "operation": OperationRow,
     "item": ItemRow,
-    "key": KeyRow,
+    "api_key": ApiKeyRow,
     "session": SessionRow,
     "reader": ReaderRow,
     "subscription": SubscriptionRow,
     "incident": IncidentRow,
-    "notified": NotifiedRow,
+    "message_count": MessageCountRow,
     "stat": StatRow,
     "alert": AlertRow,
 }
 _SETS: dict[str, type[Any]] = {
     "settlement": Settlement,
     "insert": InsertRow,
-    "wanted": ClaimCandidate,
+    "candidate": ClaimCandidate,
     "stat": StatRow,
-    "done": Done,
-    "own": Own,
-    "lying": Lying,
-    "again": Again,
+    "success": SuccessColumns,
+    "per_attempt": PerAttemptColumns,
+    "located_success": LocatedSuccessColumns,
+    "retry": RetryColumns,
 }
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes
-def load(  # noqa: PLR0913 - each says one thing about the statement
-    verb: str,
+def load_statement(  # noqa: PLR0913 - variants of one text
+    name: str,
     dialect: str,
     prefix: str,
     *,
-    lone: bool = False,
-    same: frozenset[str] = frozenset(),
-    blank: frozenset[str] = frozenset(),
-    free: bool = False,
-    alone: bool = False,
+    single_row: bool = False,
+    shared: frozenset[str] = frozenset(),
+    defaulted: frozenset[str] = frozenset(),
+    unconstrained: bool = False,
+    own_transaction: bool = False,
     shape: Shape = (),
 ) -> str:
-    """The statement for a verb in a dialect, ready to execute.
+    """Return the text of a statement, ready to execute.
 
-    `lone`: its set is a single row; `same`: columns of it in which all rows are alike; `blank`: columns in which
-    nothing is said; `free`: no row of it has a unique key; `alone`: it is a transaction; `shape`: its filter.
+    `single_row`: its set has one row. `shared`: columns that are equal in all rows of its set.
+    `defaulted`: columns with their default value. `unconstrained`: no row has a unique key.
+    `own_transaction`: the statement is a transaction. `shape`: the conditions of its filter.
     """
-    text = _terse(_find(verb, dialect))
-    conditions = [_condition(name, values, dialect) for name, values in shape]
+    text = _read(_statement_file(name, dialect))
+    conditions = [_condition(field, values, dialect) for field, values in shape]
     text = text.replace("{matching}", "\n  AND ".join(conditions) or "1 = 1")
-    while _PART.search(text):  # a part may have parts
-        text = _PART.sub(lambda part: _terse(_part(part[1], lone=lone)), text)
-    text = text.replace(
-        "{as_lease}", f"{', '.join(Lease._fields[:-1])}, {_LIES_AT[dialect]} AS lies_at"
-    )
-    for name, value in _COLUMNS.items():
-        text = text.replace(f"{{{name}}}", ", ".join(value._fields))
-        text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(value._fields)))
-    text = _SET.sub(lambda found: _set(_SETS[found[1]], lone, same, blank), text)
-    text = _ALIKE.sub(lambda found: _alike(_SETS[found[1]], same, blank), text)
-    text = text.replace(_UNLESS_TAKEN, "") if free else text
-    text = text.replace("{p}mark_events()", _MARK_ALONE) if alone else text
+    while _PART.search(text):  # a fragment may contain fragments
+        text = _PART.sub(lambda part: _read(_part_file(part[1], single_row=single_row)), text)
+    text = _insert_columns(text, dialect)
+    text = _SET.sub(lambda match: _set(_SETS[match[1]], single_row, shared, defaulted), text)
+    text = _SHARED.sub(lambda match: _shared_row(_SETS[match[1]], shared, defaulted), text)
+    if unconstrained:
+        text = text.replace(_SKIP_CONFLICT, "")
+    if own_transaction:
+        text = text.replace("{p}mark_events()", _MARK_EVENTS_ONCE)
     if dialect == "postgres":
         text = _NOW.sub("{p}now_us()", text)
         text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
     return text.replace("{p}", prefix)
 
 
-# Where a row lies, which on PostgreSQL saves who ends it the way to it.
-_LIES_AT = {"postgres": "CAST(ctid AS text)", "sqlite": "NULL"}
-# What a row with a unique key is asked, which costs every row a look.
-_UNLESS_TAKEN = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
-# Nobody can have marked before, and nobody will ask: the lock is enough, a tenth of the work of the function.
-_MARK_ALONE = "pg_advisory_xact_lock_shared({p}event_lock_base() + COALESCE(pg_sequence_last_value('{p}event_id_seq'), 0))"
+# On PostgreSQL a lease contains the location of its row, so that its settlement needs no lookup.
+_ROW_LOCATION = {"postgres": "CAST(ctid AS text)", "sqlite": "NULL"}
+# Checking for a conflict costs an index probe per row.
+_SKIP_CONFLICT = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
+# In a statement that is a transaction no earlier mark can exist, so the lock alone is enough. It is
+# a tenth of the work of mark_events().
+_MARK_EVENTS_ONCE = (
+    "pg_advisory_xact_lock_shared({p}event_lock_base() "
+    "+ COALESCE(pg_sequence_last_value('{p}event_id_seq'), 0))"
+)
+
+
+def _insert_columns(text: str, dialect: str) -> str:
+    lease_columns = ", ".join(Lease._fields[:-1])
+    text = text.replace("{as_lease}", f"{lease_columns}, {_ROW_LOCATION[dialect]} AS row_location")
+    for name, row_type in _COLUMNS.items():
+        text = text.replace(f"{{{name}}}", ", ".join(row_type._fields))
+        text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(row_type._fields)))
+    return text
+
+
+# --- Statements for SQLite with positional parameters, which are bound three times as fast ---
 
 
 @cache
-def numbered(
-    verb: str, prefix: str, names: tuple[str, ...]
+def load_positional(
+    name: str, prefix: str, fields: tuple[str, ...]
 ) -> tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
-    """The same for SQLite with its parameters by their places, which is bound in a third of the time; and what of a row
-    with these names it wants: each value that is bound is copied.
-    """
-    text = load(verb, "sqlite", prefix)
+    """Return a statement, and a function that selects its parameters from a row."""
+    text = load_statement(name, "sqlite", prefix)
     used = list(dict.fromkeys(_PARAMETER.findall(text)))
-    places = {name: place for place, name in enumerate(used, 1)}
-    numbers = _PARAMETER.sub(lambda found: f"?{places[found[1]]}", text)
-    return numbers, itemgetter(*(names.index(name) for name in used))
+    return _number(text, used), itemgetter(*(fields.index(parameter) for parameter in used))
 
 
 @cache
-def numbered_without(verb: str, prefix: str, blank: frozenset[str]) -> tuple[str, tuple[str, ...]]:
-    """The same for an insert without the columns in which nothing is said; the names of its places."""
-    text = _without(verb, prefix, blank)
+def load_positional_insert(
+    name: str, prefix: str, defaulted: frozenset[str]
+) -> tuple[str, tuple[str, ...]]:
+    """Return an insert with literals for defaulted columns, and the names of its parameters."""
+    text = _with_defaults(name, prefix, defaulted)
     used = tuple(dict.fromkeys(_PARAMETER.findall(text)))
-    return _placed(text, used), used
+    return _number(text, used), used
 
 
 @cache
-def numbered_lone(
-    verb: str, prefix: str, blank: frozenset[str], own: tuple[str, ...]
+def load_positional_single(
+    name: str, prefix: str, defaulted: frozenset[str], first: tuple[str, ...]
 ) -> tuple[str, list[str]]:
-    """The same for one row: what is `own` of it has the first places; the names of the other places."""
-    text = _without(verb, prefix, blank)
-    rest = [name for name in dict.fromkeys(_PARAMETER.findall(text)) if name not in own]
-    return _placed(text, (*own, *rest)), rest
+    """Return an insert whose first parameters are `first`, and the names of the others."""
+    text = _with_defaults(name, prefix, defaulted)
+    rest = [
+        parameter for parameter in dict.fromkeys(_PARAMETER.findall(text)) if parameter not in first
+    ]
+    return _number(text, (*first, *rest)), rest
 
 
-def _without(verb: str, prefix: str, blank: frozenset[str]) -> str:
+def _with_defaults(name: str, prefix: str, defaulted: frozenset[str]) -> str:
+    """Replace the parameters of defaulted columns by literals."""
     hints = get_type_hints(InsertRow)
-    text = load(verb, "sqlite", prefix)
-    return _PARAMETER.sub(
-        lambda found: _literal(hints[found[1]]) if found[1] in blank else found[0], text
-    )
+
+    def replace(match: re.Match[str]) -> str:
+        return _literal(hints[match[1]]) if match[1] in defaulted else match[0]
+
+    return _PARAMETER.sub(replace, load_statement(name, "sqlite", prefix))
 
 
-def _placed(text: str, names: Sequence[str]) -> str:
-    return _PARAMETER.sub(lambda found: f"?{names.index(found[1]) + 1}", text)
+def _number(text: str, parameters: Sequence[str]) -> str:
+    places = {name: place for place, name in enumerate(parameters, 1)}
+    return _PARAMETER.sub(lambda match: f"?{places[match[1]]}", text)
+
+
+# --- Conditions of filters ---
 
 
 @cache
 def _conditions() -> dict[str, str]:
-    lines = _terse(_HERE / "matching.part.sql").splitlines()
-    return {name: condition for name, _, condition in (line.partition(": ") for line in lines)}
+    """Read the SQL of each filter field."""
+    lines = _read(_HERE / "filter_conditions.part.sql").splitlines()
+    pairs = (line.partition(": ") for line in lines)
+    return {name: condition for name, _, condition in pairs}
 
 
 def _condition(name: str, values: int | tuple[str, ...], dialect: str) -> str:
-    """Any of the values; of none: never. `+name`: not to be used by an index, `in.name`: gathered."""
+    """Return the condition that a field has one of the values. Without values it is false.
+
+    The prefix `+` keeps SQLite from using an index. The prefix `in.` selects the ids in a subquery.
+    """
     field = name.removeprefix("+")
-    said = [line.replace("?", value) for line, value in _lines(field, values, dialect)]
-    if name.startswith("in.") and said:
-        gathered = "\nUNION ALL ".join(said)
-        return f"id IN ({gathered})" if dialect == "sqlite" else f"id = ANY (ARRAY({gathered}))"
-    text = f"({' OR '.join(said)})" if said else "1 = 0"
-    return text.replace("{+}", "+" if name != field and dialect == "sqlite" else "")
+    lines = [line.replace("?", value) for line, value in _condition_lines(field, values, dialect)]
+    if name.startswith("in.") and lines:
+        union = "\nUNION ALL ".join(lines)
+        return f"id IN ({union})" if dialect == "sqlite" else f"id = ANY (ARRAY({union}))"
+    text = f"({' OR '.join(lines)})" if lines else "1 = 0"
+    no_index = name != field and dialect == "sqlite"
+    return text.replace("{+}", "+" if no_index else "")
 
 
-def _lines(field: str, values: int | tuple[str, ...], dialect: str) -> list[tuple[str, str]]:
-    """The text of each value's condition, and what stands in it for the value."""
-    known, bare = _conditions(), field.removeprefix("in.")
+def _condition_lines(
+    field: str, values: int | tuple[str, ...], dialect: str
+) -> list[tuple[str, str]]:
+    """Return the condition of each value, and the text that replaces its `?`."""
+    known = _conditions()
+    bare = field.removeprefix("in.")
     if field in {"others", "waiting_others", "owned"}:
         return [(known[field], "")]
     if isinstance(values, int):
@@ -204,81 +244,96 @@ def _lines(field: str, values: int | tuple[str, ...], dialect: str) -> list[tupl
     if bare == "near":
         return [(known[f"{field}.{value}"], f":near_{place}") for place, value in enumerate(values)]
     if bare == "state":
-        return [(known[field] + _ENDED.get(value, ""), f"'{State(value)}'") for value in values]
+        return [(known[field] + _FINISHED.get(value, ""), f"'{State(value)}'") for value in values]
     line = known[f"{field}.{dialect}"] if field == "arg" else known[field]
     return [(line, f":{value}") for value in values]
 
 
-# What every such job has, said so that the index of those that have ended can count them.
-_ENDED = {State.SUCCEEDED.value: " AND finished_at IS NOT NULL"}
+# True for every succeeded job. It lets the planner count them in the index of finished jobs.
+_FINISHED = {State.SUCCEEDED.value: " AND finished_at IS NOT NULL"}
 
 
-def _part(name: str, *, lone: bool) -> Path:
-    own = _HERE / f"{name}_lone.part.sql"
-    return own if lone and own.exists() else _HERE / f"{name}.part.sql"
+# --- Files ---
 
 
-def _find(verb: str, dialect: str) -> Path:
-    own = _HERE / f"{verb}.{dialect}.sql"
-    return own if own.exists() else _HERE / f"{verb}.sql"
+def _part_file(name: str, *, single_row: bool) -> Path:
+    single = _HERE / f"{name}_single.part.sql"
+    return single if single_row and single.exists() else _HERE / f"{name}.part.sql"
 
 
-def _terse(file: Path) -> str:
-    """Without comments and indentation: the driver reads a long statement anew each time it is sent."""
+def _statement_file(name: str, dialect: str) -> Path:
+    specific = _HERE / f"{name}.{dialect}.sql"
+    return specific if specific.exists() else _HERE / f"{name}.sql"
+
+
+def _read(file: Path) -> str:
+    """Read a file without comments and indentation: the driver parses long texts on every call."""
     try:
         lines = map(str.strip, file.read_text(encoding="utf-8").splitlines())
-    except OSError as error:  # no descriptor is left, say: the same to whoever asks as a database that does not answer
+    except OSError as error:  # for example, no file descriptor is left
         message = f"cannot read {file.name}: {error.strerror}"
         raise StoreUnavailable(message) from error
     return "\n".join(line for line in lines if not line.startswith("--"))
 
 
-def _set(value: type, lone: bool, same: frozenset[str], blank: frozenset[str]) -> str:  # noqa: FBT001 - as in load
-    hints = get_type_hints(value)
-    return (
-        _lone(hints, _values(hints, frozenset(), blank))
-        if lone
-        else _unnest(hints, _values(hints, same, blank))
-    )
+# --- Sets of rows (PostgreSQL) ---
 
 
-def _alike(value: type, same: frozenset[str], blank: frozenset[str]) -> str:
-    return f"(SELECT {', '.join(_values(get_type_hints(value), same, blank).values())}) AS alike"
+def _set(
+    row_type: type,
+    single_row: bool,  # noqa: FBT001 - as in load_statement
+    shared: frozenset[str],
+    defaulted: frozenset[str],
+) -> str:
+    hints = get_type_hints(row_type)
+    if single_row:
+        return _single_row_set(hints, _constants(hints, frozenset(), defaulted))
+    return _unnest(hints, _constants(hints, shared, defaulted))
 
 
-def _values(hints: dict[str, Any], same: frozenset[str], blank: frozenset[str]) -> dict[str, str]:
-    """The columns that need no array, each as a value."""
-    texts = {name: f":{name}" for name in same} | {name: _literal(hints[name]) for name in blank}
+def _shared_row(row_type: type, shared: frozenset[str], defaulted: frozenset[str]) -> str:
+    columns = _constants(get_type_hints(row_type), shared, defaulted).values()
+    return f"(SELECT {', '.join(columns)}) AS shared"
+
+
+def _constants(
+    hints: dict[str, Any], shared: frozenset[str], defaulted: frozenset[str]
+) -> dict[str, str]:
+    """Return the columns that need no array, each as an expression."""
+    texts = {name: f":{name}" for name in shared}
+    texts |= {name: _literal(hints[name]) for name in defaulted}
     return {
         name: f"CAST({text} AS {_type_of(hints[name])}) AS {name}" for name, text in texts.items()
     }
 
 
-def _unnest(hints: dict[str, Any], values: dict[str, str]) -> str:
-    """Numbered, so that the server knows their order and may stop when it has enough of them."""
-    own = [name for name in hints if name not in values]
-    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in own)
-    if not values:
-        return f"unnest({arrays}) WITH ORDINALITY AS i({', '.join(own)}, place)"
-    columns = ", ".join(values.get(name, name) for name in hints)
-    rows = f"unnest({arrays}) WITH ORDINALITY AS u({', '.join(own)}, place)"
+def _unnest(hints: dict[str, Any], constants: dict[str, str]) -> str:
+    """Return a table of arrays, numbered so that the server may stop at a limit."""
+    varying = [name for name in hints if name not in constants]
+    names = ", ".join(varying)
+    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in varying)
+    if not constants:
+        return f"unnest({arrays}) WITH ORDINALITY AS i({names}, place)"
+    columns = ", ".join(constants.get(name, name) for name in hints)
+    rows = f"unnest({arrays}) WITH ORDINALITY AS u({names}, place)"
     return f"(SELECT {columns}, place FROM {rows}) AS i"
 
 
-def _lone(hints: dict[str, Any], blank: dict[str, str]) -> str:
-    """Of an array the server never knows the length, so it would plan anew each time; of one row it keeps its plan."""
+def _single_row_set(hints: dict[str, Any], constants: dict[str, str]) -> str:
+    """Return one row. The server caches its plan, unlike that of arrays of unknown length."""
     columns = [
-        blank.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}" for name in hints
+        constants.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}"
+        for name in hints
     ]
     return f"(SELECT {', '.join(columns)}, 1 AS place) AS i"
 
 
 def _literal(hint: object) -> str:
-    """What such a column holds where nothing was said."""
-    return "NULL" if "None" in str(hint) else _NOTHING[_type_of(hint)]
+    """Return the default of a column as SQL."""
+    return "NULL" if "None" in str(hint) else _DEFAULT_LITERALS[_type_of(hint)]
 
 
-_NOTHING = {"text": "''", "bigint": "0", "boolean": "false", "double precision": "0"}
+_DEFAULT_LITERALS = {"text": "''", "bigint": "0", "boolean": "false", "double precision": "0"}
 
 
 def _type_of(hint: object) -> str:

@@ -1,7 +1,7 @@
 -- Count attempts of jobs that did not succeed at once, in four ways with one scan.
 -- before_cls, before_code: the failure that the attempt retried. k: number within the generation.
 -- Attempts that were lost, released, snoozed, held or cancelled are not counted.
-WITH cohort AS MATERIALIZED ({part:cohort} AND NOT {part:at_once}
+WITH cohort AS MATERIALIZED ({part:cohort} AND NOT {part:first_attempt_succeeded}
 ), made AS MATERIALIZED (
   SELECT attempt.job_id, generation, token, ended, verb, cls, code, rule, started_at, ended_at, cost, uses
   FROM (SELECT id, uses FROM cohort) AS cohort JOIN {p}attempt AS attempt ON attempt.job_id = cohort.id
@@ -22,7 +22,7 @@ UNION ALL
 SELECT 'failure', cls, code, rule || ' ' || verb, k, 0, count(*), 0, sum(cost), sum(ended_at - started_at)
 FROM counted WHERE ended <> 'returned' GROUP BY cls, code, rule, verb, k
 UNION ALL
-SELECT 'trial', before_cls, before_code, uses, k, (:now - ended_at) / :width, count(*),
+SELECT 'trial', before_cls, before_code, uses, k, (:now - ended_at) / :age_step, count(*),
        count(*) FILTER (WHERE ended = 'returned'), sum(cost), sum(ended_at - started_at)
-FROM counted WHERE k > 1 GROUP BY before_cls, before_code, uses, k, (:now - ended_at) / :width
-LIMIT :most
+FROM counted WHERE k > 1 GROUP BY before_cls, before_code, uses, k, (:now - ended_at) / :age_step
+LIMIT :limit

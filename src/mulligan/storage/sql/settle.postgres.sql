@@ -4,9 +4,9 @@
 -- an ending that is decided again finds its row locked already. The fence is compared with the
 -- locked values. The input columns are carried through every CTE to avoid self-joins.
 WITH locked AS MATERIALIZED (
-  SELECT i.*, (SELECT {p}now_us()) AS at, job.place_of, job.was_state, job.was_worker, job.was_token, job.was_asked
+  SELECT i.*, (SELECT {p}now_us()) AS at, job.*
   FROM (SELECT * FROM {set:settlement} ORDER BY i.id COLLATE "C") AS i
-  {part:row_locked}
+  {part:lock_row}
 ), settled AS (
   UPDATE {p}job AS job SET
     state = locked.state, worker = NULL, run_at = COALESCE(locked.run_at, job.run_at),
@@ -25,17 +25,17 @@ WITH locked AS MATERIALIZED (
     cost = job.cost + locked.cost,
     finished_at = CASE WHEN locked.finished THEN locked.at END,
     cancel_reason = CASE WHEN locked.state = 'queued' THEN NULL ELSE job.cancel_reason END,
-    unique_hash = CASE WHEN locked.free_key THEN NULL ELSE job.unique_hash END
+    unique_hash = CASE WHEN locked.release_key THEN NULL ELSE job.unique_hash END
   FROM locked
-  WHERE job.ctid = locked.place_of AND locked.was_state = 'running' AND locked.was_worker = locked.worker
-    AND locked.was_token = locked.token AND (locked.saw_cancel OR NOT locked.was_asked)
+  WHERE job.ctid = locked.row_location AND locked.was_state = 'running' AND locked.was_worker = locked.worker
+    AND locked.was_token = locked.token AND (locked.cancel_known OR NOT locked.cancel_requested)
   RETURNING locked.*
 ), written AS (
   INSERT INTO {p}attempt ({attempt})
   SELECT id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
          private, fingerprint, run_at, reason, cost, judged
   FROM settled
-), news AS (
+), events AS (
   SELECT at, event AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
-), {part:told}
-SELECT id, token FROM settled WHERE (SELECT n FROM told) > 0
+), {part:write_events}
+SELECT id, token FROM settled WHERE (SELECT n FROM logged) > 0

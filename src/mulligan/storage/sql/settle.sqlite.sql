@@ -1,5 +1,5 @@
 -- Settle one attempt: running to the state that was decided, fenced by id, worker, token and state.
 -- If a cancel was requested after the decision, no row changes and the attempt is decided again.
 UPDATE {p}job SET
-  {part:settled}
-WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND (cancel_reason IS NULL OR :saw_cancel)
+  {part:settle_assignments}
+WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND (cancel_reason IS NULL OR :cancel_known)

@@ -1,5 +1,8 @@
-"""Failures that differ in nothing but their words: thousands fail at one place in one way, and what the first of them
-was found to be, all of them are. Their words are still cleaned, and where a word could matter the whole way is gone.
+"""Accelerator of classification: a cache of classified failures.
+
+Thousands of attempts fail at the same code location with the same exception type. What the first
+one was classified as holds for all, unless its message contains a keyword that a rule matches. The
+message of each is still scrubbed.
 """
 
 from __future__ import annotations
@@ -13,158 +16,181 @@ from ssl import SSLError
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Ended, Failure, Outcome
-from mulligan.core.job import SECOND, Micros
-from mulligan.failures.adapters import args_of, kind_of
+from mulligan.core.durations import SECOND, Micros
+from mulligan.failures.adapters import exception_shape, get_args
 from mulligan.failures.capture import (
-    TRACE,
-    Walk,
-    cause_of,
-    context_of,
-    suppressed,
-    text_of,
-    traceback_of,
-    walk,
+    MAX_TRACE_LENGTH,
+    TracebackSummary,
+    exception_text,
+    get_cause,
+    get_context,
+    get_traceback,
+    is_context_suppressed,
+    summarise_traceback,
 )
-from mulligan.failures.facts import FACTS, TOLD, Facts, Wording
+from mulligan.failures.facts import FACTS_KEY, TRACE_MESSAGE_LIMIT, Facts, PrivateTemplate
 from mulligan.failures.fingerprint import explain_fingerprint
-from mulligan.failures.hints import from_words, may_say_when
-from mulligan.failures.matcher import any_in
-from mulligan.failures.ranking import usual_words
-from mulligan.failures.redact import form_of, is_innocent, scrub
-from mulligan.worker.protocol import alike_to_wire, is_brief
+from mulligan.failures.hints import hint_from_text, may_contain_hint
+from mulligan.failures.ranking import decisive_keywords
+from mulligan.failures.redact import is_harmless, mask_digits, scrub
+from mulligan.failures.regex import contains_any
+from mulligan.worker.protocol import fits_shared_limit, shared_failure_to_wire
 
-_MOST = 1024
-_WORDS = frozenset({str, int, float, bool, bytes, type(None)})  # arguments with nothing inside
-_TELLING = (BaseExceptionGroup, gaierror, herror, SSLError)
+_MAX_ENTRIES = 1024
+# Exceptions with other arguments may contain facts that the message does not show.
+_SIMPLE_ARGUMENT_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
+_EXCLUDED_TYPES = (BaseExceptionGroup, gaierror, herror, SSLError)
 
 
-class Likeness(NamedTuple):
+class SharedFailure(NamedTuple):
     """Shared part of failures that differ only in their messages."""
 
     failure: Failure  # of the first one, without its message
-    wording: Wording
+    template: PrivateTemplate
     number: int  # unique in this process
 
 
-class Worded(Outcome):
-    """A failure of which all but its words is known by others. It is put together when somebody asks for it by name:
-    who tells many of them at once never does, and as a tuple it has none.
+class CachedFailureOutcome(Outcome):
+    """Failed outcome that shares all but its message with others.
+
+    Its failure is built only when `failure` is read, which a runner that sends many of them
+    together never does. As a tuple it contains no failure.
     """
 
-    like: Likeness
-    words: str
+    shared: SharedFailure
+    message: str
 
     @property
     def failure(self) -> Failure:
-        return replace(self.like.failure, private=self.like.wording.whole(self.words))
+        """Build the failure."""
+        return replace(self.shared.failure, private=self.shared.template.render(self.message))
 
     def _replace(self, **changed: Any) -> Outcome:  # type: ignore[override]
-        return Outcome._make((*self[:_FAILURE], self.failure, *self[_FAILURE + 1 :]))._replace(
-            **changed
-        )
+        complete = Outcome._make((*self[:_FAILURE], self.failure, *self[_FAILURE + 1 :]))
+        return complete._replace(**changed)
 
 
-_FAILURE, _WHEN = map(Outcome._fields.index, ("failure", "ended_at"))
-_BEFORE, _AFTER = Outcome(Ended.FAILED)[:_WHEN], Outcome(Ended.FAILED)[_WHEN + 1 :]
+_FAILURE = Outcome._fields.index("failure")
+_ENDED_AT = Outcome._fields.index("ended_at")
+_BEFORE = Outcome(Ended.FAILED)[:_ENDED_AT]
+_AFTER = Outcome(Ended.FAILED)[_ENDED_AT + 1 :]
 
 
-class _Alike(NamedTuple):
-    like: Likeness
-    words: tuple[str, ...]  # with one of these it is read each time
-    forms: tuple[str, ...]  # of these words
-    usual: set[bytes]  # forms of texts without any of them
+class _CacheEntry(NamedTuple):
+    shared: SharedFailure
+    keywords: tuple[str, ...]  # a message with one of these must be classified
+    masked_keywords: tuple[str, ...]
+    harmless_forms: set[bytes]  # messages with masked digits that contain none of them
 
 
-_numbers = count(1)
+_entry_numbers = count(1)
 
-# By class and way, which is kept here so that no other gets its number. None: such failures are read each time.
-_known: dict[tuple[type, int], tuple[Walk, _Alike | None]] = {}
+# Keyed by exception type and code location (the id of its traceback summary, which is referenced
+# here so that the id stays unique). `None` marks a location whose failures must be classified
+# every time.
+_cache: dict[tuple[type, int], tuple[TracebackSummary, _CacheEntry | None]] = {}
 
 
-def judged_alike(
-    exc: BaseException, now: Micros, judge: Callable[[], tuple[Facts, Failure]]
+def classify_cached(
+    exc: BaseException, now: Micros, classify: Callable[[], tuple[Facts, Failure]]
 ) -> Outcome:
-    """`judge` goes the whole way; it is asked wherever nobody knows better."""
+    """Return the outcome of an exception from the cache, or classify it and remember it."""
     try:
-        way = walk(traceback_of(exc)) if _is_bare(exc) else None
-        known = None if way is None else _known.get((type(exc), id(way)))
-        if known is not None and known[0] is way and (worded := _again(known[1], exc, now)):
-            return worded
-    except BaseException:  # noqa: BLE001 - foreign code runs in `str`, in properties and in metaclasses
-        return _whole(judge()[1], now)
-    facts, failure = judge()
-    if way is not None and (known is None or known[0] is not way):
-        if len(_known) >= _MOST:
-            _known.clear()
-        _known[type(exc), id(way)] = way, _learned(way, facts, failure)
-    return _whole(failure, now)
+        summary = summarise_traceback(get_traceback(exc)) if _is_cacheable(exc) else None
+        known = None if summary is None else _cache.get((type(exc), id(summary)))
+        if known is not None and known[0] is summary:
+            outcome = _from_cache(known[1], exc, now)
+            if outcome is not None:
+                return outcome
+    except BaseException:  # noqa: BLE001 - `__str__` and properties of the exception may raise
+        return _outcome(classify()[1], now)
+    facts, failure = classify()
+    if summary is not None and (known is None or known[0] is not summary):
+        if len(_cache) >= _MAX_ENTRIES:
+            _cache.clear()
+        _cache[type(exc), id(summary)] = summary, _create_entry(summary, facts, failure)
+    return _outcome(failure, now)
 
 
-def _whole(failure: Failure, now: Micros) -> Outcome:
+def _outcome(failure: Failure, now: Micros) -> Outcome:
     return Outcome(Ended.FAILED, failure=failure, ended_at=now)
 
 
-def _again(known: _Alike | None, exc: BaseException, now: Micros) -> Worded | None:
-    if known is None:
+def _from_cache(
+    entry: _CacheEntry | None, exc: BaseException, now: Micros
+) -> CachedFailureOutcome | None:
+    if entry is None:
         return None
-    text = text_of(exc)
-    form = form_of(text)
-    words = text if form in known.usual else _read(known, text, form, now)
-    if words is None:
+    text = exception_text(exc)
+    form = mask_digits(text)
+    message = text if form in entry.harmless_forms else _check_message(entry, text, form, now)
+    if message is None:
         return None
-    worded = Worded._make((*_BEFORE, now, *_AFTER))
-    worded.like, worded.words = known.like, words
-    return worded
+    outcome = CachedFailureOutcome._make((*_BEFORE, now, *_AFTER))
+    outcome.shared = entry.shared
+    outcome.message = message
+    return outcome
 
 
-def _read(known: _Alike, text: str, form: bytes, now: Micros) -> str | None:
-    """Its words, cleaned; None: one of them matters. If none does, whatever its numbers, its form is remembered."""
-    words = scrub(text)
-    if not words or known.like.wording.length(words) > TRACE:
+def _check_message(entry: _CacheEntry, text: str, form: bytes, now: Micros) -> str | None:
+    """Return the scrubbed message; None if it must be classified.
+
+    Remembers the form of a message that is harmless whatever its digits are.
+    """
+    message = scrub(text)
+    if not message or entry.shared.template.trace_length(message) > MAX_TRACE_LENGTH:
         return None
-    if any_in(known.words, words.lower()) or from_words(words, now / SECOND):
+    if contains_any(entry.keywords, message.lower()) or hint_from_text(message, now / SECOND):
         return None
     lowered = form.decode("utf-8", "surrogatepass").lower()
-    if is_innocent(form) and not (any_in(known.forms, lowered) or may_say_when(lowered)):
-        if len(known.usual) >= _MOST:
-            known.usual.clear()
-        known.usual.add(form)
-    return words
+    may_matter = contains_any(entry.masked_keywords, lowered) or may_contain_hint(lowered)
+    if is_harmless(form) and not may_matter:
+        if len(entry.harmless_forms) >= _MAX_ENTRIES:
+            entry.harmless_forms.clear()
+        entry.harmless_forms.add(form)
+    return message
 
 
-def _is_bare(exc: BaseException) -> bool:
-    """It has a class and words, and nothing beneath."""
+def _is_cacheable(exc: BaseException) -> bool:
+    """True if the exception has only a type and a message: no cause, attributes or errno."""
     cls: type = type(exc)
-    if not _is_plain(cls) or object.__getattribute__(exc, "__dict__"):
+    if not _is_cacheable_type(cls) or object.__getattribute__(exc, "__dict__"):
         return False
-    if cause_of(exc) is not None or (context_of(exc) is not None and not suppressed(exc)):
+    if get_cause(exc) is not None or (
+        get_context(exc) is not None and not is_context_suppressed(exc)
+    ):
         return False
     if issubclass(cls, OSError) and exc.errno is not None:  # type: ignore[attr-defined]
         return False
-    return _WORDS.issuperset(map(type, args_of(exc)))
+    return _SIMPLE_ARGUMENT_TYPES.issuperset(map(type, get_args(exc)))
 
 
 @lru_cache(maxsize=1024)
-def _is_plain(cls: type) -> bool:
-    kind = kind_of(cls)
-    return not (kind.wanted or kind.family or kind.request or issubclass(cls, _TELLING))
+def _is_cacheable_type(cls: type) -> bool:
+    kind = exception_shape(cls)
+    return not (
+        kind.attributes or kind.family or kind.is_internal or issubclass(cls, _EXCLUDED_TYPES)
+    )
 
 
-def _learned(way: Walk, facts: Facts, failure: Failure) -> _Alike | None:
-    words, head = usual_words(facts), f"{facts.exception_types[0]}: "
-    tail = "".join([f"\n{line}" for line in way[0]])
+def _create_entry(summary: TracebackSummary, facts: Facts, failure: Failure) -> _CacheEntry | None:
+    """Return what failures at this location share; None if they must be classified each time."""
+    keywords = decisive_keywords(facts)
+    head = f"{facts.exception_types[0]}: "
+    tail = "".join([f"\n{line}" for line in summary[0]])
     rest = facts._replace(exception_types=(), message="", trace="", frames=())
     if (
-        words is None
+        keywords is None
         or rest != Facts()
-        or facts.trace != f"{head}{facts.message[:TOLD]}{tail}"
-        or failure.private.keys() != {"exception", "message", "trace", FACTS}
+        or facts.trace != f"{head}{facts.message[:TRACE_MESSAGE_LIMIT]}{tail}"
+        or failure.private.keys() != {"exception", "message", "trace", FACTS_KEY}
         or "words" in explain_fingerprint(facts, failure.code, failure.cls)
     ):
         return None
-    wording = Wording(dict(failure.private), head, tail)
-    like = Likeness(replace(failure, private=wording), wording, next(_numbers))
-    _, item, *ends, _ = alike_to_wire(like.failure, wording, [])
-    if not is_brief(item, *ends):
+    template = PrivateTemplate(dict(failure.private), head, tail)
+    shared = SharedFailure(replace(failure, private=template), template, next(_entry_numbers))
+    _, item, head, tail, _ = shared_failure_to_wire(shared.failure, template, [])
+    if not fits_shared_limit(item, head, tail):
         return None
-    return _Alike(like, words, tuple([form_of(word).decode() for word in words]), set())
+    masked_keywords = tuple([mask_digits(keyword).decode() for keyword in keywords])
+    return _CacheEntry(shared, keywords, masked_keywords, set())

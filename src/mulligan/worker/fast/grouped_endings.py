@@ -1,5 +1,6 @@
-"""Endings of one moment that are alike: of failures that differ in nothing but their words and their jobs, one is
-decided and one row is made, and all of them have it.
+"""Accelerator of settling: decide once for endings that differ only in job and error message.
+
+Their decision and most of their settlement row are equal, so both are made once and shared.
 """
 
 from __future__ import annotations
@@ -7,117 +8,157 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Decision, Ending, Lease, Verb
-from mulligan.core.job import Micros
-from mulligan.failures.facts import TOLD, Wording, inside
+from mulligan.core.durations import Micros
+from mulligan.failures.facts import TRACE_MESSAGE_LIMIT, PrivateTemplate, escape_json_string
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.storage.base import Around, RetriedAttempt, Settlement
-from mulligan.worker import settlement as news
-from mulligan.worker.settlement import private_of, row_of
+from mulligan.storage.base import RetryRow, Settlement, SharedRetryTexts
+from mulligan.worker.settlement import (
+    encode_private,
+    event_data,
+    join_retry_data,
+    retry_data_parts,
+    settlement_row,
+    shared_retry_data,
+    wait_ms,
+)
 
-MANY = 10  # of them are worth a statement of their own
-
-# What was decided, the row of one of them, the texts of all, and what each has of its own.
-Together = tuple[Decision, Settlement, Around, "list[tuple[RetriedAttempt, Ending]]"]
+MIN_GROUP = 10  # retries that are worth their own statement
 
 
-class _Drawn:
-    """A source of chance that knows whether it was asked."""
+class RetryGroup(NamedTuple):
+    """Equal retries that one statement writes."""
+
+    decision: Decision
+    row: Settlement  # of the first one
+    texts: SharedRetryTexts
+    attempts: list[tuple[RetryRow, Ending]]  # what differs
+
+
+class _RecordingRandom:
+    """Random source that records whether it was used."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self.asked = False
+        self.used = False
 
     def random(self) -> float:
-        self.asked = True
+        self.used = True
         return self._rng.random()
 
     def uniform(self, a: float, b: float) -> float:
-        self.asked = True
+        self.used = True
         return self._rng.uniform(a, b)
 
 
 class GroupedEndings:
-    """What is shared, and by whom. Nothing is where chance has a say, or how long a job has waited."""
+    """Decisions and rows of one settlement, shared by equal endings.
+
+    Nothing is shared if a decision uses random numbers or depends on the age of the job.
+    """
 
     def __init__(
-        self, layers: EffectivePolicies, now: Micros, rng: Random, actor: str = ""
+        self, policies: EffectivePolicies, now: Micros, rng: Random, actor: str = ""
     ) -> None:
-        self.layers = layers
+        self.policies = policies
         self.now = now
         self.rng = rng
         self.actor = actor
         self._decided: dict[tuple[int, tuple[Any, ...]], Decision] = {}
-        self._rows: dict[int, _Parts] = {}  # by `Decision.group`
+        self._rows: dict[int, _SharedRow] = {}  # by `Decision.group`
 
     def decide(self, ending: Ending, down: str = "") -> Decision:
-        lease, outcome, _, words = ending
-        if down or words is None:
-            return decide(lease, outcome, self.layers.of(lease), self.now, self.rng, down=down)
-        key = (id(outcome), _alike(lease))
+        """Decide an ending. `down`: why a dependency counts as down."""
+        lease, outcome, _, message = ending
+        if down or message is None:
+            return decide(
+                lease,
+                outcome,
+                self.policies.for_job(lease),
+                self.now,
+                self.rng,
+                dependency_down=down,
+            )
+        key = (id(outcome), _shared_fields(lease))
         known = self._decided.get(key)
         if known is None:
-            drawn, policy = _Drawn(self.rng), self.layers.of(lease)
-            known = decide(lease, outcome, policy, self.now, drawn)
-            if not drawn.asked and policy.max_age is None and self.layers.shadow(lease) is None:
+            rng = _RecordingRandom(self.rng)
+            policy = self.policies.for_job(lease)
+            known = decide(lease, outcome, policy, self.now, rng)
+            has_shadow = self.policies.shadow_for_job(lease) is not None
+            if not rng.used and policy.max_age is None and not has_shadow:
                 known = known._replace(group=len(self._decided) + 1)
                 self._decided[key] = known
         return known
 
-    def row(self, ending: Ending, decision: Decision) -> Settlement:
+    def settlement_row(self, ending: Ending, decision: Decision) -> Settlement:
+        """Return the row of an ending, from the shared one if there is one."""
         known = self._rows.get(decision.group) if decision.group else None
         if known is not None:
-            return known.of(ending)
-        row = row_of(ending, decision, self.layers, self.now, self.actor)
+            return known.row_for(ending)
+        row = settlement_row(ending, decision, self.policies, self.now, self.actor)
         if decision.group:
-            self._rows[decision.group] = _Parts(row, ending.lease, decision, self.layers)
+            self._rows[decision.group] = _SharedRow(row, ending.lease, decision, self.policies)
         return row
 
-    def retried(self, endings: Iterable[Ending]) -> Iterator[Together]:
-        """Many that are tried again alike, and of which nothing else is to be said."""
+    def retry_groups(self, endings: Iterable[Ending]) -> Iterator[RetryGroup]:
+        """Yield groups of many equal retries that nothing else distinguishes."""
         groups: dict[tuple[int, tuple[Any, ...]], list[Ending]] = {}
         for ending in endings:
             if (
-                ending.words is not None
-                and len(ending.words) <= TOLD
+                ending.message is not None
+                and len(ending.message) <= TRACE_MESSAGE_LIMIT
                 and ending.duration_ms is not None
             ):
-                groups.setdefault((id(ending.outcome), _alike(ending.lease)), []).append(ending)
+                groups.setdefault((id(ending.outcome), _shared_fields(ending.lease)), []).append(
+                    ending
+                )
         for group in groups.values():
-            if len(group) >= MANY and (found := self._together(group)) is not None:
-                yield found
+            retry_group = self._retry_group(group) if len(group) >= MIN_GROUP else None
+            if retry_group is not None:
+                yield retry_group
 
-    def _together(self, group: Sequence[Ending]) -> Together | None:
+    def _retry_group(self, group: Sequence[Ending]) -> RetryGroup | None:
         first = group[0]
         decision = self.decide(first)
         failure = decision.failure
         if decision.verb is not Verb.RETRY or not decision.group or decision.hold is not None:
             return None
-        if failure is None or failure.by_system or not isinstance(failure.private, Wording):
+        if failure is None or failure.by_system or not isinstance(failure.private, PrivateTemplate):
             return None
-        row, told = self.row(first, decision), news.middle(first.lease, decision, self.layers)
-        if told is None or row.queue is not None or row.free_key or row.saw_cancel or row.cost:
+        row = self.settlement_row(first, decision)
+        shared = shared_retry_data(first.lease, decision, self.policies)
+        if (
+            shared is None
+            or row.queue is not None
+            or row.release_key
+            or row.cancel_known
+            or row.cost
+        ):
             return None
-        around = Around(*failure.private.parts, *news.parts(first.lease, decision.reason, told))
-        return decision, row, around, [(_retried(ending), ending) for ending in group]
+        texts = SharedRetryTexts(
+            *failure.private.parts, *retry_data_parts(first.lease, decision.reason, shared)
+        )
+        attempts = [(_retry_row(ending), ending) for ending in group]
+        return RetryGroup(decision, row, texts, attempts)
 
 
-def _retried(ending: Ending) -> RetriedAttempt:
-    lease, _, took, words = ending
-    return RetriedAttempt(
+def _retry_row(ending: Ending) -> RetryRow:
+    lease, _, took, message = ending
+    return RetryRow(
         lease.id,
-        lease.lies_at,
+        lease.row_location,
         lease.started_at,
-        inside(words or ""),
+        escape_json_string(message or ""),
         took or 0,
-        news.waited(lease),
+        wait_ms(lease),
     )
 
 
-_OF_ONE = {
+_INDIVIDUAL_FIELDS = {
     "id",
     "payload",
     "created_at",
@@ -127,35 +168,39 @@ _OF_ONE = {
     "choice",
     "unique_key",
     "trace",
-    "lies_at",
+    "row_location",
 }
-_alike = itemgetter(*[place for place, name in enumerate(Lease._fields) if name not in _OF_ONE])
+_shared_fields = itemgetter(
+    *[index for index, name in enumerate(Lease._fields) if name not in _INDIVIDUAL_FIELDS]
+)
 _STARTED, _PRIVATE, _DATA = map(Settlement._fields.index, ("started_at", "private", "data"))
 
 
-class _Parts:
-    """A row in parts: between them stands what each of those alike has of its own."""
+class _SharedRow:
+    """Settlement row of equal endings, cut at the columns in which they differ."""
 
     def __init__(
-        self, row: Settlement, lease: Lease, decision: Decision, layers: EffectivePolicies
+        self, row: Settlement, lease: Lease, decision: Decision, policies: EffectivePolicies
     ) -> None:
         self._decision = decision
-        self._layers = layers
+        self._policies = policies
         self._parts = (
             row[1:_STARTED],
             row[_STARTED + 1 : _PRIVATE],
             row[_PRIVATE + 1 : _DATA],
             row[_DATA + 1 :],
         )
-        self._told = news.middle(lease, decision, layers)
+        self._shared_data = shared_retry_data(lease, decision, policies)
 
-    def of(self, ending: Ending) -> Settlement:
-        lease, failure = ending.lease, self._decision.failure
-        private = None if failure is None else private_of(failure, ending.words)
-        if self._told is None:
-            data = news.data_of(ending, self._decision, self._layers)
+    def row_for(self, ending: Ending) -> Settlement:
+        """Return the row of another ending of the group."""
+        lease = ending.lease
+        failure = self._decision.failure
+        private = None if failure is None else encode_private(failure, ending.message)
+        if self._shared_data is None:
+            data = event_data(ending, self._decision, self._policies)
         else:
-            data = news.around(ending, self._decision.reason, self._told)
+            data = join_retry_data(ending, self._decision.reason, self._shared_data)
         first, second, third, last = self._parts
         return Settlement._make(
             (lease.id, *first, lease.started_at, *second, private, *third, data, *last)

@@ -1,8 +1,8 @@
-"""How many jobs to hold at once: as many as run side by side, and, while they are short, some more in line.
+"""Claim ahead: how many jobs a worker holds at once, and batches of leases by column.
 
-A no-op ends long before a commit does. With only `concurrency` jobs in hand the runner would wait for the
-database between batches, so the line grows while every claim comes back full and jobs are short, up to what is done in
-half a second, and is given up as soon as they are not.
+A job that does nothing ends long before a commit does. With only `concurrency` jobs at hand the
+runner would wait for the database between batches. So jobs are claimed ahead while every claim is
+full and jobs are short, up to half a second of work, and not at all as soon as jobs are long.
 """
 
 from __future__ import annotations
@@ -13,119 +13,129 @@ from typing import Any
 
 from mulligan.core.attempt import Ending, Lease
 from mulligan.manifest.specs import DELIVERY_QUEUE
-from mulligan.retries.policy import given
+from mulligan.retries.policy import parse_job_settings
 
-MOST_AHEAD = 4000
-MOST_AT_ONCE = 2000  # in one claim: what was claimed before runs meanwhile
-LINE_MS = 500  # of work for each place
-LEAST_MS = 0.25  # of a job: what else it costs
-SHORT_MS = 20
-RARE = 100  # one in so many may be longer
-FEW = 10  # one in so many, if no more than run side by side: a runner that is kept waiting makes all of those long
-GROWTH = 4  # times from one turn to the next
-FEW_TELLERS, SHARE = 3, 3
+MAX_PREFETCH = 4000
+MAX_CLAIM = 2000  # jobs in one claim
+PREFETCH_MS = 500  # of work to claim ahead, per slot
+OVERHEAD_MS = 0.25  # added to the duration of each job
+SHORT_MS = 20  # longer jobs are not claimed ahead
+RARE_SHARE = 100  # one in 100 jobs may be longer
+STALL_SHARE = (
+    10  # one in 10, if at most `concurrency` are: a stalled runner delays all its running jobs
+)
+GROWTH = 4  # at most, from one claim to the next
+MIN_DELIVERY_SLOTS = 3
+DELIVERY_SHARE = 3  # one for every three other slots
 
 
-def tellers(concurrency: int) -> int:
-    """Places for messages, beside all others: who is told must not wait until a long job has ended. Enough of them
-    that one address that hangs leaves some to the rest.
+def delivery_slots(concurrency: int) -> int:
+    """Return how many slots are reserved for deliveries, in addition to all others.
+
+    Deliveries must not wait until a long job has ended. There are enough slots that an endpoint
+    that hangs leaves some for the others.
     """
-    return max(FEW_TELLERS, concurrency // SHARE)
+    return max(MIN_DELIVERY_SLOTS, concurrency // DELIVERY_SHARE)
 
 
 class Prefetch:
+    """How many jobs to claim ahead of free slots. Adapts to how long jobs take."""
+
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._lately: list[int] = []  # how long what ended last took
+        self._recent: list[int] = []  # durations of the last jobs, in ms
         self.ahead = 0
 
-    def room(self, in_hand: int) -> int:
-        return min(MOST_AT_ONCE, self._concurrency + self.ahead - in_hand)
+    def free_slots(self, held: int) -> int:
+        """Return how many jobs to claim if `held` are held already."""
+        return min(MAX_CLAIM, self._concurrency + self.ahead - held)
 
-    def hold_back(self) -> None:
-        """No line for now: these jobs want runners of their own, are heavy, or did not move."""
+    def reset(self) -> None:
+        """Claim nothing ahead: jobs are isolated, large, or did not start in time."""
         self.ahead = 0
 
-    def turned(self, asked: int, got: int, durations_ms: Sequence[int]) -> None:
-        """Learn from a turn, and from what has ended since the one before."""
-        lately = self._with_those_before(durations_ms)
-        if self._too_long(lately):
-            self.ahead, self._lately = 0, []
-        elif durations_ms and 0 < asked <= got:
-            each = sum(lately) / len(lately) + LEAST_MS
-            most = min(MOST_AHEAD, int(self._concurrency * LINE_MS / each))
+    def learn(self, wanted: int, taken: int, durations_ms: Sequence[int]) -> None:
+        """Adapt to one claim, and to the jobs that ended since the last one."""
+        recent = self._with_recent(durations_ms)
+        if self._are_long(recent):
+            self.ahead, self._recent = 0, []
+        elif durations_ms and 0 < wanted <= taken:
+            each = sum(recent) / len(recent) + OVERHEAD_MS
+            most = min(MAX_PREFETCH, int(self._concurrency * PREFETCH_MS / each))
             self.ahead = min(most, GROWTH * max(self._concurrency, self.ahead))
 
-    def _with_those_before(self, durations_ms: Sequence[int]) -> Sequence[int]:
-        """Few say little: one moment in which the runner stood still may be all that ended since the last turn."""
-        enough = FEW * self._concurrency
-        lately = (
+    def _with_recent(self, durations_ms: Sequence[int]) -> Sequence[int]:
+        """Add earlier durations to a small sample, which a single stall would dominate."""
+        enough = STALL_SHARE * self._concurrency
+        recent = (
             durations_ms
             if len(durations_ms) >= enough
-            else [*self._lately, *durations_ms][-enough:]
+            else [*self._recent, *durations_ms][-enough:]
         )
-        self._lately = [*lately[-enough:]]
-        return lately
+        self._recent = [*recent[-enough:]]
+        return recent
 
-    def _too_long(self, durations_ms: Sequence[int]) -> bool:
-        """Is it jobs that are long, and not one moment?"""
+    def _are_long(self, durations_ms: Sequence[int]) -> bool:
+        """True if jobs are long, rather than a runner having stalled once."""
         long = sum([took > SHORT_MS for took in durations_ms])
-        return long * (FEW if long <= self._concurrency else RARE) > len(durations_ms)
+        return long * (STALL_SHARE if long <= self._concurrency else RARE_SHARE) > len(durations_ms)
 
 
-# What one claim brought: what is asked of all its leases is asked of a column at once.
+# --- Batches of leases ---
 
 
 class LeaseBatch(list[Lease]):
-    """Not changed any more, once somebody has looked at its columns."""
+    """Leases of one claim, with access by column. Must not change after `columns` was read."""
 
     @cached_property
     def columns(self) -> Any:
-        """A lease in which each field is that of all of them."""
+        """Lease whose fields are tuples with the values of all leases."""
         return Lease._make(zip(*self, strict=True) if self else [()] * len(Lease._fields))
 
     @property
-    def others(self) -> int:
-        """How many are no messages."""
+    def non_delivery_count(self) -> int:
+        """How many are not deliveries."""
         return len(self) - int(self.columns.queue.count(DELIVERY_QUEUE))
 
     @property
-    def weight(self) -> int:
-        """Characters of payload."""
+    def payload_size(self) -> int:
+        """Total size of the payloads in characters."""
         return sum(map(len, self.columns.payload))
 
-    def has_alone(self, lonely: frozenset[str]) -> bool:
-        """Does one of them get a runner of its own?"""
+    def has_isolated(self, isolated_kinds: frozenset[str]) -> bool:
+        """True if one of them needs a single-use runner."""
         columns = self.columns
-        if any(columns.alone) or not lonely.isdisjoint(columns.kind):
+        if any(columns.alone) or not isolated_kinds.isdisjoint(columns.kind):
             return True
-        return any(columns.settings) and any(is_alone(lease, lonely) for lease in self)
+        return any(columns.settings) and any(
+            needs_single_use_runner(lease, isolated_kinds) for lease in self
+        )
 
-    def is_plain(self, lonely: frozenset[str], worker: str, kinds: Iterable[str]) -> bool:
-        """All of them ours, of these kinds and in line, and none has taken a runner with it."""
+    def is_uniform(self, isolated_kinds: frozenset[str], worker: str, kinds: Iterable[str]) -> bool:
+        """True if all belong to this worker, are of known kinds, and can share a runner."""
         columns = self.columns
         return (
             {*columns.worker} == {worker}
             and {*columns.kind}.issubset(kinds)
             and not any(columns.losses)
-            and not self.has_alone(lonely)
+            and not self.has_isolated(isolated_kinds)
         )
 
 
-def is_alone(lease: Lease, lonely: frozenset[str]) -> bool:
-    """Does this attempt get a runner of its own? `lonely`: kinds of which all do."""
-    if lease.settings is not None and "memory_limit" in given(lease.settings):
+def needs_single_use_runner(lease: Lease, isolated_kinds: frozenset[str]) -> bool:
+    """True if this attempt needs a single-use runner."""
+    if lease.settings is not None and "memory_limit" in parse_job_settings(lease.settings):
         return True
-    return lease.alone or lease.kind in lonely
+    return lease.alone or lease.kind in isolated_kinds
 
 
-def durations(endings: Iterable[Ending], lonely: frozenset[str]) -> list[int]:
-    """How many milliseconds those took that were in line with others; messages have places of their own."""
+def durations(endings: Iterable[Ending], isolated_kinds: frozenset[str]) -> list[int]:
+    """Return the durations in ms of jobs in shared runners, without deliveries."""
     return [
         took
         for lease, _, took, _ in endings
         if took is not None
         and lease.queue != DELIVERY_QUEUE
-        and not (lease.alone or lease.kind in lonely)
-        and (lease.settings is None or not is_alone(lease, lonely))
+        and not (lease.alone or lease.kind in isolated_kinds)
+        and (lease.settings is None or not needs_single_use_runner(lease, isolated_kinds))
     ]

@@ -1,20 +1,23 @@
-"""Where a runner process begins: python -m mulligan.worker.runner APP …, started by a supervisor only."""
+"""Entry point of a runner process: python -m mulligan.worker.runner APP …
+
+Only a supervisor starts it.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 
-from mulligan.worker.startup import load_quickly
+from mulligan.worker.startup import reduce_gc
 
 
-def prepared() -> Callable[[], int]:
-    """How to begin, once all that comes before the app is imported."""
-    load_quickly()
-    from mulligan.worker.runner.start import begin  # noqa: PLC0415 - after that
+def prepare() -> Callable[[], int]:
+    """Import everything but the app, and return the function that runs the runner."""
+    reduce_gc()
+    from mulligan.worker.runner.start import run_runner  # noqa: PLC0415 - after `reduce_gc`
 
-    return begin
+    return run_runner
 
 
 if __name__ == "__main__":
-    sys.exit(prepared()())
+    sys.exit(prepare()())

@@ -1,4 +1,4 @@
-"""What a handler is given beside its arguments."""
+"""The context of an attempt: what a handler can read and do besides its arguments."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from mulligan.core.attempt import Cls, Lease
-from mulligan.core.durations import length
-from mulligan.core.errors import MulliganError, Refused, Seconds
-from mulligan.core.format import safe
-from mulligan.core.job import SECOND, Job, Micros, PreviousAttempts, State, to_datetime
-from mulligan.core.tracing import Ended, Tracer
-from mulligan.failures.redact import shown
+from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
+from mulligan.core.errors import Duration, MulliganError, Refused
+from mulligan.core.format import safe_text
+from mulligan.core.job import Job, PreviousAttempts, State
+from mulligan.core.tracing import OnAttemptEnd, Tracer
+from mulligan.failures.redact import scrub_public
 from mulligan.manifest.arguments import to_json
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.retries.limits import read_counts
-from mulligan.retries.policy import given
+from mulligan.retries.limits import parse_counts
+from mulligan.retries.policy import parse_job_settings
 from mulligan.worker.liveness import kill_marked
-from mulligan.worker.runner.program import Program, in_a_thread
+from mulligan.worker.runner.program import Program, run_in_thread
 
-log = logging.getLogger("mulligan.core.job")
+log = logging.getLogger("mulligan.job")
 MESSAGE_LIMIT = 500
 NAME_LIMIT = 200
 
 
-class Link(Protocol):
-    """What a context needs of the process around it: a runner, or `run_inline`."""
+class AttemptHost(Protocol):
+    """Services that a context needs from its process: a runner, or `run_inline`."""
 
     state: Any
     policies: EffectivePolicies
     result_limit: int
     tracer: Tracer
 
-    def progress(self, context: Context, fraction: float | None, message: str) -> None: ...
+    def progress(self, context: Context, fraction: float | None, message: str) -> None:
+        """Record how far an attempt is. Returns at once."""
 
-    def keep(self, context: Context, name: str, value: str) -> bool:
-        """Write a checkpoint; blocks until it is durable. False: the lease is lost."""
+    def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
+        """Write a checkpoint and block until it is durable. False: the lease is lost."""
 
-    async def keep_async(self, context: Context, name: str, value: str) -> bool: ...
+    async def save_checkpoint_async(self, context: Context, name: str, value: str) -> bool:
+        """Write a checkpoint and wait until it is durable. False: the lease is lost."""
 
-    def workdir(self, context: Context) -> Path: ...
+    def workdir(self, context: Context) -> Path:
+        """Create the work directory of an attempt."""
 
-    def remove_workdir(self, context: Context) -> None: ...
+    def remove_workdir(self, context: Context) -> None:
+        """Remove the work directory of an attempt."""
 
     def mark(self, context: Context) -> str:
-        """The environment mark for processes of this attempt."""
+        """Return the mark of processes that an attempt starts."""
 
 
 class _JobLog(logging.LoggerAdapter[logging.Logger]):
@@ -65,79 +69,81 @@ class _JobLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class LeaseLost(MulliganError):
-    """Somebody else owns this job now; whatever this attempt still does is refused."""
+    """Another attempt holds this job now; whatever this one still does is refused."""
 
     code = "LEASE_LOST"
 
 
 class Context:
-    """One attempt, seen from inside its handler."""
+    """One attempt, as its handler sees it."""
 
-    # As every attempt begins; here, because most of them never change any of it.
+    # Initial values, on the class because most attempts never change them.
     previous: Mapping[str, Any] | None = None
     spent = 0.0
-    asking = ""  # what is asked before the handler is called, while it is
-    stop_seen = False
-    stop_asked = False
+    current_callback = ""  # name of the callback that runs before the handler
+    stop_observed = False
+    stop_requested = False
     _checkpoints: Mapping[str, Any] = MappingProxyType({})
     _programs: AbstractSet[Program] = frozenset()
     _started = 0
     _workdir: Path | None = None
 
     def __init__(
-        self, link: Link, seq: int, lease: Lease, memory: PreviousAttempts | None = None
+        self, host: AttemptHost, seq: int, lease: Lease, previous: PreviousAttempts | None = None
     ) -> None:
-        self._link = link
+        self._host = host
         self.seq = seq
         self.lease = lease
-        if memory is not None:
+        if previous is not None:
             self._checkpoints = {
-                name: json.loads(value) for name, value in memory.checkpoints.items()
+                name: json.loads(value) for name, value in previous.checkpoints.items()
             }
-            self.previous = memory.previous
+            self.previous = previous.previous
 
-    # -- facts ------------------------------------------------------------------------------------
+    # --- Facts ---
+
     @property
     def job(self) -> Job:
         """The job as it was when this attempt began."""
-        return job_of(self.lease)
+        return running_job(self.lease)
 
     @property
     def attempt(self) -> int:
+        """Number of this attempt within its generation, from 1."""
         return self.lease.attempt
 
     @property
     def token(self) -> int:
-        """Grows with every claim of this job; hand it to systems that can refuse an older one."""
+        """Fencing token: grows with every claim. Pass it to systems that refuse an older one."""
         return self.lease.token
 
     @property
     def last_attempt(self) -> bool:
-        """A hint: one more counted failure of class unknown would end this job."""
-        policy = self._link.policies.of(self.lease)
-        forbidden = not policy.allows(Cls.UNKNOWN) or policy.retry_unknown is False
-        cap = policy.cap_for(Cls.UNKNOWN)
-        used = cap is not None and read_counts(self.lease.counts).of_class(Cls.UNKNOWN) >= cap
-        return forbidden or used or self.lease.failures >= policy.max_retries
+        """True if one more failure of class unknown would end this job. A hint only."""
+        policy = self._host.policies.for_job(self.lease)
+        forbidden = not policy.allows_class(Cls.UNKNOWN) or policy.retry_unknown is False
+        cap = policy.class_limit(Cls.UNKNOWN)
+        used_up = cap is not None and parse_counts(self.lease.counts).for_class(Cls.UNKNOWN) >= cap
+        return forbidden or used_up or self.lease.failures >= policy.max_retries
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What a step of an escalation (`Then(settings=…)`) gave this attempt; empty at first."""
-        return MappingProxyType(given(self.lease.settings).get("settings", {}))
+        """Settings of the escalation step (`Then(settings=…)`); empty for the first attempt."""
+        return MappingProxyType(parse_job_settings(self.lease.settings).get("settings", {}))
 
     @property
     def choice(self) -> str | None:
-        """What a person decided when this job was released."""
+        """Choice of the person who released this job from parked."""
         return self.lease.choice
 
     @property
     def state(self) -> Any:
-        """What `@app.on_start` made in this process."""
-        return self._link.state
+        """State that `@app.on_start` created in this process."""
+        return self._host.state
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry the ids of this attempt, on whatever thread."""
+        """Logger that adds the ids of this attempt to each line, on any thread."""
         lease = self.lease
         ids = {
             "job": lease.id,
@@ -150,181 +156,210 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once somebody asked this attempt to stop (a person, its time limit, a shutdown)."""
-        self.stop_seen = self.stop_seen or self.stop_asked
-        return self.stop_asked
+        """True once this attempt should stop: cancelled, over its time limit, or a shutdown."""
+        self.stop_observed = self.stop_observed or self.stop_requested
+        return self.stop_requested
 
     @property
     def workdir(self) -> Path:
-        """A directory of this attempt alone, removed whatever happens."""
+        """Directory of this attempt alone. It is removed at the end, also after a crash."""
         if self._workdir is None:
-            self._workdir = self._link.workdir(self)
+            self._workdir = self._host.workdir(self)
         return self._workdir
 
     @property
     def checkpoints(self) -> Mapping[str, Any]:
-        """What earlier attempts, and this one, have kept."""
+        """Checkpoints of earlier attempts and of this one, by name."""
         return dict(self._checkpoints)
 
     def key(self, name: str) -> str:
-        """A unique key for a child of this job: an attempt that runs again enqueues the same child, once."""
+        """Return a unique key for a child of this job, so that a retry enqueues it only once."""
         return f"{self.lease.id}:{name}"
 
-    # -- never wait -------------------------------------------------------------------------------
+    # --- Calls that never wait ---
+
     def progress(self, fraction: float | None, message: str = "") -> None:
-        """How far it is, 0 to 1; the last value within a second wins."""
+        """Record how far the attempt is, 0 to 1. Only the last value per second is written."""
         if fraction is not None and not math.isfinite(fraction):
             fraction = None
-        share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-        self._link.progress(self, share, shown(str(message), MESSAGE_LIMIT))
+        if fraction is not None:
+            fraction = min(max(float(fraction), 0.0), 1.0)
+        self._host.progress(self, fraction, scrub_public(str(message), MESSAGE_LIMIT))
 
     def cost(self, amount: float) -> None:
-        """Add to what this attempt has cost, whatever the unit."""
+        """Add to the cost of this attempt, in any unit."""
         if not math.isfinite(self.spent + amount) or amount < 0:
-            message = f"cost({amount!r}): a cost is a finite number, not below zero"
+            message = f"cost({amount!r}): the cost must be a finite number of at least 0"
             raise Refused(message)
         self.spent += float(amount)
 
-    # -- wait -------------------------------------------------------------------------------------
+    # --- Calls that wait ---
+
     def checkpoint(self, name: str, value: Any) -> None:
-        """Keep a value for later attempts; durable when this returns."""
-        _not_in_a_coroutine("checkpoint")
-        text = self._keepable(name, value)
-        self._kept(name, text, held=self._link.keep(self, name, text))
+        """Save a value for later attempts. It is durable when this returns."""
+        _refuse_on_event_loop("checkpoint")
+        text = self._checked_checkpoint(name, value)
+        self._checkpoint_saved(name, text, held=self._host.save_checkpoint(self, name, text))
 
     async def checkpoint_async(self, name: str, value: Any) -> None:
-        text = self._keepable(name, value)
-        self._kept(name, text, held=await self._link.keep_async(self, name, text))
+        """Save a value for later attempts. It is durable when this returns."""
+        text = self._checked_checkpoint(name, value)
+        self._checkpoint_saved(
+            name, text, held=await self._host.save_checkpoint_async(self, name, text)
+        )
 
-    def _keepable(self, name: Any, value: Any) -> str:
-        """Refused here, where the handler can hear it, and not by the database."""
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT or name != safe(name):
-            message = f"checkpoint {name!r:.80}: a name is a text of 1 to {NAME_LIMIT} characters that can be printed"
+    def _checked_checkpoint(self, name: Any, value: Any) -> str:
+        """Return the value as JSON. Raise Refused for what the database would refuse."""
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT or name != safe_text(name):
+            message = (
+                f"checkpoint {name!r:.80}: the name must be a printable text "
+                f"of 1 to {NAME_LIMIT} characters"
+            )
             raise Refused(message)
         text = to_json(value, f"checkpoint {name!r}")
-        if len(text) > self._link.result_limit:
-            message = f"checkpoint {name!r} is {len(text)} bytes of JSON, the limit is {self._link.result_limit}"
+        if len(text) > self._host.result_limit:
+            limit = self._host.result_limit
+            message = (
+                f"checkpoint {name!r} is {len(text):,} bytes of JSON, the limit is {limit:,} bytes"
+            )
             raise Refused(message)
         return text
 
-    def _kept(self, name: str, text: str, *, held: bool) -> None:
+    def _checkpoint_saved(self, name: str, text: str, *, held: bool) -> None:
         if not held:
-            message = f"job {self.lease.id}: this attempt no longer holds the job; checkpoint {name!r} was refused"
+            message = (
+                f"job {self.lease.id}: this attempt no longer holds the job; "
+                f"checkpoint {name!r} was refused"
+            )
             raise LeaseLost(message)
-        self._own("_checkpoints", dict)[name] = json.loads(text)
+        self._instance_value("_checkpoints", dict)[name] = json.loads(text)
 
     def run(
         self,
         command: Sequence[str | Path],
         *,
-        timeout: Seconds | None = None,
-        input: str | bytes | None = None,  # noqa: A002 - the contract's name, and subprocess's
+        timeout: Duration | None = None,
+        input: str | bytes | None = None,  # noqa: A002 - the contract's name
         on_line: Callable[[str], None] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> str:
         """Run a program to its end and return what it printed.
 
-        It belongs to the attempt: it dies with it. Raises ProcessFailed with exit code, signal and the tail of
-        stderr when it does not end well. With `on_line` of a long output only the last part is returned. `env`: more
-        variables for it; those that open Mulligan's database and mail it gets only so.
+        The program belongs to the attempt and is killed with it. Raises ProcessFailed with exit
+        code, signal and the tail of stderr if it fails. With `on_line`, only the last part of a
+        long output is returned. `env` adds variables; variables with the credentials of Mulligan's
+        database and mail are not inherited, so pass them here if the program needs them.
         """
-        _not_in_a_coroutine("run")
-        program, given, limit = self._program(command, input, timeout, env)
-        return self._run(program, given, limit, on_line)
+        _refuse_on_event_loop("run")
+        program, data, limit = self._create_program(command, input, timeout, env)
+        return self._run(program, data, limit, on_line)
 
     async def run_async(
         self,
         command: Sequence[str | Path],
         *,
-        timeout: Seconds | None = None,  # noqa: ASYNC109 - the program's limit, not the caller's patience
-        input: str | bytes | None = None,  # noqa: A002 - same
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the limit of the program
+        input: str | bytes | None = None,  # noqa: A002 - the contract's name
         on_line: Callable[[str], None] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> str:
-        program, given, limit = self._program(command, input, timeout, env)
-        return await in_a_thread(lambda: self._run(program, given, limit, on_line), program.stop)
+        """Run a program like `run`, without blocking the event loop."""
+        program, data, limit = self._create_program(command, input, timeout, env)
+        return await run_in_thread(lambda: self._run(program, data, limit, on_line), program.stop)
 
-    def _program(
+    def _create_program(
         self,
         command: Sequence[str | Path],
-        given: str | bytes | None,
-        timeout: Seconds | None,
+        input_data: str | bytes | None,
+        timeout: Duration | None,
         env: Mapping[str, str] | None,
     ) -> tuple[Program, bytes | None, float | None]:
-        """Checked before anything is started."""
+        """Check the arguments of `run` and return the program, its input and its time limit."""
         if isinstance(command, str | bytes) or not command:
-            message = f"run({command!r}): a command is a list, the program first: ['ffprobe', '-v', 'error', path]"
+            message = (
+                f"run({command!r}): the command must be a list that begins with the program, "
+                "for example ['ffprobe', '-v', 'error', path]"
+            )
             raise Refused(message)
-        data = _bytes(given)
-        limit = None if timeout is None else length("timeout", timeout) / SECOND
+        data = _to_bytes(input_data)
+        limit = None if timeout is None else check_duration("timeout", timeout) / SECOND
         self._started += 1
-        mark = f"{self._link.mark(self)}/{self._started}"
-        given_on = {**self._link.tracer.environment(self.lease), **(env or {})}
-        return Program([str(part) for part in command], self.workdir, mark, given_on), data, limit
+        mark = f"{self._host.mark(self)}/{self._started}"
+        environment = {**self._host.tracer.environment(self.lease), **(env or {})}
+        program = Program([str(part) for part in command], self.workdir, mark, environment)
+        return program, data, limit
 
     def _run(
         self,
         program: Program,
-        given: bytes | None,
+        data: bytes | None,
         timeout: float | None,
         on_line: Callable[[str], None] | None,
     ) -> str:
-        programs: set[Program] = self._own("_programs", set)
+        programs: set[Program] = self._instance_value("_programs", set)
         programs.add(program)
         try:
-            if self.stop_asked:
+            if self.stop_requested:
                 program.stop()
-            return program.run(given, timeout, on_line)
+            return program.run(data, timeout, on_line)
         finally:
             programs.discard(program)
 
-    def _own(self, name: str, made: Callable[[], Any]) -> Any:
-        """Its own instead of everybody's, from when it is first changed; whichever thread comes first."""
-        return self.__dict__.setdefault(name, made())
+    def _instance_value(self, name: str, create: Callable[[], Any]) -> Any:
+        """Return a value of this instance that replaces the initial one on the class.
 
-    # -- for the runner ---------------------------------------------------------------------------
-    def traced(self) -> AbstractContextManager[Ended]:
-        return self._link.tracer.attempt(self.lease)
+        `setdefault` is atomic, so two threads get the same object.
+        """
+        return self.__dict__.setdefault(name, create())
 
-    def ask_to_stop(self) -> None:
-        self.stop_asked = True
+    # --- For the runner ---
+
+    def traced(self) -> AbstractContextManager[OnAttemptEnd]:
+        return self._host.tracer.trace_attempt(self.lease)
+
+    def request_stop(self) -> None:
+        """Request the handler and its programs to stop."""
+        self.stop_requested = True
         for program in list(self._programs):
             program.stop()
 
     @property
-    def untidy(self) -> bool:
-        """Something may be left of this attempt: programs, files."""
+    def needs_cleanup(self) -> bool:
+        """True if programs or files of this attempt may be left."""
         return self._started > 0 or self._workdir is not None
 
-    def tidy(self) -> None:
-        """Blocks for as long as it takes to look at every process and to remove every file."""
+    def clean_up(self) -> None:
+        """Kill the programs of this attempt and remove its files. Blocks until that is done."""
         if self._started:
-            kill_marked(self._link.mark(self))
+            kill_marked(self._host.mark(self))
         if self._workdir is not None:
-            self._link.remove_workdir(self)
+            self._host.remove_workdir(self)
 
 
-def _not_in_a_coroutine(name: str) -> None:
+def _refuse_on_event_loop(name: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    message = f"ctx.{name}() would stop every job on this loop; in an async handler write: await ctx.{name}_async(...)"
+    message = (
+        f"ctx.{name}() would block every job on this event loop. "
+        f"In an async handler use: await ctx.{name}_async(...)"
+    )
     raise RuntimeError(message)
 
 
-def _bytes(given: str | bytes | None) -> bytes | None:
-    if given is None or isinstance(given, bytes):
-        return given
+def _to_bytes(data: str | bytes | None) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
     try:
-        return given.encode()
+        return data.encode()
     except (AttributeError, UnicodeEncodeError):
-        message = f"run(input=...): text or bytes, not {given!r:.80}"
+        message = f"run(input=...): the input must be text or bytes, not {data!r:.80}"
         raise Refused(message) from None
 
 
-def job_of(lease: Lease) -> Job:
-    """A running job as its own handler sees it."""
+def running_job(lease: Lease) -> Job:
+    """Return the job of a running attempt, as its handler sees it."""
     return Job(
         id=lease.id,
         kind=lease.kind,
@@ -351,7 +386,7 @@ def job_of(lease: Lease) -> Job:
         run_at=to_datetime(lease.run_at),
         started_at=to_datetime(lease.started_at),
         finished_at=None,
-        deadline_at=_moment(lease.deadline_at),
+        deadline_at=_optional_datetime(lease.deadline_at),
         error=None,
         next_retry_at=None,
         deduplicated=False,
@@ -359,5 +394,5 @@ def job_of(lease: Lease) -> Job:
     )
 
 
-def _moment(at: Micros | None) -> datetime | None:
+def _optional_datetime(at: Micros | None) -> datetime | None:
     return None if at is None else to_datetime(at)

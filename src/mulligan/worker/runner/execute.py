@@ -1,4 +1,4 @@
-"""Lease → Outcome. Runs one handler and never raises, whatever the handler does."""
+"""Run the handler of one attempt and return its outcome. Never raises, whatever it does."""
 
 from __future__ import annotations
 
@@ -8,291 +8,315 @@ from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from mulligan.core.attempt import Ended, Failure, Outcome
+from mulligan.core.durations import Micros
 from mulligan.core.errors import OutcomeRequest, PayloadRefused, Stopped
-from mulligan.core.job import Micros
-from mulligan.core.tracing import UNTRACED, begin_attempt, end_attempt
+from mulligan.core.tracing import NO_SPAN, begin_attempt, end_attempt
 from mulligan.failures.classify import classify_facts
 from mulligan.failures.codes import payload_refused, result_refused, retry_refused
 from mulligan.failures.facts import Facts
-from mulligan.failures.redact import scrub, shown
-from mulligan.manifest.arguments import Question, refusal, to_json
+from mulligan.failures.redact import scrub, scrub_public
+from mulligan.manifest.arguments import JobCallback, refusal_message, to_json
 from mulligan.manifest.specs import Handler
 from mulligan.worker.protocol import JUST_RETURNED
 from mulligan.worker.runner.context import Context
-from mulligan.worker.runner.outcomes import Judge, outcome_of, raised
-from mulligan.worker.runner.program import in_a_thread
+from mulligan.worker.runner.outcomes import Classifier, outcome_of_exception, outcome_of_request
+from mulligan.worker.runner.program import run_in_thread
 
-# What is asked before a handler is called: may this job run again, is its result there already?
+# Returned instead of an outcome: the code stopped because it was requested to.
+STOPPED = None
+MAX_REASON = 500  # characters
+# Key in the evidence of a failure: the callback in which it happened.
+CALLBACK_EVIDENCE = "asked"
 
-GO_ON: Any = object()  # instead of an outcome: call the handler
-SENTENCE = 500  # characters
-ASKED = "asked"  # in the evidence of a failure: what was asked when it happened
-
-Returned = Callable[[Any], Outcome | None]
-Asking = Generator[Question, Any, Outcome | None]
-
-
-def first_sync(
-    handler: Handler, context: Context, arguments: Mapping[str, Any], returned: Returned
-) -> Any:
-    """An outcome, None (it was asked to stop), or GO_ON."""
-    asking, answer = _asking(handler, context, returned), None
-    while True:
-        try:
-            question = asking.send(answer)
-        except StopIteration as end:
-            return end.value
-        answer = question.answer(question.given(_plain(handler, arguments), context))
+ConvertResult = Callable[[Any], Outcome | None]
+Execution = Coroutine[Any, Any, Outcome | None]
 
 
-async def first_async(
-    handler: Handler, context: Context, arguments: Mapping[str, Any], returned: Returned
-) -> Any:
-    asking, answer = _asking(handler, context, returned), None
-    while True:
-        try:
-            question = asking.send(answer)
-        except StopIteration as end:
-            return end.value
-        answer = await _answer(question, question.given(_plain(handler, arguments), context))
+class CallbackResult(Enum):
+    """Result of the callbacks, if they do not end the attempt."""
+
+    CALL_HANDLER = "call the handler"
 
 
-def _plain(handler: Handler, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the handler's own context."""
-    return {
-        name: value for name, value in arguments.items() if name != handler.arguments.context_name
-    }
+Callbacks = Generator[JobCallback, Any, Outcome | CallbackResult | None]
 
 
-async def _answer(question: Question, given: Mapping[str, Any]) -> Any:
-    """A plain function may block, and must not block the others on this loop."""
-    if question.is_async:
-        return await question.call(**given)
-    return await in_a_thread(lambda: question.call(**given), lambda: None)
+# --- Running an attempt ---
 
 
-def _asking(handler: Handler, context: Context, returned: Returned) -> Asking:
-    if handler.can_retry is not None and _begun_by_hand(context):
-        context.asking = handler.can_retry.name
-        why = refusal((yield handler.can_retry))
-        if why:
-            return Outcome(
-                Ended.REFUSED, failure=retry_refused(shown(why, SENTENCE)), cost=context.spent
-            )
-    if handler.done is not None and not context.stop_asked:
-        context.asking = handler.done.name
-        value = yield handler.done
-        if value is not None:
-            outcome = returned(value)
-            there = outcome is not None and outcome.ended is Ended.RETURNED
-            return outcome._replace(skipped=True) if outcome is not None and there else outcome
-    context.asking = ""
-    return None if context.stop_asked else GO_ON
+def execute_async(handler: Handler, context: Context, result_limit: int) -> Execution:
+    """Return a coroutine that runs an async handler."""
+    span = context.traced()
+    execution = _execute_async(handler, context, result_limit)
+    return execution if span is NO_SPAN else _execute_traced(span, execution, context)
 
 
-def _begun_by_hand(context: Context) -> bool:
-    """Until an attempt of this life has failed in its handler; one that was given back asks again."""
-    previous = context.previous
-    if context.lease.generation <= 1 or previous is None:
-        return context.lease.generation > 1
-    asked = previous.get("evidence", {}).get(ASKED)
-    return previous.get("generation") != context.lease.generation or asked == "can_retry"
-
-
-# `@app.on_start` and `@app.on_stop`: once per process.
-
-
-async def call_hooks(hooks: Sequence[Callable[..., Any]], state: Any) -> Any:
-    """Call each with the state if it takes one. What a hook returns becomes (a mapping: joins) the state."""
-    for hook in hooks:
-        made = hook(state) if inspect.signature(hook).parameters else hook()
-        if inspect.isawaitable(made):
-            made = await made
-        state = _joined(state, made)
-    return state
-
-
-def _joined(state: Any, made: Any) -> Any:
-    if made is None:
-        return state
-    if isinstance(made, Mapping) and isinstance(state, SimpleNamespace):
-        return SimpleNamespace(**{**vars(state), **made})
-    return made
-
-
-# Lease → Outcome. Runs one handler and never raises, whatever the handler does.
-
-STOPPED = None  # instead of an outcome: the code stopped because it was asked to
-
-
-Running = Coroutine[Any, Any, Outcome | None]
-
-
-def execute_async(handler: Handler, context: Context, result_limit: int) -> Running:
-    """To be awaited."""
-    traced = context.traced()
-    running = _execute_async(handler, context, result_limit)
-    return running if traced is UNTRACED else _traced(traced, running, context)
-
-
-async def _traced(
-    traced: AbstractContextManager[Callable[[Outcome | None], None]],
-    running: Running,
+async def _execute_traced(
+    span: AbstractContextManager[Callable[[Outcome | None], None]],
+    execution: Execution,
     context: Context,
 ) -> Outcome | None:
     before = begin_attempt(context.lease)
     try:
-        with traced as ended:
-            outcome = await running
-            ended(outcome)
+        with span as set_outcome:
+            outcome = await execution
+            set_outcome(outcome)
         return outcome
     finally:
         end_attempt(before)
 
 
 def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    """Run a sync handler on the current thread."""
     before = begin_attempt(context.lease)
     try:
-        with context.traced() as ended:
+        with context.traced() as set_outcome:
             outcome = _execute_sync(handler, context, result_limit)
-            ended(outcome)
+            set_outcome(outcome)
         return outcome
     finally:
         end_attempt(before)
 
 
 async def _execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
-    before = begin_attempt(context.lease)  # what it logs, starts and traces belongs to it
+    before = begin_attempt(context.lease)
     try:
-        kwargs = _arguments(handler, context)
-        outcome: Outcome | None = GO_ON
+        kwargs = _decode_arguments(handler, context)
+        outcome: Outcome | CallbackResult | None = CallbackResult.CALL_HANDLER
         if handler.done is not None or handler.can_retry is not None:
-            outcome = await first_async(
-                handler, context, kwargs, partial(_returned, handler, context, result_limit)
-            )
-        if outcome is GO_ON:
+            convert = partial(_convert_result, handler, context, result_limit)
+            outcome = await run_callbacks_async(handler, context, kwargs, convert)
+        if outcome is CallbackResult.CALL_HANDLER:
             if handler.cost:
                 context.spent += handler.cost
-            outcome = _returned(handler, context, result_limit, await handler.call(**kwargs))
-    except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a handler are failures too
-        outcome = _raised(context, error, handler)
-    if context.untidy:
-        with suppress(CancelledError, Exception):  # too late: it has ended already
-            await in_a_thread(context.tidy, lambda: None)
+            outcome = _convert_result(handler, context, result_limit, await handler.call(**kwargs))
+    except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is a failure too
+        outcome = _convert_exception(context, error, handler)
+    if context.needs_cleanup:
+        # A cancellation comes too late here: the attempt has ended.
+        with suppress(CancelledError, Exception):
+            await run_in_thread(context.clean_up, lambda: None)
     end_attempt(before)
     return outcome
 
 
 def _execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     try:
-        kwargs = _arguments(handler, context)
-        outcome: Outcome | None = GO_ON
-        if handler.asks:
-            outcome = first_sync(
-                handler, context, kwargs, partial(_returned, handler, context, result_limit)
-            )
-        if outcome is GO_ON:
+        kwargs = _decode_arguments(handler, context)
+        outcome: Outcome | CallbackResult | None = CallbackResult.CALL_HANDLER
+        if handler.has_callbacks:
+            convert = partial(_convert_result, handler, context, result_limit)
+            outcome = run_callbacks_sync(handler, context, kwargs, convert)
+        if outcome is CallbackResult.CALL_HANDLER:
             if handler.cost:
                 context.spent += handler.cost
-            outcome = _returned(handler, context, result_limit, handler.call(**kwargs))
-    except BaseException as error:  # noqa: BLE001 - same
-        outcome = _raised(context, error, handler)
-    if context.untidy:
-        with suppress(Exception):  # what is left, the supervisor finds by its mark
-            context.tidy()
+            outcome = _convert_result(handler, context, result_limit, handler.call(**kwargs))
+    except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is a failure too
+        outcome = _convert_exception(context, error, handler)
+    if context.needs_cleanup:
+        with suppress(Exception):  # the supervisor finds what is left by its mark
+            context.clean_up()
     return outcome
 
 
 class _BadPayload(Exception):
-    pass
+    """The payload does not fit the handler's arguments."""
 
 
-def _arguments(handler: Handler, context: Context) -> dict[str, Any]:
-    if context.lease.payload == "{}" and not handler.arguments.names:
-        return (
-            {}
-            if handler.arguments.context_name is None
-            else {handler.arguments.context_name: context}
-        )
+def _decode_arguments(handler: Handler, context: Context) -> dict[str, Any]:
+    arguments = handler.arguments
+    if context.lease.payload == "{}" and not arguments.names:
+        return {} if arguments.context_name is None else {arguments.context_name: context}
     try:
-        kwargs = handler.arguments.decode(context.lease.payload)
+        kwargs = arguments.decode(context.lease.payload)
     except PayloadRefused as refused:
         raise _BadPayload(str(refused)) from None
-    if handler.arguments.context_name is not None:
-        kwargs[handler.arguments.context_name] = context
+    if arguments.context_name is not None:
+        kwargs[arguments.context_name] = context
     return kwargs
 
 
-def _judge(handler: Handler, context: Context) -> Judge:
-    """The rules of this kind and its app, and what the job uses: all a verdict needs beside the facts."""
-    uses = tuple(filter(None, context.lease.uses.split(","))) if context.lease.uses else ()
-    if not uses and not handler.books():
-        return classify_facts
-
-    def judge(facts: Facts) -> Failure:
-        return classify_facts(facts._replace(uses=uses) if uses else facts, handler.books())
-
-    return judge
+# --- Callbacks that run before the handler: can_retry= and done= ---
 
 
-def _returned(handler: Handler, context: Context, limit: int, value: Any) -> Outcome | None:
+def run_callbacks_sync(
+    handler: Handler, context: Context, arguments: Mapping[str, Any], convert: ConvertResult
+) -> Outcome | CallbackResult | None:
+    """Run the callbacks of a sync handler."""
+    callbacks = _callbacks(handler, context, convert)
+    payload = _without_context(handler, arguments)
+    answer = None
+    while True:
+        try:
+            callback = callbacks.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answer = callback.call_blocking(callback.select_arguments(payload, context))
+
+
+async def run_callbacks_async(
+    handler: Handler, context: Context, arguments: Mapping[str, Any], convert: ConvertResult
+) -> Outcome | CallbackResult | None:
+    """Run the callbacks of an async handler."""
+    callbacks = _callbacks(handler, context, convert)
+    payload = _without_context(handler, arguments)
+    answer = None
+    while True:
+        try:
+            callback = callbacks.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answer = await _call_async(callback, callback.select_arguments(payload, context))
+
+
+def _without_context(handler: Handler, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value for name, value in arguments.items() if name != handler.arguments.context_name
+    }
+
+
+async def _call_async(callback: JobCallback, arguments: Mapping[str, Any]) -> Any:
+    """Call a callback; a sync one on a thread, because it may block."""
+    if callback.is_async:
+        return await callback.call(**arguments)
+    return await run_in_thread(lambda: callback.call(**arguments), lambda: None)
+
+
+def _callbacks(handler: Handler, context: Context, convert: ConvertResult) -> Callbacks:
+    """Yield the callbacks to call, and return the outcome or CALL_HANDLER.
+
+    A generator, so that sync and async handlers share it: the caller sends back each answer.
+    """
+    if handler.can_retry is not None and _is_after_manual_retry(context):
+        context.current_callback = handler.can_retry.name
+        refusal = refusal_message((yield handler.can_retry))
+        if refusal:
+            failure = retry_refused(scrub_public(refusal, MAX_REASON))
+            return Outcome(Ended.REFUSED, failure=failure, cost=context.spent)
+    if handler.done is not None and not context.stop_requested:
+        context.current_callback = handler.done.name
+        value = yield handler.done
+        if value is not None:
+            outcome = convert(value)
+            if outcome is not None and outcome.ended is Ended.RETURNED:
+                return outcome._replace(skipped=True)
+            return outcome
+    context.current_callback = ""
+    return STOPPED if context.stop_requested else CallbackResult.CALL_HANDLER
+
+
+def _is_after_manual_retry(context: Context) -> bool:
+    """True until an attempt of this generation has failed in its handler.
+
+    An attempt that was released without failing asks can_retry= again.
+    """
+    if context.lease.generation <= 1:
+        return False
+    previous = context.previous
+    if previous is None:
+        return True
+    failed_in = previous.get("evidence", {}).get(CALLBACK_EVIDENCE)
+    return previous.get("generation") != context.lease.generation or failed_in == "can_retry"
+
+
+# --- Results and exceptions ---
+
+
+def _convert_result(handler: Handler, context: Context, limit: int, value: Any) -> Outcome | None:
+    """Return the outcome of what a handler returned."""
     if value is None:
-        if context.stop_seen:
+        if context.stop_observed:
             return STOPPED
-        return (
-            Outcome(Ended.RETURNED, result="null", cost=context.spent)
-            if context.spent
-            else JUST_RETURNED
-        )
+        if not context.spent:
+            return JUST_RETURNED
+        return Outcome(Ended.RETURNED, result="null", cost=context.spent)
     if isinstance(value, BaseException):
-        return STOPPED if isinstance(value, Stopped) else _asked(handler, context, value)
+        if isinstance(value, Stopped):
+            return STOPPED
+        outcome = outcome_of_request(value, _now(), _classifier(handler, context))
+        return _with_cost(outcome, context)
     try:
         text = to_json(value, "the result")
     except PayloadRefused as refused:
-        return _refused(context, "RESULT_NOT_JSON", str(refused))
+        return _result_refused(context, "RESULT_NOT_JSON", str(refused))
     if len(text) > limit:
-        why = f"the result is {len(text)} bytes of JSON, the limit is {limit}"
-        return _refused(context, "RESULT_TOO_LARGE", why)
+        why = f"the result is {len(text):,} bytes of JSON, the limit is {limit:,} bytes"
+        return _result_refused(context, "RESULT_TOO_LARGE", why)
     return Outcome(Ended.RETURNED, result=text, cost=context.spent)
 
 
-def _asked(handler: Handler, context: Context, request: BaseException) -> Outcome:
-    return _with_cost(outcome_of(request, _now(), _judge(handler, context)), context)
-
-
-def _raised(context: Context, error: BaseException, handler: Handler) -> Outcome | None:
-    kind = type(error)  # `isinstance` would ask `__class__`, which may be a property that raises
+def _convert_exception(context: Context, error: BaseException, handler: Handler) -> Outcome | None:
+    """Return the outcome of what a handler raised."""
+    kind = type(error)  # not `isinstance`: `__class__` may be a property that raises
     if issubclass(kind, _BadPayload):
         return Outcome(Ended.FAILED, failure=payload_refused(scrub(str(error))), cost=context.spent)
-    if issubclass(kind, Stopped) or (context.stop_asked and not issubclass(kind, OutcomeRequest)):
+    if issubclass(kind, Stopped):
         return STOPPED
-    return _with_cost(
-        _told_where(raised(error, _now(), _judge(handler, context)), context.asking), context
-    )
+    if context.stop_requested and not issubclass(kind, OutcomeRequest):
+        return STOPPED
+    outcome = outcome_of_exception(error, _now(), _classifier(handler, context))
+    return _with_cost(_with_callback(outcome, context.current_callback), context)
 
 
-def _told_where(outcome: Outcome, asking: str) -> Outcome:
-    """Not in the handler, but in what is asked before it."""
-    if not asking or outcome.failure is None:
+def _classifier(handler: Handler, context: Context) -> Classifier:
+    """Return the classifier for a job: rules of its kind and app, and its dependencies."""
+    uses: tuple[str, ...] = ()
+    if context.lease.uses:
+        uses = tuple(filter(None, context.lease.uses.split(",")))
+    if not uses and not handler.rulebooks():
+        return classify_facts
+
+    def classify(facts: Facts) -> Failure:
+        return classify_facts(facts._replace(uses=uses) if uses else facts, handler.rulebooks())
+
+    return classify
+
+
+def _with_callback(outcome: Outcome, callback: str) -> Outcome:
+    """Add to the evidence that the failure happened in a callback, not in the handler."""
+    if not callback or outcome.failure is None:
         return outcome
-    failure = replace(outcome.failure, evidence={**outcome.failure.evidence, ASKED: asking})
-    return outcome._replace(failure=failure)
+    evidence = {**outcome.failure.evidence, CALLBACK_EVIDENCE: callback}
+    return outcome._replace(failure=replace(outcome.failure, evidence=evidence))
 
 
-def _refused(context: Context, code: str, why: str) -> Outcome:
+def _result_refused(context: Context, code: str, why: str) -> Outcome:
     return Outcome(Ended.FAILED, failure=result_refused(code, scrub(why)), cost=context.spent)
 
 
 def _with_cost(outcome: Outcome, context: Context) -> Outcome:
-    if not context.spent:
-        return outcome
-    return outcome._replace(cost=context.spent)
+    return outcome._replace(cost=context.spent) if context.spent else outcome
 
 
 def _now() -> Micros:
     return time.time_ns() // 1000
+
+
+# --- Hooks of the process: @app.on_start and @app.on_stop ---
+
+
+async def run_process_hooks(hooks: Sequence[Callable[..., Any]], state: Any) -> Any:
+    """Run hooks, each with the state if it has a parameter. Return the new state.
+
+    What a hook returns becomes the state; a mapping is merged into it.
+    """
+    for hook in hooks:
+        result = hook(state) if inspect.signature(hook).parameters else hook()
+        if inspect.isawaitable(result):
+            result = await result
+        state = _merge_state(state, result)
+    return state
+
+
+def _merge_state(state: Any, result: Any) -> Any:
+    if result is None:
+        return state
+    if isinstance(result, Mapping) and isinstance(state, SimpleNamespace):
+        return SimpleNamespace(**{**vars(state), **result})
+    return result

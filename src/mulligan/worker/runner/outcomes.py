@@ -1,4 +1,4 @@
-"""What a handler's end means: something it asked for, or a failure. Never raises."""
+"""Convert what a handler raised or returned into an outcome. Never raises."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mulligan.core.attempt import Ended, Failure, Outcome
+from mulligan.core.durations import SECOND, Micros, to_duration_micros, to_micros
 from mulligan.core.errors import Cancel, Fail, Hold, OutcomeRequest, Park, Retry, Snooze
-from mulligan.core.format import LIMIT
-from mulligan.core.job import SECOND, Micros, span, to_micros
-from mulligan.failures.capture import capture, text_of, type_name
-from mulligan.failures.classify import Facts, bad_outcome, classify_facts, retry_requested
-from mulligan.failures.redact import scrub, shown
-from mulligan.retries.backoff import LONGEST
-from mulligan.worker.fast.failure_cache import judged_alike
+from mulligan.core.format import TEXT_LIMIT
+from mulligan.failures.adapters import qualified_name
+from mulligan.failures.capture import capture, exception_text
+from mulligan.failures.classify import classify_facts
+from mulligan.failures.codes import bad_outcome, retry_requested
+from mulligan.failures.facts import Facts
+from mulligan.failures.redact import scrub, scrub_public
+from mulligan.retries.backoff import MAX_WAIT_SECONDS
+from mulligan.worker.fast.failure_cache import classify_cached
 
-Judge = Callable[[Facts], Failure]
+Classifier = Callable[[Facts], Failure]
 
-_NAME = 200
-_TOLD = 500  # characters of a reason
+_MAX_NAME = 200  # characters of a dependency
+_MAX_REASON = 500  # characters
 
 
-def raised(exc: BaseException, now: Micros, judge: Judge = classify_facts) -> Outcome:
-    """What a raised exception means: an outcome asked for, or a failure."""
+def outcome_of_exception(
+    exc: BaseException, now: Micros, classify: Classifier = classify_facts
+) -> Outcome:
+    """Return the outcome of a raised exception: a requested outcome, or a failure."""
     if issubclass(type(exc), OutcomeRequest):  # `__class__` may be a property that raises
-        return outcome_of(exc, now, judge)
-    if judge is not classify_facts:
-        return Outcome(Ended.FAILED, failure=judge(capture(exc, now / SECOND)), ended_at=now)
+        return outcome_of_request(exc, now, classify)
+    if classify is not classify_facts:
+        return Outcome(Ended.FAILED, failure=classify(capture(exc, now / SECOND)), ended_at=now)
 
-    def whole() -> tuple[Facts, Failure]:
+    def capture_and_classify() -> tuple[Facts, Failure]:
         facts = capture(exc, now / SECOND)
         return facts, classify_facts(facts)
 
-    return judged_alike(exc, now, whole)
+    return classify_cached(exc, now, capture_and_classify)
 
 
-def rehearse() -> None:
-    """Failures of nobody: what tells them apart is compiled when it is first tried, which takes 20 ms."""
+def warm_up() -> None:
+    """Classify a few errors: the rules are compiled at first use, which takes 20 ms."""
     for error in (
         ConnectionError("reset"),
         TimeoutError("late"),
@@ -46,103 +51,118 @@ def rehearse() -> None:
     ):
         try:
             raise error
-        except Exception as caught:  # noqa: BLE001 - each of them
-            raised(caught, 0)
+        except Exception as caught:  # noqa: BLE001 - raised above
+            outcome_of_exception(caught, 0)
 
 
-def outcome_of(request: BaseException, now: Micros, judge: Judge = classify_facts) -> Outcome:
-    """What a handler asked for, returned or raised; nonsense becomes a failure that says what is wrong."""
+def outcome_of_request(
+    request: BaseException, now: Micros, classify: Classifier = classify_facts
+) -> Outcome:
+    """Return the outcome that a handler requested. An invalid request becomes a failure."""
     try:
-        convert = next((rule for kind, rule in _REQUESTS if isinstance(request, kind)), None)
+        convert = next(
+            (converter for kind, converter in _CONVERTERS if isinstance(request, kind)), None
+        )
         if convert is None:
-            raise TypeError(
-                f"the handler returned {type_name(type(request))}; raise exceptions, return outcomes"
-            )
-        return convert(request, now, judge)._replace(ended_at=now)
-    except BaseException as error:  # noqa: BLE001 - a request may hold anything, and must not stop the runner
-        why = scrub(text_of(error), _TOLD)
+            name = qualified_name(type(request))
+            raise TypeError(f"the handler returned {name}; raise exceptions, return outcomes")
+        return convert(request, now, classify)._replace(ended_at=now)
+    except BaseException as error:  # noqa: BLE001 - a request may contain any object
+        why = scrub(exception_text(error), _MAX_REASON)
         return Outcome(Ended.FAILED, failure=bad_outcome(why), ended_at=now)
 
 
-def _retry(request: Any, _now: Micros, _judge: Judge) -> Outcome:
-    after, until = (None, None) if request.after is None else _moment("after", request.after)
-    failure = retry_requested(_words("reason", request.reason))
+def _retry(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
+    after, until = _parse_optional_time("after", request.after)
+    failure = retry_requested(_clean_text("reason", request.reason))
     return Outcome(Ended.RETRY, failure=failure, after=after, until=until, reason=_reason(request))
 
 
-def _snooze(request: Any, _now: Micros, _judge: Judge) -> Outcome:
-    after, until = _moment("seconds", request.seconds)
+def _snooze(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
+    after, until = _parse_time("seconds", request.seconds)
     return Outcome(Ended.SNOOZED, after=after, until=until, reason=_reason(request))
 
 
-def _cancel(request: Any, _now: Micros, _judge: Judge) -> Outcome:
+def _cancel(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
     return Outcome(Ended.CANCELLED, reason=_reason(request))
 
 
-def _park(request: Any, _now: Micros, _judge: Judge) -> Outcome:
-    choices = tuple(_words("choices", choice, 100) for choice in request.choices[:50])
+def _park(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
+    choices = tuple(_clean_text("choices", choice, 100) for choice in request.choices[:50])
     return Outcome(Ended.PARKED, reason=_reason(request), choices=choices)
 
 
-def _hold(request: Any, _now: Micros, _judge: Judge) -> Outcome:
-    after, until = (None, None) if request.until is None else _moment("until", request.until)
-    dependency = _words("dependency", request.dependency, _NAME)
+def _hold(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
+    after, until = _parse_optional_time("until", request.until)
+    dependency = _clean_text("dependency", request.dependency, _MAX_NAME)
     return Outcome(
         Ended.HELD, after=after, until=until, dependency=dependency, reason=_reason(request)
     )
 
 
-def _fail(request: Any, now: Micros, judge: Judge) -> Outcome:
-    """Facts given by the handler, beside those of whatever it was raised from."""
-    code = _words("code", request.code_given, 100, shown)
+def _fail(request: Any, now: Micros, classify: Classifier) -> Outcome:
+    """Combine what the handler states with the facts of the exception it was raised from."""
+    code = _clean_text("code", request.failure_code, 100, scrub_public)
     if not code:
         raise ValueError("code must not be empty")
     found = capture(request, now / SECOND)
-    said = request.retry_after is not None
+    retry_after = found.retry_after
+    source = found.retry_after_source
+    if request.retry_after is not None:
+        retry_after = _retry_after_seconds(request.retry_after, now)
+        source = "handler"
     facts = found._replace(
         code=code,
-        message=_words("message", request.message or "", LIMIT),
-        detail=_words("detail", request.detail or "", LIMIT),
-        public=_words("public", request.public or "", hide=shown),
-        retry_after=_wait(request.retry_after, now) if said else found.retry_after,
-        hint="handler" if said else found.hint,
+        message=_clean_text("message", request.message or "", TEXT_LIMIT),
+        detail=_clean_text("detail", request.detail or "", TEXT_LIMIT),
+        public=_clean_text("public", request.public or "", hide=scrub_public),
+        retry_after=retry_after,
+        retry_after_source=source,
     )
-    return Outcome(Ended.FAILED, failure=judge(facts), final=bool(request.final))
+    return Outcome(Ended.FAILED, failure=classify(facts), final=bool(request.final))
 
 
 def _reason(request: Any) -> str:
-    """Reasons are read by owners, in events and messages."""
-    return _words("reason", request.reason, hide=shown)
+    """Return the reason without secrets: owners read it in events and messages."""
+    return _clean_text("reason", request.reason, hide=scrub_public)
 
 
-def _wait(value: Any, now: Micros) -> float:
-    after, until = _moment("retry_after", value)
-    return max(0, (until or 0) - now if after is None else after) / SECOND
+def _retry_after_seconds(value: Any, now: Micros) -> float:
+    after, until = _parse_time("retry_after", value)
+    if after is None:
+        after = (until or 0) - now
+    return max(0, after) / SECOND
 
 
-def _words(
-    name: str, value: Any, limit: int = _TOLD, hide: Callable[[str, int], str] = scrub
+def _clean_text(
+    name: str, value: Any, limit: int = _MAX_REASON, hide: Callable[[str, int], str] = scrub
 ) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {type_name(type(value))}")
+        raise TypeError(f"{name} must be a str, not {qualified_name(type(value))}")
     return hide(str.__str__(value), limit)
 
 
-def _moment(name: str, value: Any) -> tuple[Micros | None, Micros | None]:
-    """(after, until): a length counts from the end of the attempt, a datetime stands."""
+def _parse_optional_time(name: str, value: Any) -> tuple[Micros | None, Micros | None]:
+    return (None, None) if value is None else _parse_time(name, value)
+
+
+def _parse_time(name: str, value: Any) -> tuple[Micros | None, Micros | None]:
+    """Return (after, until). A duration counts from the end of the attempt."""
     if isinstance(value, datetime):
         return None, to_micros(value)
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise TypeError(
-            f"{name} must be seconds, a timedelta or a datetime, not {type_name(type(value))}"
+            f"{name} must be seconds, a timedelta or a datetime, not {qualified_name(type(value))}"
         )
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not 0 <= seconds <= LONGEST:  # NaN too
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # NaN too
         raise ValueError(f"{name} must be between 0 s and 100 years, not {value}")
-    return span(value), None
+    return to_duration_micros(value), None
 
 
-_REQUESTS: tuple[tuple[type[OutcomeRequest], Callable[[Any, Micros, Judge], Outcome]], ...] = (
+_CONVERTERS: tuple[
+    tuple[type[OutcomeRequest], Callable[[Any, Micros, Classifier], Outcome]], ...
+] = (
     (Retry, _retry),
     (Snooze, _snooze),
     (Cancel, _cancel),

@@ -1,4 +1,8 @@
-"""A program started by `ctx.run`: part of the attempt's session, in a group of its own, carrying its mark."""
+"""Programs that handlers start with `ctx.run`.
+
+A program runs in the session of its attempt's runner, in its own process group, with a mark in its
+environment by which it and its children are found.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +25,16 @@ from mulligan.config import OURS_ALONE
 from mulligan.core.errors import ProcessFailed, Refused, Stopped
 from mulligan.worker.liveness import MARK, kill_marked
 
-TAIL = 8192
-OUTPUT_LIMIT = 16 * 1024 * 1024
+STDERR_LIMIT = 8192  # bytes; the end is kept
+OUTPUT_LIMIT = 16 * 1024 * 1024  # bytes
 STOP_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-DRAIN_GRACE = 1.0  # seconds a pipe held open by a grandchild may delay the end
+DRAIN_GRACE = 1.0  # seconds to wait for a pipe that a grandchild holds open
 
 T = TypeVar("T")
 
 
 class Program:
-    """Its mark is its own: what is left of one program is killed without touching the attempt's others."""
+    """One program. Its mark is unique, so that killing it leaves other programs running."""
 
     def __init__(
         self,
@@ -47,30 +51,29 @@ class Program:
         self._ended = False
 
     def stop(self) -> None:
-        """Ask it to end; `run` sees to it that it does."""
+        """Request it to end. `run` terminates it."""
         self._stop.set()
 
     def run(
-        self, given: bytes | None, timeout: float | None, on_line: Callable[[str], None] | None
+        self, data: bytes | None, timeout: float | None, on_line: Callable[[str], None] | None
     ) -> str:
+        """Run it to its end and return what it printed. `data` is its standard input."""
         process = subprocess.Popen(
             self._command,
             cwd=self._folder,
-            env={**_inherited(), **self._environment},
-            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+            env={**_inherited_environment(), **self._environment},
+            stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,
         )
         try:
-            out, err = (
-                _Reader(process.stdout, OUTPUT_LIMIT, on_line),
-                _Reader(process.stderr, TAIL, None),
-            )
-            _feed(process.stdin, given)
+            out = _Reader(process.stdout, OUTPUT_LIMIT, on_line)
+            err = _Reader(process.stderr, STDERR_LIMIT, None)
+            _write_input(process.stdin, data)
             timed_out = self._wait(process, timeout)
         except BaseException:
-            _end(process)  # whatever it was, nobody waits for this program any more
+            _terminate(process)
             raise
         deadline = time.monotonic() + DRAIN_GRACE
         out.join(deadline)
@@ -79,11 +82,11 @@ class Program:
             kill_marked(self._mark)
         if out.error is not None:
             raise out.error
-        self._judge(process.returncode, err.text(), timed_out=timed_out)
-        if out.cut and on_line is None:
+        self._raise_if_failed(process.returncode, err.text(), timed_out=timed_out)
+        if out.truncated and on_line is None:
             message = (
-                f"{self._name} printed more than {OUTPUT_LIMIT} bytes; "
-                "let it write into a file in ctx.workdir, or take its lines with on_line="
+                f"{self._name} printed more than {OUTPUT_LIMIT:,} bytes. "
+                "Let it write to a file in ctx.workdir, or read its lines with on_line="
             )
             raise Refused(message)
         return out.text()
@@ -92,7 +95,7 @@ class Program:
     def _name(self) -> str:
         return Path(self._command[0]).name
 
-    def _judge(self, code: int, err: str, *, timed_out: bool) -> None:
+    def _raise_if_failed(self, code: int, err: str, *, timed_out: bool) -> None:
         if timed_out:
             raise ProcessFailed(self._name, timed_out=True, stderr=err)
         if self._stop.is_set():
@@ -104,43 +107,43 @@ class Program:
             raise ProcessFailed(self._name, exit_code=code, stderr=err)
 
     def _wait(self, process: subprocess.Popen[bytes], timeout: float | None) -> bool:
-        """True: it ran out of time."""
-        watcher = threading.Thread(target=self._end_when_asked, args=(process,), daemon=True)
+        """Wait until it ends. True if the time limit ended it."""
+        watcher = threading.Thread(target=self._terminate_on_request, args=(process,), daemon=True)
         watcher.start()
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
-            _end(process)
+            _terminate(process)
             return True
         finally:
             self._ended = True
         return False
 
-    def _end_when_asked(self, process: subprocess.Popen[bytes]) -> None:
+    def _terminate_on_request(self, process: subprocess.Popen[bytes]) -> None:
         while not self._ended:
             if self._stop.wait(0.2):
-                _end(process)
+                _terminate(process)
                 return
 
 
-def _inherited() -> dict[str, str]:
-    """Ours, without what opens our database and our mail."""
+def _inherited_environment() -> dict[str, str]:
+    """Return our environment without the credentials of our database and mail."""
     return {name: value for name, value in os.environ.items() if name not in OURS_ALONE}
 
 
-async def in_a_thread(call: Callable[[], T], stop: Callable[[], None]) -> T:
-    """Run a blocking call on a thread of its own: the loop's pool is small, and everybody else's too.
+async def run_in_thread(call: Callable[[], T], stop: Callable[[], None]) -> T:
+    """Run a blocking call on a new thread, because the loop's pool is small and shared.
 
-    Cancelled, it asks the call to `stop`, waits until it has, and only then lets the cancellation pass.
+    If it is cancelled, it calls `stop`, waits until the call has returned, and then raises.
     """
     done: Future[None] = Future()
     results: list[T] = []
-    errors: list[BaseException] = []  # not every exception fits into a future
+    errors: list[BaseException] = []  # a future cannot hold every exception
 
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+        except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
         done.set_result(None)
 
@@ -159,8 +162,8 @@ async def in_a_thread(call: Callable[[], T], stop: Callable[[], None]) -> T:
     return results[0]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to its group, then SIGKILL for whoever ignores it."""
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGTERM to its process group, then SIGKILL."""
     _signal(process, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_GRACE)
@@ -173,19 +176,19 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _feed(pipe: IO[bytes] | None, given: bytes | None) -> None:
-    if pipe is None or given is None:
+def _write_input(pipe: IO[bytes] | None, data: bytes | None) -> None:
+    if pipe is None or data is None:
         return
 
     def write() -> None:
         with contextlib.suppress(BrokenPipeError), pipe:
-            pipe.write(given)
+            pipe.write(data)
 
     threading.Thread(target=write, daemon=True).start()
 
 
 class _Reader(threading.Thread):
-    """Reads a pipe to its end, keeps the last part, hands lines on as they come."""
+    """Thread that reads a pipe, keeps the last part and calls `on_line` for each line."""
 
     def __init__(
         self, pipe: IO[bytes] | None, limit: int, on_line: Callable[[str], None] | None
@@ -194,9 +197,9 @@ class _Reader(threading.Thread):
         self._pipe = pipe
         self._limit = limit
         self._on_line = on_line
-        self._kept: deque[bytes] = deque()
+        self._chunks: deque[bytes] = deque()
         self._size = 0
-        self.cut = False
+        self.truncated = False
         self.error: BaseException | None = None
         self.start()
 
@@ -206,27 +209,27 @@ class _Reader(threading.Thread):
             return
         with pipe:
             for line in iter(lambda: pipe.readline(65536), b""):
-                self._keep(line)
-                self._hand_on(line)
+                self._store_line(line)
+                self._call_on_line(line)
 
-    def _hand_on(self, line: bytes) -> None:
-        """A callback that raises must not leave the program stuck on a full pipe; it is raised at the end."""
+    def _call_on_line(self, line: bytes) -> None:
+        """Call `on_line`. Its error is raised at the end: until then the pipe must be read."""
         if self._on_line is None or self.error is not None:
             return
         try:
             self._on_line(line.decode("utf-8", "replace").rstrip("\r\n"))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the handler's
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
             self.error = error
 
-    def _keep(self, line: bytes) -> None:
-        self._kept.append(line)
+    def _store_line(self, line: bytes) -> None:
+        self._chunks.append(line)
         self._size += len(line)
-        while self._size - len(self._kept[0]) > self._limit:
-            self._size -= len(self._kept.popleft())
-            self.cut = True
+        while self._size - len(self._chunks[0]) > self._limit:
+            self._size -= len(self._chunks.popleft())
+            self.truncated = True
 
     def join(self, deadline: float | None = None) -> None:
         super().join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def text(self) -> str:
-        return b"".join(list(self._kept)).decode("utf-8", "replace")
+        return b"".join(list(self._chunks)).decode("utf-8", "replace")

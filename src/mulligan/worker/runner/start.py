@@ -1,7 +1,9 @@
-"""The process runners are forked from: python -m mulligan.worker.runner.start …, started by a supervisor only.
+"""Start runner processes, directly or by forking: the fork server of a worker.
 
-It has imported what every runner imports, and nothing of the app; it has one thread and waits for requests. A runner
-that was forked here is a child of the supervisor, like one that was started from nothing, and begins like it.
+`python -m mulligan.worker.runner.start …` is the fork server; only a supervisor starts it. It has
+imported what every runner imports and nothing of the app, has one thread, and waits for requests. A
+forked runner becomes a child of the supervisor and runs `run_runner`, like one that was started as
+a new process.
 """
 
 from __future__ import annotations
@@ -30,53 +32,55 @@ from mulligan.config import LogSection, read_settings
 from mulligan.worker.liveness import MARK
 from mulligan.worker.protocol import StatusPage, Wire
 from mulligan.worker.runner.main import Runner
-from mulligan.worker.runner.outcomes import rehearse
-from mulligan.worker.startup import load_app, load_quickly
+from mulligan.worker.runner.outcomes import warm_up
+from mulligan.worker.startup import load_app, reduce_gc
 
-# A runner process from its arguments to its end.
+# --- A runner process ---
 
 PR_SET_PDEATHSIG = 1
 
 
-def plain(log: LogSection) -> None:
+def configure_basic_logging(log: LogSection) -> None:
+    """Log to stderr in the format of the standard library."""
     logging.basicConfig(level=log.level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
-def begin(begin_log: Callable[[LogSection], None] = plain) -> int:
-    args = _arguments()
-    die_with(args.supervisor)
+def run_runner(configure_logging: Callable[[LogSection], None] = configure_basic_logging) -> int:
+    """Load the app and run attempts until the supervisor closes the connection."""
+    args = _parse_runner_arguments()
+    exit_with_supervisor(args.supervisor)
     faulthandler.enable()
-    begin_log(LogSection(level=args.log_level, format=args.log_format))
-    wire = Wire.of_runner(socket.socket(fileno=args.wire))
+    configure_logging(LogSection(level=args.log_level, format=args.log_format))
+    wire = Wire.for_runner(socket.socket(fileno=args.wire))
     try:
         app: Any = load_app(args.app)
-    except BaseException as error:  # noqa: BLE001 - whatever importing the app raised, the supervisor must hear it
+    except BaseException as error:  # noqa: BLE001 - the supervisor must hear of any error
         if not isinstance(error, SystemExit) and not args.quiet:
             traceback.print_exc()
-        wire.send(["broken", f"{type(error).__name__}: {error}"])
+        wire.send(["load_failed", f"{type(error).__name__}: {error}"])
         return 1
     wire.send(["settings", dict(app.settings.values())])
     runner = Runner(
         app.registry,
         wire,
-        StatusPage(args.board, args.slots),
+        StatusPage(args.status_page, args.slots),
         mark=args.mark,
         folder=Path(args.folder),
         settings=app.settings,
-        tellers=args.tellers,
+        delivery_slots=args.delivery_slots,
     )
     asyncio.run(runner.serve(app.manifest(args.app).to_json()))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # threads of handlers that were given up must not hold the process
+    os._exit(0)  # do not wait for threads of handlers that were given up
 
 
-def _arguments() -> argparse.Namespace:
+def _parse_runner_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("app")
-    for name in ("wire", "board", "slots", "supervisor"):
+    for name in ("wire", "status-page", "slots", "supervisor"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--tellers", type=int, default=0)
+    parser.add_argument("--delivery-slots", type=int, default=0)
     parser.add_argument("--mark", required=True)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--log-level", default="INFO")
@@ -85,135 +89,130 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def die_with(supervisor: int) -> None:
-    """Ask the kernel to kill us when the supervisor dies; if it died before we asked, go now."""
+def exit_with_supervisor(supervisor: int) -> None:
+    """Let the kernel kill this process when the supervisor dies. Exit if it is dead already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
         os._exit(1)
 
 
-# What `ps` and /proc show of this process, written anew.
+# --- Process title: the command line and the mark that `ps` and /proc show ---
 
-_ARGUMENTS, _ENVIRONMENT = (
-    45,
-    47,
-)  # fields of /proc/self/stat after the name: where it begins, then where it ends
+# Fields of /proc/self/stat after the name: where each area begins. The next field is its end.
+_ARGUMENTS_FIELD = 45
+_ENVIRONMENT_FIELD = 47
 
 
-class Title(NamedTuple):
-    """Places in the memory of this process."""
+class ProcessTitle(NamedTuple):
+    """Addresses in the memory of this process."""
 
     command: range
-    mark: range  # the value in the environment
+    mark: range  # the value of the environment variable
 
     def write(self, command: Sequence[str], mark: str) -> None:
-        """A command line that is too long ends early; a mark would be another one."""
+        """Overwrite both. A long command line is cut; a mark that does not fit is refused."""
         if len(mark) > len(self.mark):
-            message = f"no room for {mark}"
+            message = f"the mark {mark!r} is longer than {len(self.mark)} bytes"
             raise ValueError(message)
-        _write(self.command, os.fsencode("\0".join(command))[: len(self.command) - 1])
-        _write(self.mark, mark.encode())
+        _write_memory(self.command, os.fsencode("\0".join(command))[: len(self.command) - 1])
+        _write_memory(self.mark, mark.encode())
 
 
-def title() -> Title:
-    """Raises LookupError where the kernel does not tell the places."""
-    fields = (
-        Path("/proc/self/stat")
-        .read_text(encoding="utf-8", errors="replace")
-        .rpartition(")")[2]
-        .split()
-    )
-    command, environment = (
-        range(int(fields[at]), int(fields[at + 1])) for at in (_ARGUMENTS, _ENVIRONMENT)
-    )
+def locate_title() -> ProcessTitle:
+    """Find the addresses. Raise LookupError if the kernel does not show them."""
+    text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+    fields = text.rpartition(")")[2].split()
+    command = range(int(fields[_ARGUMENTS_FIELD]), int(fields[_ARGUMENTS_FIELD + 1]))
+    environment = range(int(fields[_ENVIRONMENT_FIELD]), int(fields[_ENVIRONMENT_FIELD + 1]))
+    entries = b""
+    if environment.start:
+        entries = b"\0" + ctypes.string_at(environment.start, len(environment))
     name = f"{MARK}=".encode()
-    entries = (
-        b"\0" + ctypes.string_at(environment.start, len(environment)) if environment.start else b""
-    )
     found = entries.find(b"\0" + name)
     if found < 0 or not command.start:
-        message = "the kernel does not tell where arguments and environment lie"
+        message = "the kernel does not show the addresses of arguments and environment"
         raise LookupError(message)
     begin = found + len(name)
-    return Title(
-        command,
-        range(environment.start + begin, environment.start + entries.index(b"\0", begin + 1) - 1),
-    )
+    end = entries.index(b"\0", begin + 1) - 1
+    return ProcessTitle(command, range(environment.start + begin, environment.start + end))
 
 
-def _write(place: range, told: bytes) -> None:
-    ctypes.memmove(place.start, told.ljust(len(place), b"\0"), len(place))
+def _write_memory(area: range, data: bytes) -> None:
+    ctypes.memmove(area.start, data.ljust(len(area), b"\0"), len(area))
 
 
-# The process runners are forked from: python -m mulligan.worker.runner.start …, started by a supervisor only.
+# --- The fork server ---
 
 READY = b"ready"
-LONGEST = 1 << 16  # bytes of a request
-STDERR, WIRE, BOARD = 2, 3, 4  # descriptors of a runner
-ABOVE = 10  # of them all
+MAX_REQUEST = 1 << 16  # bytes
+# Descriptors of a runner.
+STDERR_FD = 2
+WIRE_FD = 3
+STATUS_PAGE_FD = 4
+FIRST_TEMPORARY_FD = 10
 
 
 class ForkRequest(NamedTuple):
-    """What makes a runner of a fork."""
+    """Request to fork a runner."""
 
     mark: str
     command: list[str]
-    descriptors: list[int]  # stderr, wire, board
+    descriptors: list[int]  # stderr, wire, status page
 
 
 def main() -> None:
-    """Returns at its end; in a runner, never."""
-    load_quickly()
-    args = _fork_server_arguments()
+    """Serve fork requests. Returns when the supervisor is done; in a forked runner, never."""
+    reduce_gc()
+    args = _parse_fork_server_arguments()
     control = socket.socket(fileno=args.control)
-    _load(args.runner, args.supervisor)
+    _import_everything(args.runner, args.supervisor)
     try:
-        place = title()
+        title = locate_title()
     except LookupError as error:
-        sys.exit(f"no nursery: {error}")
-    if _threads() > 1:
-        sys.exit("no nursery: there is another thread")
+        sys.exit(f"cannot start a fork server: {error}")
+    if _count_threads() > 1:
+        sys.exit("cannot start a fork server: an import has started a thread")
     control.send(READY)
-    birth = _serve(control, args.supervisor)
-    if birth is not None:
-        _become(birth, place)
+    request = _serve(control, args.supervisor)
+    if request is not None:
+        _become_runner(request, title)
         runpy.run_module(args.runner, run_name="__main__", alter_sys=True)
 
 
-def _fork_server_arguments() -> argparse.Namespace:
+def _parse_fork_server_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for name in ("control", "supervisor"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--runner", required=True)
-    parser.add_argument("room", help="blanks, where the command line of a runner will be written")
+    parser.add_argument("padding", help="blanks, to be replaced by the command line of a runner")
     return parser.parse_args()
 
 
-def _load(runner: str, supervisor: int) -> None:
-    die_with(supervisor)
-    runpy.run_module(runner)["prepared"]()
-    importlib.import_module("mulligan.app.mulligan")  # by name: it lives above us
-    read_settings(
-        {}, environ={}, file=Path(os.devnull)
-    )  # the first time takes much longer than the next
-    rehearse()
+def _import_everything(runner: str, supervisor: int) -> None:
+    """Import and warm up what every runner needs."""
+    exit_with_supervisor(supervisor)
+    runpy.run_module(runner)["prepare"]()
+    importlib.import_module("mulligan.app.mulligan")  # by name: it is in a higher layer
+    read_settings({}, environ={}, file=Path(os.devnull))  # the first call is slow
+    warm_up()
     gc.collect()
-    gc.freeze()  # or looking for garbage would write on every page that runners share with us
+    gc.freeze()  # otherwise a collection in a runner would copy every shared page
 
 
 def _serve(control: socket.socket, supervisor: int) -> ForkRequest | None:
-    """None: it is over. Everything else is said in the runner."""
+    """Fork a runner for each request. Returns its request in a runner, None at the end."""
     while True:
-        told, descriptors, _, _ = socket.recv_fds(control, LONGEST, 3, socket.MSG_CMSG_CLOEXEC)
-        if not told or _threads() > 1:  # what another thread holds, a fork would hold for ever
+        data, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, 3, socket.MSG_CMSG_CLOEXEC)
+        # With a second thread a fork is unsafe: a lock that it holds would never be released.
+        if not data or _count_threads() > 1:
             return None
         try:
-            if _forked():
+            if _fork_orphan():
                 control.detach()
                 if os.getppid() != supervisor:
                     os._exit(1)
-                mark, command = json.loads(told)
+                mark, command = json.loads(data)
                 return ForkRequest(mark, command, descriptors)
         except OSError:
             return None
@@ -221,50 +220,58 @@ def _serve(control: socket.socket, supervisor: int) -> ForkRequest | None:
             os.close(descriptor)
 
 
-def _threads() -> int:
+def _count_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _forked() -> bool:
-    """True in the runner: a child of one that has ended, hence of the supervisor, who takes orphans in meanwhile."""
-    gone, held = os.pipe()
-    between = os.fork()
-    if between:
-        os.close(gone)
-        os.waitpid(between, 0)
-        os.close(held)
+def _fork_orphan() -> bool:
+    """Fork twice, so that the runner is an orphan and becomes a child of the supervisor.
+
+    Returns True in the runner. The supervisor is the subreaper during a request.
+    """
+    read_end, write_end = os.pipe()
+    parent = os.fork()
+    if parent:
+        os.close(read_end)
+        os.waitpid(parent, 0)
+        os.close(write_end)
         return False
     try:
-        os.close(held)
+        os.close(write_end)
         if os.fork():
             os._exit(0)
     except OSError:
         os._exit(1)
-    os.read(gone, 1)  # ends when the one between has
+    os.read(read_end, 1)  # returns when the fork server has reaped our parent
     return True
 
 
-def _become(birth: ForkRequest, place: Title) -> None:
+def _become_runner(request: ForkRequest, title: ProcessTitle) -> None:
+    """Turn a fork into the runner process that was requested."""
     os.setsid()
-    _settle(birth.descriptors)
-    os.environ[MARK] = birth.mark
-    sys.argv = [*birth.command[2:], "--wire", str(WIRE), "--board", str(BOARD)]
-    sys.orig_argv = [*birth.command[:2], *sys.argv]
-    place.write(sys.orig_argv, birth.mark)
-    os.write(WIRE, os.getpid().to_bytes(4))
-    if not os.read(WIRE, 1):  # nobody waits for us any more
+    _move_descriptors(request.descriptors)
+    os.environ[MARK] = request.mark
+    descriptors = ["--wire", str(WIRE_FD), "--status-page", str(STATUS_PAGE_FD)]
+    sys.argv = [*request.command[2:], *descriptors]
+    sys.orig_argv = [*request.command[:2], *sys.argv]
+    title.write(sys.orig_argv, request.mark)
+    os.write(WIRE_FD, os.getpid().to_bytes(4))
+    if not os.read(WIRE_FD, 1):  # the supervisor has given up on this runner
         os._exit(1)
 
 
-def _settle(descriptors: list[int]) -> None:
-    """Each in its place, and no other left open."""
-    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE) for descriptor in descriptors]
-    for descriptor, place in zip(high, (STDERR, WIRE, BOARD), strict=True):
-        os.dup2(descriptor, place, inheritable=place == STDERR)
-    for name in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
-        if name > BOARD:
-            with contextlib.suppress(OSError):  # the one that listed them
-                os.close(name)
+def _move_descriptors(descriptors: list[int]) -> None:
+    """Give each descriptor its number, and close all others."""
+    copies = [
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_TEMPORARY_FD)
+        for descriptor in descriptors
+    ]
+    for copy, number in zip(copies, (STDERR_FD, WIRE_FD, STATUS_PAGE_FD), strict=True):
+        os.dup2(copy, number, inheritable=number == STDERR_FD)
+    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if number > STATUS_PAGE_FD:
+            with contextlib.suppress(OSError):  # the one that listed them is closed already
+                os.close(number)
 
 
 if __name__ == "__main__":

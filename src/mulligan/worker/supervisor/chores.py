@@ -1,4 +1,8 @@
-"""What the chore thread does: renew, sweep, keep house. Each call is one or a few short transactions."""
+"""Periodic duties of a worker: renew its lease, sweep for lost workers, prune old rows.
+
+Each call is one short transaction or a few. Only the supervisor's chore and renewal threads call
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,219 +14,234 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
-from mulligan.batches import completion as batching
+from mulligan.batches import completion as batches
 from mulligan.config import Settings
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import SECOND, Micros, WorkerRow
-from mulligan.manifest.declared import speak
+from mulligan.core.job import WorkerRow
+from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Manifest
-from mulligan.operations import chore as operate
-from mulligan.schedules.chore import Timekeeper
+from mulligan.operations import chore as operations
+from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Renewal, Store
 from mulligan.storage.url import boot_id
-from mulligan.worker import liveness as life
-from mulligan.worker import upkeep
-from mulligan.worker.job_log import tell_sweep
+from mulligan.worker import liveness, upkeep
+from mulligan.worker.job_log import SweepResult, log_sweep
 
 log = logging.getLogger("mulligan.upkeep")
 
-KEEP_HOUSE = 60.0  # seconds: what is old leaves, and we say that we are here
+FULL_SWEEP_INTERVAL = 60.0  # seconds between sweeps that also prune and publish the manifest
 NEVER = float("-inf")
 CHORE_BUDGET = 2.0  # seconds of one sweep for one kind of upkeep
 
 
 class Chores:
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        folder: Path,
-    ) -> None:
+    """Duties of one worker, and what it knows about the renewals of the others."""
+
+    def __init__(self, store: Store, settings: Settings, folder: Path) -> None:
         self._store = store
         self.settings = settings
         self._folder = folder
         self._rng = Random(SystemRandom().getrandbits(64))
         self._boot = boot_id()
         self._renewed = time.monotonic()
-        self._unbroken_since = self._renewed
-        self._heard: dict[
-            str, tuple[Micros, float]
-        ] = {}  # others: last renewal, and since when we know it
+        self._unbroken_since = self._renewed  # since when renewals have succeeded without a gap
+        # By worker: the last renewal that we have read, and when we first read it.
+        self._last_renewals: dict[str, tuple[Micros, float]] = {}
         self._pruned = NEVER
-        self._timekeeper = Timekeeper(store, settings.worker)
-        self._hurried = False
-        self._manifest: Manifest | None = (
-            None  # who begins again sweeps before it has said who it is
-        )
+        self._scheduler = Scheduler(store, settings.worker)
+        self._full_sweep_requested = False
+        self._manifest: Manifest | None = None  # None until this worker is registered
 
-    def tell_death(self, worker: str, facts: Mapping[str, Any]) -> None:
+    def record_runner_death(self, worker: str, evidence: Mapping[str, Any]) -> None:
+        """Write the event of a runner's death."""
+        event = NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **evidence})
         with self._store.begin() as unit:
-            unit.write_events(
-                [NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **facts})]
-            )
+            unit.write_events([event])
 
-    def look_around(self, worker: str) -> int:
-        """First of all, while the runners still load the app: did a sibling leave jobs behind?"""
+    # --- Start ---
+
+    def recover_at_start(self, worker: str) -> int:
+        """Recover jobs that dead siblings left, while the runners still load the app."""
         self._refuse_second_machine()
         return self.recover(worker)
 
-    def open(self, row: WorkerRow, manifest: Manifest) -> None:
-        """Enter our row and our manifest."""
+    def register(self, row: WorkerRow, manifest: Manifest) -> None:
+        """Write our row and our manifest."""
         self._manifest = manifest
         with self._store.begin() as unit:
-            speak(unit, manifest)
-            unit.open_worker(row)
+            publish_manifest(unit, manifest)
+            unit.insert_worker(row)
         self._renewed = self._unbroken_since = time.monotonic()
 
-    def _say_we_are_here(self, manifest: Manifest) -> None:
-        """Kinds and schedules hold for a day after they were named, and the clock may have leapt by more."""
+    def _publish_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest again: kinds and schedules count as known for only one day."""
         with self._store.begin() as unit:
-            speak(unit, manifest)
+            publish_manifest(unit, manifest)
 
     def _refuse_second_machine(self) -> None:
-        """Monotonic clocks of two kernels cannot be compared: two machines on one SQLite file are refused."""
-        if not self._store.place:
+        """Raise ConfigError if a worker on another machine uses this SQLite file.
+
+        Leases on SQLite use the monotonic clock, which differs between machines.
+        """
+        if not self._store.lock_directory:
             return
         for _ in range(2):
             with self._store.read() as unit:
-                strangers = {
-                    w.id: w.renewed_at
-                    for w in unit.workers(closed=False)
-                    if w.boot_id != self._boot
-                }
-                living = [
-                    w
-                    for w in unit.workers(closed=False)
-                    if w.id in strangers and not unit.expired(w)
-                ]
-            if not living:
+                workers = unit.list_workers(closed=False)
+                foreign = [worker for worker in workers if worker.boot_id != self._boot]
+                live = [worker for worker in foreign if not unit.is_expired(worker)]
+            if not live:
                 return
-            time.sleep(max(w.lease for w in living) / 1e6 / 3)  # long enough for one more heartbeat
-            with self._store.read() as unit:
-                for worker in unit.workers(closed=False):
-                    if worker.id in strangers and worker.renewed_at > strangers[worker.id]:
-                        message = (
-                            f"worker {worker.id} on {worker.host} uses this SQLite file from another machine; "
-                            "use PostgreSQL to run workers on several machines"
-                        )
-                        raise ConfigError(message)
+            renewals = {worker.id: worker.renewed_at for worker in foreign}
+            # Long enough for one more heartbeat.
+            time.sleep(max(worker.lease for worker in live) / 1e6 / 3)
+            self._refuse_renewed(renewals)
 
-    # -- lease ------------------------------------------------------------------------------------
+    def _refuse_renewed(self, renewals: Mapping[str, Micros]) -> None:
+        with self._store.read() as unit:
+            workers = unit.list_workers(closed=False)
+        for worker in workers:
+            if worker.id in renewals and worker.renewed_at > renewals[worker.id]:
+                message = (
+                    f"worker {worker.id} on {worker.host} uses this SQLite file from another "
+                    "machine. Use PostgreSQL to run workers on several machines."
+                )
+                raise ConfigError(message)
+
+    # --- Lease ---
+
     def renew(self, worker: str, draining: bool) -> Renewal:  # noqa: FBT001 - called through an executor
+        """Renew the lease of all jobs of this worker."""
         with self._store.begin() as unit:
-            renewal = unit.renew(worker, draining=draining)
+            renewal = unit.renew_worker(worker, draining=draining)
         now = time.monotonic()
         if now - self._renewed > self.settings.worker.lease / 2:
-            self._unbroken_since = (
-                now  # others may have had the same trouble: judge nobody for a full lease
-            )
+            self._unbroken_since = now
         self._renewed = now
         return renewal
 
-    def cancels(self, worker: str) -> tuple[Micros, list[tuple[str, int, str]]]:
-        """Only a look: a hint must not make us write, or we would hint ourselves."""
+    def cancel_requests(self, worker: str) -> tuple[Micros, list[tuple[str, int, str]]]:
+        """Return the store's time, and (job, token, reason) of jobs to cancel.
+
+        Reads only: a hint leads to this call, and a write would cause the next hint.
+        """
         with self._store.read() as unit:
-            return unit.now(), unit.cancels(worker)
+            return unit.now(), unit.list_cancel_requests(worker)
 
     def must_not_claim(self) -> bool:
-        """Who cannot renew must not take more than it may lose."""
+        """True if no renewal has succeeded for half a lease."""
         return time.monotonic() - self._renewed > self.settings.worker.lease / 2
 
-    def _may_judge(self) -> bool:
-        """Not the first who comes after an outage, before its own next renewal: nobody could renew meanwhile."""
-        return (
-            not self.must_not_claim()
-            and self._renewed - self._unbroken_since >= self.settings.worker.lease
-        )
+    def _may_declare_lost(self) -> bool:
+        """True if this worker has renewed without a gap for one full lease.
 
-    def _silent_for_a_lease(self, other: WorkerRow) -> bool:
-        """Its row has not changed for a full lease of our own monotonic clock, while we could renew all the time.
+        After a database outage, do not declare other workers lost before that: none of them could
+        renew during the outage.
+        """
+        unbroken = self._renewed - self._unbroken_since
+        return not self.must_not_claim() and unbroken >= self.settings.worker.lease
 
-        No wall clock is asked, not even the database's: one that steps would kill or revive a whole fleet.
+    def _is_silent_for_a_lease(self, other: WorkerRow) -> bool:
+        """True if a worker's row has not changed for a full lease while we could renew.
+
+        Measured with our monotonic clock. A wall clock, even the database's, can be set, and would
+        then declare a whole fleet lost.
         """
         now = time.monotonic()
-        renewed_at, since = self._heard.get(other.id, (other.renewed_at, now))
+        renewed_at, since = self._last_renewals.get(other.id, (other.renewed_at, now))
         if renewed_at != other.renewed_at:
             since = now
-        self._heard[other.id] = (other.renewed_at, since)
-        return self._may_judge() and now - since >= other.lease / SECOND
+        self._last_renewals[other.id] = (other.renewed_at, since)
+        return self._may_declare_lost() and now - since >= other.lease / SECOND
 
-    # -- sweep ------------------------------------------------------------------------------------
+    # --- Sweep ---
+
     def sweep(self, worker: str) -> int:
-        """Returns how many jobs came to the queue."""
-        manifest = (
-            self._manifest
-            if self._hurried or time.monotonic() - self._pruned > KEEP_HOUSE
-            else None
-        )
-        self._hurried = False
+        """Do all upkeep that is due. Return how many jobs were queued."""
+        manifest = self._manifest if self._is_full_sweep_due() else None
+        self._full_sweep_requested = False
         if manifest is not None:
-            self._say_we_are_here(manifest)
-        fired = self._timekeeper.fire()
+            self._publish_manifest(manifest)
+        fired = self._scheduler.fire()
         requeued = self.recover(worker)
-        upkeep.announce(self._store)
-        late = self._while_full(lambda: upkeep.expire_deadlines(self._store))
-        unknown = upkeep.bury_unknown(self._store, self.settings.worker.unknown_kind_after)
-        self._while_full(lambda: batching.sweep(self._store))
+        upkeep.announce_inserted(self._store)
+        late = self._repeat_while_full(lambda: upkeep.expire_deadlines(self._store))
+        unknown = upkeep.expire_unknown_kinds(self._store, self.settings.worker.unknown_kind_after)
+        self._repeat_while_full(lambda: batches.sweep_batches(self._store))
         removed = self._prune(manifest) if manifest is not None else 0
-        tell_sweep(
+        log_sweep(
             {
-                "jobs past their deadline ended": late,
-                "jobs of unknown kinds ended": unknown,
-                "jobs of schedules enqueued": fired,
-                "rows removed by retention": removed,
+                SweepResult.DEADLINES: late,
+                SweepResult.UNKNOWN_KINDS: unknown,
+                SweepResult.SCHEDULED: fired,
+                SweepResult.PRUNED: removed,
             }
         )
         return requeued + fired
 
-    def hurry(self) -> None:
-        """The next sweep does what otherwise waits its turn."""
-        self._hurried = True
+    def _is_full_sweep_due(self) -> bool:
+        since_pruned = time.monotonic() - self._pruned
+        return self._full_sweep_requested or since_pruned > FULL_SWEEP_INTERVAL
+
+    def request_full_sweep(self) -> None:
+        """Let the next sweep also prune and publish the manifest."""
+        self._full_sweep_requested = True
 
     def recover(self, worker: str) -> int:
-        judge = upkeep.Judge(worker, self._boot, self._silent_for_a_lease)
-        upkeep.close_dead(self._store, judge)
+        """Close lost workers and settle their jobs. Return how many jobs."""
+        detector = upkeep.LossDetector(worker, self._boot, self._is_silent_for_a_lease)
+        upkeep.close_lost_workers(self._store, detector)
         lost = upkeep.settle_orphans(self._store, self.settings.retry, self._rng)
-        tell_sweep({"jobs of lost workers settled": len(lost)})
-        life.sweep_folders(self._folder, worker)
+        log_sweep({SweepResult.LOST: len(lost)})
+        liveness.remove_dead_folders(self._folder, worker)
         return len(lost)
 
     def _prune(self, manifest: Manifest) -> int:
-        removed = self._while_full(lambda: upkeep.prune(self._store, self.settings, manifest.kinds))
-        self._store.tidy()
-        self._pruned = (
-            NEVER if removed else time.monotonic()
-        )  # more to do: go on with the next sweep
+        removed = self._repeat_while_full(
+            lambda: upkeep.prune(self._store, self.settings, manifest.kinds)
+        )
+        self._store.reclaim_space()
+        # If anything was removed there may be more: prune again with the next sweep.
+        self._pruned = NEVER if removed else time.monotonic()
         return removed
 
-    def _while_full(self, step: Callable[[], int]) -> int:
-        """Repeat a small step while it finds plenty, for a bounded time; what they found together."""
-        ends = time.monotonic() + CHORE_BUDGET
-        all_found = 0
+    def _repeat_while_full(self, step: Callable[[], int]) -> int:
+        """Repeat a step while it fills its batch, for a limited time. Return the total count."""
+        end = time.monotonic() + CHORE_BUDGET
+        total = 0
         while True:
-            found = step()
-            all_found += found
-            if found < upkeep.STEP or time.monotonic() > ends:
-                return all_found
+            count = step()
+            total += count
+            if count < upkeep.BATCH_SIZE or time.monotonic() > end:
+                return total
 
-    def operate(self) -> tuple[int, bool]:
-        """Returns how many jobs were moved, and whether there will be something to do again."""
-        return operate.turn(self._store), operate.under_way(self._store)
+    def run_operations(self) -> tuple[int, bool]:
+        """Return how many jobs operations have moved, and whether there is more to do."""
+        return operations.run_operations(self._store), operations.any_active(self._store)
 
-    # -- for running jobs -------------------------------------------------------------------------
-    def progress(self, worker: str, news: Sequence[tuple[str, int, float | None, str]]) -> None:
+    # --- Writes for running jobs ---
+
+    def write_progress(
+        self, worker: str, progress: Sequence[tuple[str, int, float | None, str]]
+    ) -> None:
+        """Write the progress of running jobs."""
         with self._store.begin() as unit:
-            unit.progress(worker, news)
+            unit.update_progress(worker, progress)
 
-    def keep(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
+    def write_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
+        """Write a checkpoint. False: the attempt has lost its lease."""
         with self._store.begin() as unit:
-            return unit.checkpoint(job_id, worker, token, name, value)
+            return unit.save_checkpoint(job_id, worker, token, name, value)
 
-    # -- the end ----------------------------------------------------------------------------------
-    def close(self, worker: str) -> None:
+    # --- Exit ---
+
+    def close_worker(self, worker: str) -> None:
+        """Close our row."""
         with self._store.begin() as unit:
-            unit.close_worker(worker, "left in order", seen=None)
+            unit.close_worker(worker, "shut down", last_renewed=None)
 
     def remove_folders(self, worker: str) -> None:
-        shutil.rmtree(life.work_folder(self._folder, worker), ignore_errors=True)
+        """Remove the work directories of our attempts."""
+        shutil.rmtree(liveness.work_folder(self._folder, worker), ignore_errors=True)

@@ -1,4 +1,7 @@
-"""What it means for each job when an attempt was stopped or its runner died. Facts only; `decide` decides."""
+"""Endings of attempts that were stopped or whose runner died.
+
+States facts only; `retries/decide` decides what follows.
+"""
 
 from __future__ import annotations
 
@@ -7,123 +10,137 @@ from dataclasses import replace
 from pathlib import Path
 
 from mulligan.core.attempt import Ended, Ending, Failure, Outcome
-from mulligan.core.job import SECOND, Micros
-from mulligan.failures.codes import deadline_passed, memory_limit, process_died, timed_out
+from mulligan.core.durations import SECOND, Micros
+from mulligan.failures.codes import deadline_passed, memory_limit_exceeded, process_died, timed_out
 from mulligan.failures.redact import scrub
-from mulligan.worker.supervisor.runner_process import Flight, RunnerDeath, RunnerProcess, StopReason
+from mulligan.worker.supervisor.runner_process import (
+    ActiveAttempt,
+    KillReason,
+    RunnerDeath,
+    RunnerProcess,
+    StopReason,
+)
 
-# Did the kernel kill for lack of memory? Asked of the cgroup's own counter, never guessed from a signal.
-
-_last: dict[str, int] = {}
-
-
-def oom_killed() -> bool:
-    """Has the counter risen since we last looked? Call once at start to set the mark."""
-    rose = False
-    for path in _counters():
-        value = _read(path)
-        rose = rose or value > _last.get(str(path), value)
-        _last[str(path)] = value
-    return rose
+REFUSED_DELAY = 5 * SECOND  # before a job that its runner could not accept is claimed again
 
 
-def _counters() -> list[Path]:
-    root = Path("/sys/fs/cgroup")
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            found.append(root / path.lstrip("/") / "memory.events")
-        elif "memory" in controllers.split(","):
-            found.append(root / "memory" / path.lstrip("/") / "memory.oom_control")
-    return [path for path in found if path.exists()]
+def stopped_ending(
+    attempt: ActiveAttempt, reason: StopReason, now: Micros, *, cost: float = 0.0
+) -> Ending:
+    """Return the ending of an attempt that stopped because the supervisor requested it."""
+    outcome = _stopped_outcome(attempt, reason)
+    return Ending(attempt.lease, outcome._replace(ended_at=now, cost=cost))
 
 
-def _read(path: Path) -> int:
-    for line in path.read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill":
-            return int(value)
-    return 0
+def refused_ending(attempt: ActiveAttempt, now: Micros) -> Ending:
+    """Return the ending of an attempt that its runner could not accept.
 
-
-# What it means for each job when an attempt was stopped or its runner died. Facts only; `decide` decides.
-
-REFUSED_PAUSE = 5 * SECOND
-
-
-def when_stopped(flight: Flight, why: StopReason, now: Micros, *, cost: float = 0.0) -> Ending:
-    """The code has stopped because we asked it to."""
-    outcome = _stopped(flight, why)
-    return Ending(flight.lease, outcome._replace(ended_at=now, cost=cost))
-
-
-def when_refused(flight: Flight, now: Micros) -> Ending:
-    """Its runner could not even begin. Nobody is charged, but it must not come straight back for ever either."""
-    reason = "the runner could not accept the job; queued again after a short pause"
-    return Ending(
-        flight.lease, Outcome(Ended.RELEASED, reason=reason, after=REFUSED_PAUSE, ended_at=now)
+    It is not charged, but delayed: it must not be claimed and refused in an endless loop.
+    """
+    outcome = Outcome(
+        Ended.RELEASED,
+        reason="the runner could not accept the job; queued again after a short pause",
+        after=REFUSED_DELAY,
+        ended_at=now,
     )
+    return Ending(attempt.lease, outcome)
 
 
-def _stopped(flight: Flight, why: StopReason) -> Outcome:
-    match why:
+def _stopped_outcome(attempt: ActiveAttempt, reason: StopReason) -> Outcome:
+    match reason:
         case StopReason.TIMEOUT:
-            return Outcome(Ended.FAILED, failure=timed_out(flight.timeout / SECOND))
+            return Outcome(Ended.FAILED, failure=timed_out(attempt.timeout / SECOND))
         case StopReason.DEADLINE:
             return Outcome(Ended.FAILED, failure=deadline_passed(), final=True)
         case StopReason.MEMORY:
-            return Outcome(
-                Ended.FAILED, failure=memory_limit(flight.memory_limit or 0, flight.peak)
-            )
+            failure = memory_limit_exceeded(attempt.memory_limit or 0, attempt.peak_memory)
+            return Outcome(Ended.FAILED, failure=failure)
         case StopReason.CANCEL:
-            return Outcome(Ended.CANCELLED, reason=flight.lease.cancel_reason or "cancelled")
+            return Outcome(Ended.CANCELLED, reason=attempt.lease.cancel_reason or "cancelled")
         case StopReason.RELEASE:
             return Outcome(Ended.RELEASED, reason="released by its worker")
 
 
-def after_death(
-    flights: Sequence[Flight],
+def endings_after_death(
+    attempts: Sequence[ActiveAttempt],
     started: frozenset[int],
     death: RunnerDeath,
-    child: RunnerProcess,
+    runner: RunnerProcess,
     now: Micros,
 ) -> list[Ending]:
-    """Every job of a dead runner, settled with what its death tells."""
-    shared = len([flight for flight in flights if flight.seq in started]) > 1
-    failure = _death(death, shared=shared)
-    return [_of_one(flight, started, failure, child, now) for flight in flights]
+    """Return the endings of all attempts of a dead runner."""
+    started_count = len([attempt for attempt in attempts if attempt.seq in started])
+    failure = _death_failure(death, shared=started_count > 1)
+    return [_ending_after_death(attempt, started, failure, runner, now) for attempt in attempts]
 
 
-def _of_one(
-    flight: Flight, started: frozenset[int], failure: Failure, child: RunnerProcess, now: Micros
+def _ending_after_death(
+    attempt: ActiveAttempt,
+    started: frozenset[int],
+    failure: Failure,
+    runner: RunnerProcess,
+    now: Micros,
 ) -> Ending:
-    if flight.seq not in started:
-        return when_stopped(flight, StopReason.RELEASE, now)
-    if child.killed == "unresponsive":
-        # Nobody can tell which of them held the loop: nobody is charged, and each goes on alone.
+    if attempt.seq not in started:
+        return stopped_ending(attempt, StopReason.RELEASE, now)
+    if runner.kill_reason is KillReason.UNRESPONSIVE:
+        # It is unknown which attempt blocked the event loop: charge none, run each one alone next.
         outcome = Outcome(
             Ended.RELEASED, reason="the runner stopped responding", alone=True, ended_at=now
         )
-        return Ending(flight.lease, outcome)
-    if child.killed:
-        return when_stopped(flight, flight.asked or StopReason.RELEASE, now)
-    return Ending(flight.lease, Outcome(Ended.LOST, failure=failure, ended_at=now))
+        return Ending(attempt.lease, outcome)
+    if runner.kill_reason is not None:
+        return stopped_ending(attempt, attempt.stop_reason or StopReason.RELEASE, now)
+    return Ending(attempt.lease, Outcome(Ended.LOST, failure=failure, ended_at=now))
 
 
-def _death(death: RunnerDeath, *, shared: bool) -> Failure:
-    oom = death.signal == 9 and oom_killed()
+def _death_failure(death: RunnerDeath, *, shared: bool) -> Failure:
     failure = process_died(
         signal=death.signal,
         exit_code=death.exit_code,
         peak_rss=death.peak_rss or None,
-        oom=oom,
+        oom=death.signal == 9 and oom_count_rose(),
         shared=shared,
     )
     if not death.stderr.strip():
         return failure
     return replace(failure, private={**failure.private, "stderr": scrub(death.stderr)})
+
+
+# --- Kills by the kernel for lack of memory, read from the counter of the cgroup ---
+
+_last_counts: dict[str, int] = {}
+
+
+def oom_count_rose() -> bool:
+    """True if the kernel killed for lack of memory since the last call. Call once at start-up."""
+    rose = False
+    for path in _oom_counter_files():
+        value = _read_oom_count(path)
+        rose = rose or value > _last_counts.get(str(path), value)
+        _last_counts[str(path)] = value
+    return rose
+
+
+def _oom_counter_files() -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    files = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            files.append(root / path.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(","):
+            files.append(root / "memory" / path.lstrip("/") / "memory.oom_control")
+    return [path for path in files if path.exists()]
+
+
+def _read_oom_count(path: Path) -> int:
+    for line in path.read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return 0

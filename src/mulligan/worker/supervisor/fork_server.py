@@ -1,7 +1,7 @@
-"""Where runners come from in milliseconds: a process that has imported Mulligan, nothing of the app, and is forked.
+"""The supervisor's side of the fork server, from which runners start in milliseconds.
 
-Whatever is the matter with it (it is slow, it is gone, it cannot be), runners are started without it, as they are where
-there is no Linux.
+The fork server (worker/runner/start.py) has imported Mulligan and nothing of the app. If it is
+slow, gone or not possible (it needs Linux), runners are started as new processes instead.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mulligan.worker.liveness import MARK
 log = logging.getLogger("mulligan.worker")
 
 MODULE = "mulligan.worker.runner.start"
-PATIENCE = 1.0  # seconds for one runner; the supervisor does nothing else meanwhile
-END = 5.0  # seconds for a kill
-PAUSES = 1.0, 600.0  # seconds until another one is tried: the first time, and at most
-ROOM = 96  # bytes: the numbers of its descriptors, and numbers that grow
-SPACE_FOR_MARK = "/" * 16
+FORK_TIMEOUT = 1.0  # seconds for one runner; the supervisor's event loop blocks meanwhile
+KILL_TIMEOUT = 5.0  # seconds
+RESTART_DELAYS = 1.0, 600.0  # seconds until the fork server is started again: first, and at most
+PADDING = 96  # bytes for descriptor numbers and growing counters in the command line
+MARK_PADDING = "/" * 16
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 class ForkedProcess:
-    """A child process that came from the nursery: as much of a Popen as is asked for."""
+    """A forked runner, with the part of the interface of Popen that is needed."""
 
     def __init__(self, pid: int, stderr: IO[bytes]) -> None:
         self.pid = pid
@@ -41,6 +41,7 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def wait(self) -> int:
+        """Wait until it ends and return its exit code."""
         if self.returncode is None:
             _, status = os.waitpid(self.pid, 0)
             self.returncode = os.waitstatus_to_exitcode(status)
@@ -48,53 +49,62 @@ class ForkedProcess:
 
 
 class ForkReply(NamedTuple):
+    """A new runner and the supervisor's end of its connection."""
+
     process: ForkedProcess
     wire: socket.socket
 
 
 class ForkServer:
+    """Starts the fork server, asks it for runners, and restarts it if it fails."""
+
     def __init__(
         self,
         runner: str,
         worker: str,
         on_change: Callable[[], None],
-        runners: Callable[[], set[int]],
+        runner_pids: Callable[[], set[int]],
     ) -> None:
-        """`runner`: the module runners begin with; `on_change`: it is ready, or gone; `runners`: their pids."""
+        """Create it. `runner`: the module to run; `on_change`: called when it is ready or gone."""
         self.ready = False
         self._runner = runner
-        self._mark = f"{worker}/nursery{SPACE_FOR_MARK}"
+        self._mark = f"{worker}/fork-server{MARK_PADDING}"
         self._on_change = on_change
-        self._runners = runners
+        self._runner_pids = runner_pids
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._environ: Mapping[str, str] = {}
         self._example: Sequence[str] = ()
-        self._pause = 0.0
-        self._again: asyncio.TimerHandle | None = None
-        self._strangers: set[int] = set()  # orphans of others that came to us
+        self._restart_delay = 0.0
+        self._restart_timer: asyncio.TimerHandle | None = None
+        self._orphans: set[int] = set()  # other processes that became children of this one
 
-    # -- life -------------------------------------------------------------------------------------
+    # --- Start and end ---
+
     def open(self, environ: Mapping[str, str], example: Sequence[str]) -> bool:
-        """From the main thread only, as runners are; `example`: a command line as long as theirs. False: none comes."""
-        self._environ, self._example = environ, example
+        """Start the fork server. False if it cannot be started now. Only from the main thread.
+
+        `example`: a command line as long as those of the runners.
+        """
+        self._environ = environ
+        self._example = example
         if sys.platform != "linux":
             return False
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError:
-            self._put_off()
+            self._restart_later()
             return False
         with theirs:
             try:
                 self._process = self._start(theirs.fileno())
             except OSError:
                 ours.close()
-                self._put_off()
+                self._restart_later()
                 return False
         self._control = ours
-        ours.settimeout(PATIENCE)
+        ours.settimeout(FORK_TIMEOUT)
         self._loop.add_reader(ours.fileno(), self._readable)
         return True
 
@@ -110,9 +120,10 @@ class ForkServer:
             "--runner",
             self._runner,
         ]
-        room = len("\0".join(self._example)) - len("\0".join(command)) + ROOM
+        # A fork overwrites this command line with its own, so it must be as long.
+        padding = len("\0".join(self._example)) - len("\0".join(command)) + PADDING
         return subprocess.Popen(
-            [*command, " " * max(1, room)],
+            [*command, " " * max(1, padding)],
             pass_fds=(control,),
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -120,34 +131,43 @@ class ForkServer:
         )
 
     def _readable(self) -> None:
-        """It is ready, or gone."""
+        """Handle its only message (ready), or the end of the connection."""
         control = self._control
         if control is None:
             return
         try:
-            told = control.recv(16)
+            message = control.recv(16)
         except OSError:
-            told = b""
-        self.ready = bool(told)
-        if not told:
-            self._lose("it has ended")
+            message = b""
+        self.ready = bool(message)
+        if not message:
+            self._give_up("it has ended")
         self._on_change()
 
-    def _lose(self, why: str) -> None:
-        self._end()
-        self._put_off()
-        log.warning("the nursery is given up: %s; runners start without it, more slowly", why)
+    def _give_up(self, why: str) -> None:
+        self._kill()
+        self._restart_later()
+        log.warning(
+            "the fork server failed: %s; runners start without it, more slowly. "
+            "Restarting it in %g s",
+            why,
+            self._restart_delay,
+        )
 
-    def _put_off(self) -> None:
-        self._pause = min(PAUSES[1], max(PAUSES[0], self._pause * 2))
-        self._again = self._loop.call_later(self._pause, self.open, self._environ, self._example)
+    def _restart_later(self) -> None:
+        first, longest = RESTART_DELAYS
+        self._restart_delay = min(longest, max(first, self._restart_delay * 2))
+        self._restart_timer = self._loop.call_later(
+            self._restart_delay, self.open, self._environ, self._example
+        )
 
     def close(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-        self._end()
+        """End the fork server."""
+        if self._restart_timer is not None:
+            self._restart_timer.cancel()
+        self._kill()
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         self.ready = False
         if self._control is not None:
             self._loop.remove_reader(self._control.fileno())
@@ -156,19 +176,18 @@ class ForkServer:
         if self._process is not None:
             self._process.kill()
             try:
-                self._process.wait(END)
-            except (
-                subprocess.TimeoutExpired
-            ):  # the kernel holds it: whenever it ends, it is buried like a stranger
-                self._strangers.add(self._process.pid)
+                self._process.wait(KILL_TIMEOUT)
+            except subprocess.TimeoutExpired:  # blocked in the kernel: reap it when it ends
+                self._orphans.add(self._process.pid)
             self._process = None
 
-    # -- runners ----------------------------------------------------------------------------------
-    def runner(
-        self, mark: str, command: Sequence[str], environ: Mapping[str, str], board: int
+    # --- Runners ---
+
+    def fork_runner(
+        self, mark: str, command: Sequence[str], environ: Mapping[str, str], status_page: int
     ) -> ForkReply | None:
-        """A new one, begun like this; None: start it without us."""
-        self.bury_strangers()
+        """Fork a runner. None: start it as a new process instead."""
+        self.reap_orphans()
         if self._control is None or not self.ready or environ != self._environ:
             return None
         with contextlib.ExitStack() as undo:
@@ -176,89 +195,88 @@ class ForkServer:
                 ours, theirs = socket.socketpair()
                 undo.enter_context(ours)
                 undo.enter_context(theirs)
-                stderr, its_stderr = _pipe()
+                stderr, its_stderr = _open_pipe()
                 undo.enter_context(stderr)
                 undo.enter_context(its_stderr)
-            except OSError:  # no descriptors: not its fault
+            except OSError:  # no descriptors left, which is not the fork server's fault
                 return None
+            descriptors = [its_stderr.fileno(), theirs.fileno(), status_page]
+            request = json.dumps([mark, list(command)]).encode()
             try:
-                with self._adopting():
-                    request = json.dumps([mark, list(command)]).encode()
-                    socket.send_fds(
-                        self._control, [request], [its_stderr.fileno(), theirs.fileno(), board]
-                    )
-                    theirs.close()  # so that nobody but a runner holds it, and its end is heard
-                    pid = _hello(ours)
+                with self._adopting_orphans():
+                    socket.send_fds(self._control, [request], descriptors)
+                    theirs.close()  # only the runner may hold it, so that we notice its end
+                    pid = _wait_for_pid(ours)
             except OSError as error:
-                self._lose(str(error) or type(error).__name__)
+                self._give_up(str(error) or type(error).__name__)
                 return None
             its_stderr.close()
             undo.pop_all()
-            self._strangers.discard(pid)
-            self._pause = 0.0
+            self._orphans.discard(pid)
+            self._restart_delay = 0.0
             return ForkReply(ForkedProcess(pid, stderr), ours)
 
     @contextlib.contextmanager
-    def _adopting(self) -> Iterator[None]:
-        """Who loses its parent meanwhile is a child of ours: the runner, and perhaps somebody else."""
-        before, were_ours = _subreaper(), _children()
+    def _adopting_orphans(self) -> Iterator[None]:
+        """Make this process the parent of orphans meanwhile: of the runner, and perhaps others."""
+        before = _get_subreaper()
+        children_before = _main_thread_children()
         _set_subreaper(1)
         try:
             yield
         finally:
             _set_subreaper(before)
-            now_ours = _children()
-            if were_ours is not None and now_ours is not None:
-                self._strangers |= now_ours - were_ours
+            children = _main_thread_children()
+            if children_before is not None and children is not None:
+                self._orphans |= children - children_before
 
-    def bury_strangers(self) -> None:
-        """An orphan that has ended waits for whoever it came to."""
-        self._strangers -= (
-            self._runners()
-        )  # never one of those: how it ended is somebody's evidence
-        for pid in list(self._strangers):
+    def reap_orphans(self) -> None:
+        """Reap adopted orphans that have ended."""
+        # Never a runner: its exit status is evidence.
+        self._orphans -= self._runner_pids()
+        for pid in list(self._orphans):
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
-            self._strangers.discard(pid)
+            self._orphans.discard(pid)
 
 
-def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    heard, said = os.pipe()
-    return open(heard, "rb"), open(said, "wb")  # noqa: PTH123 - descriptors, for their owner to close
+def _open_pipe() -> tuple[IO[bytes], IO[bytes]]:
+    read_end, write_end = os.pipe()
+    return open(read_end, "rb"), open(write_end, "wb")  # noqa: PTH123 - the caller closes them
 
 
-def _hello(wire: socket.socket) -> int:
-    """Its number, once it is a child of ours. It goes on only if it hears that we have heard."""
-    wire.settimeout(PATIENCE)
-    told = wire.recv(4)
-    if len(told) != 4:
-        message = "it has not forked"
+def _wait_for_pid(wire: socket.socket) -> int:
+    """Return the pid that a new runner sends, and confirm it: without that the runner exits."""
+    wire.settimeout(FORK_TIMEOUT)
+    data = wire.recv(4)
+    if len(data) != 4:
+        message = "it did not fork"
         raise ConnectionError(message)
-    pid = int.from_bytes(told)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises if it is not
+    pid = int.from_bytes(data)
+    # Raises ChildProcessError if it is not our child.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     wire.sendall(b"\0")
     return pid
 
 
-def _children() -> set[int] | None:
-    """Of the main thread, to which orphans come; None where the kernel does not tell."""
+def _main_thread_children() -> set[int] | None:
+    """Return the children of the main thread, which adopts orphans; None if unknown."""
     try:
-        return {
-            int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        }
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:
         return None
+    return {int(pid) for pid in text.split()}
 
 
-def _subreaper() -> int:
-    found = ctypes.c_int()
-    _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found))
-    return found.value
+def _get_subreaper() -> int:
+    value = ctypes.c_int()
+    _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(value))
+    return value.value
 
 
-def _set_subreaper(on: int) -> None:
-    _prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(on))
+def _set_subreaper(value: int) -> None:
+    _prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(value))
 
 
 def _prctl(option: int, argument: object) -> None:

@@ -1,7 +1,8 @@
-"""The supervisor: claims, renews, settles, sweeps. It runs no user code and imports no handler.
+"""The supervisor: claims, renews, settles and sweeps. It imports no handler and runs no user code.
 
-One loop on the main thread watches the runners; other threads talk to the database (turns, renewals, chores, hints).
-Nothing a handler does can stop a renewal, and nothing the database does can stop a time limit.
+One event loop on the main thread watches the runners. Other threads talk to the database:
+transactions, renewals, chores and the listener. Nothing that a handler does can stop a renewal, and
+nothing that the database does can stop a time limit.
 """
 
 from __future__ import annotations
@@ -21,370 +22,409 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.config import Settings, read_settings
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.ids import new_id
-from mulligan.core.job import SECOND, Micros, WorkerRow
-from mulligan.failures.redact import without_secrets
-from mulligan.guards.observer import causes_of
-from mulligan.manifest.specs import OURS, Manifest
-from mulligan.operations import chore as operate
+from mulligan.core.job import WorkerRow
+from mulligan.failures.redact import remove_secrets
+from mulligan.guards.observer import build_kind_observer
+from mulligan.manifest.specs import SYSTEM_PREFIX, Manifest
+from mulligan.operations import chore as operations
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store
-from mulligan.storage.url import same_database, shown_url
-from mulligan.worker import liveness as life
-from mulligan.worker.claim import claimer_of
-from mulligan.worker.liveness import worker_row
-from mulligan.worker.startup import settle_down
+from mulligan.storage.url import mask_password, same_database
+from mulligan.worker.claim import create_claimer
+from mulligan.worker.liveness import LivenessFile, state_folder, work_folder, worker_row
+from mulligan.worker.startup import finish_loading
 from mulligan.worker.supervisor.chores import Chores
-from mulligan.worker.supervisor.deaths import oom_killed
+from mulligan.worker.supervisor.deaths import oom_count_rose
 from mulligan.worker.supervisor.loop import OUTAGE_WAIT, WorkLoop
 from mulligan.worker.supervisor.periodic import PeriodicTask, PeriodicTasks, Waker
-from mulligan.worker.supervisor.runner_process import Flight, RunnerCommand, StopReason
+from mulligan.worker.supervisor.runner_process import (
+    ActiveAttempt,
+    KillReason,
+    RunnerCommand,
+    StopReason,
+)
 from mulligan.worker.supervisor.runners import TICK, AppLoadFailed, Runners
-from mulligan.worker.supervisor.stderr import relay
+from mulligan.worker.supervisor.stderr import stderr_forwarder
 from mulligan.worker.supervisor.transactions import LoopTransactions
 
 log = logging.getLogger("mulligan.worker")
 
 NO_FILE = Path(os.devnull)
-OPERATE_EVERY = 1.0  # seconds
-OPERATE_SELDOM = 5.0  # where nobody can tell that there is one
-FIRST_SWEEP = 1.0  # after the start
-IDLE_TICK = 2.0
-LEAP = 5 * SECOND  # how far the store's clock must jump to be noticed
+OPERATIONS_INTERVAL = 1.0  # seconds between steps of operations
+OPERATIONS_IDLE_INTERVAL = 5.0  # seconds between checks for new operations
+FIRST_SWEEP = 1.0  # seconds after the start
+IDLE_TICK = 2.0  # seconds between checks of limits while nothing runs
+CLOCK_JUMP = 5 * SECOND  # change of the store's clock that starts a full sweep
 
 
 class DatabaseMismatch(AppLoadFailed):
-    """The app's own database is not this worker's."""
+    """The app uses another database than this worker."""
 
 
 @dataclass
 class WorkerOptions:
-    """What the command line adds to the settings."""
+    """Options of the command line that are not settings."""
 
     app: str
     queues: frozenset[str] | None = None
-    runner: str = "mulligan.worker.runner"  # the module its runners begin with
-    outlets: tuple[PeriodicTask, ...] = ()  # what works beside the engine
+    runner_module: str = "mulligan.worker.runner"
+    periodic_tasks: tuple[PeriodicTask, ...] = ()  # notifications, alerts, metrics
 
 
 class Supervisor:
+    """One worker from start to exit."""
+
     def __init__(self, store: Store, settings: Settings, options: WorkerOptions) -> None:
         self._store = store
         self._settings = settings
         self._options = options
-        self._hinted = False  # something was written by somebody: cancels?
-        self._entered = False  # our row may be there
-        self._offset = (
-            time.time_ns() // 1000 - time.monotonic_ns() // 1000
-        )  # until the store tells its clock
-        self._operating = False  # operations are under way
-        self._tended = time.monotonic()  # when guards were last looked after
-        self._stop_watch = threading.Event()
+        self._hinted = False  # something was written: perhaps a cancellation
+        self._registered = False  # the row of this worker may exist
+        # Difference of the store's clock and the monotonic clock; a guess until the store answers.
+        self._clock_offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+        self._operating = False
+        self._guards_folded = time.monotonic()
+        self._stop_listening = threading.Event()
 
-    # -- the store's clock --------------------------------------------------------------------------
+    # --- The store's clock ---
+
     def clock(self) -> Micros:
-        return time.monotonic_ns() // 1000 + self._offset
+        """Return the time of the store's clock, estimated from its last answer."""
+        return time.monotonic_ns() // 1000 + self._clock_offset
 
-    def _heard_clock(self, now: Micros) -> None:
-        before, self._offset = self._offset, now - time.monotonic_ns() // 1000
-        if (
-            abs(self._offset - before) > LEAP
-        ):  # set, or moved by a test: deadlines and retention may be due
-            self._chores.hurry()
+    def _set_clock(self, now: Micros) -> None:
+        before = self._clock_offset
+        self._clock_offset = now - time.monotonic_ns() // 1000
+        if abs(self._clock_offset - before) > CLOCK_JUMP:
+            # The clock was set: deadlines and retention may be due now.
+            self._chores.request_full_sweep()
             self._sweep_now.set()
 
-    # -- life -------------------------------------------------------------------------------------
+    # --- Start ---
+
     async def run(self) -> int:
+        """Run the worker until it is stopped. Return its exit code."""
         self._loop = asyncio.get_running_loop()
         self._sweep_now = asyncio.Event()
-        self._operate_now = asyncio.Event()
+        self._operations_due = asyncio.Event()
         self._signals = 0
-        self._patient = False  # stopping, and what runs may take as long as it takes
+        self._wait_for_jobs = False  # stopping, but without a time limit for running jobs
         self._stopping = asyncio.Event()
-        self._now = asyncio.Event()  # a second signal: at once
+        self._exit_now = asyncio.Event()  # a second signal
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._signalled)
-        oom_killed()
-        self._turn_thread = ThreadPoolExecutor(1, "mulligan-turns")
-        self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
-        self._renew_thread = ThreadPoolExecutor(
-            1, "mulligan-renewals"
-        )  # nothing a sweep does may delay a renewal
-        self._beside_thread = (
-            ThreadPoolExecutor(1, "mulligan-beside") if self._store.side_by_side else None
-        )
-        self._desk = WorkLoop(
+            self._loop.add_signal_handler(number, self._on_signal)
+        oom_count_rose()
+        self._create_threads()
+        self._work_loop = WorkLoop(
             self._settings.worker,
-            self._turn_thread,
+            self._transaction_thread,
             self.clock,
-            self._heard_clock,
+            self._set_clock,
             self._may_claim,
-            self._beside_thread,
+            self._side_thread,
         )
         try:
-            if not await self._opened():
+            if not await self._start_unless_stopped():
                 return 0
-        except AppLoadFailed as broken:
-            log.error(  # noqa: TRY400 - the runner has shown the trace
-                "cannot load %s: %s", self._options.app, broken
-            )
-            await self._fleet.close("broken")
-            self._life.close()
-            relay.flush()
-            return 2 if isinstance(broken, DatabaseMismatch) else 1
-        settle_down()
-        parts = (
-            self._desk.loop(),
+        except AppLoadFailed as error:
+            return await self._exit_load_failed(error)
+        finish_loading()
+        tasks = self._start_tasks()
+        threading.Thread(target=self._listen, name="mulligan-listener", daemon=True).start()
+        try:
+            return await self._run_until_stopped(tasks)
+        finally:
+            self._stop_listening.set()
+
+    def _create_threads(self) -> None:
+        self._transaction_thread = ThreadPoolExecutor(1, "mulligan-transactions")
+        self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
+        # Renewals have their own thread, so that a long sweep cannot delay one.
+        self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")
+        self._side_thread: ThreadPoolExecutor | None = None
+        if self._store.concurrent_writers:
+            self._side_thread = ThreadPoolExecutor(1, "mulligan-side-writer")
+
+    def _start_tasks(self) -> list[asyncio.Task[None]]:
+        """Start all loops; the claim/settle loop first."""
+        periodic = PeriodicTasks(
+            (*self._options.periodic_tasks, self._operations_waker()), self._store
+        )
+        loops = (
+            self._work_loop.run(),
             self._renew_loop(),
             self._sweep_loop(),
-            self._operate_loop(),
+            self._operations_loop(),
             self._tick_loop(),
-            PeriodicTasks((*self._options.outlets, self._operations()), self._store).loop(),
+            periodic.run(),
         )
-        tasks = [self._loop.create_task(part) for part in parts]
-        threading.Thread(target=self._watch, name="mulligan-watch", daemon=True).start()
-        try:
-            return await self._until_stopped(tasks)
-        finally:
-            self._stop_watch.set()
+        return [self._loop.create_task(loop) for loop in loops]
 
-    async def _opened(self) -> bool:
-        """False: somebody wants us to stop before we have begun."""
-        opening = self._loop.create_task(self._open())
+    async def _exit_load_failed(self, error: AppLoadFailed) -> int:
+        log.error("cannot load %s: %s", self._options.app, error)
+        await self._runners.close(KillReason.LOAD_FAILED)
+        self._liveness_file.close()
+        stderr_forwarder.flush()
+        return 2 if isinstance(error, DatabaseMismatch) else 1
+
+    async def _start_unless_stopped(self) -> bool:
+        """Start the worker. False if a signal stopped it before it was ready."""
+        starting = self._loop.create_task(self._start())
         stopping = self._loop.create_task(self._stopping.wait())
-        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if opening.done():
-            opening.result()
+        if starting.done():
+            starting.result()
             return True
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
-        await self._fleet.close("shutdown")
-        if (
-            self._entered
-        ):  # its thread cannot be stopped: after it, the row is closed if it was written
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await self._runners.close(KillReason.SHUTDOWN)
+        if self._registered:
+            # The chore thread may still be writing our row. This runs after it, on the same thread.
             with contextlib.suppress(StoreUnavailable):
                 await self._loop.run_in_executor(
-                    self._chore_thread, self._chores.close, self.worker
+                    self._chore_thread, self._chores.close_worker, self.worker
                 )
-        self._life.close()
+        self._liveness_file.close()
         self._close_threads()
         return False
 
-    async def _open(self) -> None:
+    async def _start(self) -> None:
+        """Start runners, recover jobs of dead siblings, load the app and register this worker."""
         self.worker = f"w_{new_id()}"
-        folder = life.state_folder(
-            self._settings.worker.state_dir, self._store.place, self._store.identity
+        folder = state_folder(
+            self._settings.worker.state_dir, self._store.lock_directory, self._store.identity
         )
-        self._life = life.LivenessFile(folder, self.worker)
-        work = life.work_folder(folder, self.worker)
-        recipe = RunnerCommand(
-            self._options.app, self.worker, work, self._settings.log, self._options.runner
-        )
+        self._liveness_file = LivenessFile(folder, self.worker)
         self._chores = Chores(self._store, self._settings, folder)
-        self._fleet = Runners(recipe, self._settings.worker, self._desk.ended, self.clock)
-        self._fleet.on_progress = self._progress
-        self._fleet.on_keep = self._keep
-        self._fleet.on_death = self._runner_died
-        self._fleet.start()
-        await self._chore_until_done(partial(self._chores.look_around, self.worker))
-        self._rehearse()
-        manifest = await self._fleet.loaded()
-        self._adopt(self._fleet.app_settings)
-        self._policies = EffectivePolicies(self._settings.retry, manifest.ruled, manifest.queues)
-        self._claimer = claimer_of(self.worker, manifest, self._options.queues)
-        self._fleet.on_learn = self._learned
-        self._fleet.is_suspect = lambda lease: lease.losses >= self._policies.of(lease).max_losses
-        self._fleet.all_written = lambda: self._desk.all_written
-        self._turns = LoopTransactions(
-            self._store.apart(), self._policies, self._claimer, causes_of(self._settings.guards)
-        )
-        self._desk.serve(self._fleet, self._turns)
-        self._entered = True
-        await self._chore_until_done(partial(self._chores.open, self._row(manifest), manifest))
+        self._runners = self._create_runners(work_folder(folder, self.worker))
+        self._runners.start()
+        await self._chore_until_done(partial(self._chores.recover_at_start, self.worker))
+        self._warm_up_connections()
+        manifest = await self._runners.wait_for_manifest()
+        self._use_app_settings(self._runners.app_settings)
+        self._create_transactions(manifest)
+        self._registered = True
+        await self._chore_until_done(partial(self._chores.register, self._row(manifest), manifest))
         log.info(
             "worker %s: %d kinds, concurrency %d, %s",
             self.worker,
-            sum(not name.startswith(OURS) for name in manifest.kinds),
+            sum(not name.startswith(SYSTEM_PREFIX) for name in manifest.kinds),
             self._settings.worker.concurrency,
             self._store.url,
         )
 
-    def _rehearse(self) -> None:
-        """While the app is being loaded. A thread each: they will want a connection each."""
-        store = self._store.apart()
-        for thread in (self._turn_thread, self._beside_thread):
-            with contextlib.suppress(
-                RuntimeError
-            ):  # no thread can be started: not now, perhaps later
-                if thread is not None:
-                    thread.submit(store.rehearse)  # whatever goes wrong, the first turn tells it
+    def _create_runners(self, folder: Path) -> Runners:
+        command = RunnerCommand(
+            self._options.app, self.worker, folder, self._settings.log, self._options.runner_module
+        )
+        runners = Runners(command, self._settings.worker, self._work_loop.add_endings, self.clock)
+        runners.on_progress = self._on_progress
+        runners.on_checkpoint = self._write_checkpoint
+        runners.on_death = self._on_runner_death
+        return runners
 
-    def _adopt(self, values: dict[str, Any]) -> None:
-        """What the app sets in its code holds for its jobs here too. Two databases would not."""
+    def _create_transactions(self, manifest: Manifest) -> None:
+        policies = EffectivePolicies(
+            self._settings.retry, manifest.kinds_with_rules, manifest.queues
+        )
+        claimer = create_claimer(self.worker, manifest, self._options.queues)
+        self._runners.on_manifest = claimer.apply_manifest
+        self._runners.is_suspect = lambda lease: lease.losses >= policies.for_job(lease).max_losses
+        self._runners.all_written = lambda: self._work_loop.all_written
+        self._transactions = LoopTransactions(
+            self._store.dedicated(),
+            policies,
+            claimer,
+            build_kind_observer(self._settings.guards),
+        )
+        self._work_loop.attach(self._runners, self._transactions)
+
+    def _warm_up_connections(self) -> None:
+        """Connect on each thread that will need a connection, while the app is being loaded."""
+        store = self._store.dedicated()
+        for thread in (self._transaction_thread, self._side_thread):
+            # No thread can be started now. The first transaction will report any error.
+            with contextlib.suppress(RuntimeError):
+                if thread is not None:
+                    thread.submit(store.warm_up)
+
+    def _use_app_settings(self, values: dict[str, Any]) -> None:
+        """Use the settings that the app has set in its code. Refuse another database."""
         app = read_settings(values, environ={}, file=NO_FILE)
         if not same_database(app.database_url, self._settings.database_url):
-            here, elsewhere = (
-                without_secrets(shown_url(one.database_url)) for one in (self._settings, app)
-            )
+            ours = remove_secrets(mask_password(self._settings.database_url))
+            theirs = remove_secrets(mask_password(app.database_url))
             message = (
-                f"two databases: {self._options.app} names {elsewhere} in its code, "
-                f"{self._settings.origin_of('database_url')} names {here}; "
-                "jobs its handlers enqueue would go to the first. Write Mulligan() without a URL in the code, "
-                "or drop the other"
+                f"two databases: {self._options.app} uses {theirs} in its code, "
+                f"{self._settings.origin_of('database_url')} names {ours}. "
+                "Jobs that handlers enqueue would go to the first. "
+                "Write Mulligan() without a URL in the code, or remove the other setting."
             )
             raise DatabaseMismatch(message)
-        own = {"retry": app.retry, "retention": app.retention, "guards": app.guards}
-        self._settings = self._settings.model_copy(update=own)
+        changed = {"retry": app.retry, "retention": app.retention, "guards": app.guards}
+        self._settings = self._settings.model_copy(update=changed)
         self._chores.settings = self._settings
-
-    def _learned(self, manifest: Manifest) -> None:
-        self._claimer.learn(manifest)
 
     def _row(self, manifest: Manifest) -> WorkerRow:
         queues = self._options.queues or frozenset()
         concurrency = self._settings.worker.concurrency
-        return worker_row(self.worker, self._life, manifest, self._settings, queues, concurrency)
+        return worker_row(
+            self.worker, self._liveness_file, manifest, self._settings, queues, concurrency
+        )
 
     async def _chore_until_done(self, chore: Any) -> Any:
-        """At the start and the end there is nothing else to do but to wait for the database."""
+        """Run a chore, and again each second while the database is unavailable."""
         while True:
             try:
                 return await self._loop.run_in_executor(self._chore_thread, chore)
-            except StoreUnavailable as away:
-                log.warning("%s; trying again", away)
+            except StoreUnavailable as outage:
+                log.warning("%s; trying again", outage)
                 await asyncio.sleep(1.0)
 
-    def _signalled(self) -> None:
+    # --- Signals, drain requests and hints ---
+
+    def _on_signal(self) -> None:
         self._signals += 1
-        self._patient = False
+        self._wait_for_jobs = False
         if self._signals == 1:
             log.info(
-                "stopping: no new jobs, %g s for those that run",
+                "stopping: no new jobs, %g s for running ones",
                 self._settings.worker.shutdown_grace,
             )
             self._stopping.set()
         else:
-            self._now.set()
-        self._desk.wake.set()
+            self._exit_now.set()
+        self._work_loop.wake.set()
 
-    def _drain_asked(self, reason: str) -> None:
+    def _on_drain_request(self, reason: str) -> None:
         if not self._stopping.is_set():
-            log.info("draining: no new jobs; leaves when those that run have ended (%s)", reason)
-            self._patient = True
+            log.info("draining: no new jobs; exit when all running jobs have ended (%s)", reason)
+            self._wait_for_jobs = True
             self._stopping.set()
-            self._desk.wake.set()
+            self._work_loop.wake.set()
 
     def _may_claim(self) -> bool:
         return not self._stopping.is_set() and not self._chores.must_not_claim()
 
-    def _watch(self) -> None:
-        def hint() -> None:
+    def _listen(self) -> None:
+        """Wait for hints from the database until the worker exits. Runs on the listener thread."""
+
+        def on_hint() -> None:
             self._hinted = True
-            self._desk.hint()
+            self._work_loop.on_hint()
 
-        while not self._stop_watch.is_set():
+        def is_busy() -> bool:
+            return self._work_loop.in_cycle
+
+        while not self._stop_listening.is_set():
             try:
-                self._store.watch(
-                    hint, self._stop_watch, lambda: self._desk.turning, self._desk.quiet
-                )
+                self._store.watch(on_hint, self._stop_listening, is_busy, self._work_loop.on_quiet)
             except Exception:
-                log.exception("no wake-ups for now; polling goes on")
-                self._desk.hint()
-                self._stop_watch.wait(10)
+                log.exception("cannot listen for new jobs; polling continues")
+                self._work_loop.on_hint()
+                self._stop_listening.wait(10)
 
-    # -- limits, progress, checkpoints ----------------------------------------------------------------
+    # --- Limits, progress, checkpoints ---
+
     async def _tick_loop(self) -> None:
-        """While nothing runs there is little to look at."""
+        """Check the limits of running attempts; rarely while nothing runs."""
         while True:
-            if not self._fleet.count:
-                self._fleet.stirred.clear()
-                timer = self._loop.call_later(IDLE_TICK, self._fleet.stirred.set)
-                await self._fleet.stirred.wait()
+            if not self._runners.count:
+                self._runners.activity.clear()
+                timer = self._loop.call_later(IDLE_TICK, self._runners.activity.set)
+                await self._runners.activity.wait()
                 timer.cancel()
             await asyncio.sleep(TICK)
-            self._fleet.tick()
+            self._runners.tick()
 
-    def _progress(self, flight: Flight, fraction: float | None, message: str) -> None:
-        self._desk.news[flight.lease.fence] = (fraction, message)
+    def _on_progress(self, attempt: ActiveAttempt, fraction: float | None, message: str) -> None:
+        self._work_loop.progress[attempt.lease.fence] = (fraction, message)
 
-    async def _keep(self, flight: Flight, name: str, value: str) -> bool:
-        """A checkpoint: returns when it is durable, however long the database is away."""
-        lease = flight.lease
-        call = partial(self._chores.keep, lease.id, lease.worker, lease.token, name, value)
+    async def _write_checkpoint(self, attempt: ActiveAttempt, name: str, value: str) -> bool:
+        """Write a checkpoint, however long the database is away. False: the lease is lost."""
+        lease = attempt.lease
+        write = partial(
+            self._chores.write_checkpoint, lease.id, lease.worker, lease.token, name, value
+        )
         while True:
             try:
-                held = bool(await self._loop.run_in_executor(self._turn_thread, call))
+                written = bool(await self._loop.run_in_executor(self._transaction_thread, write))
             except StoreUnavailable:
                 await asyncio.sleep(OUTAGE_WAIT[1])
                 continue
             except Exception:
-                log.exception("job %s: checkpoint %r was refused by the store", lease.id, name)
+                log.exception("job %s: the database refused checkpoint %r", lease.id, name)
                 return False
-            if held:  # the store has set losses to zero; the decision must know
-                flight.lease = flight.lease._replace(losses=0)
-            return held
+            if written:
+                # A checkpoint resets the losses in the database; the decision must use the same.
+                attempt.lease = attempt.lease._replace(losses=0)
+            return written
 
-    # -- chores -----------------------------------------------------------------------------------
+    # --- Chores ---
+
     async def _renew_loop(self) -> None:
-        beat = self._settings.worker.heartbeat
+        heartbeat = self._settings.worker.heartbeat
+        pause = min(0.5, heartbeat / 4)
         renewed = 0.0
         while True:
             now = time.monotonic()
-            if now - renewed >= beat:
+            if now - renewed >= heartbeat:
                 renewed = now
-                await self._chore(self._renew())
-            elif self._hinted and self._fleet.count:
-                self._hinted = (
-                    False  # a hint may be somebody's wish to cancel, or a clock that was moved
-                )
-                await self._chore(self._look_for_cancels())
-            if self._desk.news:
-                await self._chore(self._tell_news())
-            await self._chore(self._watch_dependencies())
-            pause = min(0.5, beat / 4)
+                await self._run_chore(self._renew())
+            elif self._hinted and self._runners.count:
+                # The hint may be about a cancellation or a changed clock.
+                self._hinted = False
+                await self._run_chore(self._read_cancel_requests())
+            if self._work_loop.progress:
+                await self._run_chore(self._write_progress())
+            await self._run_chore(self._check_dependencies())
             await asyncio.sleep(pause)
-            if not (
-                self._fleet.count or self._desk.news
-            ):  # nothing to watch or to cancel: longer, until there is
+            if not (self._runners.count or self._work_loop.progress):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._fleet.stirred.wait(), 3 * pause)
+                    await asyncio.wait_for(self._runners.activity.wait(), 3 * pause)
 
     async def _sweep_loop(self) -> None:
-        """First the jobs, then the house: whom others left behind we have asked at the very beginning."""
+        """Sweep for lost workers every `worker.sweep` seconds.
+
+        The first sweep comes early and finds little: jobs of dead siblings were recovered at
+        start-up.
+        """
         pause = min(FIRST_SWEEP, self._settings.worker.sweep)
         while True:
             timer = self._loop.call_later(pause, self._sweep_now.set)
             await self._sweep_now.wait()
             timer.cancel()
             self._sweep_now.clear()
-            await self._chore(self._sweep())
+            await self._run_chore(self._sweep())
             pause = self._settings.worker.sweep
 
-    def _operations(self) -> Waker:
-        """Whether there are any is seen by a thread that is awake anyhow."""
+    def _operations_waker(self) -> Waker:
+        """Return a task that wakes the operations loop, checked by the periodic task thread."""
 
-        def ring() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone
-                self._loop.call_soon_threadsafe(self._operate_now.set)
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._operations_due.set)
 
-        return Waker("operations", OPERATE_EVERY, operate.under_way, ring)
+        return Waker("operations", OPERATIONS_INTERVAL, operations.any_active, wake)
 
-    async def _operate_loop(self) -> None:
+    async def _operations_loop(self) -> None:
         while True:
-            timer = self._loop.call_later(OPERATE_SELDOM, self._operate_now.set)
-            await self._operate_now.wait()
+            timer = self._loop.call_later(OPERATIONS_IDLE_INTERVAL, self._operations_due.set)
+            await self._operations_due.wait()
             timer.cancel()
-            self._operate_now.clear()
+            self._operations_due.clear()
             self._operating = True
             while self._operating:
                 self._operating = False
-                await self._chore(self._operate())
-                await asyncio.sleep(OPERATE_EVERY)
+                await self._run_chore(self._run_operations())
+                await asyncio.sleep(OPERATIONS_INTERVAL)
 
-    async def _chore(self, chore: Coroutine[Any, Any, None]) -> None:
-        """A chore that fails is tried again with the next round; the others are not its concern."""
+    async def _run_chore(self, chore: Coroutine[Any, Any, None]) -> None:
+        """Run a chore and log its error: it is tried again next time, and must not stop others."""
         try:
             await chore
         except StoreUnavailable:
@@ -392,145 +432,164 @@ class Supervisor:
         except AppLoadFailed:
             raise
         except Exception:
-            log.exception("a chore failed")
+            log.exception("a chore failed; it will be tried again")
 
     async def _renew(self) -> None:
         draining = self._stopping.is_set()
         renewal = await self._loop.run_in_executor(
             self._renew_thread, self._chores.renew, self.worker, draining
         )
-        self._heard_clock(renewal.now)
+        self._set_clock(renewal.now)
         if not renewal.alive:
-            await self._begin_again()
+            await self._restart_as_new_worker()
             return
         self._cancel(renewal.cancels)
         if renewal.drain is not None:
-            self._drain_asked(renewal.drain)
+            self._on_drain_request(renewal.drain)
 
-    async def _look_for_cancels(self) -> None:
-        now, wishes = await self._loop.run_in_executor(
-            self._renew_thread, self._chores.cancels, self.worker
+    async def _read_cancel_requests(self) -> None:
+        now, requests = await self._loop.run_in_executor(
+            self._renew_thread, self._chores.cancel_requests, self.worker
         )
-        self._heard_clock(now)
-        self._cancel(wishes)
+        self._set_clock(now)
+        self._cancel(requests)
 
-    def _cancel(self, wishes: list[tuple[str, int, str]]) -> None:
-        for job_id, token, reason in wishes:
-            self._fleet.cancel(job_id, token, reason)
+    def _cancel(self, requests: list[tuple[str, int, str]]) -> None:
+        for job_id, token, reason in requests:
+            self._runners.cancel(job_id, token, reason)
 
-    async def _begin_again(self) -> None:
-        """Somebody closed our row: our leases are lost. End what runs, go on under a new name."""
-        log.warning("worker %s was declared lost; going on under a new id", self.worker)
-        await self._fleet.close("closed")
-        self._life.close()
-        self._desk.doubt = False  # whatever the old name holds is not ours any more
-        await self._open()
-        self._desk.wake.set()
+    async def _restart_as_new_worker(self) -> None:
+        """Kill all attempts and register under a new id: another worker declared this one lost."""
+        log.warning("worker %s was declared lost; continuing under a new id", self.worker)
+        await self._runners.close(KillReason.WORKER_LOST)
+        self._liveness_file.close()
+        self._work_loop.must_reconcile = False  # leases of the old id are not ours any more
+        await self._start()
+        self._work_loop.wake.set()
 
-    def _runner_died(self, facts: dict[str, Any]) -> None:
-        """Nobody waits for it: it is told if the database is there."""
-        self._chore_thread.submit(self._chores.tell_death, self.worker, facts)
+    def _on_runner_death(self, evidence: dict[str, Any]) -> None:
+        """Record the death as an event, if the database is available."""
+        self._chore_thread.submit(self._chores.record_runner_death, self.worker, evidence)
 
-    async def _tell_news(self) -> None:
-        news, self._desk.news = self._desk.news, {}
+    async def _write_progress(self) -> None:
+        progress = self._work_loop.progress
+        self._work_loop.progress = {}
         rows = [
-            (job_id, token, fraction, text) for (job_id, token), (fraction, text) in news.items()
+            (job_id, token, fraction, message)
+            for (job_id, token), (fraction, message) in progress.items()
         ]
         await self._loop.run_in_executor(
-            self._renew_thread, self._chores.progress, self.worker, rows
+            self._renew_thread, self._chores.write_progress, self.worker, rows
         )
 
-    async def _watch_dependencies(self) -> None:
+    async def _check_dependencies(self) -> None:
         now = time.monotonic()
-        idle = now - self._tended >= self._settings.worker.sweep
-        running = self._fleet.running_for()
+        idle = now - self._guards_folded >= self._settings.worker.sweep
+        running = self._runners.dependency_runtimes()
+        if idle:
+            self._guards_folded = now
         if running or idle:
-            self._tended = now if idle else self._tended
             await self._loop.run_in_executor(
-                self._turn_thread, partial(self._turns.watch, running, idle=idle)
+                self._transaction_thread,
+                partial(self._transactions.check_dependencies, running, idle=idle),
             )
 
     async def _sweep(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):
-            self._desk.wake.set()
+            self._work_loop.wake.set()
 
-    async def _operate(self) -> None:
+    async def _run_operations(self) -> None:
         moved, self._operating = await self._loop.run_in_executor(
-            self._chore_thread, self._chores.operate
+            self._chore_thread, self._chores.run_operations
         )
         if moved:
-            self._desk.wake.set()
+            self._work_loop.wake.set()
 
-    # -- the end ----------------------------------------------------------------------------------
-    async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:
+    # --- Exit ---
+
+    async def _run_until_stopped(self, tasks: list[asyncio.Task[None]]) -> int:
         stopping = self._loop.create_task(self._stopping.wait())
         done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        broken = [task for task in done if task is not stopping]
-        for task in (
-            broken
-        ):  # a loop never ends but by a defect: let it be seen, and leave in order all the same
-            log.critical("a part of the supervisor has failed; leaving", exc_info=task.exception())
+        failed = [task for task in done if task is not stopping]
+        for task in failed:  # a loop ends only by a bug: report it, and shut down in order
+            log.critical(
+                "a part of the supervisor failed; shutting down", exc_info=task.exception()
+            )
             self._stopping.set()
-            self._now.set()
+            self._exit_now.set()
         stopping.cancel()
         await self._drain()
-        await self._finish(*tasks)
-        await self._leave()
-        return 1 if broken else 0
+        await self._end_tasks(*tasks)
+        await self._exit()
+        return 1 if failed else 0
 
-    async def _finish(self, turns: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
-        """The turn under way holds endings nobody else has: it is never cut off."""
-        self._desk.leaving = True
-        self._desk.wake.set()
-        await asyncio.gather(turns, return_exceptions=True)
+    async def _end_tasks(self, work_loop: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
+        """End all loops. The claim/settle loop holds endings and is never cancelled."""
+        self._work_loop.stopping = True
+        self._work_loop.wake.set()
+        await asyncio.gather(work_loop, return_exceptions=True)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """Short jobs finish, long ones are asked, then ended and given back; all within the grace."""
+        """Wait for running jobs, then request them to stop, then kill them; within the grace."""
         grace = self._settings.worker.shutdown_grace
-        self._fleet.release_waiting()
-        while self._patient and (self._fleet.count or self._desk.unwritten):  # noqa: ASYNC110 - a count, for once in a life
+        self._runners.release_unstarted()
+        while self._wait_for_jobs and self._has_jobs():  # noqa: ASYNC110 - a count, once per worker
             await asyncio.sleep(0.05)
-        ends = time.monotonic() + grace
-        await self._empty_until(ends - min(3.0, grace * 0.3))
-        self._fleet.ask_all(StopReason.RELEASE)
-        await self._empty_until(ends - min(1.5, grace * 0.15))
-        await self._fleet.close("shutdown") if self._fleet.count else await self._fleet.drain()
+        end = time.monotonic() + grace
+        await self._wait_until_empty(end - min(3.0, grace * 0.3))
+        self._runners.request_stop_all(StopReason.RELEASE)
+        await self._wait_until_empty(end - min(1.5, grace * 0.15))
+        if self._runners.count:
+            await self._runners.close(KillReason.SHUTDOWN)
+        else:
+            await self._runners.drain()
 
-    async def _empty_until(self, deadline: float) -> None:
-        # A count, looked at for a few seconds at the end of a life.
-        while (  # noqa: ASYNC110
-            (self._fleet.count or self._desk.unwritten)
-            and time.monotonic() < deadline
-            and not self._now.is_set()
+    def _has_jobs(self) -> bool:
+        return bool(self._runners.count or self._work_loop.unwritten)
+
+    async def _wait_until_empty(self, deadline: float) -> None:
+        while (  # noqa: ASYNC110 - a count, once per worker
+            self._has_jobs() and time.monotonic() < deadline and not self._exit_now.is_set()
         ):
             await asyncio.sleep(0.02)
 
-    async def _leave(self) -> None:
-        """Write the last endings, close our row. If the database is away, others will find the lease expired."""
-        await self._fleet.close("shutdown")
+    async def _exit(self) -> None:
+        """Write the last endings and close our row.
+
+        If the database is unavailable, other workers will find the lease expired.
+        """
+        await self._runners.close(KillReason.SHUTDOWN)
         for _ in range(3):
             try:
-                endings = self._desk.unwritten
+                endings = self._work_loop.unwritten
                 await self._loop.run_in_executor(
-                    self._turn_thread, self._turns.leave, endings, self.clock()
+                    self._transaction_thread,
+                    self._transactions.release_all,
+                    endings,
+                    self.clock(),
                 )
                 await self._loop.run_in_executor(
-                    self._renew_thread, self._chores.close, self.worker
+                    self._renew_thread, self._chores.close_worker, self.worker
                 )
                 break
-            except StoreUnavailable as away:
-                log.warning("%s; trying once more before leaving", away)
+            except StoreUnavailable as outage:
+                log.warning("%s; trying again before exit", outage)
                 await asyncio.sleep(0.3)
         await self._loop.run_in_executor(None, self._chores.remove_folders, self.worker)
-        await self._loop.run_in_executor(None, relay.flush)
-        self._life.close()
+        await self._loop.run_in_executor(None, stderr_forwarder.flush)
+        self._liveness_file.close()
         self._close_threads()
 
     def _close_threads(self) -> None:
-        threads = (self._turn_thread, self._chore_thread, self._renew_thread, self._beside_thread)
+        threads = (
+            self._transaction_thread,
+            self._chore_thread,
+            self._renew_thread,
+            self._side_thread,
+        )
         for thread in threads:
             if thread is not None:
                 thread.shutdown(wait=False)

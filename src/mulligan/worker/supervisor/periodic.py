@@ -1,5 +1,7 @@
-"""Turns at outlets, on a thread that keeps its own time. Those that are due together are taken in one go: each time
-that somebody is woken costs an idle worker more than the look itself.
+"""Run periodic tasks (notifications, alerts, metrics) on their own thread.
+
+Tasks that are due at about the same time run together: waking a thread costs an idle worker more
+than the check itself.
 """
 
 from __future__ import annotations
@@ -15,101 +17,109 @@ from typing import Protocol
 from mulligan.core.errors import StoreUnavailable
 from mulligan.storage.base import Store
 
-# What tells the world of what happened works beside the engine, and the engine knows nothing of it but this.
+log = logging.getLogger("mulligan.worker")
+
+REST_FACTOR = 2  # a busy task rests twice as long as it ran, so that it cannot crowd out jobs
+EARLY = 0.05  # seconds that a task may run early, together with others
+THREAD_RETRY_DELAY = 1.0  # seconds
 
 
 class PeriodicTask(Protocol):
+    """Task that every worker runs from time to time."""
+
     name: str
-    every: float  # seconds between turns while there is nothing to do
+    every: float  # seconds between runs while there is nothing to do
 
-    def turn(self, store: Store) -> bool:
-        """One short step, of some 20 ms at most. True: there is more to do, come again at once.
+    def run_once(self, store: Store) -> bool:
+        """Do one short step of at most about 20 ms. True: there is more to do.
 
-        Several workers take turns at the same time: whoever finds another at it returns False without waiting.
+        Several workers run this at the same time. If another one is doing the work, return False
+        without waiting.
         """
         ...
 
 
-# Turns at outlets, on a thread that keeps its own time. Those that are due together are taken in one go: each time
-
-log = logging.getLogger("mulligan.worker")
-
-RESPITE = (
-    2  # times as long as a turn at an outlet took: a crowd of events must not crowd out the jobs
-)
-TOGETHER = 0.05  # seconds that one may come early
-BEGIN_AGAIN = 1.0  # seconds
-
-
 class Waker:
-    """An outlet that only looks: what it finds is done elsewhere."""
+    """Task that only checks a condition, and calls `wake` if it is true."""
 
     def __init__(
-        self, name: str, every: float, look: Callable[[Store], bool], ring: Callable[[], None]
+        self, name: str, every: float, check: Callable[[Store], bool], wake: Callable[[], None]
     ) -> None:
         self.name = name
         self.every = every
-        self._look = look
-        self._ring = ring
+        self._check = check
+        self._wake = wake
 
-    def turn(self, store: Store) -> bool:
-        if self._look(store):
-            self._ring()
+    def run_once(self, store: Store) -> bool:
+        """Check the condition once."""
+        if self._check(store):
+            self._wake()
         return False
 
 
-def _ended(missed: asyncio.Future[None], why: str) -> None:
-    if not missed.done():
-        missed.set_exception(RuntimeError(f"outlets have ended: {why}"))
-
-
 class PeriodicTasks:
-    def __init__(self, outlets: Sequence[PeriodicTask], store: Store) -> None:
-        self._outlets = outlets
-        self._due = [0.0] * len(outlets)
+    """The thread that runs the tasks."""
+
+    def __init__(self, tasks: Sequence[PeriodicTask], store: Store) -> None:
+        self._tasks = tasks
+        self._due = [0.0] * len(tasks)
         self._store = store
-        self._over = threading.Event()
+        self._stop = threading.Event()
 
-    async def loop(self) -> None:
-        """Whoever cancels it ends the rounds; nobody waits for the turn under way."""
+    async def run(self) -> None:
+        """Run the tasks until cancelled. Does not wait for a task that is running then.
+
+        Raises RuntimeError if the thread ends by itself.
+        """
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            missed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            while self._outlets and not self._begun(missed):  # noqa: ASYNC110 - nobody tells that there is room for one
-                await asyncio.sleep(BEGIN_AGAIN)
-            await missed
+            while self._tasks and not self._start_thread(failed):  # noqa: ASYNC110 - a retry
+                await asyncio.sleep(THREAD_RETRY_DELAY)
+            await failed
         finally:
-            self._over.set()
+            self._stop.set()
 
-    def _begun(self, missed: asyncio.Future[None]) -> bool:
+    def _start_thread(self, failed: asyncio.Future[None]) -> bool:
+        thread = threading.Thread(target=self._run_thread, args=(failed,), name="mulligan-periodic")
         try:
-            threading.Thread(target=self._live, args=(missed,), name="mulligan-outlets").start()
-        except RuntimeError:  # no thread can be started
-            log.exception("a chore failed")
+            thread.start()
+        except RuntimeError:
+            log.exception("cannot start the thread for periodic tasks; trying again")
             return False
         return True
 
-    def _live(self, missed: asyncio.Future[None]) -> None:
+    def _run_thread(self, failed: asyncio.Future[None]) -> None:
         try:
-            self._go_round()
-        except BaseException as error:  # noqa: BLE001 - a thread that ends in silence would be missed by nobody
-            with contextlib.suppress(RuntimeError):  # the loop is gone
-                missed.get_loop().call_soon_threadsafe(_ended, missed, repr(error))
+            self._run_until_stopped()
+        except BaseException as error:  # noqa: BLE001 - the supervisor must hear of any error
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                failed.get_loop().call_soon_threadsafe(_set_failed, failed, repr(error))
 
-    def _go_round(self) -> None:
-        while not self._over.is_set():
+    def _run_until_stopped(self) -> None:
+        while not self._stop.is_set():
             now = time.monotonic()
-            for place in [place for place, at in enumerate(self._due) if at - now < TOGETHER]:
-                self._due[place] = self._turn(self._outlets[place]) + time.monotonic()
-            self._over.wait(max(0.0, min(self._due) - time.monotonic()))
+            for index, due in enumerate(list(self._due)):
+                if due - now < EARLY:
+                    pause = self._run_task(self._tasks[index])
+                    self._due[index] = time.monotonic() + pause
+            self._stop.wait(max(0.0, min(self._due) - time.monotonic()))
 
-    def _turn(self, outlet: PeriodicTask) -> float:
-        """How long it may rest. One that fails is tried again with the next round; the others are not its concern."""
-        began, more = time.monotonic(), False
+    def _run_task(self, task: PeriodicTask) -> float:
+        """Run a task and return how long it rests. An error is logged and does not stop others."""
+        began = time.monotonic()
+        more = False
         try:
-            if not self._over.is_set():  # the store may be closed already
-                more = outlet.turn(self._store)
+            if not self._stop.is_set():  # otherwise the store may be closed already
+                more = task.run_once(self._store)
         except StoreUnavailable:
             pass
         except Exception:
-            log.exception("a chore failed")
-        return RESPITE * (time.monotonic() - began) if more else outlet.every
+            log.exception("periodic task %s failed; it will be tried again", task.name)
+        if more:
+            return REST_FACTOR * (time.monotonic() - began)
+        return task.every
+
+
+def _set_failed(failed: asyncio.Future[None], error: str) -> None:
+    if not failed.done():
+        failed.set_exception(RuntimeError(f"the thread for periodic tasks has ended: {error}"))

@@ -1,7 +1,7 @@
-"""All runners of one worker: who runs what, who has run too long, what a death means.
+"""All runners of one worker: start them, give them jobs, enforce limits, handle their deaths.
 
-Shared runners take many jobs side by side. A job of an isolated kind, and one whose last runner died under
-it, gets a runner of its own; a warm spare hides most of the wait for it.
+Shared runners run many jobs concurrently. A job of an isolated kind, and a job whose last runner
+died, gets a single-use runner. A spare single-use runner is kept ready where kinds are isolated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,45 +19,48 @@ from typing import Any
 
 from mulligan.config import WorkerSection
 from mulligan.core.attempt import Ending, Lease, Outcome
-from mulligan.core.job import Micros, PreviousAttempts
-from mulligan.manifest.specs import DELIVERY_QUEUE, OURS, KindSpec, Manifest
-from mulligan.worker.fast.lease_batch import LeaseBatch, is_alone, tellers
+from mulligan.core.durations import Micros
+from mulligan.core.job import PreviousAttempts
+from mulligan.manifest.specs import DELIVERY_QUEUE, SYSTEM_PREFIX, KindSpec, Manifest
+from mulligan.worker.fast.lease_batch import LeaseBatch, delivery_slots, needs_single_use_runner
 from mulligan.worker.liveness import session_memory
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     STOPPED,
-    Common,
+    SharedFailureCache,
+    duration_from_wire,
+    failed_from_wire,
     outcome_from_wire,
     returned_from_wire,
-    took_from_wire,
-    words_from_wire,
 )
-from mulligan.worker.supervisor.deaths import after_death, when_refused, when_stopped
+from mulligan.worker.supervisor.deaths import endings_after_death, refused_ending, stopped_ending
 from mulligan.worker.supervisor.fork_server import ForkServer
 from mulligan.worker.supervisor.runner_process import (
-    Flight,
+    ActiveAttempt,
+    KillReason,
     RunnerCommand,
     RunnerDeath,
     RunnerProcess,
     StopReason,
-    clean,
-    facts,
-    how,
-    left_over,
+    clean_up,
+    death_evidence,
+    describe_death,
 )
 
 log = logging.getLogger("mulligan.worker")
 
-TICK = 0.1
+TICK = 0.1  # seconds between checks of limits
 MEMORY_TICK_NS = 250_000_000
-STUCK_NS = 2_000_000_000  # a job that waits longer in a runner's line goes back to the queue
-RESPAWN_MOST = 5.0
-LOAD_PATIENCE = 30.0
-NURSERY_PATIENCE = 5.0  # for which the first runners wait for it
-REAP_AGAIN = 0.5  # seconds
-EARLY_DEATHS = 5  # one that is killed while it loads the app says nothing about the app; so many do
-QUEUE_PATIENCE_NS = 60_000_000_000
-QUIET_PATIENCE_NS = 10_000_000_000  # for which a suspect waits until nothing else runs here
+PREFETCH_LIMIT_NS = 2_000_000_000  # a job that waits longer in a runner is recalled
+MAX_RESPAWN_DELAY = 5.0  # seconds
+LOAD_WARNING = 30.0  # seconds of importing the app until a warning
+FORK_SERVER_WAIT = 5.0  # seconds that the first runners wait for the fork server
+REAP_RETRY = 0.5  # seconds
+MAX_EARLY_KILLS = 5  # runners killed by a signal while they load the app, until the worker gives up
+QUEUE_LIMIT_NS = 60_000_000_000  # a job that waits longer for a single-use runner is released
+SUSPECT_WAIT_NS = 10_000_000_000  # how long a suspect waits until nothing else runs here
+
+Work = tuple[ActiveAttempt, PreviousAttempts | None]
 
 
 class AppLoadFailed(Exception):
@@ -64,599 +68,660 @@ class AppLoadFailed(Exception):
 
 
 class Runners:
+    """All runner processes of one worker."""
+
     def __init__(
         self,
-        recipe: RunnerCommand,
+        command: RunnerCommand,
         settings: WorkerSection,
         on_end: Callable[[list[Ending]], None],
         clock: Callable[[], Micros],
     ) -> None:
-        self.recipe = recipe
+        self.command = command
         self.manifest: Manifest | None = None
-        self.lonely: frozenset[str] = frozenset()  # kinds that want a runner for each job
-        self.used_by_all: frozenset[str] = (
-            frozenset()
-        )  # by every kind: there is nothing else to keep a place for
-        self.app_settings: dict[str, Any] = {}  # as the app itself has them, in its own process
+        self.isolated_kinds: frozenset[str] = frozenset()  # each job gets a single-use runner
+        self.used_by_all: frozenset[str] = frozenset()  # dependencies that every kind uses
+        self.app_settings: dict[str, Any] = {}  # as the app sets them in its own process
+        self.activity = asyncio.Event()  # jobs were dispatched
+        self.prefetch_stuck = False  # jobs had to be recalled from a runner
         self._settings = settings
         self._on_end = on_end
-        self._clock = clock  # the store's clock as last heard
-        self._children: list[RunnerProcess] = []
-        self._nursery = ForkServer(recipe.runner, recipe.worker, self._nursery_changed, self._pids)
+        self._clock = clock  # the store's clock, estimated
+        self._loop = asyncio.get_running_loop()
+        self._processes: list[RunnerProcess] = []
+        self._fork_server = ForkServer(
+            command.runner, command.worker, self._fork_server_changed, self._pids
+        )
         self._names = count(1)
         self._seqs = count(1)
-        self._loop = asyncio.get_running_loop()
-        self._common = Common()
-        self._queue: list[
-            tuple[Flight, PreviousAttempts | None]
-        ] = []  # waiting for a runner of their own
+        self._shared_failures = SharedFailureCache()
+        self._queue: list[Work] = []  # waiting for a single-use runner
         self._changed = asyncio.Event()
-        self.stirred = asyncio.Event()  # there is something to do
-        self._memory_ns = 0
-        self._respawn = 0.0
-        self._early = 0  # runners killed before the app was loaded
-        self._next_round: asyncio.TimerHandle | None = (
-            None  # when those that could not be started are tried again
-        )
+        self._memory_checked_ns = 0
+        self._respawn_delay = 0.0
+        self._early_kills = 0
+        # Set while runners that could not be started wait for the next try.
+        self._refill_timer: asyncio.TimerHandle | None = None
         self._cleaning: set[asyncio.Task[None]] = set()
-        self._burying: list[Flight] = []  # of dead runners, until their endings are known
-        self.line_stuck = False  # jobs had to be called back from a runner's line
+        self._unsettled: list[ActiveAttempt] = []  # of dead runners, until their endings are known
         self._closing = False
-        self.is_suspect: Callable[[Lease], bool] = lambda _: (
-            False
-        )  # is this its last chance after losses?
-        self.all_written: Callable[[], bool] = lambda: (
-            True
-        )  # is every ending durable, and no turn under way?
-        self.on_learn: Callable[[Manifest], None] = lambda _: None
-        self.on_progress: Callable[[Flight, float | None, str], None] = lambda *_: None
-        self.on_keep: Callable[[Flight, str, str], Any] = lambda *_: None
+        # Callbacks of the supervisor.
+        self.is_suspect: Callable[[Lease], bool] = lambda _: False
+        self.all_written: Callable[[], bool] = lambda: True
+        self.on_manifest: Callable[[Manifest], None] = lambda _: None
+        self.on_progress: Callable[[ActiveAttempt, float | None, str], None] = lambda *_: None
+        self.on_checkpoint: Callable[[ActiveAttempt, str, str], Any] = lambda *_: None
         self.on_death: Callable[[dict[str, Any]], None] = lambda _: None
 
-    # -- life -------------------------------------------------------------------------------------
+    # --- Starting and stopping runners ---
+
     def start(self) -> None:
-        """Start the shared runners, once there is what they come from."""
-        if self._nursery.open(
-            self.recipe.environ(), self.recipe.command("r1", self._settings.concurrency, 1)
-        ):
-            self._next_round = self._loop.call_later(NURSERY_PATIENCE, self._refill_again)
+        """Start the fork server, and the shared runners once it is ready."""
+        example = self.command.build("r1", self._settings.concurrency, 1)
+        if self._fork_server.open(self.command.environment(), example):
+            self._refill_timer = self._loop.call_later(FORK_SERVER_WAIT, self._retry_refill)
         else:
             self._refill()
 
     def _pids(self) -> set[int]:
-        return {child.pid for child in self._children}
+        return {runner.pid for runner in self._processes}
 
-    def _nursery_changed(self) -> None:
-        if self._next_round is not None:
-            self._next_round.cancel()
-            self._refill_again()
+    def _fork_server_changed(self) -> None:
+        if self._refill_timer is not None:
+            self._refill_timer.cancel()
+            self._retry_refill()
 
     def _refill(self) -> None:
-        """As many shared runners as were asked for, however the others went."""
+        """Start shared runners until there are as many as configured."""
         if self._closing:
             return
-        sound = [
-            child for child in self._children if not (child.solo or child.doomed_ns or child.killed)
+        healthy = [
+            runner for runner in self._processes if not runner.single_use and not runner.is_retiring
         ]
-        for _ in range(self._settings.runners - len(sound)):
-            self._spawn(solo=False)
+        for _ in range(self._settings.runners - len(healthy)):
+            self._start_runner(single_use=False)
         if self.manifest is not None:
-            self._serve_alone()
+            self._serve_queue()
 
-    async def loaded(self) -> Manifest:
-        """The first runner that is ready tells what the app is."""
+    async def wait_for_manifest(self) -> Manifest:
+        """Return the manifest that the first ready runner reports."""
         while self.manifest is None:
-            broken = next((child.broken for child in self._children if child.broken), "")
-            if broken:
-                raise AppLoadFailed(broken)
-            if not self._children and self._next_round is None:
+            for runner in self._processes:
+                if runner.load_error:
+                    raise AppLoadFailed(runner.load_error)
+            if not self._processes and self._refill_timer is None:
                 message = "the runner died before the app was loaded; its output is above"
                 raise AppLoadFailed(message)
-            if not await self._change(LOAD_PATIENCE):
-                log.warning("still waiting for %s to be imported", self.recipe.app)
+            if not await self._wait_for_change(LOAD_WARNING):
+                log.warning("still waiting for %s to be imported", self.command.app)
         return self.manifest
 
-    async def _change(self, seconds: float) -> bool:
+    async def _wait_for_change(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
         changed = self._changed.is_set()
         self._changed.clear()
         return changed
 
-    async def close(self, why: str) -> None:
-        """Everything ends now; what still runs is given back unharmed."""
+    async def close(self, reason: KillReason) -> None:
+        """Kill all runners. Attempts that still run are released uncharged."""
         self._closing = True
-        self._nursery.close()
+        self._fork_server.close()
         self._release_queue()
-        for child in list(self._children):
-            child.kill(why)
-        while self._children or self._cleaning:
-            await self._change(1.0)
+        for runner in list(self._processes):
+            runner.kill(reason)
+        while self._processes or self._cleaning:
+            await self._wait_for_change(1.0)
 
     async def drain(self) -> None:
-        """Runners without work leave in their own time, with their `on_stop`."""
+        """Let idle runners run their `on_stop` hooks and exit, for up to two seconds."""
         self._closing = True
-        self._nursery.close()
+        self._fork_server.close()
         self._release_queue()
-        for child in self._children:
-            child.drain()
+        for runner in self._processes:
+            runner.drain()
         deadline = time.monotonic() + 2.0
-        while self._children and time.monotonic() < deadline:
-            await self._change(0.2)
+        while self._processes and time.monotonic() < deadline:
+            await self._wait_for_change(0.2)
 
-    def _spawn(self, *, solo: bool) -> None:
-        settings = self._settings
-        slots = 1 if solo else max(1, -(-settings.concurrency // settings.runners))
-        told = 0 if solo else -(-tellers(settings.concurrency) // settings.runners)
+    def _start_runner(self, *, single_use: bool) -> None:
+        slots = 1
+        reserved = 0
+        if not single_use:
+            runners = self._settings.runners
+            slots = max(1, math.ceil(self._settings.concurrency / runners))
+            reserved = math.ceil(delivery_slots(self._settings.concurrency) / runners)
         try:
-            child = RunnerProcess(
-                self.recipe, f"r{next(self._names)}", slots, told, solo=solo, nursery=self._nursery
+            runner = RunnerProcess(
+                self.command,
+                f"r{next(self._names)}",
+                slots,
+                reserved,
+                single_use=single_use,
+                fork_server=self._fork_server,
             )
-            child.attach(self._loop, self._heard, self._exited)
-        except (
-            OSError
-        ) as error:  # no memory, no descriptors, no interpreter: perhaps a little later
-            log.error("cannot start a runner: %s; trying again", error)  # noqa: TRY400 - one line says it
+            runner.attach(self._loop, self._on_message, self._on_exit)
+        except OSError as error:  # no memory, descriptors or interpreter
+            log.error("cannot start a runner: %s; trying again", error)  # noqa: TRY400 - one line is enough
             self._refill_later()
             return
-        self._children.append(child)
+        self._processes.append(runner)
 
     def _refill_later(self) -> None:
-        """One round, however many could not be started: a round each would soon be millions."""
-        if self._next_round is None:
-            self._respawn = min(RESPAWN_MOST, max(0.1, self._respawn * 2))
-            self._next_round = self._loop.call_later(self._respawn, self._refill_again)
+        """Try again after a growing delay. One timer for all runners that could not be started."""
+        if self._refill_timer is None:
+            self._respawn_delay = min(MAX_RESPAWN_DELAY, max(0.1, self._respawn_delay * 2))
+            self._refill_timer = self._loop.call_later(self._respawn_delay, self._retry_refill)
 
-    def _refill_again(self) -> None:
-        self._next_round = None
+    def _retry_refill(self) -> None:
+        self._refill_timer = None
         self._refill()
 
-    # -- room -------------------------------------------------------------------------------------
-    def flights(self) -> list[Flight]:
-        waiting = [flight for flight, _ in self._queue]
-        return (
-            waiting
-            + self._burying
-            + [flight for child in self._children for flight in child.flights.values()]
-        )
+    # --- What is running. Also read by the listener thread, hence the copies of lists ---
+
+    def active_attempts(self) -> list[ActiveAttempt]:
+        """Return all attempts of this worker: queued, running, and of dead runners."""
+        queued = [attempt for attempt, _ in self._queue]
+        sent = [attempt for runner in self._processes for attempt in runner.attempts.values()]
+        return queued + self._unsettled + sent
 
     @property
     def count(self) -> int:
-        return (
-            len(self._queue)
-            + len(self._burying)
-            + sum(len(child.flights) for child in self._children)
+        """How many attempts this worker has."""
+        sent = sum(len(runner.attempts) for runner in self._processes)
+        return len(self._queue) + len(self._unsettled) + sent
+
+    def dependency_use(self) -> dict[str, int]:
+        """Return how many attempts use each dependency."""
+        queued = [attempt for attempt, _ in list(self._queue)]
+        attempts = (*queued, *list(self._unsettled), *self._dependency_users())
+        if not attempts:
+            return {}
+        return Counter(
+            [
+                key
+                for attempt in attempts
+                if attempt.lease.uses
+                for key in attempt.lease.uses.split(",")
+            ]
         )
 
-    def in_use(self) -> dict[str, int]:
-        """How many jobs use each dependency. Also asked by a thread that hears a hint: lists are copied whole."""
-        under_way = [
-            flight for child in list(self._children) for flight in list(child.users.values())
+    def _dependency_users(self) -> list[ActiveAttempt]:
+        return [
+            attempt
+            for runner in list(self._processes)
+            for attempt in list(runner.dependency_users.values())
         ]
-        waiting = [flight for flight, _ in list(self._queue)]
-        leases = [flight.lease for flight in (*waiting, *list(self._burying), *under_way)]
-        return (
-            Counter([key for lease in leases if lease.uses for key in lease.uses.split(",")])
-            if leases
-            else {}
-        )
 
     @property
-    def telling(self) -> int:
-        """How many messages are under way; they use something, all of them."""
-        under_way = [
-            flight for child in list(self._children) for flight in list(child.users.values())
-        ]
-        return sum(1 for flight in under_way if flight.lease.queue == DELIVERY_QUEUE)
+    def delivery_count(self) -> int:
+        """How many deliveries are running. All of them use a dependency, their endpoint."""
+        return sum(
+            1 for attempt in self._dependency_users() if attempt.lease.queue == DELIVERY_QUEUE
+        )
 
-    def running_for(self) -> list[tuple[Lease, float]]:
-        """What is under way and uses something, and for how many milliseconds."""
+    def dependency_runtimes(self) -> list[tuple[Lease, float]]:
+        """Return running attempts that use a dependency, and since how many milliseconds."""
         now = time.monotonic_ns()
-        flights = [flight for child in self._children for flight in child.users.values()]
-        return [(flight.lease, (now - flight.sent_ns) / 1e6) for flight in flights]
+        return [
+            (attempt.lease, (now - attempt.sent_ns) / 1e6)
+            for runner in self._processes
+            for attempt in runner.dependency_users.values()
+        ]
 
     @property
-    def can_take(self) -> bool:
+    def can_accept(self) -> bool:
+        """True if new jobs may be claimed for these runners."""
         if self._closing or self._has_suspect():
             return False
-        return any(child.open and not child.solo for child in self._children)
+        return any(runner.is_available and not runner.single_use for runner in self._processes)
 
     def _has_suspect(self) -> bool:
-        """Nothing new while one is here: what kills a whole worker takes with it whatever the worker holds."""
-        alone = [
-            flight
-            for child in list(self._children)
-            if child.solo
-            for flight in list(child.flights.values())
-        ]
+        """True if this worker has a job that may kill the whole worker.
+
+        While it is here nothing else is claimed, because the kill would take those jobs with it.
+        """
+        if any(attempt.suspect for attempt, _ in list(self._queue)):
+            return True
         return any(
-            flight.suspect for flight in (*alone, *(flight for flight, _ in list(self._queue)))
+            attempt.suspect
+            for runner in list(self._processes)
+            if runner.single_use
+            for attempt in list(runner.attempts.values())
         )
 
-    # -- dispatch ---------------------------------------------------------------------------------
-    def dispatch(self, lot: LeaseBatch, memories: Mapping[str, PreviousAttempts]) -> None:
-        self.stirred.set()
+    # --- Dispatch ---
+
+    def dispatch(
+        self, leases: LeaseBatch, previous_attempts: Mapping[str, PreviousAttempts]
+    ) -> None:
+        """Send claimed jobs to runners, or queue them for a single-use runner."""
+        self.activity.set()
         kinds = {} if self.manifest is None else self.manifest.kinds
-        runners = self._runners()
-        if len(runners) == 1 and lot.is_plain(self.lonely, self.recipe.worker, kinds):
+        runners = self._shared_runners()
+        if len(runners) == 1 and leases.is_uniform(self.isolated_kinds, self.command.worker, kinds):
             now = time.monotonic_ns()
-            flights = [
-                Flight(seq, lease, kinds[lease.kind], now)
-                for lease, seq in zip(lot, self._seqs, strict=False)
+            attempts = [
+                ActiveAttempt(seq, lease, kinds[lease.kind], now)
+                for lease, seq in zip(leases, self._seqs, strict=False)
             ]
-            runners[0].run(flights, lot, memories)
+            runners[0].run(attempts, leases, previous_attempts)
         else:
-            self._sort_out(lot, memories)
-        self._serve_alone()
+            self._assign(leases, previous_attempts)
+        self._serve_queue()
 
-    def _runners(self) -> list[RunnerProcess]:
-        """Those that run many jobs."""
-        return [child for child in self._children if child.open and not child.solo]
+    def _shared_runners(self) -> list[RunnerProcess]:
+        return [
+            runner for runner in self._processes if runner.is_available and not runner.single_use
+        ]
 
-    def _sort_out(self, leases: Sequence[Lease], memories: Mapping[str, PreviousAttempts]) -> None:
-        shared: list[tuple[Flight, PreviousAttempts | None]] = []
-        now, kinds = time.monotonic_ns(), {} if self.manifest is None else self.manifest.kinds
-        worker = self.recipe.worker
+    def _assign(
+        self, leases: Sequence[Lease], previous_attempts: Mapping[str, PreviousAttempts]
+    ) -> None:
+        """Decide for each lease: shared runner, single-use runner, or release."""
+        shared: list[Work] = []
+        now = time.monotonic_ns()
+        kinds = {} if self.manifest is None else self.manifest.kinds
         for lease in leases:
             spec = kinds.get(lease.kind)
-            flight = Flight(next(self._seqs), lease, spec or KindSpec(lease.kind), now)
-            flight.suspect = lease.losses > 0 and self.is_suspect(lease)
-            changed = spec is None or lease.worker != worker  # the app or our name, meanwhile
-            if changed or (flight.suspect and self._has_suspect()):  # one at a time
-                self._give_back([flight])
+            attempt = ActiveAttempt(next(self._seqs), lease, spec or KindSpec(lease.kind), now)
+            attempt.suspect = lease.losses > 0 and self.is_suspect(lease)
+            # The app or this worker's id may have changed since the claim.
+            outdated = spec is None or lease.worker != self.command.worker
+            if outdated or (attempt.suspect and self._has_suspect()):
+                self._release([attempt])
+                continue
+            work = (attempt, previous_attempts.get(lease.id))
+            if needs_single_use_runner(lease, self.isolated_kinds):
+                self._queue.append(work)
             else:
-                (self._queue if is_alone(lease, self.lonely) else shared).append(
-                    (flight, memories.get(lease.id))
-                )
-        self._share_out(shared)
+                shared.append(work)
+        self._distribute(shared)
 
-    def _share_out(self, work: list[tuple[Flight, PreviousAttempts | None]]) -> None:
-        runners = self._runners()
-        if len(runners) < 2:
-            if work:
-                runners[0].run_some(work) if runners else self._give_back(
-                    [flight for flight, _ in work]
-                )
+    def _distribute(self, work: list[Work]) -> None:
+        """Give each job to the shared runner with the fewest jobs."""
+        if not work:
             return
-        parcels: dict[str, list[tuple[Flight, PreviousAttempts | None]]] = {}
-        load = {child.name: len(child.flights) for child in runners}
+        runners = self._shared_runners()
+        if not runners:
+            self._release([attempt for attempt, _ in work])
+            return
+        if len(runners) == 1:
+            runners[0].run_with_history(work)
+            return
+        assigned: dict[str, list[Work]] = {}
+        load = {runner.name: len(runner.attempts) for runner in runners}
         for item in work:
             name = min(load, key=load.__getitem__)
             load[name] += 1
-            parcels.setdefault(name, []).append(item)
-        for child in runners:
-            if child.name in parcels:
-                child.run_some(parcels[child.name])
+            assigned.setdefault(name, []).append(item)
+        for runner in runners:
+            if runner.name in assigned:
+                runner.run_with_history(assigned[runner.name])
 
-    def _serve_alone(self) -> None:
-        """Give each waiting job a runner of its own: an idle one if there is one, else a new one."""
+    def _serve_queue(self) -> None:
+        """Give each queued job a single-use runner: an idle one, or else a new one."""
         if self._closing:
             return
-        idle = [c for c in self._children if c.solo and not (c.flights or c.killed or c.doomed_ns)]
-        idle.sort(key=lambda child: not child.ready)
-        for item in [item for item in self._queue if self._may_start(item[0])]:
+        single_use = [runner for runner in self._processes if runner.single_use]
+        idle = [runner for runner in single_use if not (runner.attempts or runner.is_retiring)]
+        idle.sort(key=lambda runner: not runner.ready)
+        for work in [work for work in self._queue if self._may_start(work[0])]:
             if not idle or not idle[0].ready:
                 break
-            self._queue.remove(item)
-            idle.pop(0).run_some([item])
-        spare = 1 if self._wants_spare() else 0
-        room = (
-            self._settings.concurrency + 1 - len([child for child in self._children if child.solo])
-        )
-        for _ in range(min(len(self._queue) + spare - len(idle), room)):
-            self._spawn(solo=True)
+            self._queue.remove(work)
+            idle.pop(0).run_with_history([work])
+        spare = 1 if self.isolated_kinds else 0
+        missing = len(self._queue) + spare - len(idle)
+        allowed = self._settings.concurrency + 1 - len(single_use)
+        for _ in range(min(missing, allowed)):
+            self._start_runner(single_use=True)
 
-    def _may_start(self, flight: Flight) -> bool:
-        """A suspect waits until it is all this worker holds, and runs beside the others only if that takes too long."""
-        if not flight.suspect or (self.count == 1 and self.all_written()):
+    def _may_start(self, attempt: ActiveAttempt) -> bool:
+        """True unless a suspect must wait until it is all that this worker has.
+
+        If that takes too long, it runs concurrently with the others and is no suspect any more.
+        """
+        if not attempt.suspect or (self.count == 1 and self.all_written()):
             return True
-        if time.monotonic_ns() - flight.sent_ns > QUIET_PATIENCE_NS:
-            flight.suspect = False
+        if time.monotonic_ns() - attempt.sent_ns > SUSPECT_WAIT_NS:
+            attempt.suspect = False
             return True
         return False
 
-    def _wants_spare(self) -> bool:
-        return bool(self.lonely)
+    def _release(self, attempts: Sequence[ActiveAttempt]) -> None:
+        now = self._clock()
+        self._on_end([stopped_ending(attempt, StopReason.RELEASE, now) for attempt in attempts])
 
-    def _give_back(self, flights: Sequence[Flight]) -> None:
-        self._on_end(
-            [when_stopped(flight, StopReason.RELEASE, self._clock()) for flight in flights]
-        )
-
-    def release_waiting(self) -> None:
-        """Give back everything that has not started."""
+    def release_unstarted(self) -> None:
+        """Release everything that has not started."""
         self._release_queue()
-        for child in self._children:
-            self._recall_waiting(child)
+        for runner in self._processes:
+            self._recall_prefetched(runner)
 
     def _release_queue(self) -> None:
-        waiting, self._queue = [flight for flight, _ in self._queue], []
-        if waiting:
-            self._give_back(waiting)
+        queued = [attempt for attempt, _ in self._queue]
+        self._queue = []
+        if queued:
+            self._release(queued)
 
-    def _recall_waiting(self, child: RunnerProcess) -> None:
-        self.line_stuck = True
-        started = child.started()
-        for flight in list(child.flights.values()):
-            if flight.seq not in started:
-                child.recall(flight)
+    def _recall_prefetched(self, runner: RunnerProcess) -> None:
+        self.prefetch_stuck = True
+        started = runner.running_since()
+        for attempt in list(runner.attempts.values()):
+            if attempt.seq not in started:
+                runner.recall(attempt)
 
-    def ask_all(self, why: StopReason) -> None:
-        for child in self._children:
-            for flight in list(child.flights.values()):
-                child.ask(flight, why)
+    def request_stop_all(self, reason: StopReason) -> None:
+        """Request every attempt to stop."""
+        for runner in self._processes:
+            for attempt in list(runner.attempts.values()):
+                runner.request_stop(attempt, reason)
 
     def cancel(self, job_id: str, token: int, reason: str) -> None:
-        for item in list(self._queue):
-            if item[0].lease.fence == (job_id, token):
-                self._queue.remove(item)
-                item[0].lease = item[0].lease._replace(cancel_reason=reason)
-                self._on_end([when_stopped(item[0], StopReason.CANCEL, self._clock())])
-        for child in self._children:
-            for flight in child.flights.values():
-                if flight.lease.fence == (job_id, token) and flight.asked is None:
-                    flight.lease = flight.lease._replace(cancel_reason=reason)
-                    child.ask(flight, StopReason.CANCEL)
+        """Stop an attempt because its job was cancelled."""
+        fence = (job_id, token)
+        for work in list(self._queue):
+            attempt = work[0]
+            if attempt.lease.fence == fence:
+                self._queue.remove(work)
+                attempt.lease = attempt.lease._replace(cancel_reason=reason)
+                self._on_end([stopped_ending(attempt, StopReason.CANCEL, self._clock())])
+        for runner in self._processes:
+            for attempt in runner.attempts.values():
+                if attempt.lease.fence == fence and attempt.stop_reason is None:
+                    attempt.lease = attempt.lease._replace(cancel_reason=reason)
+                    runner.request_stop(attempt, StopReason.CANCEL)
                     return
 
-    # -- hear -------------------------------------------------------------------------------------
-    def _heard(self, child: RunnerProcess, message: list[Any]) -> None:
+    # --- Messages of runners ---
+
+    def _on_message(self, runner: RunnerProcess, message: list[Any]) -> None:
         match message:
-            case ["returned", told]:
-                self._returned(child, told)
-            case ["failed", *common, told]:
-                self._failed(child, self._common.outcome(common), told)
+            case ["returned", ends]:
+                self._on_returned(runner, ends)
+            case ["failed", *shared, ends]:
+                self._on_failed(runner, self._shared_failures.outcome(shared), ends)
             case ["ended", items]:
-                self._ended(child, items)
+                self._on_ended(runner, items)
             case ["progress", items]:
-                self._progressed(child, items)
-            case ["keep", request, seq, name, value]:
-                self._keep(child, request, seq, name, value)
+                self._on_progress(runner, items)
+            case ["checkpoint", request, seq, name, value]:
+                self._write_checkpoint(runner, request, seq, name, value)
             case ["settings", values]:
                 self.app_settings = values
             case ["ready", manifest]:
-                child.ready = True
-                self._respawn = 0.0
-                self._learn(Manifest.from_json(manifest))
-                self._serve_alone()
+                runner.ready = True
+                self._respawn_delay = 0.0
+                self._use_manifest(Manifest.from_json(manifest))
+                self._serve_queue()
                 self._changed.set()
-                self._on_end([])  # there is room now
-            case ["broken", why]:
-                child.broken = why
+                self._on_end([])  # wakes the loop: there are free slots now
+            case ["load_failed", error]:
+                runner.load_error = error
                 self._changed.set()
 
-    def _progressed(self, child: RunnerProcess, items: list[list[Any]]) -> None:
+    def _on_progress(self, runner: RunnerProcess, items: list[list[Any]]) -> None:
         for seq, fraction, text in items:
-            if seq in child.flights:
-                self.on_progress(child.flights[seq], fraction, text)
+            if seq in runner.attempts:
+                self.on_progress(runner.attempts[seq], fraction, text)
 
-    def _learn(self, manifest: Manifest) -> None:
-        """A runner started after a deploy may hold another app: run only what all of them know."""
+    def _use_manifest(self, manifest: Manifest) -> None:
+        """Use a runner's manifest. If the app has changed, run only kinds that all runners have.
+
+        A runner that was started after a deploy may have loaded another version of the app.
+        """
+        is_first = self.manifest is None
         if self.manifest is not None and manifest.id != self.manifest.id:
-            log.warning("the app has changed on disk; restart this worker to run it as it is now")
+            log.warning("the app has changed on disk; restart this worker to run the new version")
             kinds = {
                 name: spec for name, spec in self.manifest.kinds.items() if name in manifest.kinds
             }
             manifest = replace(self.manifest, kinds=kinds)
-        first = self.manifest is None
         self.manifest = manifest
-        self.lonely = frozenset(name for name, spec in manifest.kinds.items() if spec.alone)
-        self.used_by_all = _used_by_all(manifest)
-        self.on_learn(manifest)
-        if first:
+        self.isolated_kinds = frozenset(name for name, spec in manifest.kinds.items() if spec.alone)
+        self.used_by_all = _dependencies_of_all_kinds(manifest)
+        self.on_manifest(manifest)
+        if is_first:
             self._refill()
 
-    def _ended(self, child: RunnerProcess, items: list[list[Any]]) -> None:
-        """All of them are read before any is believed: what cannot be read must leave its job where it is."""
-        told: dict[int, list[Any]] = {}
+    def _on_ended(self, runner: RunnerProcess, items: list[list[Any]]) -> None:
+        """Handle endings. All are decoded first: one that is garbled must not remove an attempt."""
+        ends: dict[int, list[Any]] = {}
         for item in items:
-            # The first word counts: who is asked to stop just after its end is told to have stopped, too.
-            if item[0] in child.flights:
-                told.setdefault(item[0], item)
-        endings = [self._ending(child.flights[seq], item) for seq, item in told.items()]
-        child.land([*told])
+            # The first end of an attempt counts: a stop request that arrives just after the end
+            # is answered with a second one.
+            if item[0] in runner.attempts:
+                ends.setdefault(item[0], item)
+        endings = [self._ending(runner.attempts[seq], item) for seq, item in ends.items()]
+        runner.remove_attempts([*ends])
         self._on_end(endings)
-        self._drain_if_over(child)
+        self._drain_if_done(runner)
 
-    def _returned(self, child: RunnerProcess, told: list[int]) -> None:
-        """The same for the many of which nothing else is said."""
-        seqs, times = returned_from_wire(told)
-        landed = zip(child.land(seqs), times, strict=True)
+    def _on_returned(self, runner: RunnerProcess, ends: list[int]) -> None:
+        """Handle attempts that returned None, without cost."""
+        seqs, times = returned_from_wire(ends)
+        ended = zip(runner.remove_attempts(seqs), times, strict=True)
         self._on_end(
             [
-                Ending(flight.lease, JUST_RETURNED, took)
-                for flight, took in landed
-                if flight is not None
+                Ending(attempt.lease, JUST_RETURNED, took)
+                for attempt, took in ended
+                if attempt is not None
             ]
         )
-        self._drain_if_over(child)
+        self._drain_if_done(runner)
 
-    def _failed(self, child: RunnerProcess, outcome: Outcome, told: list[Any]) -> None:
-        """The same for those that failed alike, each with words of its own."""
-        seqs, times, words = words_from_wire(told)
-        landed = zip(child.land(seqs), times, words, strict=True)
+    def _on_failed(self, runner: RunnerProcess, outcome: Outcome, ends: list[Any]) -> None:
+        """Handle attempts whose failures differ only in their messages."""
+        seqs, times, messages = failed_from_wire(ends)
+        ended = zip(runner.remove_attempts(seqs), times, messages, strict=True)
         self._on_end(
             [
-                Ending(flight.lease, outcome, took, own)
-                for flight, took, own in landed
-                if flight is not None
+                Ending(attempt.lease, outcome, took, message)
+                for attempt, took, message in ended
+                if attempt is not None
             ]
         )
-        self._drain_if_over(child)
+        self._drain_if_done(runner)
 
-    def _drain_if_over(self, child: RunnerProcess) -> None:
-        if (child.solo or child.doomed_ns) and not child.flights:
-            child.doomed_ns = time.monotonic_ns()
-            child.drain()
+    def _drain_if_done(self, runner: RunnerProcess) -> None:
+        if (runner.single_use or runner.retiring_since_ns) and not runner.attempts:
+            runner.retiring_since_ns = time.monotonic_ns()
+            runner.drain()
 
-    def _ending(self, flight: Flight, item: list[Any]) -> Ending:
-        took = took_from_wire(item)
+    def _ending(self, attempt: ActiveAttempt, item: list[Any]) -> Ending:
+        took = duration_from_wire(item)
         if item[1] != STOPPED:
-            return Ending(flight.lease, outcome_from_wire(item), took)
-        if flight.asked is None and not flight.recalled:
-            return when_refused(flight, self._clock())
-        ending = when_stopped(
-            flight, flight.asked or StopReason.RELEASE, self._clock(), cost=item[3]
-        )
-        never_started = flight.asked is None
-        return ending if never_started else ending._replace(duration_ms=took)
+            return Ending(attempt.lease, outcome_from_wire(item), took)
+        if attempt.stop_reason is not None:
+            ending = stopped_ending(attempt, attempt.stop_reason, self._clock(), cost=item[3])
+            return ending._replace(duration_ms=took)
+        if attempt.recalled:  # it never started
+            return stopped_ending(attempt, StopReason.RELEASE, self._clock(), cost=item[3])
+        return refused_ending(attempt, self._clock())
 
-    def _keep(self, child: RunnerProcess, request: int, seq: int, name: str, value: str) -> None:
-        flight = child.flights.get(seq)
-        if flight is None:
-            child.send(["kept", request, False])
+    def _write_checkpoint(
+        self, runner: RunnerProcess, request: int, seq: int, name: str, value: str
+    ) -> None:
+        """Write a checkpoint and answer whether the attempt still held its lease."""
+        attempt = runner.attempts.get(seq)
+        if attempt is None:
+            runner.send(["checkpoint_written", request, False])
             return
-        task = self._loop.create_task(self.on_keep(flight, name, value))
-        task.add_done_callback(
-            lambda done: child.send(["kept", request, not done.cancelled() and bool(done.result())])
-        )
 
-    # -- limits -----------------------------------------------------------------------------------
+        def answer(task: asyncio.Task[Any]) -> None:
+            written = not task.cancelled() and bool(task.result())
+            runner.send(["checkpoint_written", request, written])
+
+        task = self._loop.create_task(self.on_checkpoint(attempt, name, value))
+        task.add_done_callback(answer)
+
+    # --- Limits ---
+
     def tick(self) -> None:
-        """Look at every running attempt: past its limit, past its grace, too large, stuck in line."""
+        """Check every attempt: time limit, grace period, memory, and waiting too long."""
         now = time.monotonic_ns()
-        weigh = now - self._memory_ns >= MEMORY_TICK_NS
-        if weigh:
-            self._memory_ns = now
+        check_memory = now - self._memory_checked_ns >= MEMORY_TICK_NS
+        if check_memory:
+            self._memory_checked_ns = now
         self._check_queue(now)
-        if any(flight.suspect for flight, _ in self._queue):
-            self._serve_alone()
-        for child in list(self._children):
-            if child.killed:
+        if any(attempt.suspect for attempt, _ in self._queue):
+            self._serve_queue()
+        for runner in list(self._processes):
+            if runner.kill_reason is not None:
                 continue
-            if left_over(child, now):
-                child.kill("left over")
+            if runner.is_overdue(now):
+                runner.kill(KillReason.OVERDUE)
                 continue
-            started = child.started()
+            started = runner.running_since()
             for seq, since in started.items():
-                self._check_limit(child, child.flights[seq], since, now)
-            self._check_line(child, started, now)
-            if weigh and child.solo:
-                self._check_memory(child)
-            self._check_grace(child, now)
+                self._check_time_limit(runner, runner.attempts[seq], since, now)
+            self._check_prefetched(runner, started, now)
+            if check_memory and runner.single_use:
+                self._check_memory(runner)
+            self._check_grace(runner, now)
 
     def _check_queue(self, now_ns: int) -> None:
-        """Waiting for a runner of its own that does not come: somebody else may have one."""
-        late = [item for item in self._queue if now_ns - item[0].sent_ns > QUEUE_PATIENCE_NS]
+        """Release jobs that wait too long for a single-use runner; another worker may have one."""
+        late = [work for work in self._queue if now_ns - work[0].sent_ns > QUEUE_LIMIT_NS]
         if late:
-            self._queue = [item for item in self._queue if item not in late]
-            self._give_back([flight for flight, _ in late])
+            self._queue = [work for work in self._queue if work not in late]
+            self._release([attempt for attempt, _ in late])
 
-    def _check_limit(
-        self, child: RunnerProcess, flight: Flight, since_ns: int, now_ns: int
+    def _check_time_limit(
+        self, runner: RunnerProcess, attempt: ActiveAttempt, since_ns: int, now_ns: int
     ) -> None:
-        if flight.asked is not None:
+        if attempt.stop_reason is not None:
             return
-        ran_us = (now_ns - max(since_ns, flight.sent_ns)) // 1000
-        if ran_us >= flight.timeout:
-            child.ask(flight, StopReason.TIMEOUT)
-        elif flight.lease.deadline_at is not None and self._clock() >= flight.lease.deadline_at:
-            child.ask(flight, StopReason.DEADLINE)
+        deadline_at = attempt.lease.deadline_at
+        ran_us = (now_ns - max(since_ns, attempt.sent_ns)) // 1000
+        if ran_us >= attempt.timeout:
+            runner.request_stop(attempt, StopReason.TIMEOUT)
+        elif deadline_at is not None and self._clock() >= deadline_at:
+            runner.request_stop(attempt, StopReason.DEADLINE)
 
-    def _check_line(self, child: RunnerProcess, started: Mapping[int, int], now_ns: int) -> None:
-        """Claimed ahead of time, but its turn does not come: another worker may have room."""
-        for flight in list(child.flights.values()):
-            if flight.seq not in started and now_ns - flight.sent_ns > STUCK_NS and not child.solo:
-                self.line_stuck = True
-                child.recall(flight)
+    def _check_prefetched(
+        self, runner: RunnerProcess, started: Mapping[int, int], now_ns: int
+    ) -> None:
+        """Recall jobs that wait too long for a slot; another worker may have a free one."""
+        if runner.single_use:
+            return
+        for attempt in list(runner.attempts.values()):
+            if attempt.seq not in started and now_ns - attempt.sent_ns > PREFETCH_LIMIT_NS:
+                self.prefetch_stuck = True
+                runner.recall(attempt)
 
-    def _check_memory(self, child: RunnerProcess) -> None:
-        for flight in child.flights.values():
-            if flight.memory_limit is None:
+    def _check_memory(self, runner: RunnerProcess) -> None:
+        for attempt in runner.attempts.values():
+            if attempt.memory_limit is None:
                 continue
-            flight.peak = max(flight.peak, session_memory(child.pid))
-            if flight.peak > flight.memory_limit:
-                flight.asked = StopReason.MEMORY
-                child.kill("memory")
+            attempt.peak_memory = max(attempt.peak_memory, session_memory(runner.pid))
+            if attempt.peak_memory > attempt.memory_limit:
+                attempt.stop_reason = StopReason.MEMORY
+                runner.kill(KillReason.MEMORY_LIMIT)
 
-    def _check_grace(self, child: RunnerProcess, now_ns: int) -> None:
-        """Who was asked and did not stop costs the runner its life; its neighbours get time to finish first."""
+    def _check_grace(self, runner: RunnerProcess, now_ns: int) -> None:
+        """Kill a runner whose attempt did not stop in time. Its other jobs may finish first."""
         grace_ns = int(self._settings.kill_grace * 1e9)
-        over = [
-            f
-            for f in child.flights.values()
-            if f.asked is not None and now_ns - f.asked_ns > grace_ns
+        started = runner.running_since()
+        late = [
+            attempt
+            for attempt in runner.attempts.values()
+            if attempt.seq in started
+            and attempt.stop_reason is not None
+            and now_ns - attempt.stop_requested_ns > grace_ns
         ]
-        started = child.started()
-        if not any(flight.seq in started for flight in over):
+        if not late:
             return
-        neighbours = [seq for seq in started if child.flights[seq].asked is None]
-        if not neighbours or not child.answers():
-            child.kill("limit" if child.answers() or len(started) == 1 else "unresponsive")
-        elif not child.doomed_ns:
-            self._doom(child, now_ns)
-        elif now_ns - child.doomed_ns > int(self._settings.neighbour_grace * 1e9):
-            child.kill("limit")
+        neighbours = [seq for seq in started if runner.attempts[seq].stop_reason is None]
+        if not runner.is_responsive():
+            has_one_suspect = len(started) == 1
+            reason = KillReason.TIME_LIMIT if has_one_suspect else KillReason.UNRESPONSIVE
+            runner.kill(reason)
+        elif not neighbours:
+            runner.kill(KillReason.TIME_LIMIT)
+        elif not runner.retiring_since_ns:
+            self._retire(runner, now_ns)
+        elif now_ns - runner.retiring_since_ns > int(self._settings.neighbour_grace * 1e9):
+            runner.kill(KillReason.TIME_LIMIT)
 
-    def _doom(self, child: RunnerProcess, now_ns: int) -> None:
-        """It takes no more jobs; another runner takes its place already."""
-        child.doomed_ns = now_ns
-        self._recall_waiting(child)
+    def _retire(self, runner: RunnerProcess, now_ns: int) -> None:
+        """Give a runner no more jobs, and start another one in its place."""
+        runner.retiring_since_ns = now_ns
+        self._recall_prefetched(runner)
         self._refill()
 
-    # -- death ------------------------------------------------------------------------------------
-    def _exited(self, child: RunnerProcess) -> None:
-        if child not in self._children:
+    # --- Deaths ---
+
+    def _on_exit(self, runner: RunnerProcess) -> None:
+        if runner not in self._processes:
             return
         try:
-            death = child.reap()
-        except (
-            OSError
-        ):  # no descriptor, no memory: its jobs must not wait for ever for somebody to bury it
-            self._loop.call_later(REAP_AGAIN, self._exited, child)
+            death = runner.reap()
+        except OSError:  # no descriptor or memory; its jobs must still be settled
+            self._loop.call_later(REAP_RETRY, self._on_exit, runner)
             return
-        self._children.remove(child)
-        task = self._loop.create_task(self._bury(child, death))
+        self._processes.remove(runner)
+        task = self._loop.create_task(self._settle_death(runner, death))
         self._cleaning.add(task)
-        task.add_done_callback(self._cleaned)
+        task.add_done_callback(self._on_cleaned)
 
-    def _cleaned(self, task: asyncio.Task[None]) -> None:
+    def _on_cleaned(self, task: asyncio.Task[None]) -> None:
         self._cleaning.discard(task)
-        self._nursery.bury_strangers()
+        self._fork_server.reap_orphans()
         self._changed.set()
 
-    async def _bury(self, child: RunnerProcess, death: RunnerDeath) -> None:
-        """Kill what is left of its processes, then say what became of its jobs."""
-        lost = list(child.flights.values())
-        self._burying += lost
-        endings = [when_stopped(flight, StopReason.RELEASE, self._clock()) for flight in lost]
+    async def _settle_death(self, runner: RunnerProcess, death: RunnerDeath) -> None:
+        """Replace a dead runner, kill what is left of its processes, then end its attempts."""
+        lost = list(runner.attempts.values())
+        self._unsettled += lost
+        now = self._clock()
+        endings = [stopped_ending(attempt, StopReason.RELEASE, now) for attempt in lost]
         try:
-            endings = after_death(lost, child.begun(), death, child, self._clock())
-            self._replace(child, death)
-            await self._loop.run_in_executor(None, clean, self.recipe, child.mark, lost)
-            child.detach()
+            endings = endings_after_death(lost, runner.ever_started(), death, runner, now)
+            self._replace(runner, death)
+            await self._loop.run_in_executor(None, clean_up, self.command, runner.mark, lost)
+            runner.detach()
         finally:
-            self._burying = [flight for flight in self._burying if flight not in lost]
+            self._unsettled = [attempt for attempt in self._unsettled if attempt not in lost]
             self._on_end(endings)
-        if not (child.killed or child.doomed_ns or self._closing):
-            self.on_death({"runner": child.name, "jobs": len(lost), **facts(death)})
-        if lost:
-            log.warning(
-                "runner %s ended (%s) with %d jobs",
-                child.name,
-                child.killed or how(death),
-                len(lost),
-            )
-        elif not child.doomed_ns and not child.killed and not self._closing:
-            log.warning("runner %s ended (%s)", child.name, how(death))
+        self._report_death(runner, death, len(lost))
 
-    def _replace(self, child: RunnerProcess, death: RunnerDeath) -> None:
-        """Somebody takes its place: at once if it had ever been ready, else after a growing pause."""
-        if self._closing or (
-            self.manifest is None and (death.signal is None or self._early >= EARLY_DEATHS)
-        ):
+    def _report_death(self, runner: RunnerProcess, death: RunnerDeath, lost: int) -> None:
+        unexpected = not (runner.is_retiring or self._closing)
+        if unexpected:
+            self.on_death({"runner": runner.name, "jobs": lost, **death_evidence(death)})
+        how = runner.kill_reason or describe_death(death)
+        if lost:
+            log.warning("runner %s ended (%s) with %d jobs", runner.name, how, lost)
+        elif unexpected:
+            log.warning("runner %s ended (%s)", runner.name, how)
+
+    def _replace(self, runner: RunnerProcess, death: RunnerDeath) -> None:
+        """Start another runner: at once if this one had loaded the app, else after a delay.
+
+        If the app has never been loaded, an exit code means that it cannot be, and a few kills
+        by a signal mean the same.
+        """
+        if self._closing:
             return
-        self._early += self.manifest is None
-        if child.ready:
+        if self.manifest is None:
+            if death.signal is None or self._early_kills >= MAX_EARLY_KILLS:
+                return
+            self._early_kills += 1
+        if runner.ready:
             self._refill()
         else:
             self._refill_later()
 
 
-def _used_by_all(manifest: Manifest) -> frozenset[str]:
+def _dependencies_of_all_kinds(manifest: Manifest) -> frozenset[str]:
+    """Return the dependencies that every kind of the app uses."""
     used = [
         frozenset(spec.uses.split(","))
         for name, spec in manifest.kinds.items()
-        if not name.startswith(OURS)
+        if not name.startswith(SYSTEM_PREFIX)
     ]
-    return used[0].intersection(*used[1:]) - {""} if used else frozenset()
+    if not used:
+        return frozenset()
+    return used[0].intersection(*used[1:]) - {""}

@@ -1,4 +1,4 @@
-"""Words on their way to stderr. If nobody reads them there, they are dropped; a supervisor waits for no reader."""
+"""Write to stderr without ever blocking. If nothing reads stderr, output is dropped."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ import sys
 import threading
 from queue import Empty, Queue
 
-from mulligan.failures.redact import without_secrets
+from mulligan.failures.redact import remove_secrets
 
-WAITING = 8 * 1024 * 1024  # bytes; what comes after them while nobody reads is lost
+MAX_PENDING = 8 * 1024 * 1024  # bytes; output beyond that is dropped while nothing reads
 
 
 class StderrForwarder:
-    """One daemon thread does the writing that may block."""
+    """A daemon thread that does the writes, which may block."""
 
     def __init__(self) -> None:
         self._queue: Queue[bytes] = Queue()
-        self._waiting = 0  # bytes
+        self._pending = 0  # bytes
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def write(self, chunk: bytes) -> None:
+        """Queue output; drop it if too much is pending."""
         self._start()
         with self._lock:
-            if self._waiting + len(chunk) > WAITING:
+            if self._pending + len(chunk) > MAX_PENDING:
                 return
-            self._waiting += len(chunk)
+            self._pending += len(chunk)
         self._queue.put(chunk)
 
     def _start(self) -> None:
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._run, name="mulligan-relay", daemon=True
-                    )
-                    self._thread.start()
+        if self._thread is not None:
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="mulligan-stderr", daemon=True
+                )
+                self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -46,27 +48,31 @@ class StderrForwarder:
                 sys.stderr.buffer.write(chunk)
                 sys.stderr.buffer.flush()
             with self._lock:
-                self._waiting -= len(chunk)
+                self._pending -= len(chunk)
             self._queue.task_done()
 
-    def flush(self, patience: float = 1.0) -> None:
-        """Before the end: give the last words a moment."""
-        done = threading.Thread(target=self._queue.join, daemon=True)
-        done.start()
-        done.join(patience)
+    def flush(self, timeout: float = 1.0) -> None:
+        """Wait until everything is written, but not longer than `timeout`; then drop the rest."""
+        waiter = threading.Thread(target=self._queue.join, daemon=True)
+        waiter.start()
+        waiter.join(timeout)
         with contextlib.suppress(Empty):
             while True:
                 self._queue.get_nowait()
 
 
-relay = StderrForwarder()
+stderr_forwarder = StderrForwarder()
 
 
 class StderrHandler(logging.Handler):
-    """Logging that never waits for a reader either. A formatter that says it is `clean` leaves no secrets in."""
+    """Log handler that never blocks.
+
+    Removes secrets, unless the formatter has an attribute `clean` and has done so.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
         line = self.format(record)
         if not getattr(self.formatter, "clean", False):
-            line = without_secrets(line)
-        relay.write(f"{line}\n".encode("utf-8", "replace"))
+            line = remove_secrets(line)
+        stderr_forwarder.write(f"{line}\n".encode("utf-8", "replace"))

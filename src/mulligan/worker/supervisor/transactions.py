@@ -1,7 +1,8 @@
-"""The supervisor's side of the store: turns on one thread, chores on another, so that neither waits for the other.
+"""Database transactions of the claim/settle loop.
 
-A turn writes what ended and takes what is due, in one transaction. It may be repeated as it is: settling twice
-is noticed by the token, and a claim whose answer was lost is found again by asking what this worker holds.
+Each transaction settles what ended and claims what is due. It can be repeated as it is: settling
+twice is noticed by the token, and a claim whose result was lost is found again by reading what
+this worker holds. Chores use another thread, so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -12,177 +13,218 @@ from random import Random, SystemRandom
 from typing import NamedTuple
 
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome, Verdict
+from mulligan.core.durations import Micros
 from mulligan.core.errors import StoreUnavailable
-from mulligan.core.job import Micros, PreviousAttempts
-from mulligan.failures.codes import unrecordable
+from mulligan.core.job import PreviousAttempts
+from mulligan.failures.codes import outcome_refused
 from mulligan.failures.redact import scrub
-from mulligan.guards.observer import KindObserver, tend
+from mulligan.guards.observer import KindObserver, fold_guards
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
-from mulligan.worker.claim import Claimer, Places, memories
+from mulligan.worker.claim import Claimer, ClaimResult, SlotLimits, load_previous_attempts
 from mulligan.worker.fast.grouped_endings import GroupedEndings
 from mulligan.worker.fast.lease_batch import LeaseBatch
 from mulligan.worker.job_log import (
+    LogGroup,
     LogSampler,
-    Same,
-    tell_due,
-    tell_retried,
-    tell_succeeded,
-    tell_verdicts,
+    log_claimed,
+    log_retries,
+    log_successes,
+    log_verdicts,
 )
-from mulligan.worker.settle import finish, settle
+from mulligan.worker.settle import finish_simple, settle
 
 log = logging.getLogger("mulligan.worker")
 
-
-News = tuple[str, int, float | None, str]  # job, token, fraction, message
+ProgressUpdate = tuple[str, int, float | None, str]  # job, token, fraction, message
 
 
 class TransactionResult(NamedTuple):
+    """Result of one transaction, and when to run the next."""
+
     verdicts: list[Verdict]
     leases: LeaseBatch
-    memories: Mapping[str, PreviousAttempts]
+    previous_attempts: Mapping[str, PreviousAttempts]
     now: Micros
     next_due: Micros | None
-    more: bool
+    more_due: bool
 
 
 class LoopTransactions:
+    """Transactions of one worker, run by its claim/settle loop and its side writer."""
+
     def __init__(
         self,
         store: Store,
         policies: EffectivePolicies,
         claimer: Claimer,
-        causes: KindObserver | None = None,
+        kind_observer: KindObserver | None = None,
     ) -> None:
+        # Leases whose endings the database refused in every form.
+        self.unrecordable: set[tuple[str, int]] = set()
         self._store = store
         self._policies = policies
         self._claimer = claimer
-        self.given_up: set[tuple[str, int]] = (
-            set()
-        )  # leases whose endings the store will not take in any form
-        self._rng, self._rng_beside = (Random(SystemRandom().getrandbits(64)) for _ in range(2))
-        self._watch = claimer.watch
-        self._causes = causes or KindObserver()
-        self._murmur: LogSampler[Same] = LogSampler()
-        self._murmur_beside: LogSampler[Same] = LogSampler()
-        claimer.end = self._end
+        self._observer = claimer.observer
+        self._kind_observer = kind_observer or KindObserver()
+        self._rng = _new_rng()
+        self._log_sampler: LogSampler[LogGroup] = LogSampler()
+        # The side writer runs on another thread.
+        self._side_rng = _new_rng()
+        self._side_log_sampler: LogSampler[LogGroup] = LogSampler()
+        claimer.settle_endings = self._settle_fail_fast
 
-    def _end(self, unit: Transaction, endings: Sequence[Ending]) -> None:
-        settle(unit, endings, self._policies, unit.now(), self._rng, wait=False)
+    def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
+        settle(unit, endings, self._policies, unit.now(), self._rng, wait_for_batches=False)
 
     def _settle(self, unit: Transaction, endings: Sequence[Ending], now: Micros) -> list[Verdict]:
         return settle(
-            unit, endings, self._policies, now, self._rng, watch=self._watch, causes=self._causes
+            unit,
+            endings,
+            self._policies,
+            now,
+            self._rng,
+            observer=self._observer,
+            kind_observer=self._kind_observer,
         )
 
-    def take(
+    def settle_and_claim(
         self,
         endings: Sequence[Ending],
         free: int,
         now: Micros,
         known: Collection[tuple[str, int]] | None,
-        news: Sequence[News] = (),
+        progress: Sequence[ProgressUpdate] = (),
         *,
         hinted: bool = False,
-        places: Places | None = None,
+        slots: SlotLimits | None = None,
     ) -> TransactionResult:
-        """One turn. With `known`: also adopt leases of ours that we do not know of."""
-        hopeful = free > 0 and (hinted or self._claimer.full)
-        if not (endings or hopeful or known is not None or self._anything_due(free)):
-            return self._nothing()
-        self._watch.begin()
-        only_claims = not (
-            endings or news or known is not None
-        )  # one writing statement: it needs no more around it
-        with self._store.once() if only_claims else self._store.begin() as unit:
-            if news:
-                unit.progress(self._claimer.worker, news)
+        """Settle `endings` and claim up to `free` jobs in one transaction.
+
+        `known`: the fences that this worker knows. Leases of this worker that are not among them
+        belong to a claim whose result was lost, and are returned too.
+        """
+        likely_due = free > 0 and (hinted or self._claimer.claimed_all)
+        if not (endings or likely_due or known is not None):
+            poll = self._poll()
+            is_due = poll.more_due if free > 0 else poll.deliveries_due
+            if not is_due:
+                return TransactionResult(
+                    [], LeaseBatch(), {}, poll.now, poll.next_due, more_due=False
+                )
+        self._observer.begin()
+        # A claim alone is one writing statement and needs no explicit transaction.
+        only_claims = not (endings or progress or known is not None)
+        with self._store.single_statement() if only_claims else self._store.begin() as unit:
+            if progress:
+                unit.update_progress(self._claimer.worker, progress)
             verdicts = self._settle(unit, endings, now) if endings else []
-            claimed = self._claimer.claim(unit, free, hinted=hinted, places=places)
+            claimed = self._claimer.claim(unit, free, hinted=hinted, slots=slots)
             leases = claimed.leases
             if known is not None:
-                fresh = {lease.fence for lease in leases}
-                held = unit.claimed(self._claimer.worker)
-                leases = leases + [x for x in held if x.fence not in known and x.fence not in fresh]
-            kept = memories(unit, leases, self._claimer.mindful)
-        self._watch.commit()
-        tell_verdicts(verdicts, self._policies, now, self._murmur)
-        tell_due(leases, self._claimer.worker)
+                leases = leases + self._forgotten_leases(unit, leases, known)
+            previous = load_previous_attempts(unit, leases, self._claimer.history_kinds)
+        self._observer.commit()
+        log_verdicts(verdicts, self._policies, now, self._log_sampler)
+        log_claimed(leases, self._claimer.worker)
         return TransactionResult(
-            verdicts, LeaseBatch(leases), kept, claimed.now, claimed.next_due, claimed.more
+            verdicts,
+            LeaseBatch(leases),
+            previous,
+            claimed.now,
+            claimed.next_due,
+            claimed.more_due,
         )
 
-    def finish(self, endings: Sequence[Ending], now: Micros) -> None:
-        """Beside a turn: what returned or failed and uses nothing that a turn watches."""
-        with self._store.once() as unit:
-            written = finish(unit, endings, GroupedEndings(self._policies, now, self._rng_beside))
-        tell_succeeded(written.returned)
+    def _poll(self) -> ClaimResult:
+        """Look for due jobs without the write lock, so that an idle worker disturbs no other."""
+        with self._store.read() as unit:
+            return self._claimer.claim(unit, 0)
+
+    def _forgotten_leases(
+        self, unit: Transaction, claimed: Sequence[Lease], known: Collection[tuple[str, int]]
+    ) -> list[Lease]:
+        """Return leases of this worker that are neither known nor just claimed."""
+        just_claimed = {lease.fence for lease in claimed}
+        return [
+            lease
+            for lease in unit.list_leases(self._claimer.worker)
+            if lease.fence not in known and lease.fence not in just_claimed
+        ]
+
+    def settle_simple(self, endings: Sequence[Ending], now: Micros) -> None:
+        """Settle endings on the side writer's thread, in parallel to the loop's transaction.
+
+        Only endings of jobs without dependencies: the observer belongs to the loop's thread.
+        """
+        grouped = GroupedEndings(self._policies, now, self._side_rng)
+        with self._store.single_statement() as unit:
+            written = finish_simple(unit, endings, grouped)
+        log_successes(written.returned)
         for decision, retried in written.retried:
-            tell_retried(decision, retried, self._policies, now, self._murmur_beside)
+            log_retries(decision, retried, self._policies, now, self._side_log_sampler)
         verdicts: list[Verdict] = []
         if written.rest:
             with self._store.begin() as unit:
                 verdicts = settle(
-                    unit, written.rest, self._policies, now, self._rng_beside, causes=self._causes
+                    unit,
+                    written.rest,
+                    self._policies,
+                    now,
+                    self._side_rng,
+                    kind_observer=self._kind_observer,
                 )
-        tell_verdicts(verdicts, self._policies, now, self._murmur_beside)
+        log_verdicts(verdicts, self._policies, now, self._side_log_sampler)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
-        """One by one, after the store refused them together: what it will not take is recorded as just that."""
+        """Settle endings one by one, after the database refused them together.
+
+        An ending that the database refuses alone is settled as failed with OUTCOME_REFUSED.
+        """
         for ending in endings:
             try:
                 self._settle_one(ending, now)
             except StoreUnavailable:
                 raise
             except Exception as refusal:
-                log.exception("job %s: the store refuses its outcome", ending.lease.id)
-                self._record_refusal(ending.lease, refusal, now)
+                log.exception("job %s: the database refuses its outcome", ending.lease.id)
+                self._settle_as_refused(ending.lease, refusal, now)
 
-    def _record_refusal(self, lease: Lease, refusal: Exception, now: Micros) -> None:
-        failure = unrecordable(scrub(f"{type(refusal).__name__}: {refusal}"))
+    def _settle_as_refused(self, lease: Lease, refusal: Exception, now: Micros) -> None:
+        failure = outcome_refused(scrub(f"{type(refusal).__name__}: {refusal}"))
         try:
             self._settle_one(Ending(lease, Outcome(Ended.FAILED, failure=failure, final=True)), now)
         except StoreUnavailable:
             raise
         except Exception:
             log.exception(
-                "job %s: not even that can be recorded; it stays as it is until this worker leaves",
+                "job %s: the database refuses this failure too; the job stays in state running "
+                "until this worker stops",
                 lease.id,
             )
-            self.given_up.add(lease.fence)
+            self.unrecordable.add(lease.fence)
 
-    def leave(self, endings: Sequence[Ending], now: Micros) -> None:
-        """The last turn: write what ended, and give back whatever else still stands under our name."""
+    def release_all(self, endings: Sequence[Ending], now: Micros) -> None:
+        """Settle the last endings and release every other lease of this worker."""
         self.settle_each(endings, now)
         with self._store.read() as unit:
-            held = [
-                lease
-                for lease in unit.claimed(self._claimer.worker)
-                if lease.fence not in self.given_up
-            ]
-        back = Outcome(Ended.RELEASED, reason="its worker shut down")
-        self.settle_each([Ending(lease, back) for lease in held], now)
+            held = unit.list_leases(self._claimer.worker)
+        released = Outcome(Ended.RELEASED, reason="its worker shut down")
+        rest = [Ending(lease, released) for lease in held if lease.fence not in self.unrecordable]
+        self.settle_each(rest, now)
 
     def _settle_one(self, ending: Ending, now: Micros) -> None:
-        self._watch.begin()
+        self._observer.begin()
         with self._store.begin() as unit:
             verdicts = self._settle(unit, [ending], now)
-        self._watch.commit()
-        tell_verdicts(verdicts, self._policies, now)
+        self._observer.commit()
+        log_verdicts(verdicts, self._policies, now)
 
-    def watch(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
-        """Between turns: what has been running for too long, and, where little happens, what time has changed."""
-        if self._watch.overdue(running) or idle:
-            tend(self._store, self._watch, self._causes)
+    def check_dependencies(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
+        """Count calls that take too long, and fold the guards if there are any or if `idle`."""
+        if self._observer.count_overdue(running) or idle:
+            fold_guards(self._store, self._observer, self._kind_observer)
 
-    def _anything_due(self, free: int) -> bool:
-        """A look without the write lock: an idle worker disturbs nobody. Without a free place: for messages only."""
-        with self._store.read() as unit:
-            self._seen = self._claimer.claim(unit, 0)
-        return self._seen.more if free > 0 else self._seen.messages
 
-    def _nothing(self) -> TransactionResult:
-        return TransactionResult(
-            [], LeaseBatch(), {}, self._seen.now, self._seen.next_due, more=False
-        )
+def _new_rng() -> Random:
+    return Random(SystemRandom().getrandbits(64))

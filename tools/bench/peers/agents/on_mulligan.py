@@ -11,7 +11,8 @@ import bodies
 from talk import CASE, CONCURRENCY, FAST, Agent, serve
 
 from mulligan import Fixed, Mulligan, Policy
-from mulligan.core.job import SECOND, Gate
+from mulligan.core.durations import SECOND
+from mulligan.core.job import Gate
 
 app = Mulligan()
 
@@ -97,7 +98,7 @@ class MulliganAgent(Agent):
 
     def _count(self, state: str) -> int:
         with app.store.read() as unit:
-            return unit.count_matching({"state": state}, 100_000)
+            return unit.count_jobs({"state": state}, 100_000)
 
     def backlog(self, n: int) -> None:
         later = noop.options(delay=timedelta(days=30))

@@ -47,21 +47,21 @@ VALUES (%(id)s, 'noop', 'default', 'default|noop||0', %(now)s, %(now)s, %(rest)s
 """
 OUR_ROW = """
 WITH fresh AS (
-  INSERT INTO mulligan.core.job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
+  INSERT INTO mulligan.job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
   VALUES (%(id)s, 'noop', 'default', '', 0, 'default|noop||0', '', %(now)s, %(now)s, true, %(payload)s)
   RETURNING id, kind, queue, owner, run_at, created_at
 )
-INSERT INTO mulligan.core.event (at, type, job_id, owner, data)
+INSERT INTO mulligan.event (at, type, job_id, owner, data)
 SELECT created_at, 'job.queued', id, owner, json_build_object('kind', kind, 'queue', queue, 'run_at', run_at) FROM fresh
 """
 OUR_ROWS = """
 WITH fresh AS (
-  INSERT INTO mulligan.core.job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
+  INSERT INTO mulligan.job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
   SELECT i.id, 'noop', 'default', '', 0, 'default|noop||0', '', %(now)s, %(now)s, true, i.payload
   FROM unnest(%(ids)s::text[], %(payloads)s::text[]) AS i(id, payload)
   RETURNING id
 )
-INSERT INTO mulligan.core.event (at, type, bundle, data)
+INSERT INTO mulligan.event (at, type, bundle, data)
 SELECT %(now)s, 'job.queued', count(*), '{"kind":"noop"}' || string_agg(E'\\n["' || id || '",null,"",null,null]', '')
 FROM fresh
 """
@@ -149,7 +149,7 @@ class PsycopgAgent(Agent):
         self.connection.execute("TRUNCATE plain")
         self._inserted(ROWS, range(1000))
         self._inserted(OUR_ROWS, range(1000))
-        tables = {"plain": "plain", "ours": "mulligan.core.job"}
+        tables = {"plain": "plain", "ours": "mulligan.job"}
         sizes = {
             name: self.connection.execute(BYTES.format(table=table))
             for name, table in tables.items()

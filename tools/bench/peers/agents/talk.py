@@ -76,7 +76,7 @@ class Agent:
         """The command that starts a worker."""
         raise NotImplementedError
 
-    # -- what is asked for -----------------------------------------------------------------------------
+    # -- what is asked for ------------------------------------------------------------------------
     def fill(self, task: str, n: int) -> None:
         for start in range(0, n, AT_ONCE):
             self.enqueue_many(task, range(start, min(n, start + AT_ONCE)))

@@ -1,0 +1,250 @@
+"""`mulligan jobs retry, cancel, release, discard`: repair jobs by id or by filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from mulligan.cli import exit_code_for
+from mulligan.cli.database import CommandServices, open_services, print_notice
+from mulligan.cli.enqueue import parse_pairs
+from mulligan.cli.output import (
+    format_cell,
+    is_json,
+    job_record,
+    output_format,
+    print_json,
+    print_rows,
+)
+from mulligan.core.attempt import Verb
+from mulligan.core.errors import (
+    ChoiceRefused,
+    DeadlineFirst,
+    DependencyOpen,
+    IllegalMove,
+    MulliganError,
+    NotFound,
+    OverrideRefused,
+    PayloadRefused,
+    RetryLimited,
+    RetryRefused,
+    UniqueTaken,
+)
+from mulligan.core.job import Job
+from mulligan.jobs.explain import describe_effort
+from mulligan.jobs.repair import preview_move
+
+VERBS = {
+    "retry": Verb.RETRY_BY_HAND,
+    "cancel": Verb.CANCEL,
+    "release": Verb.RELEASE,
+    "discard": Verb.DISCARD,
+}
+OVERRIDE_OPTIONS = ("max_retries", "queue", "priority", "timeout")
+
+# Errors that concern one job only. Any other error would hit the remaining jobs too.
+ERRORS_OF_ONE_JOB = (
+    ChoiceRefused,
+    DeadlineFirst,
+    DependencyOpen,
+    IllegalMove,
+    NotFound,
+    OverrideRefused,
+    PayloadRefused,
+    RetryLimited,
+    RetryRefused,
+    UniqueTaken,
+)
+
+
+class RepairRequest(NamedTuple):
+    """A repair to apply to each job."""
+
+    name: str  # retry, cancel, release or discard
+    options: Mapping[str, Any]  # of the command: reason, choice, overrides …
+    dry_run: bool
+
+    @property
+    def verb(self) -> Verb:
+        return VERBS[self.name]
+
+    @property
+    def is_retry(self) -> bool:
+        return self.verb is Verb.RETRY_BY_HAND
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the fields of the job that a retry changes."""
+        overrides = {
+            name: self.options[name] for name in OVERRIDE_OPTIONS if self.options[name] is not None
+        }
+        if self.options["fields"]:
+            overrides["payload"] = parse_pairs(self.options["fields"], "--set")
+        return overrides
+
+
+class RepairResult(NamedTuple):
+    """The outcome for one job."""
+
+    id: str
+    record: dict[str, Any]
+    error: MulliganError | None = None
+
+
+def repair_by_id(
+    request: RepairRequest, ids: tuple[str, ...], database: str | None, output: str | None
+) -> int:
+    """Repair jobs one by one. Return the exit code of the first error, or 0."""
+    with open_services(database) as services:
+        if len(ids) == 1:
+            results = [_repair(services, request, ids[0])]
+        else:
+            unique_ids = dict.fromkeys(ids)
+            results = [_repair_or_record_error(services, request, id_) for id_ in unique_ids]
+    _print_results(results, output, as_object=len(ids) == 1)
+    _print_messages(request, results, output)
+    errors = [result.error for result in results if result.error is not None]
+    return exit_code_for(errors[0]) if errors else 0
+
+
+def repair_by_filter(
+    request: RepairRequest, filter_: str, database: str | None, output: str | None, *, yes: bool
+) -> int:
+    """Repair all jobs that match the filter, as an operation."""
+    from mulligan.cli.ops import start_operation
+
+    options = dict(request.options)
+    overrides = {}
+    if request.is_retry:
+        if options["at"] is not None:
+            raise click.UsageError(
+                "--at works only with job IDs. An operation starts now; "
+                "limit its speed with mulligan ops start … --rate."
+            )
+        overrides = request.overrides()
+        options = {"reason": options["reason"]}
+    options |= {"dry_run": request.dry_run, "yes": yes}
+    return start_operation(request.name, filter_, options, database, output, overrides=overrides)
+
+
+# --- One job ---
+
+
+def _repair_or_record_error(
+    services: CommandServices, request: RepairRequest, id_or_prefix: str
+) -> RepairResult:
+    """Repair a job. Record its error instead of raising it, so that the other jobs continue."""
+    try:
+        return _repair(services, request, id_or_prefix)
+    except ERRORS_OF_ONE_JOB as error:
+        record = {"id": id_or_prefix, "error": _error_record(error)}
+        return RepairResult(id_or_prefix, record, error)
+
+
+def _error_record(error: MulliganError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error)}
+
+
+def _repair(services: CommandServices, request: RepairRequest, id_or_prefix: str) -> RepairResult:
+    job_id = services.jobs.resolve(id_or_prefix)
+    if request.dry_run:
+        return _preview(services, request, job_id)
+    job = _apply(services, request, job_id)
+    record = job_record(job)
+    if request.is_retry:
+        record["so_far"] = describe_effort(job)
+    return RepairResult(job_id, record)
+
+
+def _apply(services: CommandServices, request: RepairRequest, job_id: str) -> Job:
+    jobs = services.jobs
+    options = request.options
+    match request.verb:
+        case Verb.CANCEL:
+            return jobs.cancel(job_id, **options)
+        case Verb.RELEASE:
+            return jobs.release(job_id, **options)
+        case Verb.DISCARD:
+            return jobs.discard(job_id, **options)
+        case _:
+            return jobs.retry(
+                job_id,
+                reason=options["reason"],
+                overrides=request.overrides(),
+                at=options["at"],
+            )
+
+
+def _preview(services: CommandServices, request: RepairRequest, job_id: str) -> RepairResult:
+    """Describe what the repair would do, and write nothing."""
+    job = services.jobs.get(job_id)
+    record: dict[str, Any] = {"id": job_id, "state": job.state, "kind": job.kind}
+    if request.is_retry:
+        preview = services.jobs.preview_retry(
+            job_id, overrides=request.overrides(), at=request.options["at"]
+        )
+        record |= {"so_far": describe_effort(job), "changes": dict(preview.changes)}
+        if preview.refused:
+            refusals = [_error_record(error) for error in preview.refused]
+            record |= {"error": refusals[0], "refused": refusals}
+            return RepairResult(job_id, record, preview.refused[0])
+    record["would_be"] = preview_move(request.verb, job.state)
+    return RepairResult(job_id, record)
+
+
+# --- Output ---
+
+
+def _print_results(results: Sequence[RepairResult], output: str | None, *, as_object: bool) -> None:
+    if is_json(output):
+        if as_object:
+            print_json(results[0].record, output)
+        else:
+            print_rows([result.record for result in results], (), output)
+        return
+    done = [result.record for result in results if result.error is None]
+    columns = _columns(done, people=output_format(output) == "table")
+    print_rows(done, columns, output, truncate="why" if "why" in columns else "")
+
+
+def _columns(done: Sequence[Mapping[str, Any]], *, people: bool) -> tuple[str, ...]:
+    sample = done[0] if done else {}
+    columns = ("id", "state", "would_be" if "would_be" in sample else "phase")
+    if not people:
+        return columns
+    if "changes" in sample:
+        return (*columns, "kind", "so_far", "changes")
+    return (*columns, "kind", "why")
+
+
+def _print_messages(
+    request: RepairRequest, results: Sequence[RepairResult], output: str | None
+) -> None:
+    failed = [result for result in results if result.error is not None]
+    for result in failed:
+        for refusal in result.record.get("refused") or [result.record["error"]]:
+            print_notice(f"{result.id}: {format_cell(refusal['message'])} [{refusal['code']}]")
+    done = len(results) - len(failed)
+    if request.dry_run:
+        print_notice(f"would {request.name} {done} of {len(results)}; nothing was changed")
+        for line in _describe_changes(results):
+            print_notice(line)
+    elif len(results) > 1:
+        print_notice(f"{request.name}: {done} of {len(results)}")
+    elif output_format(output) != "table":
+        print_notice(format_cell(results[0].record["why"]))
+    if request.is_retry and len(results) == 1 and not failed:
+        print_notice(f"so far: {results[0].record['so_far']}")
+
+
+def _describe_changes(results: Sequence[RepairResult]) -> Iterator[str]:
+    for result in results:
+        for name, change in result.record.get("changes", {}).items():
+            before = _format_value(change["before"])
+            after = _format_value(change["after"])
+            yield f"{result.id}: {format_cell(name)}: {before} → {after}"
+
+
+def _format_value(value: Any) -> str:
+    return "unset" if value is None else format_cell(value)

@@ -1,2 +1,0 @@
--- Read one job.
-SELECT {row} FROM {p}job WHERE id = :id

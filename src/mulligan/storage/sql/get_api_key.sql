@@ -1,0 +1,2 @@
+-- Read one API key.
+SELECT {api_key} FROM {p}api_key WHERE id = :id

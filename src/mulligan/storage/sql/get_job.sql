@@ -1,0 +1,2 @@
+-- Read one job.
+SELECT {job} FROM {p}job WHERE id = :id

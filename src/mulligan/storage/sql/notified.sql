@@ -1,2 +1,0 @@
--- Read the message count of a subscription and owner.
-SELECT {notified} FROM {p}notified WHERE subscription = :subscription AND owner = :owner

@@ -1,4 +1,0 @@
--- Read the leases that `take` will create from these jobs, if they are still queued and due.
-{part:as_taken}
-WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'queued' AND run_at <= :now
-  AND (deadline_at IS NULL OR deadline_at > :now)

@@ -1,0 +1,116 @@
+"""Everybody can use every screen: axe-core finds nothing serious, nothing is cut off, and the keyboard is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page
+
+from mulligan import Mulligan
+from support.axe import find_violations
+from support.browser import DESKTOP_WIDTH, PHONE_WIDTH
+from support.dashboard_browser import (
+    FIND_HORIZONTAL_OVERFLOW,
+    check_pages,
+    serve_dashboard,
+    sign_in,
+)
+from support.sample_data import MENU_PATHS, SampleTexts, create_sample_data
+from support.store import Background
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def furnished(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, Mulligan, list[str]]]:
+    """A server with something on each of its screens, and their paths."""
+    with serve_dashboard(tmp_path_factory.mktemp("furnished")) as (home, app):
+        yield (
+            home,
+            app,
+            Background(lambda: create_sample_data(app, SampleTexts())).answer(60),
+        )  # this thread has the browser's loop
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulligan, list[str]]]:
+    with serve_dashboard(tmp_path_factory.mktemp("empty")) as (home, app):
+        yield home, app, list(MENU_PATHS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [DESKTOP_WIDTH, PHONE_WIDTH])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("house", ["furnished", "empty"])
+def test_axe_finds_nothing_serious_on_any_screen(chromium, request, house, theme, width):
+    home, app, paths = request.getfixturevalue(house)
+    with sign_in(chromium, home, app, width=width, color_scheme=theme) as person:
+        assert check_pages(person, paths, find_violations) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("letters", ["100%", "200%"])
+def test_no_screen_scrolls_sideways_on_a_phone_even_with_double_text_size(
+    chromium, furnished, letters
+):
+    home, app, paths = furnished
+
+    def look(page: Page) -> list[str]:
+        page.evaluate("(size) => { document.documentElement.style.fontSize = size; }", letters)
+        return page.evaluate(FIND_HORIZONTAL_OVERFLOW)
+
+    with sign_in(chromium, home, app, width=PHONE_WIDTH) as person:
+        assert check_pages(person, paths, look) == ""
+
+
+SMALL = """() => [...document.querySelectorAll("a, button, input, select, summary")]
+  .filter((one) => one.checkVisibility() && !one.closest("p, td, th, li, dd, h2, figcaption, .unseen, .skip, .name"))
+  .map((one) => [`${one.tagName} "${one.textContent.slice(0, 30)}"`, one.getBoundingClientRect()])
+  .filter(([, box]) => box.width > 0 && (box.width < 24 || box.height < 24))
+  .map(([name, box]) => `${name} is ${box.width.toFixed()} × ${box.height.toFixed()}`)"""
+
+
+@pytest.mark.slow
+def test_controls_are_large_enough_for_touch(chromium, furnished):
+    home, app, paths = furnished
+    with sign_in(chromium, home, app, width=PHONE_WIDTH) as person:
+        assert check_pages(person, paths, lambda page: page.evaluate(SMALL)) == ""
+
+
+FOCUSED = """() => {
+  const at = document.activeElement, style = getComputedStyle(at);
+  const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+  return [at.tagName, seen || at === document.body, at.textContent.trim().slice(0, 20)];
+}"""
+
+
+@pytest.mark.slow
+def test_the_keyboard_focus_is_visible_and_can_skip_the_menu(chromium, furnished):
+    home, app, _ = furnished
+    with sign_in(chromium, home, app) as person:
+        page = person.go("/failures")
+        page.keyboard.press("Tab")
+        assert page.evaluate(FOCUSED)[2] == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "live"
+        page.reload()
+        unseen = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            tag, seen, words = page.evaluate(FOCUSED)
+            unseen += [] if seen else [f"{tag} {words}"]
+        assert unseen == []
+
+
+MOVING = """() => document.getAnimations().filter((one) => one.playState === "running").length"""
+
+
+@pytest.mark.slow
+def test_reduced_motion_disables_animations(chromium, furnished):
+    home, app, paths = furnished
+    with sign_in(chromium, home, app, reduced_motion="reduce") as person:
+        moving = [path for path in paths if person.go(path).evaluate(MOVING)]
+        assert moving == []

@@ -1,0 +1,175 @@
+"""The web server on a port of its own, in a thread of this process, and a client that reads streams byte by byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from mulligan.config import Settings
+from mulligan.http.app import create_app
+from mulligan.http.serve import Server, server_config
+from support.waiting import until
+
+
+class RunningServer(NamedTuple):
+    host: str
+    port: int
+    hub: Any
+    stop: Any
+    clients: list[Any]  # to be closed with it
+
+
+@contextmanager
+def run_server(settings: Settings, *, grace: int | None = None) -> Iterator[RunningServer]:
+    """Serve until the block ends. `grace`: seconds that open requests get when the server stops."""
+    app = create_app(settings)
+    config = server_config(app)
+    if grace is not None:
+        config.timeout_graceful_shutdown = grace
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    server = Server(config, "", app.state.context.hub.close)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    until(lambda: server.started, 20, "a server")
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server does not stop"
+
+    ears: list[Any] = []
+    try:
+        yield RunningServer("127.0.0.1", port, app.state.context.hub, stop, ears)
+    finally:
+        for ear in ears:
+            ear.close()
+        stop()
+        listening.close()
+
+
+@contextmanager
+def serve_in_process(settings: Settings) -> Iterator[RunningServer]:
+    """The same in a process of its own; it is killed, without a chance to say goodbye."""
+    environ = {
+        **os.environ,
+        "MULLIGAN_DATABASE_URL": settings.database_url,
+        "MULLIGAN_WEB__PORT": "0",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "mulligan.http"], env=environ, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = urlsplit(process.stdout.readline().decode().strip())
+            yield RunningServer(
+                str(address.hostname), int(address.port or 0), None, process.kill, []
+            )
+        finally:
+            process.kill()
+
+
+class Frame(NamedTuple):
+    id: int | None
+    event: str
+    data: Any
+
+
+class StreamClient:
+    """One client of /events. `read_until` reads until a moment; whatever was read is in `frames` and `raw`."""
+
+    def __init__(
+        self,
+        at: RunningServer,
+        key: str,
+        *,
+        last: int | None = None,
+        query: str = "",
+        timeout: float = 10.0,
+    ) -> None:
+        self.raw = b""
+        self._used = 0
+        self.frames: list[Frame] = []
+        self._connection = HTTPConnection(at.host, at.port, timeout=timeout)
+        headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
+        if last is not None:
+            headers["Last-Event-ID"] = str(last)
+        try:
+            self._connection.request("GET", f"/api/v1/events{query}", headers=headers)
+            self.answer = self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
+        self.status = self.answer.status
+        at.clients.append(self)
+
+    def read(self) -> bool:
+        """False: the stream has ended."""
+        chunk = self.answer.read1(65_536)
+        self.raw += chunk
+        self._parse()
+        return bool(chunk)
+
+    def read_until(self, moment: Any, timeout: float = 10.0) -> list[Frame]:
+        deadline = time.monotonic() + timeout
+        while not moment(self):
+            assert time.monotonic() < deadline, f"not heard: {self.frames[-3:]}"
+            assert self.read(), f"the stream ended: {self.frames[-3:]}"
+        return self.frames
+
+    def events(self, count: int, timeout: float = 10.0) -> list[Frame]:
+        """The first so many frames that have an id."""
+        self.read_until(lambda ear: len(ear.durable) >= count, timeout)
+        return self.logged
+
+    @property
+    def logged(self) -> list[Frame]:
+        return [frame for frame in self.frames if frame.id is not None]
+
+    @property
+    def types(self) -> list[str]:
+        return [frame.event for frame in self.logged]
+
+    def ready(self) -> StreamClient:
+        """Its first bytes are there, so what happens from now on it hears."""
+        self.read_until(lambda ear: ear.raw.startswith(b"retry: "))
+        return self
+
+    def close(self) -> None:
+        """The file below first: with it the socket goes."""
+        self.answer.close()
+        self._connection.close()
+
+    def _parse(self) -> None:
+        while (end := self.raw.find(b"\n\n", self._used)) >= 0:
+            block, self._used = self.raw[self._used : end].decode(), end + 2
+            fields: dict[str, str] = {}
+            for line in block.split("\n"):
+                name, _, value = line.partition(": ")
+                fields[name] = (
+                    f"{fields[name]}\n{value}" if name == "data" and "data" in fields else value
+                )
+            if "data" in fields:
+                number = int(fields["id"]) if "id" in fields else None
+                self.frames.append(Frame(number, fields["event"], json.loads(fields["data"])))
+
+
+def get(at: RunningServer, path: str, key: str = "", **headers: str) -> tuple[int, Any]:
+    connection = HTTPConnection(at.host, at.port, timeout=20)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}", **headers})
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if "json" in answer.headers["content-type"] else text
+    finally:
+        connection.close()

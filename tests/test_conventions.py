@@ -1,0 +1,161 @@
+"""Keep the conventions of CONTRIBUTING.md that a program can check. Taste stays with reviewers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "mulligan"
+MODULES = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+BANNED = frozenset(
+    [
+        "said",
+        "told",
+        "tell",
+        "telling",
+        "seen",
+        "heard",
+        "hearing",
+        "asked",
+        "alike",
+        "likewise",
+        "lone",
+        "lonely",
+        "beside",
+        "aside",
+        "house",
+        "room",
+        "door",
+        "desk",
+        "crew",
+        "nursery",
+        "litter",
+        "obituary",
+        "murmur",
+        "news",
+        "lately",
+        "tending",
+        "who",
+        "whom",
+        "whoever",
+        "nobody",
+        "somebody",
+    ]
+)
+# Field words that only look like banned ones, each with its meaning.
+ALLOWED = {
+    "first_seen": "public field of a failure group",
+    "last_seen": "public field of a failure group",
+    "tell": "file position, io.IOBase.tell",
+}
+NEEDS_ITS_NEIGHBOUR = re.compile(r"(The same|Of|Who|Whom|What|As|Also|Those|Such|With what)\b")
+PATH = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+\.(?:py|sql|toml|md|html|css|js|yml|patch))?)`")
+
+
+def test_no_class_name_occurs_twice() -> None:
+    classes = [
+        node.name
+        for tree in MODULES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def test_no_identifier_uses_a_banned_word() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, tree in MODULES.items()
+        for name in _defined_names(tree)
+        if name not in ALLOWED and not BANNED.isdisjoint(_words(name))
+    }
+    assert sorted(found) == []
+
+
+def test_every_docstring_stands_alone() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path, tree in MODULES.items()
+        for text in _docstrings(tree)
+        if NEEDS_ITS_NEIGHBOUR.match(text)
+    ]
+    assert found == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [path for path, tree in MODULES.items() if tree.body and not ast.get_docstring(tree)]
+    assert silent == []
+
+
+def test_imports_form_no_cycle() -> None:
+    graph = grimp.build_graph("mulligan", exclude_type_checking_imports=False, cache_dir=None)
+    remaining = {
+        module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules
+    }
+    while free := {module for module, imports in remaining.items() if not imports}:
+        remaining = {
+            module: imports - free for module, imports in remaining.items() if module not in free
+        }
+    assert sorted(_in_a_cycle(remaining)) == []
+
+
+def test_every_path_named_in_docs_and_docstrings_exists() -> None:
+    missing = [
+        f"{where.relative_to(ROOT)}: {path}"
+        for where, text in _texts()
+        for path in PATH.findall(text)
+        if _is_ours(path) and not _exists(path, where.parent)
+    ]
+    assert missing == []
+
+
+def _defined_names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
+def _words(name: str) -> set[str]:
+    return set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_"))
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented):
+            yield ast.get_docstring(node) or "-"
+
+
+def _in_a_cycle(imports: dict[str, set[str]]) -> set[str]:
+    """Drop modules that only import a cycle but are not part of one."""
+    imported = set().union(*imports.values()) if imports else set()
+    inner = {module: names for module, names in imports.items() if module in imported}
+    return set(inner) if len(inner) == len(imports) else _in_a_cycle(inner)
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        yield page, page.read_text()
+    for path, tree in MODULES.items():
+        yield path, "\n".join(_docstrings(tree))
+
+
+def _is_ours(path: str) -> bool:
+    first = path.split("/", maxsplit=1)[0]
+    return (ROOT / first).is_dir() or (SOURCE / first).is_dir()
+
+
+def _exists(path: str, folder: Path) -> bool:
+    return any((base / path).exists() for base in (ROOT, SOURCE, SOURCE.parent, folder))
