@@ -1,6 +1,6 @@
-"""What the demos of the applications have in common: a folder, a database, a worker, a page, a world outside.
+"""Shared by the demos: folder, database, worker, page, and the external services they emulate.
 
-All of it ends together: with Ctrl-C, with SIGTERM, and with a kill that leaves nobody time for anything.
+Everything ends together: with Ctrl-C, with SIGTERM, and with SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,73 +27,77 @@ import uvicorn
 from mulligan import background_worker
 
 
-# -- a demo --------------------------------------------------------------------------------------
+# --- Demo --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Stage:
+class Demo:
+    """A demo in progress: its folder and the socket that its page listens on."""
+
     folder: Path
-    listening: socket.socket
+    listener: socket.socket
 
     @property
     def url(self) -> str:
-        host, port = self.listening.getsockname()[:2]
+        host, port = self.listener.getsockname()[:2]
         return f"http://{host}:{port}"
 
-    def play(
-        self, web: Any, jobs: str, way_in: str = "/", *, more: str = "", dashboard: bool = False
+    def serve(
+        self, web: Any, app: str, start_path: str = "/", *, note: str = "", dashboard: bool = False
     ) -> None:
-        """A worker and the page, until somebody ends them. The first line on stdout is where to go."""
-        with background_worker(jobs, page=dashboard):
-            print(f"{self.url}{way_in}", flush=True)
-            if more:
-                print(more, file=sys.stderr, flush=True)
-            quiet = uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=2)
-            uvicorn.Server(quiet).run(sockets=[self.listening])
+        """Run a worker and the page until a signal ends them. Print the page's address first."""
+        with background_worker(app, page=dashboard):
+            print(f"{self.url}{start_path}", flush=True)
+            if note:
+                print(note, file=sys.stderr, flush=True)
+            config = uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=2)
+            uvicorn.Server(config).run(sockets=[self.listener])
 
 
 @contextmanager
-def opened(name: str, about: str) -> Iterator[Stage]:
-    """Everything is in a temporary folder that goes with it, unless --folder or --database name a place."""
-    said = _arguments(name, about)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit()
-    )  # uvicorn raises it once more, when it has stopped
+def open_demo(name: str, description: str) -> Iterator[Demo]:
+    """Prepare a demo in a temporary folder, unless --folder or --database name a path."""
+    arguments = _parse_arguments(name, description)
+    # uvicorn raises SIGTERM once more after it has stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with ExitStack() as stack:
         stack.enter_context(suppress(KeyboardInterrupt))
-        folder = said.folder or stack.enter_context(
+        folder = arguments.folder or stack.enter_context(
             tempfile.TemporaryDirectory(prefix=f"mulligan-{name}-")
         )
-        place = Path(folder).absolute()
-        listening = stack.enter_context(socket.create_server((said.host, said.port)))
-        os.environ["MULLIGAN_DATABASE_URL"] = said.database or f"sqlite:///{place / name}.db"
+        path = Path(folder).absolute()
+        listener = stack.enter_context(socket.create_server((arguments.host, arguments.port)))
+        os.environ["MULLIGAN_DATABASE_URL"] = arguments.database or f"sqlite:///{path / name}.db"
         os.environ.setdefault("MULLIGAN_LOG__LEVEL", "ERROR")
-        yield Stage(place, listening)
+        yield Demo(path, listener)
 
 
-def _arguments(name: str, about: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"mulligan demo {name}", description=about)
+def _parse_arguments(name: str, description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"mulligan demo {name}", description=description)
     parser.add_argument(
         "--database", help="sqlite:///… or postgresql://…; default: a file in the folder"
     )
-    parser.add_argument("--folder", type=Path, help="default: a temporary one")
+    parser.add_argument("--folder", type=Path, help="default: a temporary folder")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="default: any free one")
+    parser.add_argument("--port", type=int, default=0, help="default: any free port")
     return parser.parse_args()
 
 
-# -- the world outside ---------------------------------------------------------------------------
-class Program:
-    """A program of the world outside, running: `Program("pdfxml.gateway")`. Its first line is its address."""
+# --- Emulated external services -----------------------------------------------------------------
+class ServiceProcess:
+    """A running process of an emulated service: `ServiceProcess("pdfxml.gateway")`.
 
-    def __init__(self, module: str, *words: str) -> None:
+    The process prints its address as the first line.
+    """
+
+    def __init__(self, module: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *(words or ("--port", "0"))],
+            [sys.executable, "-m", module, *(arguments or ("--port", "0"))],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdin=subprocess.PIPE,  # it ends when this does, and this ends with us
+            stdin=subprocess.PIPE,  # the service ends when it reads EOF, so it ends with this process
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C goes to this process only
             text=True,
         )
-        assert self.process.stdout is not None  # noqa: S101 - asked for above
+        assert self.process.stdout is not None  # noqa: S101 - stdout is a pipe
         self.url = self.process.stdout.readline().strip()
         self.port = urlsplit(self.url).port or 0
 
@@ -116,7 +120,7 @@ th, td {{ padding: .3rem 1rem .3rem 0; text-align: left }}</style><main>{body}</
 
 
 class Emulator(BaseHTTPRequestHandler):
-    """A service that answers what it was told to."""
+    """HTTP handler of an emulated service whose failures are configured by requests."""
 
     protocol_version = "HTTP/1.1"
 
@@ -136,8 +140,8 @@ class Emulator(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def show(self, title: str, body: str) -> None:
-        """A page where it is told what to do."""
+    def send_page(self, title: str, body: str) -> None:
+        """Send an HTML page, used to choose how the service fails."""
         self.send(200, PAGE.format(title=title, body=body).encode(), "text/html; charset=utf-8", {})
 
     def get(self) -> None: ...
@@ -153,8 +157,9 @@ class Emulator(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.post(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
-    def hang_up(self, *, reset: bool = False) -> None:
-        if reset:  # to linger for no time
+    def drop_connection(self, *, reset: bool = False) -> None:
+        """Close the connection; with `reset`, send RST instead of FIN."""
+        if reset:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
 
@@ -162,34 +167,36 @@ class Emulator(BaseHTTPRequestHandler):
         pass
 
     @classmethod
-    def stay(cls, port: int) -> None:
+    def serve(cls, port: int) -> None:
+        """Serve on this port (0: any free one) until stdin ends."""
         server = _Server(("127.0.0.1", port), cls)
-        stay(server.server_port, server.serve_forever)
+        serve_until_eof(server.server_port, server.serve_forever)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Whoever asked did not wait for the answer."""
+        """Ignore errors: the client closed the connection before the answer."""
 
 
-def stay(port: int, serve: Callable[[], object]) -> None:
-    """What such a program does: tell its address, and serve until its stdin ends."""
+def serve_until_eof(port: int, serve: Callable[[], object]) -> None:
+    """Print the address and serve until stdin ends."""
     print(f"http://127.0.0.1:{port}", flush=True)
     threading.Thread(target=serve, daemon=True).start()
     with suppress(KeyboardInterrupt):
         sys.stdin.read()
 
 
-def stay_as(web: Any, port: int) -> None:
-    """The same for an ASGI application."""
-    with socket.create_server(("127.0.0.1", port)) as listening:
+def serve_asgi(web: Any, port: int) -> None:
+    """Serve an ASGI application on this port (0: any free one) until stdin ends."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         server = uvicorn.Server(uvicorn.Config(web, log_level="error"))
-        stay(listening.getsockname()[1], lambda: server.run(sockets=[listening]))
+        serve_until_eof(listener.getsockname()[1], lambda: server.run(sockets=[listener]))
 
 
-def asked_port(otherwise: int) -> int:
+def parse_port(default: int) -> int:
+    """Read --port from the command line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, default=otherwise)
+    parser.add_argument("--port", type=int, default=default)
     return int(parser.parse_known_args()[0].port)

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mulligan.observability.event_counts import (
+    ATTEMPT_BUCKETS,
     DELAY_SECONDS,
-    LONGEST,
-    MOST,
+    MAX_EVENTS,
+    MAX_LABEL_LENGTH,
     RUN_SECONDS,
-    TRIES,
     WAIT_SECONDS,
 )
-from mulligan.observability.event_counts import MOST_LABELS as NAMES
+from mulligan.observability.event_counts import MAX_LABELS as NAMES
 from mulligan.observability.exporter import GAUGES
 from mulligan.observability.metrics import COUNTERS, HISTOGRAMS
 
@@ -93,13 +93,13 @@ def page(notice: str, table: Table) -> str:
         run=_bounds(RUN_SECONDS),
         wait=_bounds(WAIT_SECONDS),
         delay=_bounds(DELAY_SECONDS),
-        tries=_bounds(TRIES),
+        tries=_bounds(ATTEMPT_BUCKETS),
         kinds=NAMES["kind"],
         queues=NAMES["queue"],
         codes=NAMES["code"],
         dependencies=NAMES["dependency"],
-        longest=LONGEST,
-        most=MOST,
+        longest=MAX_LABEL_LENGTH,
+        most=MAX_EVENTS,
     )
 
 

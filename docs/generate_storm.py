@@ -81,7 +81,7 @@ No violation in *n* independent runs means, with 95 % confidence, a rate below 3
 
 
 def page(notice: str, table: Table) -> str:
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(ROOT / "tools"))
     results = importlib.import_module("storm.table")
     return PAGE.format(
         notice=notice, faults=_faults(table), storms=results.storms(), points=results.points()

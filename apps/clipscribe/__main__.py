@@ -10,11 +10,11 @@ import stage
 
 def main() -> None:
     about = "What a model sees in videos, and what is done when it does not."
-    with stage.opened("clipscribe", about) as here, stage.Program("clipscribe.world") as world:
+    with stage.open_demo("clipscribe", about) as demo, stage.ServiceProcess("clipscribe.world") as world:
         own = {  # what worker and service must agree on
             "CLIPSCRIBE_MODEL_URL": f"{world.url}/model",
             "CLIPSCRIBE_SAMPLES": f"{world.url}/videos",
-            "CLIPSCRIBE_STORAGE_URL": f"file://{here.folder}/objects",
+            "CLIPSCRIBE_STORAGE_URL": f"file://{demo.folder}/objects",
             "CLIPSCRIBE_SECRET": secrets.token_hex(),
             "CLIPSCRIBE_ADMIN_KEY": secrets.token_hex(8),
             "CLIPSCRIBE_URL": here.url,
@@ -24,7 +24,7 @@ def main() -> None:
 
         os.environ |= read_config().mulligan
         more = f"for its admin: {here.url}/admin?key={os.environ['CLIPSCRIBE_ADMIN_KEY']}"
-        here.play("clipscribe.web:web", "clipscribe.jobs:app", more=more, dashboard=True)
+        demo.serve("clipscribe.web:web", "clipscribe.jobs:app", note=more, dashboard=True)
 
 
 if __name__ == "__main__":

@@ -94,4 +94,4 @@ async def model(call: str, request: Request) -> Response:
 
 
 if __name__ == "__main__":
-    stage.stay_as(outside, stage.asked_port(8005))
+    stage.serve_asgi(outside, stage.parse_port(8005))

@@ -109,7 +109,7 @@ class Handler(stage.Emulator):
                 f'<button name="do" value="{do}">{do}</button> '
                 for do in ("ok", "503", "400", "hang")
             )
-            self.show("Gateway", PAGE.format(now=self.desk.standing, buttons=buttons))
+            self.send_page("Gateway", PAGE.format(now=self.desk.standing, buttons=buttons))
 
     def delete(self) -> None:
         self.desk.clear()
@@ -141,15 +141,15 @@ class Handler(stage.Emulator):
                 threading.Event().wait(order.get("seconds", SLOW))
                 self.answer(*self.converted(pdf, mapping))
             case "reset":
-                self.hang_up(reset=True)
+                self.drop_connection(reset=True)
             case "cut":
                 self.answer(200, b"<?xml version='1.0'?><docu", length=10_000)
-                self.hang_up()
+                self.drop_connection()
             case "garbage":
                 self.answer(200, b"\x00\x01 Proxy error: see /var/log/proxy.log")
             case "lose":
                 self.converted(pdf, mapping)
-                self.hang_up()
+                self.drop_connection()
             case status:
                 hint = {"Retry-After": str(order["retry_after"])} if "retry_after" in order else {}
                 self.answer(int(status), order.get("say", "told to").encode(), headers=hint)
@@ -186,4 +186,4 @@ if __name__ == "__main__":
         Exception
     ):  # no PDF, but now all is loaded that the first one would have to wait for
         as_xml(b"", "text")
-    Handler.stay(stage.asked_port(8090))
+    Handler.serve(stage.parse_port(8090))

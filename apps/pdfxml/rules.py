@@ -1,6 +1,6 @@
 """The rule pack: what each answer of the gateway and of the disk means, and what people read of it.
 
-The rows are data, `mulligan/packs/pdfxml.toml`; the ten codes of API, job record, log and page all come from there.
+The rows are data, `mulligan/failures/packs/pdfxml.toml`; the ten codes of API, job record, log and page all come from there.
 """
 
 from __future__ import annotations

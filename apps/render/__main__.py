@@ -10,11 +10,11 @@ from render.config import read_config
 
 def main() -> None:
     about = "Videos from pictures and words."
-    with stage.opened("render", about) as here, stage.Program("render.world") as pictures:
-        os.environ.setdefault("STORAGE_URL", f"file://{here.folder}/videos")
+    with stage.open_demo("render", about) as demo, stage.ServiceProcess("render.world") as pictures:
+        os.environ.setdefault("STORAGE_URL", f"file://{demo.folder}/videos")
         os.environ |= {"IMAGES": pictures.url, **read_config().worker}
         more = f"videos in {os.environ['STORAGE_URL']}"
-        here.play("render.web:web", "render.jobs:app", more=more, dashboard=True)
+        demo.serve("render.web:web", "render.jobs:app", note=more, dashboard=True)
 
 
 if __name__ == "__main__":

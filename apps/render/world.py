@@ -43,4 +43,4 @@ async def answer(name: str) -> Response:
 
 
 if __name__ == "__main__":
-    stage.stay_as(images, stage.asked_port(8002))
+    stage.serve_asgi(images, stage.parse_port(8002))

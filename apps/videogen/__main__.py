@@ -13,8 +13,8 @@ PROVIDERS = ("videogen.emulator", "--port", "0", "--pace", PACE)
 
 def main() -> None:
     about = "Videos by prompt, from providers that fail."
-    with stage.opened("videogen", about) as here, stage.Program(*PROVIDERS) as providers:
-        os.environ.setdefault(f"{PREFIX}Folder", str(here.folder / "videos"))
+    with stage.open_demo("videogen", about) as demo, stage.ServiceProcess(*PROVIDERS) as providers:
+        os.environ.setdefault(f"{PREFIX}Folder", str(demo.folder / "videos"))
         os.environ |= {f"{PREFIX}ProviderUrl": providers.url, **read_settings().worker}
         from videogen.jobs import app  # noqa: PLC0415 - the app reads its settings when it is imported
         from videogen.web import web  # noqa: PLC0415 - the same
@@ -24,7 +24,7 @@ def main() -> None:
             "*", "operator", name="demo", expires=86_400, reason="printed by the demo"
         )
         more = f"The providers do as they are told at {providers.url}/"
-        here.play(web, "videogen.jobs:app", f"/#{key.text}", more=more)
+        demo.serve(web, "videogen.jobs:app", f"/#{key.text}", note=more)
 
 
 if __name__ == "__main__":

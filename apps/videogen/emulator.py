@@ -158,7 +158,7 @@ class Handler(stage.Emulator):
                 rows = [
                     ROW.format(name=name, now=self.desk.standing.get(name, "ok")) for name in NAMES
                 ]
-                self.show("Providers", f"<h1>Providers</h1><table>{''.join(rows)}</table>")
+                self.send_page("Providers", f"<h1>Providers</h1><table>{''.join(rows)}</table>")
             case _:
                 self.answer(404, {"error": {"code": "not_found", "message": "No such video"}})
 
@@ -187,11 +187,11 @@ class Handler(stage.Emulator):
                 self.answer(202, {"id": self.desk.begin(key, order, do), "status": "processing"})
             case "lose":
                 self.desk.begin(key, order, "ok")
-                self.hang_up()
+                self.drop_connection()
             case "hang":
                 threading.Event().wait(HANG)
             case "reset":
-                self.hang_up(reset=True)
+                self.drop_connection(reset=True)
             case "garbage":
                 self.answer(200, "<html>Proxy error, see /var/log/proxy.log")
             case "odd":
@@ -220,4 +220,4 @@ if __name__ == "__main__":
     parser.add_argument("--pace", type=float, default=0, help="seconds that a video takes at least")
     said = parser.parse_args()
     Handler.desk.pace = said.pace
-    Handler.stay(said.port)
+    Handler.serve(said.port)

@@ -13,19 +13,19 @@ from watermark.mailbox import Mailbox
 
 def main() -> None:
     with (
-        stage.opened("watermark", "Watermark campaigns, with something to look at.") as here,
+        stage.open_demo("watermark", "Watermark campaigns with examples.") as demo,
         Mailbox() as mailbox,
     ):
-        os.environ |= {"WATERMARK_FILES": str(here.folder / "files"), **mailbox.settings}
-        from watermark import examples  # noqa: PLC0415 - the app reads its settings when it is imported
-        from watermark.web import web  # noqa: PLC0415 - the same
+        os.environ |= {"WATERMARK_FILES": str(demo.folder / "files"), **mailbox.settings}
+        from watermark import examples  # noqa: PLC0415 - reads settings on import
+        from watermark.web import web  # noqa: PLC0415 - reads settings on import
 
         web.get("/mailbox")(
             lambda: PlainTextResponse("\n\n".join(mail.as_string() for mail in mailbox.mails))
         )
-        key = examples.account()
-        Thread(target=examples.fill, args=(key,), daemon=True).start()
-        here.play(web, "watermark.jobs:app", f"/?key={key}")
+        key = examples.create_account()
+        Thread(target=examples.create_examples, args=(key,), daemon=True).start()
+        demo.serve(web, "watermark.jobs:app", f"/?key={key}")
 
 
 if __name__ == "__main__":

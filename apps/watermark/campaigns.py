@@ -1,4 +1,4 @@
-"""Campaigns and their tokens: publish, look, retry, download."""
+"""Campaigns and their tokens: publish, show, retry, download."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from watermark.rules import MAX_RETRIES, RETRIES
 
 
 class Refused(Exception):
-    """With a sentence for the owner."""
+    """The request cannot be fulfilled. The message is a sentence for the owner."""
 
 
 def publish(session: Session, campaign: Campaign) -> None:
-    """A job for every token, in one batch: all of it is there with the commit, or none. Twice is once."""
+    """Enqueue a job for every token, in one batch and in the session's transaction.
+
+    Publishing a published campaign does nothing.
+    """
     if not campaign.tokens:
         raise Refused("A campaign needs at least one recipient.")
     if campaign.batch_id:
@@ -37,21 +40,25 @@ def publish(session: Session, campaign: Campaign) -> None:
                 token=token.id
             )
             token.job_id = job.id
-    campaign.batch_id, campaign.state = batch.id, "PROCESSING"
+    campaign.batch_id = batch.id
+    campaign.state = "PROCESSING"
     campaign.published_at = campaign.published_at or now()
 
 
 def resume(session: Session) -> None:
-    """Campaigns of an old database go on: copies that are there are found, the others get the retries of today."""
-    going = Campaign.state.in_(["PROCESSING", "READY"])
-    for campaign in session.scalars(select(Campaign).where(going, Campaign.batch_id.is_(None))):
+    """Enqueue the campaigns of a database from before Mulligan.
+
+    Existing copies are not made again; the others get the current retry policy.
+    """
+    is_active = Campaign.state.in_(["PROCESSING", "READY"])
+    for campaign in session.scalars(select(Campaign).where(is_active, Campaign.batch_id.is_(None))):
         try:
             publish(session, campaign)
-        except Refused:  # past its time, or for nobody
+        except Refused:  # expired, or without recipients
             campaign.state = "EXPIRED"
 
 
-# -- as people see them --------------------------------------------------------------------------
+# --- What the pages show -------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TokenView:
     id: str
@@ -80,12 +87,12 @@ class CampaignView:
     counts: dict[str, int]  # total, completed, failed, pending, running
 
     @property
-    def troubled(self) -> bool:
+    def has_failures(self) -> bool:
         return self.state in ("PARTIAL", "FAILED")
 
 
 def campaign_view(campaign: Campaign) -> CampaignView:
-    """Its batch knows how it stands; before it is published there is none."""
+    """Build the view of a campaign. After publishing, the batch has the state and the counts."""
     if not campaign.batch_id:
         counts = {
             "total": len(campaign.tokens),
@@ -96,35 +103,36 @@ def campaign_view(campaign: Campaign) -> CampaignView:
         }
         return CampaignView(campaign.id, campaign.name, campaign.state, counts)
     batch = app.batches.get(campaign.batch_id)
-    seen = batch.counts
+    batch_counts = batch.counts
     counts = {
-        "total": seen.total,
-        "completed": seen.succeeded,
-        "failed": seen.dead + seen.cancelled,
-        "pending": seen.queued + seen.parked,
-        "running": seen.running,
+        "total": batch_counts.total,
+        "completed": batch_counts.succeeded,
+        "failed": batch_counts.dead + batch_counts.cancelled,
+        "pending": batch_counts.queued + batch_counts.parked,
+        "running": batch_counts.running,
     }
     return CampaignView(campaign.id, campaign.name, batch.state.upper(), counts)
 
 
 def token_views(campaign: Campaign, state: str) -> list[TokenView]:
-    jobs = _jobs_of(campaign.batch_id) if campaign.batch_id else {}
-    shown = [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
-    return sorted(shown, key=lambda one: (one.recipient, one.id))
+    jobs = _load_jobs_by_token(campaign.batch_id) if campaign.batch_id else {}
+    views = [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
+    return sorted(views, key=lambda view: (view.recipient, view.id))
 
 
 def token_view(token: Token, state: str) -> TokenView:
     return _token_view(token, app.jobs.get(token.job_id) if token.job_id else None, state)
 
 
-def _jobs_of(batch_id: str) -> dict[str, Job]:
-    found: dict[str, Job] = {}
-    before: Any = None
+def _load_jobs_by_token(batch_id: str) -> dict[str, Job]:
+    jobs: dict[str, Job] = {}
+    cursor: Any = None
     while True:
-        page: Any = app.batches.members(batch_id, limit=200, before=before)
-        found |= {job.payload["token"]: job for job in page}
-        if (before := page.cursor) is None:
-            return found
+        page: Any = app.batches.members(batch_id, limit=200, before=cursor)
+        jobs |= {job.payload["token"]: job for job in page}
+        cursor = page.cursor
+        if cursor is None:
+            return jobs
 
 
 def _token_view(token: Token, job: Job | None, state: str) -> TokenView:
@@ -134,7 +142,7 @@ def _token_view(token: Token, job: Job | None, state: str) -> TokenView:
         recipient=token.recipient.name,
         status=status,
         percent=round(100 * (job.progress or 0)) if job and status == "PROCESSING" else 0,
-        retry_count=_retries(job) if job else 0,
+        retry_count=_retry_count(job) if job else 0,
         max_retries=MAX_RETRIES if job is None or job.max_retries is None else job.max_retries,
         error=str((job.error or {}).get("message", "")) if job else "",
         next_retry_at=job.next_retry_at if job and job.phase == "backing_off" else None,
@@ -154,19 +162,20 @@ def _status(token: Token, job: Job | None, state: str) -> str:
         return "PROCESSING"
     if job.state != "succeeded":
         return "FAILED"
-    most = token.campaign.max_downloads
-    return "ACTIVE" if most is None or token.downloads < most else "CONSUMED"
+    limit = token.campaign.max_downloads
+    return "ACTIVE" if limit is None or token.downloads < limit else "CONSUMED"
 
 
-def _retries(job: Job) -> int:
-    """How often it was tried again: the failure that ended it was followed by no retry."""
+def _retry_count(job: Job) -> int:
+    """Return how often the copy was retried. No retry followed the failure that ended the job."""
     lost = job.losses > (RETRIES.max_losses or 0)
-    return job.failures - (job.state == "dead" and not lost and job.failures > 0)
+    ended_by_failure = job.state == "dead" and not lost and job.failures > 0
+    return job.failures - 1 if ended_by_failure else job.failures
 
 
-# -- what people do ------------------------------------------------------------------------------
+# --- Actions ------------------------------------------------------------------------------------
 def retry(campaign: Campaign, token: Token) -> None:
-    """Who presses second is told so: the first press has moved the job."""
+    """Retry a failed copy. A second press is refused: the first one has already moved the job."""
     if campaign_view(campaign).state == "EXPIRED":
         raise Refused("The campaign has expired: nobody could fetch the copy.")
     job = app.jobs.get(token.job_id) if token.job_id else None
@@ -179,8 +188,8 @@ def retry(campaign: Campaign, token: Token) -> None:
 
 
 def download(session: Session, token: Token) -> bool:
-    """One of `max_downloads` is used up; False: there is none left."""
-    most = token.campaign.max_downloads
-    some = Token.downloads < most if most is not None else or_(True)
-    used = update(Token).where(Token.id == token.id, some).values(downloads=Token.downloads + 1)
+    """Count one download. Return False if `max_downloads` is reached."""
+    limit = token.campaign.max_downloads
+    below_limit = Token.downloads < limit if limit is not None else or_(True)
+    used = update(Token).where(Token.id == token.id, below_limit).values(downloads=Token.downloads + 1)
     return bool(session.execute(used).rowcount)

@@ -1,6 +1,6 @@
-"""What the application itself remembers: accounts, assets, recipients, campaigns and their tokens.
+"""Tables of the application: accounts, assets, recipients, campaigns and tokens.
 
-What a token's copy is doing is not here: that is its job's to say, and its campaign's outcome is its batch's.
+The progress of a copy is stored in its job, and the outcome of a campaign in its batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def new_id() -> str:
 
 
 def now() -> str:
-    """One fixed form, so that texts sort as times do."""
+    """Return the time as text of a fixed width, so that texts sort as times do."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -39,9 +39,7 @@ class Account(Base):
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str]
     email: Mapped[str]
-    key: Mapped[str] = mapped_column(
-        unique=True, default=secrets.token_urlsafe
-    )  # signs the owner in
+    key: Mapped[str] = mapped_column(unique=True, default=secrets.token_urlsafe)  # to sign in
 
 
 class Asset(Base):
@@ -73,9 +71,8 @@ class Campaign(Base):
     expires_at: Mapped[str | None]
     visible_wm: Mapped[int] = mapped_column(default=1)
     invisible_wm: Mapped[int] = mapped_column(default=1)
-    state: Mapped[str] = mapped_column(
-        default="DRAFT"
-    )  # until it is published; from then on its batch knows
+    # Valid until the campaign is published; after that the batch has the state.
+    state: Mapped[str] = mapped_column(default="DRAFT")
     created_at: Mapped[str] = mapped_column(default=now)
     published_at: Mapped[str | None]
     batch_id: Mapped[str | None]
@@ -87,7 +84,7 @@ class Campaign(Base):
 
 
 class Token(Base):
-    """One recipient's copy: its id is the link, `mark` is what the invisible mark says."""
+    """One recipient's copy. The id is the link; `mark` is the content of the invisible mark."""
 
     __tablename__ = "tokens"
     __table_args__ = (UniqueConstraint("campaign_id", "recipient_id"),)
@@ -101,13 +98,13 @@ class Token(Base):
     recipient: Mapped[Recipient] = relationship()
 
 
-# -- where ---------------------------------------------------------------------------------------
+# --- Files and database ---------------------------------------------------------------------------------------
 def files() -> Path:
     return Path(os.environ.get("WATERMARK_FILES", "watermark-files")).absolute()
 
 
 def copy_of(token_id: str) -> Path:
-    """The same place at every attempt: who finds it there need not make it again."""
+    """Return the path of a token's copy. It does not depend on the attempt, so `done=` finds it."""
     return files() / "copies" / f"{token_id}.mp4"
 
 
@@ -119,18 +116,18 @@ def transaction(url: str) -> Iterator[Session]:
 
 @lru_cache(maxsize=4)
 def engine(url: str) -> Engine:
-    """On the jobs' own database, so that a token and its job are there together or not at all."""
-    made = connected(url)
-    upgrade(made, create=Base.metadata.create_all)
-    return made
+    """Open the jobs' database, so that a token and its job commit in one transaction."""
+    new_engine = build_engine(url)
+    upgrade(new_engine, create=Base.metadata.create_all)
+    return new_engine
 
 
-def connected(url: str) -> Engine:
-    made = create_engine(
+def build_engine(url: str) -> Engine:
+    new_engine = create_engine(
         url.replace("sqlite:", "sqlite+mulligan:").replace("postgresql:", "postgresql+psycopg:")
     )
-    if made.dialect.name == "sqlite":
+    if new_engine.dialect.name == "sqlite":
         event.listen(
-            made, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON")
+            new_engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON")
         )
-    return made
+    return new_engine

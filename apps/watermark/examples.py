@@ -1,4 +1,4 @@
-"""Something to look at: a campaign that works, one whose video disappears half-way, one whose video is damaged."""
+"""Example campaigns: one that works, one whose create_video is deleted, one whose create_video is damaged."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from watermark.jobs import app, db
 PEOPLE = ("Ada", "Bo", "Cy", "Dee", "Eve", "Flo")
 
 
-def account() -> str:
-    """The key of the one account; made at the first start."""
+def create_account() -> str:
+    """Return the key of the only create_account. It is created at the first start."""
     app.open()
     with db() as session:
         found = session.scalar(select(Account).limit(1))
         if found is None:
-            session.add(found := Account(name="Olga", email="olga@example.com"))
+            found = Account(name="Olga", email="olga@example.com")
+            session.add(found)
             session.flush()
         return found.key
 
 
-def fill(key: str) -> None:
+def create_examples(key: str) -> None:
     if app.jobs.count("kind:watermark"):
         return
-    spring, autumn, winter = (video(name) for name in ("spring", "autumn", "winter"))
+    spring = create_video("spring")
+    autumn = create_video("autumn")
+    winter = create_video("winter")
     winter.write_bytes(winter.read_bytes()[:5000])
-    published(key, "Spring", spring)
-    published(key, "Winter", winter)
-    first = published(key, "Autumn", autumn)
+    create_published_campaign(key, "Spring", spring)
+    create_published_campaign(key, "Winter", winter)
+    first = create_published_campaign(key, "Autumn", autumn)
     app.jobs.wait(first, timeout=120)
     autumn.unlink()
 
 
-def video(name: str) -> Path:
-    goal = files() / "uploads" / f"{name}.mp4"
-    goal.parent.mkdir(parents=True, exist_ok=True)
+def create_video(name: str) -> Path:
+    target = files() / "uploads" / f"{name}.mp4"
+    target.parent.mkdir(parents=True, exist_ok=True)
     inputs = [
         "-f",
         "lavfi",
@@ -50,28 +53,28 @@ def video(name: str) -> Path:
         "-i",
         "sine=duration=6",
     ]
-    subprocess.run([marks.ffmpeg(), "-loglevel", "error", "-y", *inputs, str(goal)], check=True)
-    return goal
+    subprocess.run([marks.find_ffmpeg(), "-loglevel", "error", "-y", *inputs, str(target)], check=True)
+    return target
 
 
-def published(key: str, name: str, source: Path) -> str:
-    """Returns the id of its first job."""
+def create_published_campaign(key: str, title: str, source: Path) -> str:
+    """Publish a campaign for all people. Return the id of its first job."""
     with db() as session:
         owner = session.scalars(select(Account).where(Account.key == key)).one()
-        whom = [
-            Recipient(account_id=owner.id, name=one, email=f"{one.lower()}@example.com")
-            for one in PEOPLE
+        recipients = [
+            Recipient(account_id=owner.id, name=name, email=f"{name.lower()}@example.com")
+            for name in PEOPLE
         ]
         asset = Asset(account_id=owner.id, name=source.name, path=str(source))
         session.add(asset)
         session.flush()
-        made = Campaign(
+        campaign = Campaign(
             account_id=owner.id,
             asset_id=asset.id,
-            name=name,
-            tokens=[Token(recipient=one) for one in whom],
+            name=title,
+            tokens=[Token(recipient=recipient) for recipient in recipients],
         )
-        session.add(made)
+        session.add(campaign)
         session.flush()
-        campaigns.publish(session, made)
-        return str(made.tokens[0].job_id)
+        campaigns.publish(session, campaign)
+        return str(campaign.tokens[0].job_id)

@@ -1,4 +1,4 @@
-"""The jobs: a marked copy for one recipient, and a look for the mark in a video that turned up somewhere."""
+"""The jobs: make a marked copy for one recipient, and detect the mark in a leaked video."""
 
 from __future__ import annotations
 
@@ -19,58 +19,64 @@ HALF_AN_HOUR = 1800
 PROGRAM = [sys.executable, str(Path(marks.__file__))]
 
 app = Mulligan()
-app.queue("encode", concurrency=2)  # an encoder takes all the cores it finds
+app.queue("encode", concurrency=2)  # an encoder uses every core
 
 
 def db() -> Any:
-    """A transaction on the database the jobs are in."""
+    """Open a transaction on the database of the jobs."""
     return transaction(app.settings.database_url)
 
 
-def copied(token: str) -> str | None:
+def find_copy(token: str) -> str | None:
     return str(copy_of(token)) if copy_of(token).exists() else None
 
 
-@app.job(queue="encode", timeout=HALF_AN_HOUR, policy=RETRIES, rules=PACK.rules, done=copied)
+@app.job(queue="encode", timeout=HALF_AN_HOUR, policy=RETRIES, rules=PACK.rules, done=find_copy)
 def watermark(ctx: Context, token: str) -> str:
-    """One recipient's copy, from the first frame to the last at every attempt."""
+    """Make one recipient's copy. Every attempt starts at the first frame."""
     with db() as session:
         found = session.get_one(Token, token)
-        source, switches = Path(found.campaign.asset.path), _switches(found)
-    total, draft = marks.frames_in(source), ctx.workdir / "copy.mp4"
+        source = Path(found.campaign.asset.path)
+        switches = _switches(found)
+    total = marks.estimate_frames(source)
+    draft = ctx.workdir / "copy.mp4"
 
-    def seen(line: str) -> None:
+    def report_progress(line: str) -> None:
         if total and (frame := re.fullmatch(r"frame (\d+)", line.strip())):
             ctx.progress(min(int(frame[1]) / total, 0.99))
 
-    ctx.run([*PROGRAM, "embed", str(source), str(draft), *switches], on_line=seen)
-    return _delivered(draft, copy_of(token))
+    ctx.run([*PROGRAM, "embed", str(source), str(draft), *switches], on_line=report_progress)
+    return _deliver(draft, copy_of(token))
 
 
 def _switches(token: Token) -> list[str]:
-    campaign, whom = token.campaign, token.recipient
-    visible = [f"--label={whom.name} {whom.email}".strip()] if campaign.visible_wm else []
-    return [*visible, *([f"--mark={token.mark}"] if campaign.invisible_wm else [])]
+    switches = []
+    if token.campaign.visible_wm:
+        label = f"{token.recipient.name} {token.recipient.email}"
+        switches.append(f"--label={label}".strip())
+    if token.campaign.invisible_wm:
+        switches.append(f"--mark={token.mark}")
+    return switches
 
 
-def _delivered(draft: Path, goal: Path) -> str:
-    """Whole or not at all, also from another file system."""
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    beside = goal.with_suffix(".part")
-    shutil.move(draft, beside)
-    beside.replace(goal)
-    return str(goal)
+def _deliver(draft: Path, target: Path) -> str:
+    """Move the copy to its place atomically, even from another file system."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".part")
+    shutil.move(draft, partial)
+    partial.replace(target)
+    return str(target)
 
 
 @app.job(queue="detect", timeout=HALF_AN_HOUR, policy=ONCE, rules=PACK.rules)
 def detect(ctx: Context, file: str) -> dict[str, str] | None:
-    """Whose copy is this? Never tried again: its page shows what came of it."""
+    """Find the recipient of a leaked copy. Never retried: the page shows the failure."""
     mark = ctx.run([*PROGRAM, "detect", file]).strip()
     with db() as session:
-        return _whose(session, mark, ctx.job.owner) if mark else None
+        return _find_owner_of_copy(session, mark, ctx.job.owner) if mark else None
 
 
-def _whose(session: Session, mark: str, account: str) -> dict[str, str] | None:
+def _find_owner_of_copy(session: Session, mark: str, account: str) -> dict[str, str] | None:
     token = session.scalar(select(Token).where(Token.mark == mark))
     if token is None or token.campaign.account_id != account:
         return None

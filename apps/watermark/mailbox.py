@@ -1,4 +1,4 @@
-"""A real mail server for the demo, and what it has received."""
+"""A real mail server for the demo that keeps the mails it has received."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def free_port() -> int:
 
 
 class Mailbox:
-    """`with Mailbox() as mailbox:`; `settings` is what tells Mulligan of it."""
+    """A mail server: `with Mailbox() as mailbox:`. `settings` are Mulligan's variables for it."""
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
         self._server = Controller(self, hostname="127.0.0.1", port=free_port())
 
-    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802, ARG002 - aiosmtpd's names
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802, ARG002 - aiosmtpd
         self.mails.append(message_from_bytes(envelope.content, policy=policy.default))
-        return "250 kept"
+        return "250 OK"
 
     @property
     def settings(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Marks a video, or finds the mark in one: `python -m watermark.marks embed|detect …`, a program of its own.
+"""Mark a video or detect its mark: `python -m watermark.marks embed|detect …`, a program.
 
-The invisible mark is in the luma: in every 16 × 16 block, how much brighter its left half is than its right one is
-moved to the nearest multiple of `STEP` that is even for a 0 and odd for a 1. Every bit is in many blocks of every
-frame, so that it outlives an encoder.
+The invisible mark is in the luma. In every 16 × 16 block, the difference in brightness between the
+left and the right half is moved to the nearest multiple of `STEP`: an even one for a 0, an odd one
+for a 1. Every bit is repeated in many blocks of every frame, so that the mark survives an encoder.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageDraw
 
-BLOCK, STEP = 16, 6.0
-BITS = 48  # 32 of the mark, 16 to know it by
-SURE = 0.2  # of 1: how far votes must lean to one side
+BLOCK = 16
+STEP = 6.0
+BITS = 48  # 32 of the mark, 16 of the checksum
+MIN_CERTAINTY = 0.2  # of 1: mean absolute vote below which a video counts as unmarked
 
 
-class Broken(SystemExit):
-    """Ends the program as ffmpeg ended: its exit code, or 128 + the signal that killed it."""
+class FfmpegFailed(SystemExit):
+    """End this program the way ffmpeg ended: its exit code, or 128 + the signal that killed it."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code if code >= 0 else 128 - code)
 
 
-def ffmpeg() -> str:
+def find_ffmpeg() -> str:
     return (
         os.environ.get("WATERMARK_FFMPEG")
         or shutil.which("ffmpeg")
@@ -41,40 +42,40 @@ def ffmpeg() -> str:
     )
 
 
-# -- bits ----------------------------------------------------------------------------------------
-def bits_of(mark: str) -> np.ndarray:
+# --- Bits ----------------------------------------------------------------------------------------
+def encode_mark(mark: str) -> np.ndarray:
     raw = bytes.fromhex(mark)
-    return np.unpackbits(np.frombuffer(raw + _check(raw), np.uint8))
+    return np.unpackbits(np.frombuffer(raw + _checksum(raw), np.uint8))
 
 
-def mark_of(bits: np.ndarray) -> str | None:
+def decode_mark(bits: np.ndarray) -> str | None:
     raw = np.packbits(bits).tobytes()
-    return raw[:4].hex() if _check(raw[:4]) == raw[4:] else None
+    return raw[:4].hex() if _checksum(raw[:4]) == raw[4:] else None
 
 
-def _check(raw: bytes) -> bytes:
+def _checksum(raw: bytes) -> bytes:
     return (zlib.crc32(raw) & 0xFFFF).to_bytes(2, "big")
 
 
-def _places(shape: tuple[int, int]) -> np.ndarray:
-    """Which bit each block of a frame holds: neighbours hold different ones, everywhere in the picture."""
+def _bit_of_each_block(shape: tuple[int, int]) -> np.ndarray:
+    """Return the number of the bit that each block holds. Neighbours hold different bits."""
     blocks = np.random.default_rng(7).permutation(shape[0] * shape[1])
     return (blocks % BITS).reshape(shape)
 
 
-def _leaning(luma: np.ndarray) -> np.ndarray:
-    """Of each block: how much brighter its left half is."""
+def _brightness_difference(luma: np.ndarray) -> np.ndarray:
+    """Return for each block how much brighter its left half is."""
     rows, columns = luma.shape[0] // BLOCK, luma.shape[1] // BLOCK
     cut = luma[: rows * BLOCK, : columns * BLOCK].astype(np.float32)
     halves = cut.reshape(rows, BLOCK, columns, 2, BLOCK // 2).mean(axis=(1, 4))
     return halves[..., 0] - halves[..., 1]
 
 
-def embedded(luma: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    lean = _leaning(luma)
-    wanted = bits[_places(lean.shape)]
-    target = (2 * np.round((lean / STEP - wanted) / 2) + wanted) * STEP
-    half = (target - lean) / 2
+def embed_bits(luma: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    difference = _brightness_difference(luma)
+    bits_wanted = bits[_bit_of_each_block(difference.shape)]
+    target = (2 * np.round((difference / STEP - bits_wanted) / 2) + bits_wanted) * STEP
+    half = (target - difference) / 2
     pattern = np.repeat([1.0, -1.0], BLOCK // 2)
     change = np.kron(half, np.tile(pattern, (BLOCK, 1)))
     out = luma.astype(np.float32)
@@ -82,17 +83,17 @@ def embedded(luma: np.ndarray, bits: np.ndarray) -> np.ndarray:
     return np.clip(np.round(out), 0, 255).astype(np.uint8)
 
 
-def votes(luma: np.ndarray) -> np.ndarray:
-    """For each bit, from −1 (a 0) to 1 (a 1), summed over its blocks; and how many blocks there were."""
-    lean = _leaning(luma)
-    places = _places(lean.shape).ravel()
-    leaning = -np.cos(np.pi * lean / STEP).ravel()
-    return np.stack([np.bincount(places, leaning, BITS), np.bincount(places, minlength=BITS)])
+def count_votes(luma: np.ndarray) -> np.ndarray:
+    """Return for each bit its count_votes, from −1 (a 0) to 1 (a 1) per block, and the number of blocks."""
+    difference = _brightness_difference(luma)
+    bit_of_block = _bit_of_each_block(difference.shape).ravel()
+    vote_of_block = -np.cos(np.pi * difference / STEP).ravel()
+    return np.stack([np.bincount(bit_of_block, vote_of_block, BITS), np.bincount(bit_of_block, minlength=BITS)])
 
 
-# -- video ---------------------------------------------------------------------------------------
+# --- Video ---------------------------------------------------------------------------------------
 class Video:
-    """What ffmpeg reads, frame by frame, as the lines of YUV4MPEG2 tell."""
+    """A video decoded by ffmpeg, read frame by frame as YUV4MPEG2."""
 
     def __init__(self, source: Path, overlay: Path | None = None) -> None:
         even = "scale=trunc(iw/2)*2:trunc(ih/2)*2"
@@ -100,7 +101,7 @@ class Video:
         inputs = ["-i", str(source), *(["-i", str(overlay)] if overlay else [])]
         self.process = subprocess.Popen(
             [
-                ffmpeg(),
+                find_ffmpeg(),
                 "-nostdin",
                 "-hide_banner",
                 "-loglevel",
@@ -116,17 +117,18 @@ class Video:
             ],
             stdout=subprocess.PIPE,
         )
-        assert self.process.stdout is not None  # noqa: S101 - it was asked for
+        assert self.process.stdout is not None  # noqa: S101 - a pipe was requested
         self.stream: IO[bytes] = self.process.stdout
         self.head = self.stream.readline()
         if not self.head:
             self.stream.close()
-            raise Broken(self.process.wait() or 1)
-        words = {word[:1]: word[1:] for word in self.head.decode().split()[1:]}
-        self.width, self.height = int(words["W"]), int(words["H"])
+            raise FfmpegFailed(self.process.wait() or 1)
+        header_fields = {field[:1]: field[1:] for field in self.head.decode().split()[1:]}
+        self.width = int(header_fields["W"])
+        self.height = int(header_fields["H"])
 
     def frames(self) -> Iterator[tuple[np.ndarray, bytes]]:
-        """Luma, and the colours as they are."""
+        """Yield the luma of each frame as an array and its chroma as bytes."""
         size = self.width * self.height
         with self.process:
             while self.stream.readline():
@@ -136,16 +138,16 @@ class Video:
                     raw[size:],
                 )
         if self.process.returncode:
-            raise Broken(self.process.returncode)
+            raise FfmpegFailed(self.process.returncode)
 
 
 def embed(source: Path, target: Path, mark: str | None, label: str | None) -> None:
-    """`mark`: the invisible one; `label`: what the visible one says."""
+    """Write a marked copy. `mark` is the invisible mark, `label` the text of the visible one."""
     overlay = _overlay(label, target.with_suffix(".png")) if label else None
     video = Video(source, overlay)
     writer = subprocess.Popen(
         [
-            ffmpeg(),
+            find_ffmpeg(),
             "-nostdin",
             "-hide_banner",
             "-loglevel",
@@ -175,49 +177,53 @@ def embed(source: Path, target: Path, mark: str | None, label: str | None) -> No
         ],
         stdin=subprocess.PIPE,
     )
-    assert writer.stdin is not None  # noqa: S101 - it was asked for
-    bits = bits_of(mark) if mark else None
+    assert writer.stdin is not None  # noqa: S101 - a pipe was requested
+    bits = encode_mark(mark) if mark else None
     try:
         writer.stdin.write(video.head)
         for number, (luma, colours) in enumerate(video.frames(), 1):
-            marked = luma if bits is None else embedded(luma, bits)
+            marked = luma if bits is None else embed_bits(luma, bits)
             writer.stdin.write(b"FRAME\n" + marked.tobytes() + colours)
             print(f"frame {number}", flush=True)
         writer.stdin.close()
     except BrokenPipeError:
-        pass  # its exit code says more
+        pass  # reported below, by the exit code
     if code := writer.wait():
-        raise Broken(code)
+        raise FfmpegFailed(code)
 
 
 def detect(source: Path) -> str | None:
-    """The mark, if there is one."""
-    seen = sum((votes(luma) for luma, _ in Video(source).frames()), np.zeros((2, BITS)))
-    sums, counts = seen
-    lean = np.divide(sums, counts, out=np.zeros(BITS), where=counts > 0)
-    return mark_of((lean > 0).astype(np.uint8)) if np.abs(lean).mean() > SURE else None
+    """Return the invisible mark of a video, or None."""
+    sums = np.zeros(BITS)
+    counts = np.zeros(BITS)
+    for luma, _ in Video(source).frames():
+        frame_sums, frame_counts = count_votes(luma)
+        sums += frame_sums
+        counts += frame_counts
+    mean_votes = np.divide(sums, counts, out=np.zeros(BITS), where=counts > 0)
+    if np.abs(mean_votes).mean() <= MIN_CERTAINTY:
+        return None
+    return decode_mark((mean_votes > 0).astype(np.uint8))
 
 
 def _overlay(label: str, file: Path) -> Path:
-    """The bundled ffmpeg has no drawtext."""
+    """Draw the visible mark as a picture: the bundled ffmpeg has no drawtext filter."""
     picture = Image.new("RGBA", (16 + 9 * len(label), 32), (0, 0, 0, 110))
     ImageDraw.Draw(picture).text((8, 8), label, fill=(255, 255, 255, 220), font_size=14)
     picture.save(file)
     return file
 
 
-def frames_in(source: Path) -> int:
-    """About how many, for the progress; 0: nobody knows."""
-    told = subprocess.run(
-        [ffmpeg(), "-nostdin", "-hide_banner", "-i", str(source)],
+def estimate_frames(source: Path) -> int:
+    """Estimate the number of frames, for the progress. 0 means unknown."""
+    output = subprocess.run(
+        [find_ffmpeg(), "-nostdin", "-hide_banner", "-i", str(source)],
         capture_output=True,
         text=True,
         check=False,
     ).stderr
-    length, rate = (
-        re.search(r"Duration: (\d+):(\d+):([\d.]+)", told),
-        re.search(r"([\d.]+) fps", told),
-    )
+    length = re.search(r"Duration: (\d+):(\d+):([\d.]+)", output)
+    rate = re.search(r"([\d.]+) fps", output)
     if not length or not rate:
         return 0
     hours, minutes, seconds = (float(part) for part in length.groups())
@@ -231,11 +237,11 @@ def main() -> None:
     parser.add_argument("target", type=Path, nargs="?")
     parser.add_argument("--mark")
     parser.add_argument("--label")
-    said = parser.parse_args()
-    if said.what == "detect":
-        print(detect(said.source) or "")
+    arguments = parser.parse_args()
+    if arguments.what == "detect":
+        print(detect(arguments.source) or "")
     else:
-        embed(said.source, said.target, said.mark, said.label)
+        embed(arguments.source, arguments.target, arguments.mark, arguments.label)
 
 
 if __name__ == "__main__":

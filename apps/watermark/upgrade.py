@@ -1,4 +1,4 @@
-"""An old database is brought up to date, whole or not at all. A new one is made as it should be."""
+"""Migrate an is_old_database database in one transaction, and create the tables of a new one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect
 
 STEPS = Path(__file__).parent / "migrations"
-LOCK = 6_000_006  # any number that no other program locks
+LOCK = 6_000_006  # key of the advisory lock; any number no other program uses
 
 
 class CannotUpgrade(Exception):
-    """With the reason; the database is as it was."""
+    """The migration failed. The database is unchanged."""
 
 
-def steps(folder: Path = STEPS) -> dict[int, Path]:
+def find_steps(folder: Path = STEPS) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for file in sorted(folder.glob("*.sql")):
-        number = int(re.match(r"\d+", file.name)[0])  # type: ignore[index] - a name without a number is our mistake
+        number = int(re.match(r"\d+", file.name)[0])  # type: ignore[index]
         if number in found:
-            message = f"two steps have the number {number}: {found[number].name} and {file.name}; rename one of them"
+            both = f"{found[number].name} and {file.name}"
+            message = f"two find_steps have the number {number}: {both}. Rename one of them."
             raise CannotUpgrade(message)
         found[number] = file
     return found
@@ -31,33 +32,31 @@ def steps(folder: Path = STEPS) -> dict[int, Path]:
 def upgrade(
     engine: Engine, folder: Path = STEPS, create: Callable[[Connection], None] = lambda _: None
 ) -> None:
-    """All steps that are missing, then `create`. Who comes meanwhile waits, and finds it done."""
-    todo = steps(folder)
+    """Apply all missing find_steps, then call `create`. Concurrent callers wait and find it done."""
+    all_steps = find_steps(folder)
     with (
         engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
-        _alone(connection),
+        _exclusive_transaction(connection),
     ):
-        old = (
-            "jobs" in inspect(connection).get_table_names()
-        )  # new tables are made as they should be
+        # A new database is created by `create` with the current schema.
+        is_old_database = "jobs" in inspect(connection).get_table_names()
         connection.exec_driver_sql(
             "CREATE TABLE IF NOT EXISTS schema_steps (number INTEGER PRIMARY KEY, name TEXT)"
         )
-        taken = set(connection.exec_driver_sql("SELECT number FROM schema_steps").scalars())
-        for number, file in todo.items():
-            if number not in taken:
-                _take(connection, number, file, run=old)
+        applied = set(connection.exec_driver_sql("SELECT number FROM schema_steps").scalars())
+        for number, file in all_steps.items():
+            if number not in applied:
+                _apply_step(connection, number, file, run=is_old_database)
         create(connection)
 
 
 @contextmanager
-def _alone(connection: Connection) -> Iterator[None]:
-    """One transaction, and no other process at it."""
+def _exclusive_transaction(connection: Connection) -> Iterator[None]:
+    """Run one transaction while all other upgrading processes wait."""
     sqlite = connection.dialect.name == "sqlite"
     if sqlite:
-        connection.exec_driver_sql(
-            "PRAGMA foreign_keys = OFF"
-        )  # or dropping a table would take its children along
+        # Otherwise dropping a table would delete its children.
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
     try:
         if not sqlite:
@@ -71,14 +70,18 @@ def _alone(connection: Connection) -> Iterator[None]:
         connection.exec_driver_sql("PRAGMA foreign_keys = ON")
 
 
-def _take(connection: Connection, number: int, file: Path, *, run: bool) -> None:
-    for statement in _statements(file) if run else ():
-        connection.exec_driver_sql(statement)
-    if run and (broken := connection.exec_driver_sql("PRAGMA foreign_key_check").all()):
-        raise CannotUpgrade(f"{file.name}: {len(broken)} rows would point nowhere")
-    connection.exec_driver_sql(f"INSERT INTO schema_steps VALUES ({number}, '{file.name}')")  # noqa: S608 - our own
+def _apply_step(connection: Connection, number: int, file: Path, *, run: bool) -> None:
+    """Record a step as applied. With `run`, execute its statements first."""
+    if run:
+        for statement in _statements(file):
+            connection.exec_driver_sql(statement)
+        broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        if broken:
+            raise CannotUpgrade(f"{file.name}: {len(broken)} rows would violate a foreign key")
+    record = f"INSERT INTO schema_steps VALUES ({number}, '{file.name}')"  # noqa: S608 - our names
+    connection.exec_driver_sql(record)
 
 
 def _statements(file: Path) -> list[str]:
-    plain = re.sub(r"--.*", "", file.read_text(encoding="utf-8"))
-    return [one for one in plain.split(";") if one.strip()]
+    without_comments = re.sub(r"--.*", "", file.read_text(encoding="utf-8"))
+    return [statement for statement in without_comments.split(";") if statement.strip()]

@@ -1,4 +1,4 @@
-"""The pages: campaigns and their tokens for owners, a link for every recipient, a page for every detection."""
+"""The pages: campaigns and list_tokens for owners, a link per recipient, a render_page per detection."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from watermark.data import (
 from watermark.jobs import app, db, detect
 
 HERE = Path(__file__).parent
-EVERY = 0.5  # seconds between two looks of a live page
-BEAT = 30  # looks without news until a comment keeps the line open
+POLL_SECONDS = 0.5  # how often a live render_page polls for changes
+POLLS_PER_KEEPALIVE = 30  # polls without a change until a comment keeps the connection open
 KEY = re.compile(r"[\w-]{1,100}", re.ASCII)
-WRITABLE = r"^[^\x00]*$"
+NO_NUL = r"^[^\x00]*$"
 pages = Jinja2Templates(HERE / "templates")
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    app.open()  # not at the first request, in the middle of its transaction
+    app.open()  # not in the transaction of the first request
     with db() as session:
         campaigns.resume(session)
     yield
@@ -63,17 +63,17 @@ web = FastAPI(title="Watermark campaigns", lifespan=lifespan)
 web.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
 
 
-# -- who asks ------------------------------------------------------------------------------------
+# --- Callers ------------------------------------------------------------------------------------
 def transaction() -> Iterator[Session]:
     with db() as session:
         yield session
 
 
-# Ended before the answer is sent: who is told of a retry can rely on it.
+# Committed before the answer is sent, so that the answer is true.
 DB = Annotated[Session, Depends(transaction, scope="function")]
 
 
-def signed_in(request: Request, session: DB) -> Account:
+def sign_in_account(request: Request, session: DB) -> Account:
     key = request.cookies.get("key") or request.headers.get("X-Key", "")
     account = session.scalar(select(Account).where(Account.key == key)) if key else None
     if account is None:
@@ -81,38 +81,39 @@ def signed_in(request: Request, session: DB) -> Account:
     return account
 
 
-Owner = Annotated[Account, Depends(signed_in, scope="function")]
+Owner = Annotated[Account, Depends(sign_in_account, scope="function")]
 
 
-def own_campaign(id: str, session: DB, account: Owner) -> Campaign:  # noqa: A002 - the path's own word
-    """Another account's answers like one that does not exist."""
+def find_owned_campaign(id: str, session: DB, account: Owner) -> Campaign:  # noqa: A002 - path
+    """Find a campaign of the caller. Another account's campaign answers 404, like a missing one."""
     found = session.get(Campaign, id)
     if found is None or found.account_id != account.id:
         raise HTTPException(404, "There is no such campaign.")
     return found
 
 
-Own = Annotated[Campaign, Depends(own_campaign, scope="function")]
+OwnedCampaign = Annotated[Campaign, Depends(find_owned_campaign, scope="function")]
 
 
-def own_token(tokenID: str, campaign: Own) -> Token:  # noqa: N803 - the same
-    for token in campaign.tokens:
+def find_owned_token(tokenID: str, campaign: OwnedCampaign) -> Token:  # noqa: N803 - path
+    for token in campaign.list_tokens:
         if token.id == tokenID:
             return token
     raise HTTPException(404, "There is no such token.")
 
 
-OwnToken = Annotated[Token, Depends(own_token, scope="function")]
+OwnedToken = Annotated[Token, Depends(find_owned_token, scope="function")]
 
 
-def page(request: Request, name: str, status: int = 200, **said: Any) -> HTMLResponse:
-    flash = said.pop("flash", None) or unquote(request.cookies.get("flash", ""))
-    answer = pages.TemplateResponse(request, name, {**said, "flash": flash}, status_code=status)
+def render_page(request: Request, name: str, status: int = 200, **context: Any) -> HTMLResponse:
+    flash = context.pop("flash", None) or unquote(request.cookies.get("flash", ""))
+    context["flash"] = flash
+    answer = pages.TemplateResponse(request, name, context, status_code=status)
     answer.delete_cookie("flash")
     return answer
 
 
-def back(to: str, flash: str = "") -> RedirectResponse:
+def redirect(to: str, flash: str = "") -> RedirectResponse:
     answer = RedirectResponse(to, 303)
     if flash:
         answer.set_cookie("flash", quote(flash), httponly=True, samesite="lax")
@@ -120,67 +121,65 @@ def back(to: str, flash: str = "") -> RedirectResponse:
 
 
 @web.exception_handler(401)
-def to_sign_in(request: Request, _: Exception) -> HTMLResponse:
-    return page(request, "sign_in.html", 401)
+def show_sign_in(request: Request, _: Exception) -> HTMLResponse:
+    return render_page(request, "sign_in.html", 401)
 
 
 @web.exception_handler(DBAPIError)
-def unreadable(_: Request, error: Exception) -> Response:
-    """A text that no database takes, such as one with a NUL; anything else is ours to answer for."""
+def refuse_unreadable(_: Request, error: Exception) -> Response:
+    """Answer 400 to text that the database refuses, such as NUL. Other errors are re-raised."""
     if not isinstance(error, DataError):
         raise error
-    return Response("That cannot be read.", 400)
+    return Response("The request contains text that cannot be stored.", 400)
 
 
 @web.exception_handler(MulliganError)
-def not_now(_: Request, error: MulliganError) -> Response:
-    """The database is away, most likely; else it is told what is wrong."""
-    return (
-        Response("Please try again in a moment.", 503)
-        if error.retryable
-        else Response(str(error), 400)
-    )
+def answer_error(_: Request, error: MulliganError) -> Response:
+    """Answer 503 to a retryable error (most likely a database outage), else 400."""
+    if error.retryable:
+        return Response("Please try again in a few seconds.", 503)
+    return Response(str(error), 400)
 
 
 @web.get("/")
 def home(key: str = "") -> RedirectResponse:
-    return enter(key) if key else back("/campaigns")
+    return sign_in(key) if key else redirect("/campaigns")
 
 
 @web.post("/sign-in")
-def enter(key: Annotated[str, Form()]) -> RedirectResponse:
-    answer = back("/campaigns")
-    if KEY.fullmatch(key):  # what is none cannot be in a cookie, and lets nobody in
+def sign_in(key: Annotated[str, Form()]) -> RedirectResponse:
+    answer = redirect("/campaigns")
+    if KEY.fullmatch(key):  # other text may be invalid in a cookie
         answer.set_cookie("key", key, httponly=True, samesite="lax")
     return answer
 
 
-# -- campaigns -----------------------------------------------------------------------------------
+# --- Campaigns -----------------------------------------------------------------------------------
 @web.get("/campaigns")
 def list_campaigns(request: Request, session: DB, account: Owner) -> HTMLResponse:
-    own = session.scalars(
+    owned = session.scalars(
         select(Campaign)
         .where(Campaign.account_id == account.id)
         .order_by(Campaign.created_at.desc())
     )
     assets = session.scalars(select(Asset).where(Asset.account_id == account.id)).all()
-    shown = [campaigns.campaign_view(one) for one in own]
-    return page(request, "campaigns.html", account=account, campaigns=shown, assets=assets)
+    shown = [campaigns.campaign_view(campaign) for campaign in owned]
+    return render_page(request, "campaigns.html", account=account, campaigns=shown, assets=assets)
 
 
 @web.post("/assets")
 def upload(file: UploadFile, account: Owner, session: DB) -> RedirectResponse:
-    asset = Asset(account_id=account.id, name=file.filename or "video", path=kept(file))
+    asset = Asset(account_id=account.id, name=file.filename or "video", path=store_upload(file))
     session.add(asset)
-    return back("/campaigns", f"{asset.name} is uploaded.")
+    return redirect("/campaigns", f"{asset.name} is uploaded.")
 
 
-def kept(file: UploadFile) -> str:
-    goal = files() / "uploads" / new_id()
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    with goal.open("wb") as out:
+def store_upload(file: UploadFile) -> str:
+    target = files() / "uploads" / new_id()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
         shutil.copyfileobj(file.file, out)
-    return str(goal)
+    return str(target)
 
 
 @web.post("/campaigns")
@@ -188,151 +187,153 @@ def create(  # noqa: PLR0913 - the fields of the form
     *,
     session: DB,
     account: Owner,
-    name: Annotated[str, Form(min_length=1, max_length=200, pattern=WRITABLE)],
+    name: Annotated[str, Form(min_length=1, max_length=200, pattern=NO_NUL)],
     asset: Annotated[str, Form()],
-    recipients: Annotated[str, Form(max_length=100_000, pattern=WRITABLE)] = "",
+    recipients: Annotated[str, Form(max_length=100_000, pattern=NO_NUL)] = "",
     max_downloads: Annotated[int | None, Form(ge=1, le=1_000_000)] = None,
     expires_at: Annotated[datetime | None, Form()] = None,
-    visible_wm: Annotated[bool, Form()] = False,  # a box that is not ticked is not sent
+    visible_wm: Annotated[bool, Form()] = False,  # browsers do not send an unticked box
     invisible_wm: Annotated[bool, Form()] = False,
 ) -> RedirectResponse:
     source = session.get(Asset, asset)
     if source is None or source.account_id != account.id:
         raise HTTPException(404, "There is no such asset.")
-    made = Campaign(
+    campaign = Campaign(
         account_id=account.id,
         asset_id=source.id,
         name=name,
         max_downloads=max_downloads,
-        expires_at=in_utc(expires_at).isoformat() if expires_at else None,
+        expires_at=assume_utc(expires_at).isoformat() if expires_at else None,
         visible_wm=int(visible_wm),
         invisible_wm=int(invisible_wm),
-        tokens=[Token(recipient=one) for one in people(account.id, recipients)],
+        list_tokens=[Token(recipient=person) for person in parse_recipients(account.id, recipients)],
     )
-    session.add(made)
+    session.add(campaign)
     session.flush()
-    return back(f"/campaigns/{made.id}")
+    return redirect(f"/campaigns/{campaign.id}")
 
 
-def people(account: str, lines: str) -> Iterator[Recipient]:
-    """One a line: Ada Lovelace <ada@example.com>."""
-    for line in filter(None, map(str.strip, lines.splitlines())):
-        named = re.fullmatch(r"(.*?)\s*<(.*)>", line)
-        yield Recipient(
-            account_id=account, name=named[1] if named else line, email=named[2] if named else ""
-        )
+def parse_recipients(account: str, lines: str) -> Iterator[Recipient]:
+    """Parse one recipient per line: Ada Lovelace <ada@example.com>."""
+    for line in lines.splitlines():
+        entry = line.strip()
+        if not entry:
+            continue
+        name, email = entry, ""
+        with_email = re.fullmatch(r"(.*?)\s*<(.*)>", entry)
+        if with_email:
+            name, email = with_email.groups()
+        yield Recipient(account_id=account, name=name, email=email)
 
 
-def in_utc(at: datetime) -> datetime:
+def assume_utc(at: datetime) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 @web.get("/campaigns/{id}")
-def show_campaign(request: Request, campaign: Own) -> HTMLResponse:
-    return show(request, campaign)
+def show_campaign(request: Request, campaign: OwnedCampaign) -> HTMLResponse:
+    return render_campaign(request, campaign)
 
 
-def show(request: Request, campaign: Campaign, status: int = 200, flash: str = "") -> HTMLResponse:
-    seen = campaigns.campaign_view(campaign)
-    tokens = campaigns.token_views(campaign, seen.state)
-    return page(
+def render_campaign(request: Request, campaign: Campaign, status: int = 200, flash: str = "") -> HTMLResponse:
+    view = campaigns.campaign_view(campaign)
+    token_views = campaigns.token_views(campaign, view.state)
+    return render_page(
         request,
         "campaign_detail.html",
         status,
-        campaign=seen,
+        campaign=view,
         row=campaign,
-        tokens=tokens,
+        list_tokens=token_views,
         flash=flash,
     )
 
 
-@web.get("/campaigns/{id}/tokens")
-def tokens(campaign: Own) -> dict[str, Any]:
-    seen = campaigns.campaign_view(campaign)
+@web.get("/campaigns/{id}/list_tokens")
+def list_tokens(campaign: OwnedCampaign) -> dict[str, Any]:
+    view = campaigns.campaign_view(campaign)
     return {
-        **asdict(seen),
-        "tokens": [asdict(one) for one in campaigns.token_views(campaign, seen.state)],
+        **asdict(view),
+        "list_tokens": [asdict(token) for token in campaigns.token_views(campaign, view.state)],
     }
 
 
 @web.post("/campaigns/{id}/publish")
-def publish(request: Request, session: DB, campaign: Own) -> Response:
+def publish(request: Request, session: DB, campaign: OwnedCampaign) -> Response:
     try:
         campaigns.publish(session, campaign)
-    except campaigns.Refused as why:
-        return show(request, campaign, 400, str(why))
-    return back(f"/campaigns/{campaign.id}")
+    except campaigns.Refused as refusal:
+        return render_campaign(request, campaign, 400, str(refusal))
+    return redirect(f"/campaigns/{campaign.id}")
 
 
-@web.post("/campaigns/{id}/tokens/{tokenID}/retry")
-def retry(request: Request, campaign: Own, token: OwnToken) -> Response:
+@web.post("/campaigns/{id}/list_tokens/{tokenID}/retry")
+def retry(request: Request, campaign: OwnedCampaign, token: OwnedToken) -> Response:
     try:
         campaigns.retry(campaign, token)
-    except campaigns.Refused as why:
-        return show(request, campaign, 400, str(why))
-    return back(f"/campaigns/{campaign.id}", f"Retry queued for {token.recipient.name}.")
+    except campaigns.Refused as refusal:
+        return render_campaign(request, campaign, 400, str(refusal))
+    return redirect(f"/campaigns/{campaign.id}", f"Retry queued for {token.recipient.name}.")
 
 
-# -- live ----------------------------------------------------------------------------------------
+# --- Live updates ----------------------------------------------------------------------------------------
 @web.get("/campaigns/{id}/events")
-def campaign_events(campaign: Own) -> StreamingResponse:
+def campaign_events(campaign: OwnedCampaign) -> StreamingResponse:
     return stream(campaign.id, None)
 
 
-@web.get("/campaigns/{id}/tokens/{tokenID}/events")
-def token_events(campaign: Own, token: OwnToken) -> StreamingResponse:
+@web.get("/campaigns/{id}/list_tokens/{tokenID}/events")
+def token_events(campaign: OwnedCampaign, token: OwnedToken) -> StreamingResponse:
     return stream(campaign.id, token.id)
 
 
 def stream(campaign: str, token: str | None) -> StreamingResponse:
-    return StreamingResponse(follow(campaign, token), media_type="text/event-stream")
+    return StreamingResponse(stream_changes(campaign, token), media_type="text/event-stream")
 
 
-async def follow(campaign: str, token: str | None) -> AsyncIterator[str]:
-    """What changed since the last look; the first look tells how everything stands, to who comes back too."""
+async def stream_changes(campaign: str, token: str | None) -> AsyncIterator[str]:
+    """Yield an event for every change. A new connection first gets the state of everything."""
     before: dict[str, Any] = {}
     quiet = 0
     while True:
-        after = await asyncio.to_thread(looked, campaign, token)
+        after = await asyncio.to_thread(load_views, campaign, token)
         for key in after:
             if after[key] != before.get(key):
                 quiet = 0
-                for event, body in told(key, before.get(key), after[key]):
-                    yield frame(event, body)
-        before, quiet = after, quiet + 1
-        if quiet % BEAT == 0:
+                for event, body in events_of_change(key, before.get(key), after[key]):
+                    yield format_event(event, body)
+        before = after
+        quiet += 1
+        if quiet % POLLS_PER_KEEPALIVE == 0:
             yield ": still here\n\n"
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-def looked(campaign: str, token: str | None) -> dict[str, Any]:
+def load_views(campaign: str, token: str | None) -> dict[str, Any]:
     with db() as session:
         found = session.get_one(Campaign, campaign)
-        seen = campaigns.campaign_view(found)
-        rows = [one for one in campaigns.token_views(found, seen.state) if token in (None, one.id)]
-    return {"campaign": seen, **{one.id: one for one in rows}}
+        view = campaigns.campaign_view(found)
+        rows = campaigns.token_views(found, view.state)
+    return {"campaign": view, **{row.id: row for row in rows if token in (None, row.id)}}
 
 
-def told(key: str, before: Any, after: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def events_of_change(key: str, before: Any, after: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     if key == "campaign":
         yield "campaign", asdict(after)
         return
-    if (
-        after.failed
-        and before is not None
-        and (not before.failed or before.generation != after.generation)
-    ):
+    was_failed = before is not None and before.failed and before.generation == after.generation
+    if before is not None and after.failed and not was_failed:
         yield "token_failed", {"token_id": after.id, "error": after.error}
     yield "token", {**asdict(after), "token_id": after.id}
 
 
-def frame(event: str, body: dict[str, Any]) -> str:
+def format_event(event: str, body: dict[str, Any]) -> str:
     return f"event: {event}\ndata: {json.dumps(body, default=str)}\n\n"
 
 
-# -- recipients ----------------------------------------------------------------------------------
+# --- Recipients ----------------------------------------------------------------------------------
 @web.get("/t/{tokenID}")
-def fetch(tokenID: str, session: DB) -> FileResponse:  # noqa: N803 - the path's own word
+def download_copy(tokenID: str, session: DB) -> FileResponse:  # noqa: N803 - path
     token = session.get(Token, tokenID)
     if token is None:
         raise HTTPException(404, "There is no such link.")
@@ -349,22 +350,22 @@ def fetch(tokenID: str, session: DB) -> FileResponse:  # noqa: N803 - the path's
     )
 
 
-# -- detection -----------------------------------------------------------------------------------
+# --- Detection -----------------------------------------------------------------------------------
 @web.get("/detect")
-def ask(request: Request, account: Owner) -> HTMLResponse:
+def show_detections(request: Request, account: Owner) -> HTMLResponse:
     found = app.jobs.list("kind:detect", owner=account.id)
-    return page(request, "detect.html", account=account, jobs=found)
+    return render_page(request, "detect.html", account=account, jobs=found)
 
 
 @web.post("/detect")
-def look_for(file: UploadFile, account: Owner) -> RedirectResponse:
-    job = detect.options(owner=account.id).enqueue(file=kept(file))
-    return back(f"/detections/{job.id}")
+def start_detection(file: UploadFile, account: Owner) -> RedirectResponse:
+    job = detect.options(owner=account.id).enqueue(file=store_upload(file))
+    return redirect(f"/detections/{job.id}")
 
 
 @web.get("/detections/{id}")
-def result(request: Request, id: str, account: Owner) -> HTMLResponse:  # noqa: A002 - the path's own word
+def show_detection(request: Request, id: str, account: Owner) -> HTMLResponse:  # noqa: A002 - path
     try:
-        return page(request, "detection.html", job=app.jobs.get(id, owner=account.id))
+        return render_page(request, "detection.html", job=app.jobs.get(id, owner=account.id))
     except NotFound:
         raise HTTPException(404, "There is no such detection.") from None

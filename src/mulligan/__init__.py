@@ -1,7 +1,7 @@
-"""Durable Python jobs, built for the moment they fail.
+"""Durable Python jobs, built for what happens after they fail.
 
-The public names, nothing else. Each is loaded when first asked for: a supervisor, which must start quickly and
-stay small, never asks for the app.
+This module holds only the public names. Each is imported on first use: the supervisor must start
+quickly and stay small, and it never uses the app.
 """
 
 from importlib import import_module
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mulligan.retries.policy import Policy, Then
     from mulligan.worker.runner.context import Context, LeaseLost
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "mulligan.app.mulligan": ("Mulligan",),
     "mulligan.app.background": ("background_worker",),
     "mulligan.batches.service": ("Batch",),
@@ -69,7 +69,7 @@ _HOMES = {
     "mulligan.retries.policy": ("Policy", "Then"),
     "mulligan.failures.rules": ("Rule",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
     "Apprise",
@@ -109,13 +109,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    """Import a public name on first use."""
+    if name not in _MODULES:
         message = f"module 'mulligan' has no attribute {name!r}"
         raise AttributeError(message)
-    value = getattr(import_module(_HOME_OF[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
+    """List the public names, imported or not."""
     return sorted(__all__)

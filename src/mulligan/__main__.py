@@ -1,4 +1,4 @@
-"""`python -m mulligan` is the same program as `mulligan`."""
+"""Run the command-line program: `python -m mulligan` is the same as `mulligan`."""
 
 import sys
 

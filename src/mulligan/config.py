@@ -1,7 +1,8 @@
-"""One typed settings value and its only reader: defaults, then mulligan.toml, then environment, then flags.
+"""Settings and their reader: defaults, then mulligan.toml, then the environment, then flags.
 
-Every field says its unit. Nonsense is refused at start with the field's name; a name nobody knows gets the
-nearest one that exists. `origin_of` remembers where each value came from, for `mulligan doctor`.
+The description of each setting is printed in docs/reference/settings.md. Invalid values are refused
+at start with the name of the setting, and an unknown name gets a suggestion. `origin_of` remembers
+where each value came from, for `mulligan doctor`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -29,17 +30,17 @@ from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.core.errors import ConfigError
 
 ENV_PREFIX = "MULLIGAN_"
-FILE = "mulligan.toml"
+DEFAULT_FILE = "mulligan.toml"
 DEFAULT_URL = "sqlite:///mulligan.db"
-# Read from the environment by other parts; never settings.
-NOT_SETTINGS = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
+# Variables of the environment that other parts of Mulligan read. They are no settings.
+OTHER_VARIABLES = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
 
-SECRET = ("mail.password",)  # what is never shown, wherever it came from
-# What programs that jobs start have no business with.
-OURS_ALONE = ("MULLIGAN_DATABASE_URL", "MULLIGAN_LISTEN_URL", "MULLIGAN_MAIL__PASSWORD")
+SECRET_SETTINGS = ("mail.password",)  # values that are never shown
+# Variables that are removed from the environment of programs that jobs start.
+PRIVATE_VARIABLES = ("MULLIGAN_DATABASE_URL", "MULLIGAN_LISTEN_URL", "MULLIGAN_MAIL__PASSWORD")
 
 DAY = 86_400.0
-RETRIED = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
+RETRYABLE_CLASSES = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
 
 
 def _finite(value: float) -> float:
@@ -57,7 +58,7 @@ def _no_bool(value: Any) -> Any:
 
 
 def _jitter(value: Any) -> Any:
-    """One sentence for both kinds of answer."""
+    """Check a jitter: a name or a share. One message covers both."""
     if isinstance(value, str) and value in {"full", "equal", "none"}:
         return value
     try:
@@ -71,32 +72,31 @@ def _jitter(value: Any) -> Any:
 
 
 def _classes(value: Any) -> Any:
-    """Names of classes, as a list or with commas between them; a wrong one gets the nearest that exists."""
-    named = value.split(",") if isinstance(value, str) else value
-    if not isinstance(named, list | tuple | None):
+    """Check a list of failure classes, or a text with commas between them."""
+    items = value.split(",") if isinstance(value, str) else value
+    if items is None:
+        return None
+    if not isinstance(items, list | tuple):
         message = "must be a list of classes, or a text with commas between them"
         raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
-    if named is None:
-        return None
-    names = tuple(str(name).strip() for name in named)
+    names = tuple(str(name).strip() for name in items)
     if not any(names):
-        message = "names no class; to retry nothing at all, set retry.enabled to false"
+        message = "names no class. To retry nothing at all, set retry.enabled to false."
         raise ValueError(message)
     for name in names:
-        if name not in RETRIED:
-            near = difflib.get_close_matches(name, RETRIED, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else f"classes that may be retried: {', '.join(RETRIED)}"
-            )
-            message = (
-                f"class {name} is never retried"
-                if name in list(Cls)
-                else f"unknown class {name!r}; {hint}"
-            )
-            raise ValueError(message)
+        if name not in RETRYABLE_CLASSES:
+            raise ValueError(_class_problem(name))
     return names
+
+
+def _class_problem(name: str) -> str:
+    """Explain why a class cannot be retried, or suggest a similar one."""
+    if name in list(Cls):
+        return f"class {name} is never retried"
+    similar = difflib.get_close_matches(name, RETRYABLE_CLASSES, n=1, cutoff=0.5)
+    if similar:
+        return f"unknown class {name!r}; did you mean {similar[0]!r}?"
+    return f"unknown class {name!r}; classes that may be retried: {', '.join(RETRYABLE_CLASSES)}"
 
 
 Positive = Annotated[
@@ -113,25 +113,29 @@ Jitter = Annotated[
 
 
 class Section(BaseModel):
+    """Base class of the sections of the settings."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class ClassRetrySection(Section):
-    """What the system layer says of one class; a delay that is unset is the general one."""
+    """Retries of one failure class. Unset values fall back to the section `retry`."""
 
     max_retries: Count | None = Field(
         None, description="retries after failures of this class; 0: none"
     )
     base_delay: NotNegative | None = Field(
-        None, description="seconds before the first of them, before jitter"
+        None, description="seconds before the first of these retries, before jitter"
     )
-    max_delay: NotNegative | None = Field(None, description="seconds; the cap of the nominal delay")
-    factor: Growth | None = Field(None, description="each delay is this many times the one before")
+    max_delay: NotNegative | None = Field(
+        None, description="seconds; upper limit of the delay before jitter"
+    )
+    factor: Growth | None = Field(None, description="growth of the delay with each retry")
     jitter: Jitter | None = Field(None, description="as in `retry.jitter`")
 
 
 class ClassRetrySections(Section):
-    """Those that may be retried at all."""
+    """Retries by failure class, for the classes that can be retried."""
 
     transient: ClassRetrySection = ClassRetrySection.model_construct()
     timeout: ClassRetrySection = ClassRetrySection.model_construct()
@@ -141,74 +145,77 @@ class ClassRetrySections(Section):
 
 
 class RetrySection(Section):
-    """The system layer of every retry policy."""
+    """Defaults of all retry policies."""
 
     enabled: bool = True
     only: Annotated[tuple[str, ...] | None, BeforeValidator(_classes)] = Field(
-        None, description="classes that may be retried, and no others; unset: all that can be"
+        None, description="the only classes that may be retried; unset: all that can be"
     )
     max_retries: Count = 3
     base_delay: NotNegative = Field(
         30.0, description="seconds before the first retry, before jitter"
     )
-    max_delay: NotNegative = Field(3600.0, description="seconds; the cap of the nominal delay")
+    max_delay: NotNegative = Field(
+        3600.0, description="seconds; upper limit of the delay before jitter"
+    )
     factor: Growth = 2.0
     jitter: Jitter = "full"
     max_losses: Count = Field(
-        2, description="how often the process may die under a job before it is dead"
+        2, description="how often a job may lose its process before it is dead"
     )
     max_snoozes: Count | None = None
     unknown_retries: Count = Field(
-        2, description="retries of class unknown where no scope names a number"
+        2, description="retries of class unknown, unless a policy sets a number"
     )
     classes: ClassRetrySections = ClassRetrySections.model_construct()
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_delays(self) -> Self:
         self._check_order("", self)
-        for name in RETRIED:
+        for name in RETRYABLE_CLASSES:
             self._check_order(f"classes.{name}.", getattr(self.classes, name))
         return self
 
-    def _check_order(self, name: str, said: RetrySection | ClassRetrySection) -> None:
-        base = self.base_delay if said.base_delay is None else said.base_delay
-        most = self.max_delay if said.max_delay is None else said.max_delay
-        if base > most:
-            message = f"{name}base_delay ({base}) must not exceed {name}max_delay ({most})"
+    def _check_order(self, prefix: str, section: RetrySection | ClassRetrySection) -> None:
+        base = self.base_delay if section.base_delay is None else section.base_delay
+        limit = self.max_delay if section.max_delay is None else section.max_delay
+        if base > limit:
+            message = f"{prefix}base_delay ({base}) must not exceed {prefix}max_delay ({limit})"
             raise ValueError(message)
 
 
 class WorkerSection(Section):
-    """One worker process: a supervisor and its runners."""
+    """Workers: a supervisor process and its runner processes."""
 
     lease: Positive = Field(
-        30.0, description="seconds without a renewal after which others may take its jobs"
+        30.0, description="seconds without a renewal after which other workers recover its jobs"
     )
     heartbeat: Positive = Field(5.0, description="seconds between renewals")
     sweep: Positive = Field(
-        5.0, description="seconds between looks for lost workers and due upkeep"
+        5.0, description="seconds between sweeps for lost workers and other upkeep"
     )
-    poll: Positive = Field(0.5, description="seconds between looks for work when no hint arrives")
+    poll: Positive = Field(0.5, description="seconds between polls for work without a notification")
     concurrency: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10_000)] = 10
     runners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=256)] = 1
     shutdown_grace: NotNegative = Field(
-        30.0, description="seconds running jobs get to finish after SIGTERM"
+        30.0, description="seconds that running jobs may take to finish after SIGTERM"
     )
     kill_grace: NotNegative = Field(
-        5.0, description="seconds between a request to stop and the kill"
+        5.0, description="seconds between the request to stop and the kill of a process"
     )
     neighbour_grace: NotNegative = Field(
-        60.0, description="seconds a doomed runner's other jobs get to finish"
+        60.0,
+        description="seconds that other jobs may take to finish in a runner that will be killed",
     )
     unknown_kind_after: Positive = Field(
-        600.0, description="seconds a due job of a kind nobody knows waits"
+        600.0, description="seconds after which a due job of an unknown kind is dead"
     )
     state_dir: str = Field(
-        "", description="where life files and work directories go; empty: chosen"
+        "", description="directory of lock files and work directories; empty: chosen automatically"
     )
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_heartbeat(self) -> Self:
         if self.heartbeat >= self.lease:
             message = f"heartbeat ({self.heartbeat}) must be shorter than lease ({self.lease})"
             raise ValueError(message)
@@ -216,130 +223,148 @@ class WorkerSection(Section):
 
 
 class RetentionSection(Section):
-    """How long finished work stays, in seconds."""
+    """How long finished work is stored, in seconds."""
 
     succeeded: Positive = 7 * DAY
     dead: Positive = 90 * DAY
     cancelled: Positive = 30 * DAY
     batches: Positive = Field(
         30 * DAY,
-        description="a batch with all its members, counted from its outcome, or its expiry if it has one",
+        description=(
+            "seconds a batch is stored with all its members, counted from its outcome, "
+            "or from its expiry if it has one"
+        ),
     )
     events: Positive = 30 * DAY
     audit: Positive = Field(
         365 * DAY,
-        description="seconds the events of what people did stay; never shorter than `retention.events`",
+        description=(
+            "seconds that actions of people are stored; never shorter than `retention.events`"
+        ),
     )
     workers: Positive = 7 * DAY
     operations: Positive = Field(
-        90 * DAY, description="seconds operations that have ended stay, with all their items"
+        90 * DAY, description="seconds that finished operations are stored with their items"
     )
-    records: Positive = Field(365 * DAY, description="summary records of what was pruned")
+    records: Positive = Field(
+        365 * DAY, description="seconds that records of pruned jobs are stored"
+    )
 
 
-Few = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=200)]
+SmallCount = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=200)]
 
 
 class GuardSection(Section):
-    """When a kind is held because its jobs die of one cause and none succeeds."""
+    """Kind breaker: hold a kind when its jobs die of one cause and none succeeds."""
 
-    same_cause: Few = Field(
-        5, description="jobs of several owners that died of one cause hold their kind; 0: never"
+    same_cause: SmallCount = Field(
+        5, description="deaths of one cause, over several owners, that hold a kind; 0: never"
     )
     same_cause_owners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=200)] = Field(
-        2, description="how many owners are several"
+        2, description="number of owners that count as several"
     )
-    same_cause_alone: Few = Field(
+    same_cause_alone: SmallCount = Field(
         20,
-        description="the same for one owner, or where the cause may be a customer's own; 0: never",
+        description=(
+            "deaths of one cause that hold a kind if only one owner is affected, or if the cause "
+            "may lie with the owner; 0: never"
+        ),
     )
 
 
 def _networks(value: Any) -> Any:
-    """Networks as a list, or as a text with commas between them: `127.0.0.0/8, fd00::/8`."""
-    named = value.split(",") if isinstance(value, str) else value
-    if not isinstance(named, list | tuple):
+    """Check a list of networks, or a text with commas: `127.0.0.0/8, fd00::/8`."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
         message = "must be a list of networks, or a text with commas between them"
         raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
     try:
-        return tuple(str(ip_network(str(name).strip())) for name in named if str(name).strip())
+        names = [str(item).strip() for item in items]
+        return tuple(str(ip_network(name)) for name in names if name)
     except ValueError as error:
-        message = f"{error}; a network is written like 127.0.0.0/8 or fd00::/8"
+        message = f"{error}. Use a network such as 127.0.0.0/8 or fd00::/8."
         raise ValueError(message) from None
 
 
-def _address(value: str) -> str:
-    """Of a page of ours, to which a path is added: without a slash at its end."""
+def _public_url(value: str) -> str:
+    """Check the URL of a page, to which paths are appended. Strips the slash at its end."""
     parts = urlsplit(value)
-    if value and (
-        parts.scheme not in {"http", "https"} or not parts.hostname or not value.isprintable()
-    ):
-        message = "must be an address like https://jobs.example.com"
+    valid = parts.scheme in {"http", "https"} and parts.hostname and value.isprintable()
+    if value and not valid:
+        message = "must be a URL like https://jobs.example.com"
         raise ValueError(message)
-    if parts.username is not None or any(sign in value for sign in " <>\"'"):
-        message = "must not hold a name, a password, spaces or quotes: everybody who gets a message reads it"
+    if parts.username is not None or any(char in value for char in " <>\"'"):
+        message = (
+            "must not contain a user name, a password, spaces or quotes, "
+            "because it is sent in messages"
+        )
         raise ValueError(message)
     return value.rstrip("/")
 
 
 Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
-PublicUrl = Annotated[str, AfterValidator(_address)]
+PublicUrl = Annotated[str, AfterValidator(_public_url)]
 
 
 class MailSection(Section):
-    """How e-mail is sent. Without a host none is, and nothing else changes."""
+    """E-mail. Without a host, no mail is sent."""
 
-    host: str = Field(
-        "", description="the SMTP server; empty: no mail is sent, and nothing else changes"
-    )
+    host: str = Field("", description="SMTP server; empty: no mail is sent")
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=65535)] = 587
     username: str = ""
-    password: str = Field("", repr=False, description="never shown; better in `mail.password_file`")
-    password_file: str = Field("", description="a file with the password in its first line")
+    password: str = Field("", repr=False, description="never shown; `mail.password_file` is safer")
+    password_file: str = Field("", description="file with the password in its first line")
     sender: str = Field(
-        "", description="`Jobs <jobs@example.com>`; empty: mulligan@ and this host's name"
+        "", description="such as `Jobs <jobs@example.com>`; empty: mulligan@ and the host name"
     )
     tls: Literal["starttls", "tls", "none"] = Field(
         "starttls",
-        description="`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked",
+        description=(
+            "`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked"
+        ),
     )
     timeout: Annotated[
         float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=60)
     ] = Field(
         30.0,
-        description="seconds one mail may take, from connecting to the server's answer; at most 60",
+        description="seconds for one mail, from connecting to the server's reply; at most 60",
     )
 
     @model_validator(mode="after")
     def _one_password(self) -> Self:
         if self.password and self.password_file:
-            message = "password and password_file are both set; which of them holds?"
+            message = "password and password_file are both set. Set only one of them."
             raise ValueError(message)
         return self
 
 
 class NotifySection(Section):
-    """Messages to people and programs about what happened."""
+    """Notifications to people and programs."""
 
     gather: NotNegative = Field(
-        5.0, description="seconds deaths of one cause are gathered before the first message"
+        5.0, description="seconds that deaths of one cause are collected before the first message"
     )
     update_every: Positive = Field(
-        60.0, description="seconds before an incident's first update; doubles each time"
+        60.0, description="seconds before the first update of an incident; doubles each time"
     )
     quiet: Positive = Field(
-        900.0, description="seconds without another death after which an incident is over"
+        900.0, description="seconds without another death after which an incident is closed"
     )
     cap: Count = Field(
         20, description="messages about incidents per subscription, owner and hour; 0: no limit"
     )
     allow_private: Networks = Field(
         (),
-        description="private networks webhooks may reach: `127.0.0.0/8, 10.1.0.0/16`; unset: not even loopback",
+        description=(
+            "private networks that webhooks may reach: `127.0.0.0/8, 10.1.0.0/16`; "
+            "unset: none, not even loopback"
+        ),
     )
-    allow_http: bool = Field(default=False, description="webhooks without TLS to public addresses")
+    allow_http: bool = Field(
+        default=False, description="allow webhooks without TLS to public addresses"
+    )
     runbook_url: PublicUrl = Field(
-        "", description="where your runbook is; messages link to `#code` on it"
+        "", description="URL of your runbook; messages link to `#code` in it"
     )
 
 
@@ -347,6 +372,8 @@ Rate = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}/(s|sec|second|m|min|minute|h
 
 
 class LimitSection(Section):
+    """Sizes and rates."""
+
     payload: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = Field(
         1024 * 1024, description="bytes of JSON"
     )
@@ -355,83 +382,90 @@ class LimitSection(Section):
     )
     retries_by_hand: Rate | None = Field(
         None,
-        description="how many jobs who acts as an owner may retry by hand: `20/h`; unset: as many as they like",
+        description="manual retries per owner, such as `20/h`; unset: no limit",
     )
 
 
 class WebSection(Section):
+    """HTTP API and dashboard."""
+
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8321
     streams: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
-        1000, description="streams of events a server has open at once"
+        1000, description="event streams that a server has open at once"
     )
     streams_per_key: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
-        100, description="how many of them with one key"
+        100, description="event streams with one key"
     )
     streams_per_owner: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
-        300, description="how many of them with all keys of one owner together"
+        300, description="event streams with all keys of one owner together"
     )
     rate: Annotated[
         float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1_000_000)
     ] = Field(
         300.0,
-        description="calls of the API a second with one key, counted by each server; `0`: no limit",
+        description="API calls per second with one key, counted by each server; `0`: no limit",
     )
     burst: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = Field(
-        3000, description="how many of them at once"
+        3000, description="API calls at once with one key"
     )
     public_url: PublicUrl = Field(
-        "", description="where people reach the page; messages link to it"
+        "", description="URL of the dashboard for people; messages link to it"
     )
 
 
 class AlertSection(Section):
-    """What is worth a person's attention, and what is done about it at once."""
+    """Alerts and their automatic actions."""
 
-    enabled: bool = Field(default=True, description="`false`: nothing is looked for")
+    enabled: bool = Field(default=True, description="`false`: no alert is evaluated")
     act: bool = Field(
-        default=True, description="`false`: alerts tell what they would do, and do nothing"
+        default=True, description="`false`: alerts report their actions but do not perform them"
     )
     every: Annotated[
         float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=300)
-    ] = Field(5.0, description="seconds between looks")
+    ] = Field(5.0, description="seconds between evaluations")
     rules: tuple[dict[str, Any], ...] = Field(
-        (), description="changes to built-in alerts, by name, and your own ones"
+        (), description="changes of built-in alerts, by name, and your own alerts"
     )
 
 
 class LogSection(Section):
-    """What a worker and the page log, on stderr."""
+    """Log of workers and of the web server, on stderr."""
 
-    format: Literal["text", "json"] = Field("text", description="`json`: one object a line")
+    format: Literal["text", "json"] = Field("text", description="`json`: one object per line")
     level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"],
         BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
-    ] = Field("INFO", description="nothing below it is logged; the page takes `INFO` for `WARNING`")
+    ] = Field(
+        "INFO", description="lowest level that is logged; the web server raises `INFO` to `WARNING`"
+    )
 
 
 class TraceSection(Section):
-    """Spans, where the app has set up OpenTelemetry."""
+    """Spans, if the app has set up OpenTelemetry."""
 
     enabled: bool = Field(
-        default=True, description="`false`: no spans, whatever the app has set up"
+        default=True, description="`false`: no spans, even if the app has set up OpenTelemetry"
     )
     parenting: Literal["link", "child"] = Field(
         "link",
-        description="an attempt's span begins a trace with a link to the enqueuer, or is a `child` of its span",
+        description=(
+            "`link`: the span of an attempt starts a trace and links to the enqueue; "
+            "`child`: it is a child of the enqueue's span"
+        ),
     )
 
 
 class Settings(Section):
-    """Everything that can be set. Read once, at start."""
+    """All settings. Read once, at start."""
 
     database_url: str = DEFAULT_URL
     schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")] = "mulligan"
     listen_url: str = Field(
-        "", description="a direct connection for LISTEN when database_url is a pooler"
+        "", description="URL of a direct connection for LISTEN, if `database_url` is a pooler"
     )
     notify_callers: bool = Field(
-        default=True, description="NOTIFY inside callers' own transactions"
+        default=True, description="send NOTIFY within callers' transactions"
     )
     release: str = ""
     retry: RetrySection = RetrySection.model_construct()
@@ -446,20 +480,23 @@ class Settings(Section):
     log: LogSection = LogSection.model_construct()
     trace: TraceSection = TraceSection.model_construct()
     rules: tuple[dict[str, Any], ...] = Field(
-        (), description="rules of your own, tried before those in code"
+        (), description="your own rules, tried before those in code"
     )
-    packs: tuple[str, ...] = Field((), description="ready rule packs to use, by name or path")
+    packs: tuple[str, ...] = Field((), description="rule packs to use, by name or path")
     _origins: dict[str, str] = {}
 
     def origin_of(self, name: str) -> str:
+        """Return where the value of a setting came from."""
         return self._origins.get(name, "default")
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Every value with its dotted name."""
-        yield from _flat(self.model_dump())
+        """Yield every setting as (dotted name, value)."""
+        yield from _flatten(self.model_dump())
 
 
-Layer = tuple[str, Mapping[str, Any]]  # where it comes from, nested values
+# --- Reader ---
+
+Layer = tuple[str, Mapping[str, Any]]  # origin, nested values
 
 
 def read_settings(
@@ -468,35 +505,39 @@ def read_settings(
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Settings:
-    """The settings in force. `flags` are dotted names: {"worker.concurrency": 4}."""
+    """Read the settings. `flags` have dotted names: {"worker.concurrency": 4}."""
     environ = os.environ if environ is None else environ
-    layers = [_from_file(file or _file(environ)), _from_environment(environ)]
-    layers.append(("flag", _nested({k: v for k, v in (flags or {}).items() if v is not None})))
+    set_flags = {name: value for name, value in (flags or {}).items() if value is not None}
+    layers = [
+        _read_file(file or _find_file(environ)),
+        _read_environment(environ),
+        ("flag", _nest(set_flags)),
+    ]
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, values in layers:
-        for name, value in _flat(values):
-            _known(name, origin)
+        for name, value in _flatten(values):
+            _check_known(name, origin)
             _put(merged, name, value)
-            origins[name] = f"{origin} {_spelled(name)}" if origin == "environment" else origin
-    settings = _validated(merged, origins)
-    settings._origins.update(origins)  # noqa: SLF001 - the reader fills what it alone knows
+            origins[name] = f"{origin} {_variable(name)}" if origin == "environment" else origin
+    settings = _validate(merged, origins)
+    settings._origins.update(origins)  # noqa: SLF001 - only the reader knows them
     return settings
 
 
-def _file(environ: Mapping[str, str]) -> Path:
-    """The one in this folder may be missing; one that somebody named may not."""
-    named = environ.get("MULLIGAN_CONFIG", "")
-    if named and not Path(named).exists():
-        message = f"{named}: no such file (from environment MULLIGAN_CONFIG)"
+def _find_file(environ: Mapping[str, str]) -> Path:
+    """Return the file to read. Only the default file may be missing."""
+    path = environ.get("MULLIGAN_CONFIG", "")
+    if path and not Path(path).exists():
+        message = f"{path}: no such file (from environment MULLIGAN_CONFIG)"
         raise ConfigError(message)
-    return Path(named or FILE)
+    return Path(path or DEFAULT_FILE)
 
 
-def _from_file(path: Path) -> Layer:
+def _read_file(path: Path) -> Layer:
     if not path.exists():
         return (str(path), {})
-    import tomllib  # noqa: PLC0415 - many have none
+    import tomllib  # noqa: PLC0415 - often there is no file
 
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -509,81 +550,92 @@ def _from_file(path: Path) -> Layer:
     return (str(path), values)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Layer:
-    found = {
-        name.removeprefix(ENV_PREFIX).lower().replace("__", "."): value
-        for name, value in environ.items()
-        if name.startswith(ENV_PREFIX) and not name.startswith(NOT_SETTINGS)
-    }
-    return ("environment", _nested(found))
+def _read_environment(environ: Mapping[str, str]) -> Layer:
+    found = {}
+    for variable, value in environ.items():
+        if variable.startswith(ENV_PREFIX) and not variable.startswith(OTHER_VARIABLES):
+            name = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".")
+            found[name] = value
+    return ("environment", _nest(found))
 
 
-def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
+def _validate(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
-    except ValidationError as errors:
-        raise ConfigError(
-            "; ".join(_sentence(error, origins) for error in errors.errors())
-        ) from None
+    except ValidationError as invalid:
+        sentences = [_describe_error(error, origins) for error in invalid.errors()]
+        raise ConfigError("; ".join(sentences)) from None
 
 
-def _sentence(error: Any, origins: Mapping[str, str]) -> str:
+def _describe_error(error: Any, origins: Mapping[str, str]) -> str:
+    """Return a sentence with the setting, the problem, the value and its origin."""
     name = ".".join(str(part) for part in error["loc"])
-    what = error["msg"].removeprefix("Value error, ")
-    hidden = name in SECRET or name.endswith("_url")  # an address may hold a password
-    unsaid = hidden or isinstance(error["input"], dict | BaseModel)
-    given = "" if unsaid else f" (got {error['input']!r})"
-    origin = _origin(name, what, origins)
-    return f"{name}: {what}{given}{', from ' + origin if origin else ''}"
+    problem = error["msg"].removeprefix("Value error, ")
+    secret = name in SECRET_SETTINGS or name.endswith("_url")  # a URL may contain a password
+    shown = not secret and not isinstance(error["input"], dict | BaseModel)
+    value = f" (got {error['input']!r})" if shown else ""
+    origin = _find_origin(name, problem, origins)
+    source = f", from {origin}" if origin else ""
+    return f"{name}: {problem}{value}{source}"
 
 
-def _origin(name: str, what: str, origins: Mapping[str, str]) -> str:
-    """Of a value its own; of a contradiction that of each value it speaks of and somebody has set."""
+def _find_origin(name: str, problem: str, origins: Mapping[str, str]) -> str:
+    """Return where a setting came from.
+
+    For a contradiction between settings, return the origin of each setting involved.
+    """
     if name in origins:
         return origins[name]
-    fields = {field: origin for field, origin in origins.items() if field.startswith(f"{name}.")}
-    spoken = [origin for field, origin in fields.items() if field.rpartition(".")[2] in what]
-    return " and ".join(dict.fromkeys(spoken))
+    involved = [
+        origin
+        for field, origin in origins.items()
+        if field.startswith(f"{name}.") and field.rpartition(".")[2] in problem
+    ]
+    return " and ".join(dict.fromkeys(involved))
 
 
-def _known(name: str, origin: str) -> None:
+def _check_known(name: str, origin: str) -> None:
+    """Raise ConfigError for an unknown name, with a suggestion."""
     names = [known for known, _ in Settings().values()]
     if name in names:
         return
-    if hopeless := [
-        cls
-        for cls in Cls
-        if cls not in RETRYABLE and f"{name}.".startswith(f"retry.classes.{cls}.")
-    ]:
-        message = f"{name}: class {hopeless[0]} is never retried, so nothing can be set for it (from {origin})"
-        raise ConfigError(message)
-    spell = _spelled if origin == "environment" else str
-    inside = [known for known in names if known.startswith(f"{name}.")]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if inside:
-        hint = f" is a section, not a value (from {origin}); it has {', '.join(spell(known) for known in inside)}"
-    elif near:
-        hint = f": no such setting (from {origin}); did you mean {spell(near[0])}?"
-    else:
-        firsts = dict.fromkeys(known.partition(".")[0] for known in names)
-        hint = f": no such setting (from {origin}); there are {', '.join(spell(first) for first in firsts)}"
-    message = f"{spell(name)}{hint}"
+    for cls in Cls:
+        if cls not in RETRYABLE and f"{name}.".startswith(f"retry.classes.{cls}."):
+            message = f"{name}: class {cls} is never retried, so it has no settings (from {origin})"
+            raise ConfigError(message)
+    spell = _variable if origin == "environment" else str
+    message = f"{spell(name)}{_suggest(name, names, origin, spell)}"
     raise ConfigError(message)
 
 
-def _spelled(name: str) -> str:
+def _suggest(name: str, names: list[str], origin: str, spell: Callable[[str], str]) -> str:
+    inside = [known for known in names if known.startswith(f"{name}.")]
+    if inside:
+        listed = ", ".join(map(spell, inside))
+        return f" is a section, not a value (from {origin}); it has {listed}"
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if similar:
+        return f": no such setting (from {origin}); did you mean {spell(similar[0])}?"
+    sections = dict.fromkeys(known.partition(".")[0] for known in names)
+    return f": no such setting (from {origin}); there are {', '.join(map(spell, sections))}"
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable of a setting."""
     return ENV_PREFIX + name.upper().replace(".", "__")
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, value) of nested values."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{above}{name}", value
+            yield f"{prefix}{name}", value
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with dotted names as nested values."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         _put(nested, name, value)
@@ -591,11 +643,11 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put(nested: dict[str, Any], name: str, value: Any) -> None:
-    *above, last = name.split(".")
-    for part in above:
-        below: Any = nested.setdefault(part, {})
-        if not isinstance(below, dict):
-            message = f"{name}: {part} is a value, not a section"
+    *sections, last = name.split(".")
+    for section in sections:
+        inner: Any = nested.setdefault(section, {})
+        if not isinstance(inner, dict):
+            message = f"{name}: {section} is a value, not a section"
             raise ConfigError(message)
-        nested = below
+        nested = inner
     nested[last] = value

@@ -54,30 +54,30 @@ def work(app):
 @pytest.fixture
 def ended(app):
     """A kind for on_complete; `app.heard` are the batches it was told of, with what it saw of them."""
-    app.heard = []
+    app.completions = []
 
     @app.job(name="ended", queue="mail")
     def ended(batch: str) -> None:
-        seen = app.batches.get(batch)
-        app.heard.append((seen.name, seen.state, seen.generation))
+        current = app.batches.get(batch)
+        app.completions.append((current.name, current.state, current.generation))
 
     return ended
 
 
-def made(app, work, *fates, **said):
+def made(app, work, *fates, **options):
     """A sealed batch with members of these fates, after all that is due has run."""
-    with app.batch("spring", **said) as batch:
+    with app.batch("spring", **options) as batch:
         for n, fate in enumerate(fates):
             work.options(batch=batch).enqueue(fate=fate, n=n)
     app.run_inline(seed=7)
     return batch.refresh()
 
 
-def told(app, batch):
+def event_types(app, batch):
     return [event.type.removeprefix("batch.") for event in app.batches.history(batch.id)]
 
 
-def news(app, batch, name):
+def events_named(app, batch, name):
     return [event for event in app.batches.history(batch.id) if event.type == f"batch.{name}"]
 
 
@@ -100,14 +100,14 @@ def test_the_outcome_comes_with_the_end_of_the_last_member(app, work, fates, out
     batch = made(app, work, *fates.split())
     assert batch.state == outcome
     expected = ["sealed"] if outcome == "processing" else ["sealed", outcome]
-    assert told(app, batch) == expected
+    assert event_types(app, batch) == expected
     assert batch.counts.total == len(fates.split())
     assert (batch.finished_at is None) == (outcome == "processing")
 
 
 def test_the_event_of_an_outcome_carries_the_counts(app, work):
     batch = made(app, work, *["well"] * 4, "dies", "stops", owner="acme")
-    [event] = news(app, batch, "partial")
+    [event] = events_named(app, batch, "partial")
     assert event.owner == "acme"
     assert {
         "name": "spring",
@@ -123,13 +123,17 @@ def test_an_unsealed_batch_does_not_complete(app, work):
     batch = app.batch("spring")
     work.options(batch=batch).enqueue()
     app.run_inline()
-    assert (batch.refresh().state, batch.refresh().sealed, told(app, batch)) == (
+    assert (batch.refresh().state, batch.refresh().sealed, event_types(app, batch)) == (
         "processing",
         False,
         [],
     )
     sealed = batch.seal()
-    assert (sealed.state, sealed.sealed, told(app, batch)) == ("ready", True, ["sealed", "ready"])
+    assert (sealed.state, sealed.sealed, event_types(app, batch)) == (
+        "ready",
+        True,
+        ["sealed", "ready"],
+    )
 
 
 def test_tolerance_is_a_count_or_a_share(app, work):
@@ -176,7 +180,7 @@ def test_a_parked_member_keeps_it_processing_until_a_person_decides(app, work, a
     else:
         getattr(app.jobs, act)(parked.id, reason="nobody pays")
     assert batch.refresh().state == outcome
-    assert told(app, batch) == ["sealed", outcome]
+    assert event_types(app, batch) == ["sealed", outcome]
 
 
 def test_a_deadline_that_passes_while_a_member_waits_completes_its_batch(app, work):
@@ -220,7 +224,7 @@ def test_a_discarded_member_does_not_change_an_announced_outcome(app, work):
     [dead] = app.batches.members(batch.id, "state:dead")
     app.jobs.discard(dead.id, reason="a test file")
     assert (batch.refresh().state, batch.refresh().counts.cancelled) == ("partial", 1)
-    assert told(app, batch) == ["sealed", "partial"]
+    assert event_types(app, batch) == ["sealed", "partial"]
 
 
 # -- joining -------------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ def test_a_second_seal_is_refused_and_changes_nothing(app, work):
     assert refused.value.code == "BATCH_SEALED"
     with app.transaction() as tx, pytest.raises(BatchSealed):
         batch.seal(connection=tx)
-    assert told(app, batch) == ["sealed", "ready"]
+    assert event_types(app, batch) == ["sealed", "ready"]
 
 
 def test_a_batch_that_does_not_exist_is_refused(app, work):
@@ -304,22 +308,22 @@ def test_a_running_member_may_add_members_after_the_seal(app, work):
     app.run_inline()
     assert [(job.batch_id, job.owner) for job in added] == [(batch.id, "acme")] * 3
     assert (batch.refresh().state, batch.refresh().counts.total) == ("failed", 4)
-    assert told(app, batch) == ["sealed", "failed"]
+    assert event_types(app, batch) == ["sealed", "failed"]
 
 
 def test_an_attempt_that_lost_its_job_adds_nothing(app, work):
-    kept = []
+    contexts = []
 
     @app.job(name="splits")
     def splits(ctx: Context) -> str:
-        kept.append(ctx)
+        contexts.append(ctx)
         return "done"
 
     with app.batch("spring") as batch:
         splits.options(batch=batch).enqueue()
     app.run_inline()
     with pytest.raises(LeaseLost, match="no longer holds") as refused:
-        work.options(batch=kept[0]).enqueue()
+        work.options(batch=contexts[0]).enqueue()
     assert refused.value.code == "LEASE_LOST"
     assert (batch.refresh().state, batch.refresh().counts.total) == ("ready", 1)
 
@@ -329,7 +333,7 @@ def test_a_job_outside_a_batch_cannot_add_members(app, work):
 
     @app.job(name="alone")
     def alone(ctx: Context) -> None:
-        with pytest.raises(Refused, match="in none") as why:
+        with pytest.raises(Refused, match="not in a batch") as why:
             work.options(batch=ctx).enqueue()
         refused.append(why)
 
@@ -354,7 +358,7 @@ def test_an_attempt_that_runs_again_finds_its_batch_and_its_members(app, work):
     [batch] = app.batches.list()
     assert job.refresh().result == batch.id
     assert (batch.state, batch.counts.total, batch.counts.dead) == ("partial", 3, 1)
-    assert told(app, batch) == ["sealed", "partial"]
+    assert event_types(app, batch) == ["sealed", "partial"]
 
 
 def test_a_unique_key_has_one_member_whatever_its_state(app, work):
@@ -381,7 +385,7 @@ def test_a_unique_batch_exists_once_per_owner(app):
 
 def test_invalid_options_are_refused_before_writing(app, work):
     app.open()
-    for said, words in [
+    for options, message in [
         ({"name": ""}, "name"),
         ({"name": 7}, "name"),
         ({"name": "x" * 501}, "name"),
@@ -397,8 +401,8 @@ def test_invalid_options_are_refused_before_writing(app, work):
         ({"on_complete": 7}, "kind"),
         ({"connection": 7}, "connection"),
     ]:
-        with pytest.raises((Refused, ConfigError), match=words):
-            app.batch(**{"name": "spring", **said})
+        with pytest.raises((Refused, ConfigError), match=message):
+            app.batch(**{"name": "spring", **options})
     assert app.batches.list() == []
 
 
@@ -415,15 +419,15 @@ def test_a_seal_in_a_callers_transaction_is_announced_and_completed_by_upkeep(ap
     with app.transaction() as tx, app.batch("spring", connection=tx) as batch:
         work.options(batch=batch, connection=tx).enqueue()
     assert batch.refresh().sealed
-    assert told(app, batch) == []
+    assert event_types(app, batch) == []
     app.run_inline()
-    assert (batch.refresh().state, told(app, batch)) == ("ready", ["sealed", "ready"])
+    assert (batch.refresh().state, event_types(app, batch)) == ("ready", ["sealed", "ready"])
     empty = app.batch("empty")
     with app.transaction() as tx:
         empty.seal(connection=tx)
     assert empty.refresh().state == "processing"
     app.run_inline()
-    assert (empty.refresh().state, told(app, empty)) == ("ready", ["sealed", "ready"])
+    assert (empty.refresh().state, event_types(app, empty)) == ("ready", ["sealed", "ready"])
 
 
 def test_a_block_that_raises_does_not_seal(app, work):
@@ -435,7 +439,7 @@ def test_a_block_that_raises_does_not_seal(app, work):
 # -- on_complete ---------------------------------------------------------------------------------
 def test_the_on_complete_job_is_enqueued_once_per_outcome(app, work, ended):
     batch = made(app, work, "well", "dies", on_complete=ended, owner="acme")
-    assert app.heard == [("spring", "partial", 1)]
+    assert app.completions == [("spring", "partial", 1)]
     [job] = app.jobs.list("kind:ended")
     assert (job.owner, job.queue, job.batch_id, job.payload) == (
         "acme",
@@ -444,11 +448,11 @@ def test_the_on_complete_job_is_enqueued_once_per_outcome(app, work, ended):
         {"batch": batch.id},
     )
     assert batch.on_complete == "ended"
-    assert news(app, batch, "partial")[0].data["on_complete"] == job.id
+    assert events_named(app, batch, "partial")[0].data["on_complete"] == job.id
     app.fates["dies"] = "well"
     app.batches.retry_failed(batch.id)
     app.run_inline()
-    assert app.heard == [("spring", "partial", 1), ("spring", "ready", 2)]
+    assert app.completions == [("spring", "partial", 1), ("spring", "ready", 2)]
     assert batch.refresh().counts.total == 2
 
 
@@ -487,25 +491,25 @@ def test_retry_failed_turns_partial_into_ready(app, work):
     app.run_inline()
     batch = batch.refresh()
     assert (batch.state, batch.previous, batch.counts.succeeded) == ("ready", "partial", 3)
-    assert told(app, batch) == ["sealed", "partial", "reopened", "ready", "recovered"]
-    [reopened] = news(app, batch, "reopened")
+    assert event_types(app, batch) == ["sealed", "partial", "reopened", "ready", "recovered"]
+    [reopened] = events_named(app, batch, "reopened")
     assert (reopened.actor, reopened.data["reason"], reopened.data["jobs"]) == (
         "python",
         "the disk was full",
         2,
     )
-    assert news(app, batch, "recovered")[0].data["previous"] == "partial"
+    assert events_named(app, batch, "recovered")[0].data["previous"] == "partial"
 
 
 def test_a_retry_that_fails_again_is_announced_again(app, work):
     batch = made(app, work, "dies", "dies")
     app.batches.retry_failed(batch.id)
     app.run_inline()
-    assert told(app, batch) == ["sealed", "failed", "reopened", "failed"]
+    assert event_types(app, batch) == ["sealed", "failed", "reopened", "failed"]
     app.fates["dies"] = "well"
     app.batches.retry_failed(batch.id)
     app.run_inline()
-    assert told(app, batch)[4:] == ["reopened", "ready", "recovered"]
+    assert event_types(app, batch)[4:] == ["reopened", "ready", "recovered"]
 
 
 def test_a_single_retry_reopens_a_finished_batch(app, work):
@@ -517,8 +521,8 @@ def test_a_single_retry_reopens_a_finished_batch(app, work):
     app.jobs.retry(second.id)
     assert batch.refresh().generation == 2
     app.run_inline()
-    assert told(app, batch) == ["sealed", "partial", "reopened", "ready", "recovered"]
-    assert news(app, batch, "reopened")[0].data["job"] == first.id
+    assert event_types(app, batch) == ["sealed", "partial", "reopened", "ready", "recovered"]
+    assert events_named(app, batch, "reopened")[0].data["job"] == first.id
 
 
 def test_a_cancelled_member_may_be_retried_too(app, work):
@@ -527,7 +531,7 @@ def test_a_cancelled_member_may_be_retried_too(app, work):
     [stopped] = app.batches.members(batch.id, "state:cancelled")
     app.jobs.retry(stopped.id)
     app.run_inline()
-    assert (batch.refresh().state, told(app, batch)) == (
+    assert (batch.refresh().state, event_types(app, batch)) == (
         "partial",
         ["sealed", "ready", "reopened", "partial"],
     )
@@ -542,7 +546,7 @@ def test_a_retry_before_the_outcome_reopens_nothing(app, work):
     [parked] = app.batches.members(batch.id, "state:parked")
     app.jobs.release(parked.id, choice="us")
     app.run_inline()
-    assert (batch.refresh().generation, told(app, batch)) == (1, ["sealed", "ready"])
+    assert (batch.refresh().generation, event_types(app, batch)) == (1, ["sealed", "ready"])
 
 
 def test_retry_failed_without_dead_members_is_refused(app, work):
@@ -563,7 +567,10 @@ def test_twenty_concurrent_retry_failed_make_one_generation(app, work):
             return 0
 
     assert sorted(together(*[press] * 20)) == [0] * 19 + [5]
-    assert (batch.refresh().generation, told(app, batch)) == (2, ["sealed", "partial", "reopened"])
+    assert (batch.refresh().generation, event_types(app, batch)) == (
+        2,
+        ["sealed", "partial", "reopened"],
+    )
     assert {
         load_row(app, job).generation for job in app.batches.members(batch.id, "state:queued")
     } == {2}
@@ -612,7 +619,7 @@ def test_a_finished_batch_expires_at_its_time(app, work, fates, outcome):
     app.run_inline()
     app.run_inline()
     batch = batch.refresh()
-    assert (batch.state, batch.outcome, told(app, batch)) == (
+    assert (batch.state, batch.outcome, event_types(app, batch)) == (
         "expired",
         outcome,
         ["sealed", outcome, "expired"],
@@ -628,7 +635,7 @@ def test_a_processing_batch_gets_its_outcome_before_it_expires(app, work):
     app.jobs.release(parked.id, choice="us")
     app.run_inline()
     app.run_inline()
-    assert told(app, batch) == ["sealed", "ready", "expired"]
+    assert event_types(app, batch) == ["sealed", "ready", "expired"]
 
 
 def test_a_member_of_an_expired_batch_cannot_be_retried(app, work):
@@ -655,7 +662,7 @@ def test_an_open_batch_is_sealed_when_it_expires(app, work):
         work.options(batch=batch).enqueue()
     app.run_inline()
     app.run_inline()
-    assert told(app, batch) == ["sealed", "ready", "expired"]
+    assert event_types(app, batch) == ["sealed", "ready", "expired"]
 
 
 # -- cancel --------------------------------------------------------------------------------------
@@ -675,8 +682,8 @@ def test_cancel_seals_the_batch_and_cancels_waiting_members(app, work):
         "wrong list",
     )
     assert (done.counts.succeeded, done.counts.cancelled) == (1, 2)
-    assert told(app, open_one) == ["sealed", "cancelled", "ready"]
-    [event] = news(app, open_one, "cancelled")
+    assert event_types(app, open_one) == ["sealed", "cancelled", "ready"]
+    [event] = events_named(app, open_one, "cancelled")
     assert (event.actor, event.owner, event.data["reason"]) == ("python", "acme", "wrong list")
     with pytest.raises(IllegalMove, match="nothing left to cancel"):
         app.batches.cancel(batch.id)
@@ -688,19 +695,19 @@ def test_a_batch_cancelled_before_anything_ran_has_failed(app, work):
     batch = app.batch("spring")
     work.options(batch=batch).enqueue_many([{}, {}])
     assert app.batches.cancel(batch.id).state == "failed"
-    assert told(app, batch) == ["sealed", "cancelled", "failed"]
+    assert event_types(app, batch) == ["sealed", "cancelled", "failed"]
 
 
 def test_a_running_member_of_a_cancelled_batch_is_asked_to_stop_and_the_outcome_follows(app, work):
-    seen = []
+    current = []
 
     @app.job(name="long")
     async def long(ctx: Context) -> str:
-        if not seen:
+        if not current:
             done = await app.aio.batches.cancel(ctx.job.batch_id, reason="wrong list")
-            seen.append((done.state, done.cancelled))
+            current.append((done.state, done.cancelled))
             again = await app.aio.batches.cancel(ctx.job.batch_id)
-            seen.append((again.state, again.cancel_reason))
+            current.append((again.state, again.cancel_reason))
             with pytest.raises(BatchCancelled):
                 await work.options(batch=ctx).enqueue_async()
         await asyncio.sleep(60)
@@ -710,9 +717,9 @@ def test_a_running_member_of_a_cancelled_batch_is_asked_to_stop_and_the_outcome_
         long.options(batch=batch).enqueue()
         work.options(batch=batch, delay=60).enqueue()
     app.run_inline()
-    assert seen == [("processing", True), ("processing", "wrong list")]
+    assert current == [("processing", True), ("processing", "wrong list")]
     assert (batch.refresh().state, batch.refresh().counts.cancelled) == ("failed", 2)
-    assert told(app, batch) == ["sealed", "cancelled", "failed"]
+    assert event_types(app, batch) == ["sealed", "cancelled", "failed"]
 
 
 # -- look ----------------------------------------------------------------------------------------
@@ -755,8 +762,8 @@ def test_explain_names_the_batch(app, work):
     register_idle_worker(app)
     batch = made(app, work, "well", "dies")
     [dead] = app.batches.members(batch.id, "state:dead")
-    told = app.jobs.explain(dead.id)
-    [fact] = [fact for fact in told.facts if fact.name == "batch"]
+    event_types = app.jobs.explain(dead.id)
+    [fact] = [fact for fact in event_types.facts if fact.name == "batch"]
     assert fact.value == f"spring ({batch.id}), partial"
 
 
@@ -787,10 +794,10 @@ def test_the_stored_on_complete_job_is_plain_json(app, work, ended):
     batch = app.batch("spring", on_complete=ended, owner="acme")
     with app.store.read() as unit:
         row = unit.get_batch(batch.id)
-    said = json.loads(row.on_complete)
-    assert (said["kind"], said["owner"], json.loads(said["payload"])) == (
+    options = json.loads(row.on_complete)
+    assert (options["kind"], options["owner"], json.loads(options["payload"])) == (
         "ended",
         "acme",
         {"batch": batch.id},
     )
-    assert not {"id", "batch_id", "unique_key"} & set(said)
+    assert not {"id", "batch_id", "unique_key"} & set(options)

@@ -1,4 +1,4 @@
-"""What a batch came to: every row of the table in docs/howto/batches.md."""
+"""Tests of the outcome of a batch: every row of the table in docs/howto/batches.md."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_batch_with_a_dead_member_is_never_ready_unless_that_was_tolerated(cou
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("value", "stored"),
     [
         (0, "0"),
         (3, "3"),
@@ -72,16 +72,16 @@ def test_a_batch_with_a_dead_member_is_never_ready_unless_that_was_tolerated(cou
         (1.0, "100%"),
     ],
 )
-def test_a_tolerance_is_a_count_or_a_share(given, kept):
-    assert check_tolerance(given) == kept
+def test_a_tolerance_is_a_count_or_a_share(value, stored):
+    assert check_tolerance(value) == stored
 
 
 @pytest.mark.parametrize(
-    "given", [-1, 1.5, -0.1, math.nan, math.inf, "ten", "-1%", "101%", "3", None, True, [1], "%"]
+    "value", [-1, 1.5, -0.1, math.nan, math.inf, "ten", "-1%", "101%", "3", None, True, [1], "%"]
 )
-def test_an_invalid_tolerance_is_refused(given):
+def test_an_invalid_tolerance_is_refused(value):
     with pytest.raises(Refused, match="tolerance"):
-        check_tolerance(given)
+        check_tolerance(value)
 
 
 def test_members_are_counted_by_state_and_missed_must_haves_separately():

@@ -1,4 +1,4 @@
-"""A browser, and a site to visit with it: `mulligan up` on a store of its own."""
+"""A browser, and a site for it: `mulligan up` on its own database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ expect.set_options(timeout=browsers.TIMEOUT)
 
 
 class Site:
-    """What runs, and the app that looks into its database from here."""
+    """A running `mulligan up`, and an app on the same database."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Site:
         return f"{self.home}/sign-in?link={Sessions(lambda: self.app.store).create_link()}"
 
     def fills(self, shelf: str, clips: int) -> None:
-        """So many jobs that all die of one cause, until it is mended."""
+        """Enqueue jobs that die of one cause until the file of that cause exists."""
         with self.app.transaction() as ours:
             for clip in range(clips):
                 self.app.enqueue("convert", {"clip": clip, "shelf": shelf}, connection=ours)
@@ -68,7 +68,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One for all tests of a file, and gone before others come: its loop runs in this thread."""
+    """One browser per file. It is closed afterwards, because its event loop runs in this thread."""
     found = browsers.find_browser()
     if found is None:
         pytest.skip(browsers.MISSING)
@@ -80,7 +80,7 @@ def chromium() -> Iterator[Browser]:
 def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """One for all stories: to start it costs more than most of them, and each has jobs of its own."""
+    """One site for all tests of a file: starting it takes longer than most tests."""
     folder = tmp_path_factory.mktemp("site")
     sqlite = request.param == "sqlite"
     url = (
@@ -98,14 +98,14 @@ def site(
 
 
 @pytest.fixture
-def visit(chromium: Browser, site: Site) -> Iterator[Callable[..., BrowserSession]]:
-    """Somebody comes: signed in, unless said otherwise."""
-    with ExitStack() as visits:
+def open_browser(chromium: Browser, site: Site) -> Iterator[Callable[..., BrowserSession]]:
+    """Return a function that opens a browser session, signed in by default."""
+    with ExitStack() as sessions:
 
-        def come(*, signed_in: bool = True, **options: Any) -> BrowserSession:
-            person = visits.enter_context(browsers.open_session(chromium, site.home, **options))
+        def open_session(*, signed_in: bool = True, **options: Any) -> BrowserSession:
+            person = sessions.enter_context(browsers.open_session(chromium, site.home, **options))
             if signed_in:
                 person.sign_in(site.link())
             return person
 
-        yield come
+        yield open_session

@@ -1,4 +1,4 @@
-"""Everybody can use every screen: axe-core finds nothing serious, nothing is cut off, and the keyboard is enough."""
+"""Accessibility of every screen: axe-core, narrow screens, touch targets and the keyboard."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def furnished(
+def filled(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, Mulligan, list[str]]]:
-    """A server with something on each of its screens, and their paths."""
-    with serve_dashboard(tmp_path_factory.mktemp("furnished")) as (home, app):
+    """A server with data on every screen, and the paths of the screens."""
+    with serve_dashboard(tmp_path_factory.mktemp("filled")) as (home, app):
         yield (
             home,
             app,
             Background(lambda: create_sample_data(app, SampleTexts())).answer(60),
-        )  # this thread has the browser's loop
+        )  # not on this thread, which runs the browser's event loop
 
 
 @pytest.fixture(scope="module")
@@ -44,26 +44,26 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Mulli
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [DESKTOP_WIDTH, PHONE_WIDTH])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("house", ["furnished", "empty"])
-def test_axe_finds_nothing_serious_on_any_screen(chromium, request, house, theme, width):
-    home, app, paths = request.getfixturevalue(house)
+@pytest.mark.parametrize("server", ["filled", "empty"])
+def test_axe_finds_nothing_serious_on_any_screen(chromium, request, server, theme, width):
+    home, app, paths = request.getfixturevalue(server)
     with sign_in(chromium, home, app, width=width, color_scheme=theme) as person:
         assert check_pages(person, paths, find_violations) == ""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("letters", ["100%", "200%"])
+@pytest.mark.parametrize("text_size", ["100%", "200%"])
 def test_no_screen_scrolls_sideways_on_a_phone_even_with_double_text_size(
-    chromium, furnished, letters
+    chromium, filled, text_size
 ):
-    home, app, paths = furnished
+    home, app, paths = filled
 
-    def look(page: Page) -> list[str]:
-        page.evaluate("(size) => { document.documentElement.style.fontSize = size; }", letters)
+    def find_overflow(page: Page) -> list[str]:
+        page.evaluate("(size) => { document.documentElement.style.fontSize = size; }", text_size)
         return page.evaluate(FIND_HORIZONTAL_OVERFLOW)
 
     with sign_in(chromium, home, app, width=PHONE_WIDTH) as person:
-        assert check_pages(person, paths, look) == ""
+        assert check_pages(person, paths, find_overflow) == ""
 
 
 SMALL = """() => [...document.querySelectorAll("a, button, input, select, summary")]
@@ -74,43 +74,44 @@ SMALL = """() => [...document.querySelectorAll("a, button, input, select, summar
 
 
 @pytest.mark.slow
-def test_controls_are_large_enough_for_touch(chromium, furnished):
-    home, app, paths = furnished
+def test_controls_are_large_enough_for_touch(chromium, filled):
+    home, app, paths = filled
     with sign_in(chromium, home, app, width=PHONE_WIDTH) as person:
         assert check_pages(person, paths, lambda page: page.evaluate(SMALL)) == ""
 
 
 FOCUSED = """() => {
   const at = document.activeElement, style = getComputedStyle(at);
-  const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
-  return [at.tagName, seen || at === document.body, at.textContent.trim().slice(0, 20)];
+  const visible = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+  return [at.tagName, visible || at === document.body, at.textContent.trim().slice(0, 20)];
 }"""
 
 
 @pytest.mark.slow
-def test_the_keyboard_focus_is_visible_and_can_skip_the_menu(chromium, furnished):
-    home, app, _ = furnished
+def test_the_keyboard_focus_is_visible_and_can_skip_the_menu(chromium, filled):
+    home, app, _ = filled
     with sign_in(chromium, home, app) as person:
         page = person.go("/failures")
         page.keyboard.press("Tab")
-        assert page.evaluate(FOCUSED)[2] == "Skip to the content"
+        assert page.evaluate(FOCUSED)[2] == "Skip to content"
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "live"
         page.reload()
-        unseen = []
+        hidden = []
         for _ in range(40):
             page.keyboard.press("Tab")
-            tag, seen, words = page.evaluate(FOCUSED)
-            unseen += [] if seen else [f"{tag} {words}"]
-        assert unseen == []
+            tag, is_visible, text = page.evaluate(FOCUSED)
+            if not is_visible:
+                hidden.append(f"{tag} {text}")
+        assert hidden == []
 
 
 MOVING = """() => document.getAnimations().filter((one) => one.playState === "running").length"""
 
 
 @pytest.mark.slow
-def test_reduced_motion_disables_animations(chromium, furnished):
-    home, app, paths = furnished
+def test_reduced_motion_disables_animations(chromium, filled):
+    home, app, paths = filled
     with sign_in(chromium, home, app, reduced_motion="reduce") as person:
         moving = [path for path in paths if person.go(path).evaluate(MOVING)]
         assert moving == []

@@ -1,4 +1,4 @@
-"""The pages of the applications in apps/: everybody can use each, at a desk and on a phone, by day and night."""
+"""Accessibility of the pages of the applications in apps/, on desktop and phone, in both themes."""
 
 from __future__ import annotations
 

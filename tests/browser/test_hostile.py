@@ -1,4 +1,4 @@
-"""Whatever jobs, owners and hosts are called and whatever errors say: on every screen it is text and nothing else."""
+"""Hostile names and error texts are escaped on every screen, in a real browser."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TEXTS = {
     "script": "<script>alert(1)</script><img src=x onerror=alert(2)><svg onload=alert(3)>'\">",
     "template": "{{ 7*7 }}${7*7}<%= 7*7 %>{% raw %}</title></textarea></pre></script><!--",
     "elsewhere": "<link rel=stylesheet href=//evil.example/x.css><meta http-equiv=refresh content=0;url=//evil>",
-    "turned around": "\u202egnp.exe\u202c \u2066x\u2069 مرحبا بالعالم שלום עולם",
+    "bidirectional": "\u202egnp.exe\u202c \u2066x\u2069 مرحبا بالعالم שלום עולם",
     "one long word": "w" * 10_000,
     "controls": "\x1b[2J\x1b]0;owned\x07\x7f\x9b31m a\tb\r\nc\u2028d\u200be",
     "address": "javascript:alert(5)//https://evil.example/?q=\"'><",
 }
-TAKEN_FOR_MARKUP = """() => [
+FIND_MARKUP = """() => [
   ...[...document.querySelectorAll("main :is(script, img, iframe, [onload], [onerror])")].map((one) => one.tagName),
   ...[...document.links].map((one) => one.href).filter((href) => !href.startsWith(location.origin)),
 ]"""
 
 
-def look(page: Page) -> list[str]:
-    return page.evaluate(TAKEN_FOR_MARKUP) + page.evaluate(FIND_HORIZONTAL_OVERFLOW)
+def find_problems(page: Page) -> list[str]:
+    return page.evaluate(FIND_MARKUP) + page.evaluate(FIND_HORIZONTAL_OVERFLOW)
 
 
 @pytest.mark.security("S25")
@@ -49,4 +49,4 @@ def test_hostile_text_is_escaped_on_every_screen(text, chromium, tmp_path, store
             lambda: create_sample_data(app, SampleTexts(text, name, text[:100]))
         ).answer(60)
         with sign_in(chromium, home, app, width=PHONE_WIDTH) as person:
-            assert check_pages(person, paths, look) == ""
+            assert check_pages(person, paths, find_problems) == ""

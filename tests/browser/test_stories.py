@@ -1,4 +1,4 @@
-"""Three users, a real browser, a real server, real workers: what they came for, from the first look to the last."""
+"""Typical tasks in a real browser with a real server and real workers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from support.waiting import until
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(180)]
 
 
-def test_the_operator_finds_the_one_cause_of_400_dead_jobs_tries_one_and_then_all(site, visit):
+def test_an_operator_retries_one_and_then_all_of_400_jobs_with_one_cause(site, open_browser):
     site.fills("upper", 400)
-    page = visit().page
+    page = open_browser().page
     cause = page.locator(".groups tbody tr", has_text="The upper shelf could not be read.")
     expect(cause.locator(".count")).to_have_text("400", timeout=60_000)
     cause.get_by_role("link", name="upper shelf").click()
     expect(page.locator(".lead")).to_contain_text("400 dead jobs")
-    site.happens("mended-upper")
+    site.happens("fixed-upper")
 
     group = page.url
     page.locator(".jobs tbody tr").first.get_by_role("link").click()
@@ -27,11 +27,11 @@ def test_the_operator_finds_the_one_cause_of_400_dead_jobs_tries_one_and_then_al
 
     page.goto(group)
     page.get_by_role("link", name="Retry these 399").click()
-    expect(page.locator("h1")).to_contain_text("nothing is done yet")
+    expect(page.locator("h1")).to_contain_text("nothing is changed yet")
     expect(page.locator(".lead")).to_contain_text("399 jobs")
     page.get_by_label("Type 399").fill("399")
-    page.get_by_label("At most").fill("100/s")
-    page.get_by_label("Why").fill("the disk is back")
+    page.get_by_label("Rate limit").fill("100/s")
+    page.get_by_label("Reason").fill("the disk is back")
     page.get_by_role("button", name="Retry 399 jobs").click()
     expect(page.locator("h1 .badge")).to_contain_text("finished", timeout=60_000)
     expect(page.locator(".lead")).to_contain_text("399")
@@ -40,9 +40,9 @@ def test_the_operator_finds_the_one_cause_of_400_dead_jobs_tries_one_and_then_al
     assert site.app.jobs.count("state:succeeded kind:convert") >= 400
 
 
-def test_a_parked_job_is_decided(site, visit):
+def test_a_parked_job_is_released_with_a_choice(site, open_browser):
     job = site.app.enqueue("publish", {"post": "spring"})
-    page = visit().page
+    page = open_browser().page
     page.locator(f"a[href$='{job.id}']").click()
     expect(page.locator(".lead")).to_contain_text("somebody must approve this post")
     page.get_by_label("Choice").select_option("drop")
@@ -51,27 +51,27 @@ def test_a_parked_job_is_decided(site, visit):
     assert site.app.jobs.get(job.id).result == "drop"
 
 
-def test_a_breaker_is_opened_and_closed_by_hand_and_the_jobs_it_held_go_on(site, visit):
-    person = visit()
+def test_a_breaker_is_opened_and_closed_manually_and_held_jobs_continue(site, open_browser):
+    person = open_browser()
     page = person.go("/dependencies")
     page.get_by_text("Open …").click()
-    page.get_by_label("Why: Open").fill("they told us")
+    page.get_by_label("Reason: Open").fill("they told us")
     page.get_by_role("button", name="Open").click()
     expect(page.locator("tbody .badge")).to_contain_text("open")
     for order in range(5):
         site.app.enqueue("charge", {"order": order})
-    expect(page.locator("td[data-name=wait]")).to_have_text("5")
+    expect(page.locator("td[data-name=waiting]")).to_have_text("5")
     page.get_by_text("Close …").click()
     page.get_by_role("button", name="Close").click()
-    expect(page.locator("td[data-name=wait]")).to_have_text("0")
+    expect(page.locator("td[data-name=waiting]")).to_have_text("0")
     person.go("/jobs?filter=kind:charge")
     expect(page.locator(".badge", has_text="succeeded")).to_have_count(5)
 
 
-def test_an_owner_reads_one_sentence_mends_what_may_be_mended_and_tries_again(site, visit):
+def test_an_owner_edits_a_field_on_the_status_page_and_retries(site, open_browser):
     job = site.app.enqueue("draw", {"page": 0}, owner="acme")
     site.app.jobs.wait(job.id, timeout=20)
-    page = visit(signed_in=False).go(site.app.status.link(job))
+    page = open_browser(signed_in=False).go(site.app.status.link(job))
     expect(page.locator(".lead")).to_have_text("This page does not exist.")
     page.get_by_label("page").fill("7")
     page.get_by_role("button", name="Try again").click()
@@ -80,50 +80,51 @@ def test_an_owner_reads_one_sentence_mends_what_may_be_mended_and_tries_again(si
     assert site.app.jobs.get(job.id).result == "page 7"
 
 
-def test_a_row_changes_by_itself_and_what_was_chosen_stays_chosen(site, visit):
+def test_a_live_update_keeps_the_selection(site, open_browser):
     job = site.app.enqueue("encode", {"clip": 1})
     other = site.app.enqueue("publish", {"post": "spring"})
-    page = visit().go("/jobs")
+    page = open_browser().go("/jobs")
     row = page.locator("tr", has=page.get_by_role("link", name="encode"))
     expect(row.locator(".badge")).to_contain_text("running")
-    chosen = page.locator(f"input[value='{other.id}']")
-    chosen.check()
+    selected = page.locator(f"input[value='{other.id}']")
+    selected.check()
     page.evaluate("window.witness = 1")
     site.happens("encoded-1")
     expect(row.locator(".badge")).to_contain_text("succeeded", timeout=5_000)
-    expect(chosen).to_be_checked()
+    expect(selected).to_be_checked()
     assert page.evaluate("window.witness") == 1, "the page was loaded again"
     assert site.app.jobs.get(job.id).result == "encoded"
 
 
-def test_what_happens_while_the_page_reads_itself_is_not_missed(site, visit):
+def test_an_event_during_a_live_update_is_not_missed(site, open_browser):
     site.app.enqueue("encode", {"clip": 2})
-    page = visit().go("/jobs?filter=kind:encode")
+    page = open_browser().go("/jobs?filter=kind:encode")
     badge = page.locator("tbody tr").first.locator(".badge")
     expect(badge).to_contain_text("running")
     page.evaluate(
         "(new EventSource('/live')).addEventListener('job.succeeded', () => { window.heard = true; })"
     )
-    seen = []
+    statuses = []
 
     def slow(route):
-        """The job succeeds after its page was read and before the browser has it."""
+        """Let the job succeed after the server has read its page, before the browser gets it."""
         answer = route.fetch()
-        if not seen:
-            seen.append(answer.status)
+        if not statuses:
+            statuses.append(answer.status)
             site.happens("encoded-2")
             page.wait_for_function("window.heard")
         route.fulfill(response=answer)
 
     page.route("**/jobs?filter=kind:encode", slow)
-    site.app.enqueue("charge", {"order": 77})  # something happens, so the page reads itself
+    site.app.enqueue("charge", {"order": 77})  # an event, so that the page reloads itself
     expect(badge).to_contain_text("succeeded", timeout=8_000)
     page.unroute_all(behavior="ignoreErrors")
-    assert seen == [200]
+    assert statuses == [200]
 
 
-def test_a_link_signs_in_once_and_who_signs_out_is_out(site, visit):
-    link, person = site.link(), visit(signed_in=False)
+def test_a_link_signs_in_once_and_signing_out_ends_the_session(site, open_browser):
+    link = site.link()
+    person = open_browser(signed_in=False)
     page = person.sign_in(link)
     expect(page.get_by_text("admin · *")).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
@@ -136,11 +137,12 @@ def test_a_link_signs_in_once_and_who_signs_out_is_out(site, visit):
     assert "/sign-in" in page.url
 
 
-def test_rows_are_walked_ticked_and_retried_from_the_keyboard(site, visit):
+def test_rows_are_selected_and_retried_with_the_keyboard(site, open_browser):
     site.fills("lower", 3)
     until(lambda: site.app.jobs.count("code:LOWER_GONE") == 3, 20, "three dead jobs")
-    person = visit()
-    page, keys = person.go("/jobs?filter=code:LOWER_GONE"), person.page.keyboard
+    person = open_browser()
+    page = person.go("/jobs?filter=code:LOWER_GONE")
+    keys = page.keyboard
     keys.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     keys.press("Escape")
@@ -164,9 +166,9 @@ def test_rows_are_walked_ticked_and_retried_from_the_keyboard(site, visit):
     page.wait_for_url("**/jobs?filter=state%3Asucceeded")
 
 
-def test_keys_work_as_soon_as_the_help_is_closed(site, visit):
+def test_keys_work_as_soon_as_the_help_is_closed(site, open_browser):
     """The browser moves the focus out of a closed dialog only with the next frame."""
-    person = visit()
+    person = open_browser()
     page = person.go("/queues")
     person.page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -178,20 +180,18 @@ def test_keys_work_as_soon_as_the_help_is_closed(site, visit):
     expect(page.locator("table[data-rows] tbody tr").first).to_have_attribute("data-at", "")
 
 
-def test_all_of_it_works_as_plain_links_and_forms_without_javascript(site, visit):
+def test_everything_works_without_javascript(site, open_browser):
     site.fills("middle", 3)
     parked = site.app.enqueue("publish", {"post": "spring"})
     until(lambda: site.app.jobs.count("code:MIDDLE_GONE") == 3, 20, "three dead jobs")
     until(lambda: site.app.jobs.get(parked.id).state == "parked", 20, "a question")
-    site.happens("mended-middle")
-    page = visit(scripts=False).go("/")
+    site.happens("fixed-middle")
+    page = open_browser(scripts=False).go("/")
     page.get_by_role("link", name="The middle shelf could not be read.").click()
     page.get_by_role("link", name="Retry these 3").click()
-    page.get_by_label("Why").fill("the disk is back")
+    page.get_by_label("Reason").fill("the disk is back")
     page.get_by_role("button", name="Retry 3 jobs").click()
-    until(
-        lambda: site.app.operations.list()[0].state == "finished", 30, "an operation that is over"
-    )
+    until(lambda: site.app.operations.list()[0].state == "finished", 30, "a finished operation")
     page.reload()
     expect(page.locator("h1 .badge")).to_contain_text("finished")
     page.goto(f"{site.home}/jobs/{parked.id}")
@@ -201,11 +201,11 @@ def test_all_of_it_works_as_plain_links_and_forms_without_javascript(site, visit
     page.goto(f"{site.home}/queues")
     for verb, paused in (("Pause", True), ("Resume", False)):
         page.get_by_text(f"{verb} …").first.click()
-        page.get_by_label(f"Why: {verb}").first.fill("lunch")
+        page.get_by_label(f"Reason: {verb}").first.fill("lunch")
         page.get_by_role("button", name=verb).first.click()
         assert site.app.queues.get("default").paused == paused
     page.get_by_role("searchbox").fill("code:MIDDLE_GONE state:dead")
     page.get_by_role("button", name="Show").click()
-    expect(page.get_by_text("No job matches")).to_be_visible()
+    expect(page.get_by_text("No matching jobs")).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

@@ -80,7 +80,7 @@ def test_backup_overwrites_nothing_and_leaves_no_temporary_files(call, folder, s
     (folder / "precious.db").write_text("keep me")
     refused = call("backup", "precious.db", "--database", sqlite_url)
     assert (refused.code, (folder / "precious.db").read_text()) == (2, "keep me")
-    assert "exists already" in refused.err
+    assert "already exists" in refused.err
     assert call("backup", "nowhere/copy.db", "--database", sqlite_url).code == 2
     assert call("backup", "copy.db", "--database", "sqlite:///none.db").code == 1
     assert [path.name for path in folder.glob("*.db*")] == ["precious.db"]
@@ -149,7 +149,7 @@ def test_after_a_restore_running_jobs_run_again_with_a_new_token(
     first = start("worker", "slow:app", **quick)
     until(lambda: app.jobs.get(job.id).state == State.RUNNING, 20)
     refused = call("restored")
-    assert (refused.code, "may be alive" in refused.err) == (2, True)
+    assert (refused.code, "may be running" in refused.err) == (2, True)
     first.process.kill()
     first.wait_for_exit()
     app.close()

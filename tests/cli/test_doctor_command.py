@@ -54,7 +54,7 @@ def test_an_empty_database_fails_and_suggests_migrate(call, postgres_url):
     schema = checks(answer)["schema"]
     assert (schema["status"], schema["found"], schema["next"]) == (
         "fail",
-        "none yet",
+        "not created yet",
         "mulligan migrate",
     )
 

@@ -100,7 +100,10 @@ def test_pending_jobs_are_noted_and_not_part_of_any_rate(past):
     past.enqueue("add", {"a": 1, "b": 2})
     found = past.insight()
     assert found.numbers.pending == 1
-    assert "1 job has not ended yet. The rates do not include pending jobs and may change." in found.notes
+    assert (
+        "1 job has not ended yet. The rates do not include pending jobs and may change."
+        in found.notes
+    )
 
 
 def test_the_async_method_returns_the_same(past):

@@ -185,7 +185,9 @@ def test_planted_secrets_appear_in_no_output(app, store_url, start, call):
             ("explain",),
             ("explain", "-o", "json"),
         ):
-            outputs[f"{arguments} {job.id}"] = call("jobs", arguments[0], job.id, *arguments[1:]).out
+            outputs[f"{arguments} {job.id}"] = call(
+                "jobs", arguments[0], job.id, *arguments[1:]
+            ).out
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         for path in ("/", *(f"/jobs/{job.id}" for job in jobs)):
             outputs[path] = client.get(path).text

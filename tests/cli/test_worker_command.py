@@ -14,7 +14,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.core.errors import ConfigError
-from mulligan.http.serve import check_bind_address
+from mulligan.http.app import check_bind_address
 from mulligan.observability import exporter
 from support.waiting import until
 
@@ -137,7 +137,7 @@ def test_the_dashboard_ends_when_up_is_killed(start):
 
 
 def test_the_dashboard_exits_if_stdin_is_closed_at_start(folder):
-    command = [sys.executable, "-m", "mulligan.http", "--leave-with-stdin"]
+    command = [sys.executable, "-m", "mulligan.http.app", "--leave-with-stdin"]
     environment = {
         **os.environ,
         "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/mulligan.db",
@@ -192,10 +192,10 @@ def test_a_taken_port_moves_to_the_next_unless_it_was_named(start):
     port = address.rstrip("/").rpartition(":")[2]
     named = start("web", "--port", port).wait_for_exit()
     assert named.code == 1
-    assert f"port {port} of 127.0.0.1 is taken" in named.err
+    assert f"port {port} of 127.0.0.1 is in use" in named.err
     moved = start("web", MULLIGAN_WEB__PORT=port)
     assert moved.address() != address
-    assert f"port {port} is taken" in moved.err
+    assert f"port {port} is in use" in moved.err
     assert (first.stop().code, moved.stop().code) == (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Each invariant, broken by hand in a store that is otherwise well: the checker names it, and nothing else is wrong."""
+"""Break each invariant in an otherwise correct database: the checker reports it, and no other."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def store(store_url):
         yield opened
 
 
-def broken(store, **given):
-    return set(verify(store, **given).counts)
+def broken(store, **options):
+    """Return the ids of the broken invariants."""
+    return set(verify(store, **options).counts)
 
 
-def event(store, job, kind, *, token=None, attempt=None, actor="", **data):
+def insert_event(store, job, kind, *, token=None, attempt=None, actor="", **data):
     sql(
         store,
         "INSERT INTO {p}event (at, type, job_id, owner, attempt, token, actor, data) "
@@ -60,13 +61,13 @@ def event(store, job, kind, *, token=None, attempt=None, actor="", **data):
     )
 
 
-def a_context(lease):
+def context_of(lease):
     job = SimpleNamespace(id=lease.id, kind=lease.kind)
     return SimpleNamespace(job=job, attempt=lease.attempt, token=lease.token)
 
 
-# -- what is well --------------------------------------------------------------------------------
-def test_lives_of_every_kind_break_nothing(store):
+# -- Correct databases --------------------------------------------------------------------------------
+def test_correct_histories_break_no_invariant(store):
     ended(store, FATAL)
     lease = running(store)
     finish(store, lease, FAILED)
@@ -77,80 +78,80 @@ def test_lives_of_every_kind_break_nothing(store):
     insert(store, unique_job("k"), a_job(), announce=False)
     enqueue(store, 3)
     report = verify(store)
-    assert (report.ok, report.jobs) == (True, 8), report.to_plain()
+    assert (report.ok, report.jobs) == (True, 8), report.to_dict()
 
 
-def test_a_store_alone_is_judged_by_what_it_can_show(store):
+def test_without_files_only_invariants_of_the_database_are_checked(store):
     enqueue(store)
     report = verify(store)
     assert {"S8", "S1", "L1"}.isdisjoint(report.checked)
     assert {"S2", "S18", "U1", "N1", "D1"} <= set(report.checked)
 
 
-# -- lives ---------------------------------------------------------------------------------------
-def test_an_ending_after_the_end_breaks_s2(store):
+# -- Replay of one job ---------------------------------------------------------------------------------------
+def test_a_second_end_of_a_job_breaks_s2(store):
     job = ended(store, FATAL)
-    event(store, job, "job.succeeded", token=1, attempt=1)
+    insert_event(store, job, "job.succeeded", token=1, attempt=1)
     assert "S2" in broken(store)
 
 
-def test_a_generation_that_nobody_began_breaks_s2(store):
+def test_a_generation_without_an_actor_breaks_s2(store):
     job = ended(store, FATAL)
     sql(
         store,
         "UPDATE {p}job SET state = 'queued', generation = 2, attempt = 0, failures = 0, error = NULL, "
         "finished_at = NULL, died_code = NULL, died_class = NULL, died_group = NULL",
     )
-    event(store, job, "job.retried", **{"from": "dead", "generation": 2})
+    insert_event(store, job, "job.retried", **{"from": "dead", "generation": 2})
     assert broken(store) == {"S2"}
 
 
 def test_a_start_after_the_end_breaks_s3(store):
     job = ended(store, FATAL)
-    event(store, job, "job.started", token=2, attempt=2, worker="w1")
+    insert_event(store, job, "job.started", token=2, attempt=2, worker="w1")
     assert "S3" in broken(store)
 
 
-def test_a_move_that_is_not_in_the_table_breaks_s4(store):
+def test_an_illegal_move_breaks_s4(store):
     (job,) = enqueue(store)
-    event(store, job, "job.discarded", actor="kim", **{"from": "queued"})
+    insert_event(store, job, "job.discarded", actor="kim", **{"from": "queued"})
     assert "S4" in broken(store)
 
 
 def test_a_token_that_does_not_grow_breaks_s5(store):
     lease = running(store)
     finish(store, lease, LOST)
-    event(store, lease.id, "job.started", token=1, attempt=2, worker="w1")
+    insert_event(store, lease.id, "job.started", token=1, attempt=2, worker="w1")
     assert "S5" in broken(store)
 
 
-def test_a_second_claim_of_what_runs_breaks_s6(store):
+def test_a_second_claim_of_a_running_job_breaks_s6(store):
     lease = running(store)
-    event(store, lease.id, "job.started", token=2, attempt=2, worker="w2")
+    insert_event(store, lease.id, "job.started", token=2, attempt=2, worker="w2")
     assert "S6" in broken(store)
 
 
-def test_an_ending_with_another_token_breaks_s7(store):
+def test_an_end_with_another_token_breaks_s7(store):
     lease = running(store)
-    event(store, lease.id, "job.succeeded", token=7, attempt=1)
+    insert_event(store, lease.id, "job.succeeded", token=7, attempt=1)
     assert "S7" in broken(store)
 
 
-def test_an_attempt_that_another_worker_ended_breaks_s7(store):
+def test_an_attempt_settled_by_another_worker_breaks_s7(store):
     lease = running(store)
     finish(store, lease, FAILED)
-    sql(store, "UPDATE {p}attempt SET settled_by = 'somebody'")
+    sql(store, "UPDATE {p}attempt SET settled_by = 'w9'")
     assert broken(store) == {"S7"}
 
 
-def test_a_success_at_once_that_another_worker_wrote_breaks_s7(store):
+def test_a_success_written_by_another_worker_breaks_s7(store):
     lease = running(store)
     finish(store, lease)
-    sql(store, "UPDATE {p}job SET ran_by = 'somebody'")
+    sql(store, "UPDATE {p}job SET succeeded_by = 'w9'")
     assert broken(store) == {"S7"}
 
 
-def a_late_checkpoint(store):
+def insert_late_checkpoint(store):
     lease = running(store)
     with store.begin() as unit:
         assert unit.save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
@@ -158,53 +159,53 @@ def a_late_checkpoint(store):
     sql(store, "UPDATE {p}checkpoint SET at = at + 60000000")
 
 
-def test_a_checkpoint_after_the_end_of_its_attempt_breaks_s7_where_there_is_one_clock(store):
-    a_late_checkpoint(store)
+def test_a_checkpoint_after_the_end_of_its_attempt_breaks_s7_on_postgresql(store):
+    insert_late_checkpoint(store)
     assert broken(store) == ({"S7"} if is_postgres(store) else set())
 
 
-def test_where_the_clock_was_set_back_during_an_attempt_its_times_prove_nothing(store):
-    a_late_checkpoint(store)
+def test_a_late_checkpoint_is_ignored_if_the_clock_was_set_back_during_the_attempt(store):
+    insert_late_checkpoint(store)
     sql(store, "UPDATE {p}attempt SET ended_at = started_at - 900000000")
     assert "S7" not in broken(store)
 
 
-def test_a_failure_that_is_not_counted_breaks_s12(store):
+def test_an_uncounted_failure_breaks_s12(store):
     lease = running(store)
     finish(store, lease, FAILED)
     sql(store, "UPDATE {p}job SET failures = 0")
     assert broken(store) == {"S12"}
 
 
-def test_a_loss_that_is_not_counted_breaks_s12(store):
+def test_an_uncounted_loss_breaks_s12(store):
     lease = running(store)
     finish(store, lease, LOST)
     sql(store, "UPDATE {p}job SET losses = 0")
     assert broken(store) == {"S12"}
 
 
-def test_a_start_before_its_time_breaks_s13(store):
+def test_a_start_before_the_due_time_breaks_s13(store):
     insert(store, job := a_job(delay=600 * SECOND))
     open_worker(store)
-    event(store, job.id, "job.started", token=1, attempt=1, worker="w1")
+    insert_event(store, job.id, "job.started", token=1, attempt=1, worker="w1")
     assert "S13" in broken(store)
 
 
-def test_what_was_asked_to_stop_and_goes_on_breaks_s16(store):
+def test_a_retry_after_a_cancel_request_breaks_s16(store):
     lease = running(store)
-    event(store, lease.id, "job.cancel_requested", actor="kim")
+    insert_event(store, lease.id, "job.cancel_requested", actor="kim")
     finish(store, lease, FAILED)
     assert broken(store) == {"S16"}
 
 
-def test_a_row_that_its_story_does_not_come_to_breaks_s18(store):
+def test_a_row_that_differs_from_its_events_breaks_s18(store):
     job = ended(store, FATAL)
     sql(store, "UPDATE {p}job SET attempt = 0")
     assert broken(store) == {"S18"}
     assert get(store, job).state == "dead"
 
 
-def test_a_claim_by_a_worker_that_was_declared_lost_breaks_s10(store):
+def test_a_claim_by_a_lost_worker_breaks_s10(store):
     open_worker(store)
     close_worker(store)
     with store.begin() as unit:
@@ -217,13 +218,13 @@ def test_a_claim_by_a_worker_that_was_declared_lost_breaks_s10(store):
     assert "S10" in broken(store)
 
 
-def test_a_lease_that_was_renewed_by_another_clock_breaks_s10_on_a_server(store):
+def test_a_lease_renewed_by_another_clock_breaks_s10_on_postgresql(store):
     open_worker(store)
     sql(store, "UPDATE {p}worker SET renewed_at = started_at - 900000000")
     assert broken(store) == ({"S10"} if is_postgres(store) else set())
 
 
-# -- several -------------------------------------------------------------------------------------
+# -- Several jobs -------------------------------------------------------------------------------------
 def test_two_jobs_with_one_key_break_u1(store):
     insert(store, unique_job("one"))
     insert(store, twin := unique_job("two"))
@@ -233,24 +234,24 @@ def test_two_jobs_with_one_key_break_u1(store):
 
 def test_two_jobs_of_one_slot_break_c1(store):
     for job in (*enqueue(store), *enqueue(store)):
-        event(store, job, "job.queued", schedule="nightly", slot_at=7, run_at=0)
+        insert_event(store, job, "job.queued", schedule="nightly", slot_at=7, run_at=0)
         sql(
             store,
-            "DELETE FROM {p}event WHERE job_id = :job AND data NOT LIKE :said",
-            {"job": job, "said": "%nightly%"},
+            "DELETE FROM {p}event WHERE job_id = :job AND data NOT LIKE :pattern",
+            {"job": job, "pattern": "%nightly%"},
         )
     assert broken(store) == {"C1"}
 
 
-# -- clients -------------------------------------------------------------------------------------
-def test_what_was_accepted_and_is_not_there_breaks_s1(store, tmp_path):
+# -- Clients file -------------------------------------------------------------------------------------
+def test_an_accepted_job_that_does_not_exist_breaks_s1(store, tmp_path):
     clients = Clients(tmp_path / "clients")
     with clients.call("enqueue", kind="render") as call:
         call.ok("01-gone")
     assert broken(store, clients=[clients.path]) == {"S1"}
 
 
-def test_what_nobody_asked_for_breaks_s1_and_what_was_left_in_doubt_does_not(store, tmp_path):
+def test_an_unrequested_job_breaks_s1_but_a_job_of_an_unknown_call_does_not(store, tmp_path):
     clients = Clients(tmp_path / "clients")
     insert(store, a_job(payload='{"n":1}'), a_job(payload='{"n":2}'))
     clients.call("enqueue", kind="render", payload={"n": 1}).__enter__()
@@ -258,7 +259,7 @@ def test_what_nobody_asked_for_breaks_s1_and_what_was_left_in_doubt_does_not(sto
     assert (set(report.counts), report.counts["S1"]) == ({"S1"}, 1)
 
 
-def test_what_was_rolled_back_and_is_there_breaks_s17(store, tmp_path):
+def test_a_rolled_back_job_that_exists_breaks_s17(store, tmp_path):
     clients = Clients(tmp_path / "clients")
     (job,) = enqueue(store)
     with clients.call("enqueue", kind="other") as call:
@@ -266,7 +267,7 @@ def test_what_was_rolled_back_and_is_there_breaks_s17(store, tmp_path):
     assert broken(store, clients=[clients.path]) == {"S17"}
 
 
-def test_a_retry_that_was_told_ok_and_left_no_trace_breaks_s1(store, tmp_path):
+def test_an_accepted_retry_without_an_event_breaks_s1(store, tmp_path):
     clients = Clients(tmp_path / "clients")
     job = ended(store, FATAL)
     with clients.call("retry", job=job) as call:
@@ -274,7 +275,7 @@ def test_a_retry_that_was_told_ok_and_left_no_trace_breaks_s1(store, tmp_path):
     assert broken(store, clients=[clients.path]) == {"S1"}
 
 
-def test_a_key_that_was_answered_with_another_payload_breaks_u3(store, tmp_path):
+def test_a_key_that_returns_a_job_with_another_payload_breaks_u3(store, tmp_path):
     clients = Clients(tmp_path / "clients")
     insert(store, job := unique_job("k"))
     with clients.call("enqueue", kind="render", key="k", payload={"another": 1}) as call:
@@ -286,46 +287,46 @@ def test_a_follower_of_the_log_that_missed_an_event_breaks_n5(store, tmp_path):
     clients = Clients(tmp_path / "clients", "sse-1")
     enqueue(store, 3)
     first, _, third = [event[0] for event in log_of(store)]
-    for seen in (first, third):
-        clients.saw("event", event=seen, owner="acme")
+    for event_id in (first, third):
+        clients.received("event", event=event_id, owner="acme")
     assert broken(store, clients=[clients.path]) == {"N5"}
 
 
-# -- witnesses -----------------------------------------------------------------------------------
-def test_success_without_the_end_of_its_handler_breaks_s9(store, tmp_path):
+# -- Witness file -----------------------------------------------------------------------------------
+def test_a_success_whose_handler_did_not_finish_breaks_s9(store, tmp_path):
     lease = running(store)
-    witness(tmp_path / "seen", a_context(lease), "start")
+    witness(tmp_path / "witness", context_of(lease), "start")
     finish(store, lease)
-    assert broken(store, witness=[tmp_path / "seen"]) == {"S9"}
+    assert broken(store, witness=[tmp_path / "witness"]) == {"S9"}
 
 
-def test_another_result_than_the_one_returned_breaks_s9(store, tmp_path):
+def test_a_stored_result_that_was_not_returned_breaks_s9(store, tmp_path):
     lease = running(store)
-    witness(tmp_path / "seen", a_context(lease), "end", result={"pages": 4})
+    witness(tmp_path / "witness", context_of(lease), "end", result={"pages": 4})
     finish(store, lease)
-    assert broken(store, witness=[tmp_path / "seen"]) == {"S9"}
+    assert broken(store, witness=[tmp_path / "witness"]) == {"S9"}
 
 
 @pytest.mark.parametrize(("outcome", "found"), [(FAILED, {"S8"}), (LOST, set())])
-def test_handlers_side_by_side_break_s8_unless_the_first_was_lost(store, tmp_path, outcome, found):
+def test_overlapping_handlers_break_s8_unless_the_first_was_lost(store, tmp_path, outcome, found):
     first = running(store)
-    witness(tmp_path / "seen", a_context(first), "start")
+    witness(tmp_path / "witness", context_of(first), "start")
     finish(store, first, outcome)
     second = once_more(store, first.id)
-    witness(tmp_path / "seen", a_context(second), "start")
-    witness(tmp_path / "seen", a_context(first), "end")
-    assert broken(store, witness=[tmp_path / "seen"]) == found
+    witness(tmp_path / "witness", context_of(second), "start")
+    witness(tmp_path / "witness", context_of(first), "end")
+    assert broken(store, witness=[tmp_path / "witness"]) == found
 
 
 def test_a_token_that_was_run_twice_breaks_s6(store, tmp_path):
     lease = running(store)
     for _ in range(2):
-        witness(tmp_path / "seen", a_context(lease), "start")
-    assert broken(store, witness=[tmp_path / "seen"]) == {"S6"}
+        witness(tmp_path / "witness", context_of(lease), "start")
+    assert broken(store, witness=[tmp_path / "witness"]) == {"S6"}
 
 
-# -- settled -------------------------------------------------------------------------------------
-def test_what_runs_on_a_worker_that_is_gone_breaks_l2_once_all_is_calm(store):
+# -- Settled databases -------------------------------------------------------------------------------------
+def test_a_job_running_on_a_closed_worker_breaks_l2_in_a_settled_database(store):
     lease = running(store)
     close_worker(store, lease.worker)
     sql(store, "UPDATE {p}job SET started_at = started_at - 60000000")
@@ -333,14 +334,14 @@ def test_what_runs_on_a_worker_that_is_gone_breaks_l2_once_all_is_calm(store):
     assert broken(store, settled=True, slack=1) == {"L2"}
 
 
-def test_what_is_due_and_held_by_nothing_breaks_l1_once_all_is_calm(store):
+def test_a_due_job_that_is_not_held_breaks_l1_in_a_settled_database(store):
     open_worker(store, kinds='["render"]')
     insert(store, a_job())
     sql(store, "UPDATE {p}job SET run_at = run_at - 60000000")
     assert broken(store, settled=True, slack=1) == {"L1"}
 
 
-def test_the_story_of_the_job_is_told_with_what_is_wrong_with_it(store):
+def test_a_violation_includes_the_story_of_its_job(store):
     lease = running(store)
     finish(store, lease, FAILED)
     sql(store, "UPDATE {p}job SET failures = 0")

@@ -1,4 +1,4 @@
-"""The checks of `mulligan doctor`, one by one."""
+"""The single checks of `mulligan doctor`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ import pytest
 from mulligan import Mulligan, Unique
 from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
-from mulligan.doctor import environment as database
-from mulligan.doctor import environment as host
-from mulligan.doctor import run_checks
-from mulligan.doctor import runtime as guards
-from mulligan.doctor import runtime as inside
+from mulligan.doctor import environment, run_checks, runtime
 from mulligan.doctor.settings import settings_checks
 from mulligan.guards.ramp import ThrottleState
 from mulligan.guards.state import GuardState
@@ -40,13 +36,13 @@ def settings(**environ):
     )
 
 
-# -- settings that fight -------------------------------------------------------------------------
-def test_the_defaults_are_in_nobodys_way():
+# -- Contradicting settings -------------------------------------------------------------------------
+def test_the_default_settings_pass():
     assert statuses(settings_checks(settings())) == {"lease": "ok", "settings": "ok"}
 
 
 @pytest.mark.parametrize(
-    ("environ", "words", "advice"),
+    ("environ", "problem", "advice"),
     [
         ({"WORKER__LEASE": "6"}, "loses every running job", "HEARTBEAT=2"),
         ({"WORKER__SWEEP": "60"}, "sweep 1 min is longer than lease", "SWEEP=5"),
@@ -55,13 +51,13 @@ def test_the_defaults_are_in_nobodys_way():
         ({"WORKER__RUNNERS": "20"}, "some stay idle", "RUNNERS=10"),
     ],
 )
-def test_settings_that_fight_each_other_are_told_with_the_way_out(environ, words, advice):
+def test_contradicting_settings_are_reported_with_a_fix(environ, problem, advice):
     (found,) = [check for check in settings_checks(settings(**environ)) if check.status == "warn"]
-    assert words in found.found
+    assert problem in found.found
     assert advice in found.next
 
 
-def test_a_key_that_should_be_held_longer_than_its_job_is_kept_is_told(sqlite_url):
+def test_a_unique_key_that_outlives_the_retention_of_its_job_is_reported(sqlite_url):
     app = Mulligan(sqlite_url)
 
     @app.job(unique=Unique(for_=3 * 86_400))
@@ -70,14 +66,14 @@ def test_a_key_that_should_be_held_longer_than_its_job_is_kept_is_told(sqlite_ur
     app.run_inline()
     short = settings(RETENTION__SUCCEEDED="86400")
     with app.store.read() as unit:
-        (found,) = inside._unique_keys(unit, short)
-        assert list(inside._unique_keys(unit, settings())) == []
+        (found,) = runtime._unique_keys(unit, short)
+        assert list(runtime._unique_keys(unit, settings())) == []
     app.close()
     assert "once" in found.found
     assert found.next == "MULLIGAN_RETENTION__SUCCEEDED=259200"
 
 
-# -- this host -----------------------------------------------------------------------------------
+# -- This host -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("file", "kind", "status"),
     [
@@ -88,37 +84,39 @@ def test_a_key_that_should_be_held_longer_than_its_job_is_kept_is_told(sqlite_ur
         ("/my share/x.db", "fuse.sshfs", "warn"),
     ],
 )
-def test_a_file_on_a_network_is_found_by_its_mount(file, kind, status):
-    assert host.mount_type(Path(file), MOUNTS) == kind
-    assert host.file_system(Path(file), MOUNTS).status == status
-    assert host.file_system(Path(file), "").status == "ok"
+def test_a_network_file_system_is_recognised_by_its_mount(file, kind, status):
+    assert environment.mount_type(Path(file), MOUNTS) == kind
+    assert environment.file_system(Path(file), MOUNTS).status == status
+    assert environment.file_system(Path(file), "").status == "ok"
 
 
-def test_files_beside_the_database_are_looked_at_too(tmp_path):
+def test_permissions_of_the_wal_file_are_checked(tmp_path):
     file, wal = tmp_path / "x.db", tmp_path / "x.db-wal"
     file.touch(mode=0o600)
-    assert host.file_permissions(file).status == "ok"
+    assert environment.file_permissions(file).status == "ok"
     wal.touch(mode=0o644)
-    found = host.file_permissions(file)
+    found = environment.file_permissions(file)
     assert (found.status, found.next) == ("warn", f"chmod 600 {wal}")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_what_this_user_cannot_write_fails(tmp_path):
+def test_a_file_that_this_user_cannot_write_fails(tmp_path):
     file = tmp_path / "x.db"
     file.touch(mode=0o400)
-    assert host.file_permissions(file).status == "fail"
+    assert environment.file_permissions(file).status == "fail"
 
 
 @pytest.mark.parametrize(
     ("free", "status"), [(50_000_000, "fail"), (500_000_000, "warn"), (5_000_000_000, "ok")]
 )
-def test_little_room_is_a_warning_and_none_a_failure(monkeypatch, tmp_path, free, status):
-    monkeypatch.setattr(host.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    assert host.disk_space(tmp_path).status == status
+def test_little_disk_space_warns_and_very_little_fails(monkeypatch, tmp_path, free, status):
+    monkeypatch.setattr(
+        environment.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free})
+    )
+    assert environment.disk_space(tmp_path).status == status
 
 
-# -- the database --------------------------------------------------------------------------------
+# -- The database --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
@@ -128,8 +126,8 @@ def test_little_room_is_a_warning_and_none_a_failure(monkeypatch, tmp_path, free
         ({"server": "13.14"}, "fail"),
     ],
 )
-def test_an_old_database_is_told(facts, status):
-    assert statuses(database.database_version(facts)) == {"database version": status}
+def test_an_old_database_version_is_reported(facts, status):
+    assert statuses(environment.database_version(facts)) == {"database version": status}
 
 
 @pytest.mark.parametrize(
@@ -141,13 +139,13 @@ def test_an_old_database_is_told(facts, status):
         {"journal_mode": "delete"},
     ],
 )
-def test_durability_that_was_weakened_is_told(facts):
-    (found,) = [check for check in database.durability_checks(facts) if check.status != "ok"]
+def test_weakened_durability_is_reported(facts):
+    (found,) = [check for check in environment.durability_checks(facts) if check.status != "ok"]
     assert found.status == "warn"
     assert found.next
 
 
-def test_wake_ups_are_tried_where_there_is_a_server(postgres_url):
+def test_wake_ups_are_tested_on_postgresql(postgres_url):
     read = settings(DATABASE_URL=postgres_url)
     _, checks = run_checks(read)
     assert statuses(checks)["wake-ups"] == "ok"
@@ -156,7 +154,7 @@ def test_wake_ups_are_tried_where_there_is_a_server(postgres_url):
 
 
 @pytest.mark.seed("001-81")
-def test_a_clock_that_is_wrong_and_a_transaction_that_stays_open_are_told(postgres_url):
+def test_a_wrong_clock_is_reported_and_event_lag_is_measured(postgres_url):
     app = Mulligan(postgres_url)
     job = app.enqueue("x")
     with app.transaction() as connection:
@@ -172,18 +170,18 @@ def test_a_clock_that_is_wrong_and_a_transaction_that_stays_open_are_told(postgr
     assert statuses(checks)["events"] == "ok"
 
 
-def test_due_work_that_every_worker_passes_by_is_told(store_url):
+def test_due_jobs_in_a_queue_without_workers_are_reported(store_url):
     app = Mulligan(store_url)
     app.enqueue("render", queue="slow")
     app.enqueue("render", queue="mail")
     open_worker(app.store, kinds='["render"]', queues='["mail"]')
     with app.store.read() as unit:
-        (found,) = inside._unserved_queues(unit, settings())
+        (found,) = runtime._unserved_queues(unit, settings())
     app.close()
     assert "render in queue slow" in found.found
 
 
-# -- dependencies --------------------------------------------------------------------------------
+# -- Dependencies --------------------------------------------------------------------------------
 @pytest.fixture
 def guarded(store_url):
     app = Mulligan(store_url)
@@ -198,15 +196,15 @@ def guarded(store_url):
     app.close()
 
 
-def found_of(app):
+def run_guard_checks(app):
     with app.store.read() as unit:
-        return list(guards.guard_checks(unit, app.settings))
+        return list(runtime.guard_checks(unit, app.settings))
 
 
-def test_a_breaker_that_is_open_is_told_with_how_long_how_many_and_what_to_type(guarded):
-    assert [check.status for check in found_of(guarded)] == ["ok"]
+def test_an_open_breaker_is_reported_with_its_duration_held_jobs_and_command(guarded):
+    assert [check.status for check in run_guard_checks(guarded)] == ["ok"]
     guarded.run_inline()
-    (check,) = found_of(guarded)
+    (check,) = run_guard_checks(guarded)
     assert check.status == "warn"
     assert re.fullmatch(
         r"gateway is open since .+: 3 of 3 calls failed in the last 2 min; \d jobs are held, next probe in .+",
@@ -214,25 +212,27 @@ def test_a_breaker_that_is_open_is_told_with_how_long_how_many_and_what_to_type(
     )
     assert check.next == "mulligan deps probe gateway"
     guarded.dependencies.open("gateway", reason="vendor window")
-    (check,) = found_of(guarded)
+    (check,) = run_guard_checks(guarded)
     assert re.search(r"vendor window; \d jobs are held, until a person closes it", check.found)
     assert check.next == "mulligan deps close gateway"
     guarded.dependencies.close("gateway")
-    assert "gateway recovers" in found_of(guarded)[0].found
+    assert "gateway recovers" in run_guard_checks(guarded)[0].found
 
 
-def test_a_dependency_that_asked_for_fewer_calls_is_told(guarded):
+def test_a_throttled_dependency_is_reported(guarded):
     with guarded.store.begin() as unit:
         row = unit.lock_guard(("dependency", "gateway"))
         body = GuardState(
-            throttle=ThrottleState(limit=3, base=10, changed_at=unit.now(), until=unit.now() + 900 * SECOND)
+            throttle=ThrottleState(
+                limit=3, base=10, changed_at=unit.now(), until=unit.now() + 900 * SECOND
+            )
         ).to_json()
         unit.update_guard(row._replace(active=True, body=body))
-    (check,) = found_of(guarded)
+    (check,) = run_guard_checks(guarded)
     assert check.found == "gateway requested fewer calls: 3 at a time for now"
 
 
-def test_very_many_lanes_and_names_are_told(guarded, monkeypatch):
-    monkeypatch.setattr(guards, "MAX_LANES", 0)
-    said = [check.found for check in found_of(guarded) if check.check == "lanes"]
+def test_too_many_lanes_and_names_are_reported(guarded, monkeypatch):
+    monkeypatch.setattr(runtime, "MAX_LANES", 0)
+    said = [check.found for check in run_guard_checks(guarded) if check.check == "lanes"]
     assert [words.split()[1] for words in said] == ["lanes", "dependencies"]

@@ -1,4 +1,4 @@
-"""`mulligan doctor --verify`, as an operator uses it."""
+"""The command `mulligan doctor --verify`."""
 
 import json
 import os
@@ -25,9 +25,9 @@ def app(store_url):
     app.close()
 
 
-def doctor(url, *words):
+def run_verify(url, *arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "mulligan", "doctor", "--verify", "--database", url, *words],
+        [sys.executable, "-m", "mulligan", "doctor", "--verify", "--database", url, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -36,23 +36,21 @@ def doctor(url, *words):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_what_is_well_is_said_to_be_well(app, store_url, tmp_path):
+def test_a_correct_database_exits_with_0(app, store_url, tmp_path):
     clients = Clients(tmp_path / "clients.jsonl")
     with clients.call("enqueue", kind="add", payload={"a": 1, "b": 2}) as call:
         call.ok(app.enqueue("add", {"a": 1, "b": 2}))
     app.run_inline()
-    code, _, talk = doctor(store_url, "--clients", str(clients.path), "--settled")
-    assert (code, "invariants hold" in talk) == (0, True), talk
+    code, _, stderr = run_verify(store_url, "--clients", str(clients.path), "--settled")
+    assert (code, "invariants hold" in stderr) == (0, True), stderr
 
 
-def test_a_broken_promise_is_told_with_its_evidence_and_an_exit_code_of_its_own(
-    app, store_url, tmp_path
-):
+def test_a_violation_is_printed_with_evidence_and_exits_with_7(app, store_url, tmp_path):
     clients = Clients(tmp_path / "clients.jsonl", "web-1")
     with clients.call("enqueue", kind="add") as call:
-        call.ok("01-never-was")
-    code, out, talk = doctor(store_url, "--clients", str(clients.path), "-o", "json")
-    (found,) = json.loads(out)["violations"]
-    assert (code, found["invariant"], found["subject"]) == (7, "S1", "01-never-was")
+        call.ok("01-missing")
+    code, stdout, stderr = run_verify(store_url, "--clients", str(clients.path), "-o", "json")
+    (found,) = json.loads(stdout)["violations"]
+    assert (code, found["invariant"], found["subject"]) == (7, "S1", "01-missing")
     assert "web-1 enqueue" in found["evidence"]["clients"][0]
-    assert "S1 × 1" in talk
+    assert "S1 × 1" in stderr

@@ -1,4 +1,4 @@
-"""Workers that are ended whatever the test did, and the app they run, seen from outside."""
+"""Fixtures: real workers that are always ended, and the app that they run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 
 @pytest.fixture
 def app(store_url: str, tmp_path: Path) -> Iterator[Mulligan]:
-    """The app by name only: enqueue, look, repair."""
+    """App without handlers, to enqueue, read and repair jobs."""
     environ = {**FAST, "MULLIGAN_DATABASE_URL": store_url, "WITNESS": str(tmp_path / "witness")}
     app = Mulligan(settings=read_settings(environ=environ, file=tmp_path / "none.toml"))
     yield app
@@ -43,14 +43,14 @@ def app(store_url: str, tmp_path: Path) -> Iterator[Mulligan]:
 
 @pytest.fixture
 def on(store_url: str, tmp_path: Path) -> Iterator[Callable[[OutageScenario], OutageStage]]:
-    """A gateway and, once hired, workers whose jobs call it, on this test's store."""
+    """Open a gateway and workers whose jobs call it, on this test's store."""
     with ExitStack() as stack:
         yield lambda world: stack.enter_context(open_stage(store_url, tmp_path, world))
 
 
 @pytest.fixture
 def starts(tmp_path: Path) -> Callable[[str], list[str]]:
-    """The witness lines of one job, in order."""
+    """Return the witness lines of one job, in order."""
 
     def of(job_id: str, what: str = "start") -> list[str]:
         witness = tmp_path / "witness"

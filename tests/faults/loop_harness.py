@@ -33,11 +33,11 @@ from support.store import KINDS, POLICIES, RETURNED, now, open_worker
 LISTENER = "listener"
 LOOP_THREAD = "loop_0"
 NEVER = float("-inf")
-LONG = 10_000  # ms: after jobs this long, the loop claims no more than it has places for
+LONG = 10_000  # ms: after jobs this long, the loop claims nothing ahead
 
 
-class RecordedFleet(Runners):
-    """A real fleet that records what it dispatches. A test reports when an attempt ends.
+class RecordedRunners(Runners):
+    """Real runners that record what it dispatches. A test reports when an attempt ends.
 
     The loop claims more or less according to how long jobs take, so the test states the duration.
     Outcome and duration arrive as a message of the runner.
@@ -46,21 +46,23 @@ class RecordedFleet(Runners):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.dispatched: list[tuple[str, int]] = []
-        self.most_in_flight = 0
+        self.most_active = 0
 
     async def start_runner(self) -> None:
         self._refill()
         await self.wait_for_manifest()
 
-    def dispatch(self, lot: LeaseBatch, memories: Mapping[str, PreviousAttempts]) -> None:
-        super().dispatch(lot, memories)
-        self.dispatched += [lease.fence for lease in lot]
-        self.most_in_flight = max(self.most_in_flight, self.count)
+    def dispatch(
+        self, leases: LeaseBatch, previous_attempts: Mapping[str, PreviousAttempts]
+    ) -> None:
+        super().dispatch(leases, previous_attempts)
+        self.dispatched += [lease.fence for lease in leases]
+        self.most_active = max(self.most_active, self.count)
 
     @property
     def leases(self) -> list[Lease]:
-        """Return the leases that are in flight, oldest first."""
-        return [flight.lease for flight in self.active_attempts()]
+        """Return the leases that are in attempt, oldest first."""
+        return [attempt.lease for attempt in self.active_attempts()]
 
     @property
     def runner(self) -> RunnerProcess:
@@ -72,19 +74,21 @@ class RecordedFleet(Runners):
     ) -> None:
         """Report the end of these attempts as their runner does."""
         fences = {lease.fence for lease in leases}
-        seqs = [seq for seq, flight in self.runner.attempts.items() if flight.lease.fence in fences]
+        seqs = [
+            seq for seq, attempt in self.runner.attempts.items() if attempt.lease.fence in fences
+        ]
         assert len(seqs) == len(fences)
         self._on_message(
             self.runner, ["ended", [outcome_to_wire(seq, outcome, duration_ms) for seq in seqs]]
         )
 
     def end_some(self, rng: Random, share: float, duration_ms: int) -> None:
-        """Report the end of a random share of the attempts in flight."""
+        """Report the end of a random share of the attempts in attempt."""
         if ended := [lease for lease in self.leases if rng.random() < share]:
             self.end(ended, duration_ms=duration_ms)
 
 
-class RecordedTurns(LoopTransactions):
+class RecordedTransactions(LoopTransactions):
     """Transactions of the loop; records the thread of each one and whether two overlapped."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -106,21 +110,21 @@ class RecordedTurns(LoopTransactions):
 class Scene:
     """A claim/settle loop, a runner process to work for, and a thread that listens for hints."""
 
-    fleet: RecordedFleet
-    desk: WorkLoop
+    runners: RecordedRunners
+    loop: WorkLoop
 
     def __init__(
-        self, store: Store, *, concurrency: int = 4, second_writer: bool = False, poll: float = 60
+        self, store: Store, *, concurrency: int = 4, side_writer: bool = False, poll: float = 60
     ) -> None:
-        # Unique on this machine: a fleet kills every process that carries the mark of its dead runner.
+        # Unique on this machine: runners are killed with every process that carries the mark of its dead runner.
         self._worker = new_id()
         open_worker(store, self._worker)
         self.store = store
         self.may_claim = True
-        self.turns = RecordedTurns(store, POLICIES, Claimer(self._worker, KINDS))
+        self.transactions = RecordedTransactions(store, POLICIES, Claimer(self._worker, KINDS))
         self.listener = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LISTENER,))
         self._thread = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LOOP_THREAD,))
-        self._second = ThreadPoolExecutor(1) if second_writer else None
+        self._side_thread = ThreadPoolExecutor(1) if side_writer else None
         self._settings = WorkerSection(concurrency=concurrency, poll=poll, runners=1)
 
     def play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
@@ -129,24 +133,24 @@ class Scene:
 
     async def _play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         self._now = now(self.store)
-        self.desk = WorkLoop(
+        self.loop = WorkLoop(
             self._settings,
             self._thread,
             self.clock,
             lambda _: None,
             lambda: self.may_claim,
-            self._second,
+            self._side_thread,
         )
-        async with self._runner() as self.fleet:
-            self.desk.attach(self.fleet, self.turns)
-            self.desk.wake.clear()  # the runner became ready before the loop was there to notice
-            loop = asyncio.create_task(self.desk.run())
-            await self.until(lambda: self.desk._offered)
+        async with self._runner() as self.runners:
+            self.loop.attach(self.runners, self.transactions)
+            self.loop.wake.clear()  # the runner became ready before the loop was there to notice
+            loop = asyncio.create_task(self.loop.run())
+            await self.until(lambda: self.loop._offered)
             try:
                 await asyncio.wait_for(act(self), 60)
             finally:
-                self.desk.stopping = True
-                self.desk.wake.set()
+                self.loop.stopping = True
+                self.loop.wake.set()
                 await loop
                 self._close_threads()
 
@@ -155,36 +159,36 @@ class Scene:
         return self._now
 
     @asynccontextmanager
-    async def _runner(self) -> AsyncIterator[RecordedFleet]:
+    async def _runner(self) -> AsyncIterator[RecordedRunners]:
         with TemporaryDirectory() as folder:
             env = {
                 "PYTHONPATH": str(Path(__file__).parent.parent),
                 "MULLIGAN_DATABASE_URL": f"sqlite:///{folder}/unused.db",
             }
-            recipe = RunnerCommand("support.inert:app", self._worker, Path(folder), env=env)
-            fleet = RecordedFleet(recipe, self._settings, self.desk.add_endings, self.clock)
+            command = RunnerCommand("support.inert:app", self._worker, Path(folder), env=env)
+            runners = RecordedRunners(command, self._settings, self.loop.add_endings, self.clock)
             try:
-                await fleet.start_runner()
-                yield fleet
+                await runners.start_runner()
+                yield runners
             finally:
-                await fleet.close(KillReason.SHUTDOWN)
+                await runners.close(KillReason.SHUTDOWN)
 
     def _close_threads(self) -> None:
-        for thread in (self.listener, self._thread, self._second):
+        for thread in (self.listener, self._thread, self._side_thread):
             if thread is not None:
                 thread.shutdown()
 
     async def hint(self) -> None:
         """Announce new work on the listener's thread."""
-        await asyncio.get_running_loop().run_in_executor(self.listener, self.desk.on_hint)
+        await asyncio.get_running_loop().run_in_executor(self.listener, self.loop.on_hint)
 
     async def quiet(self) -> None:
         """Let the listener report silence, after so long that it has to look for work itself."""
         await asyncio.get_running_loop().run_in_executor(self.listener, self.report_silence)
 
     def report_silence(self) -> None:
-        self.desk._last_poll = self.desk._last_listener_poll = NEVER
-        self.desk.on_quiet()
+        self.loop._last_poll = self.loop._last_listener_poll = NEVER
+        self.loop.on_quiet()
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition while the loop runs; `play` sets the deadline."""
@@ -203,7 +207,7 @@ class StoreFault:
         self._committed = committed
         self.active = False
         self.failures = 0
-        for method in ("begin", "once"):
+        for method in ("begin", "single_statement"):
             monkeypatch.setattr(store, method, self._faulty(getattr(store, method)))
 
     def _faulty(self, transaction: Callable[[], Any]) -> Callable[[], Any]:

@@ -88,11 +88,11 @@ def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path,
         until(
             lambda: app.queues.get("pages").concurrency == 10,
             30,
-            "the worker has told what it declares",
+            "the worker has published its manifest",
         )
         server.limited = True
         until(lambda: app.queues.get("pages").concurrency == 7, 40, "fewer at a time")
-        server.answers(20)  # what ran at that moment has ended
+        server.answers(20)  # jobs that ran then have ended
         with server.lock:
             server.most = server.here
         server.answers(30)
@@ -100,25 +100,29 @@ def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path,
         (alert,) = [one for one in app.alerts.list() if one.rule == "rate_limited_queue"]
         assert (alert.state, alert.limit, alert.action) == ("firing", 7, "reduce")
         server.limited = False
-        server.answers(30)  # nobody is told to slow down any more
-        seen = set()
+        server.answers(30)  # no more 429 responses
+        observed = set()
         for _ in range(40):
             advance(app, 31)
             server.answers(20)
             queue = app.queues.get("pages")
-            seen.add(queue.concurrency)
+            observed.add(queue.concurrency)
             over = not [one for one in app.alerts.list() if one.rule == "rate_limited_queue"]
             if over and queue.concurrency == 10 and not queue.set_by_hand:
                 break
-        assert {8, 9, 10} <= seen <= set(range(1, 11))
+        assert {8, 9, 10} <= observed <= set(range(1, 11))
         assert not app.queues.get("pages").set_by_hand
         with app.store.read() as unit:
-            told = [event for event in unit.list_events_after(0, 1_000_000) if event.actor == "alert"]
-        assert [event.type for event in told if event.data.get("rule") == "rate_limited_queue"] == [
+            events = [
+                event for event in unit.list_events_after(0, 1_000_000) if event.actor == "alert"
+            ]
+        assert [
+            event.type for event in events if event.data.get("rule") == "rate_limited_queue"
+        ] == [
             "alert.fired",
             "alert.resolved",
         ]
-        assert {event.type for event in told} >= {"queue.changed"}
+        assert {event.type for event in events} >= {"queue.changed"}
     finally:
         feeding.set()
         worker.end()

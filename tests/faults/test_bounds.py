@@ -1,4 +1,4 @@
-"""A worker holds no more than it was told to."""
+"""Limits on how many jobs and runners a worker holds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def test_isolated_jobs_use_at_most_concurrency_plus_one_runners(
     app: Mulligan, start: Start
 ) -> None:
     worker = start(worker__concurrency="2")
-    quick = [
-        app.enqueue("says", {"text": "x", "times": 1}) for _ in range(200)
-    ]  # lets the line grow
+    # Short jobs, so that the prefetch grows.
+    quick = [app.enqueue("says", {"text": "x", "times": 1}) for _ in range(200)]
     jobs = [app.enqueue("alone", {}) for _ in range(12)]
     most = 0
 
@@ -35,9 +34,8 @@ def test_isolated_jobs_use_at_most_concurrency_plus_one_runners(
         return all(job.refresh().state is State.SUCCEEDED for job in jobs)
 
     until(all_done, 40)
-    assert (
-        most <= 1 + 2 + 1 + 2
-    )  # the shared one, two at work, the spare, and two that are just leaving
+    # The shared runner, two that work, the spare, and two that are just exiting.
+    assert most <= 1 + 2 + 1 + 2
     assert len({job.refresh().result for job in jobs}) == len(jobs)
     assert {app.jobs.wait(job.id, 20).state for job in quick} == {State.SUCCEEDED}
 
@@ -54,7 +52,7 @@ def test_prefetched_jobs_that_do_not_start_are_released_and_not_claimed_ahead_ag
     start(worker__concurrency="2")
     until(lambda: all(starts(job.id) for job in long), 20)
     assert {app.jobs.wait(job.id, 30).state for job in (*long, *behind)} == {State.SUCCEEDED}
-    # Called back every two seconds it would be five or more; one late turn may take it once more.
+    # If they were recalled every two seconds there would be five attempts or more.
     assert max(job.refresh().attempt for job in behind) <= 3
 
 
@@ -108,8 +106,8 @@ def test_a_short_stall_does_not_stop_the_prefetch_when_few_jobs_ended() -> None:
     for _ in range(9):
         prefetch.learn(10, 10, [0] * 10)
     assert prefetch.ahead == MAX_PREFETCH
-    for _ in range(2):  # but that is no moment any more
+    for _ in range(2):  # this is not a short stall any more
         prefetch.learn(10, 10, [30] * 10)
     assert prefetch.ahead == 0
-    prefetch.learn(10, 10, [0] * 10)  # and what ends from then on counts alone
+    prefetch.learn(10, 10, [0] * 10)  # only jobs that end from now on count
     assert prefetch.ahead == 4 * 10

@@ -57,7 +57,9 @@ def seconds_to_requeue_after_kill_of_a_runner(app: Mulligan, start: Start, start
 def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
     with app.store.read() as unit:
         events = [
-            event for event in unit.list_events_after(0, 10_000) if event.type == "worker.runner_died"
+            event
+            for event in unit.list_events_after(0, 10_000)
+            if event.type == "worker.runner_died"
         ]
     return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
 

@@ -1,4 +1,4 @@
-"""A worker without a free descriptor: it waits, quietly, and goes on by itself once there are some."""
+"""A worker without free descriptors waits quietly and continues once there are some."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Starts = Callable[..., list[str]]
 
 @contextmanager
 def no_more_files(pid: int) -> Iterator[None]:
-    """As if it had opened all it may."""
+    """Leave a process without free descriptors."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Garbage in circles: looked for rarely, but not where somebody chose, and at once after what took long."""
+"""Garbage collection is rare, except after long jobs and with thresholds of the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.worker.startup import (
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def restore_gc() -> Iterator[None]:
     before = gc.get_threshold()
     gc.disable()
     yield
@@ -28,9 +28,11 @@ def as_before() -> Iterator[None]:
     gc.enable()
 
 
-class Circle:
+class Cycle:
+    """An object that refers to itself."""
+
     def __init__(self) -> None:
-        self.me = self
+        self.itself = self
 
 
 def test_loaded_objects_are_excluded_from_collections_which_run_less_often() -> None:
@@ -60,6 +62,6 @@ def test_thresholds_set_by_the_user_are_kept() -> None:
 def test_reference_cycles_of_a_long_job_are_collected_when_it_ends(
     seconds: float, gone: bool
 ) -> None:
-    left = weakref.ref(Circle())
+    left = weakref.ref(Cycle())
     collect_after(seconds)
     assert (left() is None) is gone

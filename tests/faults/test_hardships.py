@@ -112,7 +112,9 @@ def test_a_black_hole_network_of_one_minute_loses_no_job(
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs root, to mount a small file system")
-def test_a_full_disk_for_half_a_minute_loses_no_job(tmp_path: Path, starts: Starts, hire: Start) -> None:
+def test_a_full_disk_for_half_a_minute_loses_no_job(
+    tmp_path: Path, starts: Starts, hire: Start
+) -> None:
     with small_disk(tmp_path / "disk") as disk:
         url = f"sqlite:///{disk}/mulligan.db"
         app = opened(url, tmp_path).open()

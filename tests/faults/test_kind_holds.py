@@ -1,4 +1,4 @@
-"""A bad deploy under real workers: one kind is held, the others go on, one action lets all go."""
+"""A bad deploy with real workers: one kind is held, the others run, one action releases it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_two_workers_hold_a_broken_kind_notify_once_and_lose_few_jobs(start, app
     until(
         lambda: all(job.refresh().state == "succeeded" for job in mails),
         20,
-        "the other kind goes on",
+        "the other kind runs",
     )
-    until(lambda: app.jobs.count("kind:draw state:running") == 0, 20, "what ran has ended")
+    until(lambda: app.jobs.count("kind:draw state:running") == 0, 20, "running jobs have ended")
     died = app.jobs.count("kind:draw state:dead")
     assert died <= 20, "a few before it was noticed, and those in flight elsewhere"
     assert [event.type for event in alerts(app)] == ["alert.fired"]
@@ -38,4 +38,6 @@ def test_two_workers_hold_a_broken_kind_notify_once_and_lose_few_jobs(start, app
 
 def alerts(app):
     with app.store.read() as unit:
-        return [event for event in unit.list_events_after(0, 10_000) if event.type.startswith("alert.")]
+        return [
+            event for event in unit.list_events_after(0, 10_000) if event.type.startswith("alert.")
+        ]

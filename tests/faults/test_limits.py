@@ -129,7 +129,9 @@ def test_sigterm_lets_short_jobs_finish_and_releases_long_ones_uncharged(
     assert worker.runners_left() == []
 
 
-def test_a_second_signal_ends_the_worker_at_once(app: Mulligan, start: Start, starts: Starts) -> None:
+def test_a_second_signal_ends_the_worker_at_once(
+    app: Mulligan, start: Start, starts: Starts
+) -> None:
     worker = start(worker__shutdown_grace="60")
     job = app.enqueue("nap", {"seconds": 60})
     until(lambda: starts(job.id))

@@ -113,9 +113,7 @@ def test_a_healthy_receiver_does_not_wait_for_one_that_hangs(app, hire, web):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_each_event_arrives_once_while_receivers_fail_and_workers_are_killed(
-    app, hire, web, mail
-):
+def test_each_event_arrives_once_while_receivers_fail_and_workers_are_killed(app, hire, web, mail):
     """Refused, hanging, crowded, dropped after it was taken, failing; and the worker is killed every few seconds."""
     refused = web()
     receivers = [
@@ -191,7 +189,9 @@ def test_a_killed_worker_loses_no_notification(app, hire, web):
 @pytest.mark.security("S43")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_ten_thousand_deaths_of_one_cause_send_a_handful_of_notifications(app, hire, mail, store_url):
+def test_ten_thousand_deaths_of_one_cause_send_a_handful_of_notifications(
+    app, hire, mail, store_url
+):
     worker = hire(mail, environ={"MAIL_CAUSE": "ann@example.com"}, notify__update_every="5")
     began = time.monotonic()
     for chunk in range(10):

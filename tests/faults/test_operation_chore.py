@@ -1,4 +1,4 @@
-"""When a worker tends operations: each second while one is under way, and else when somebody has seen one."""
+"""When a worker runs operations: each second while one is active, else after a wake-up."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ from mulligan.worker.supervisor import main
 from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
 
 
-class Chores:
-    """Of a worker that finds an operation under way as often as is said."""
+class FakeChores:
+    """Chores whose calls report an active operation, or raise, as listed."""
 
-    def __init__(self, *under_way: bool | Exception) -> None:
+    def __init__(self, *results: bool | Exception) -> None:
         self.calls = 0
-        self._under_way = under_way
+        self._results = results
 
     def run_operations(self) -> tuple[int, bool]:
         self.calls += 1
-        found = self._under_way[self.calls - 1] if self.calls <= len(self._under_way) else False
+        found = self._results[self.calls - 1] if self.calls <= len(self._results) else False
         if isinstance(found, Exception):
             raise found
         return 0, found
 
 
-def tended(chores: Chores, *, seen: bool, until: int) -> int:
-    """How often, after it was seen once or never."""
+def count_calls(chores: FakeChores, *, woken: bool, until: int) -> int:
+    """Run the operations loop until it has called the chores often enough. Return how often."""
 
     async def scene() -> None:
         supervisor: Any = Supervisor(None, Settings(), WorkerOptions("app:app"))  # type: ignore[arg-type]
-        supervisor._loop, supervisor._chores = asyncio.get_running_loop(), chores
+        supervisor._loop = asyncio.get_running_loop()
+        supervisor._chores = chores
         supervisor._operations_due = asyncio.Event()
         with ThreadPoolExecutor(1) as supervisor._chore_thread:
             task = asyncio.create_task(supervisor._operations_loop())
-            if seen:
+            if woken:
                 supervisor._operations_due.set()
             while chores.calls < until or not supervisor._operations_due._waiters:  # noqa: ASYNC110 - a count of a thread
-                await asyncio.sleep(
-                    0.001
-                )  # until the loop waits for the next call and does nothing by itself
+                await asyncio.sleep(0.001)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -57,13 +56,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_running_operation_is_worked_on_until_it_ends_without_another_wake_up() -> None:
-    assert tended(Chores(True, True, True, False), seen=True, until=4) == 4
+    assert count_calls(FakeChores(True, True, True, False), woken=True, until=4) == 4
 
 
 def test_after_an_error_operations_wait_for_the_next_wake_up() -> None:
-    assert tended(Chores(True, ValueError("no")), seen=True, until=2) == 2
+    assert count_calls(FakeChores(True, ValueError("no")), woken=True, until=2) == 2
 
 
 def test_operations_are_polled_without_a_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "OPERATIONS_IDLE_INTERVAL", 0.01)
-    assert tended(Chores(), seen=False, until=2) >= 2
+    assert count_calls(FakeChores(), woken=False, until=2) >= 2

@@ -1,4 +1,4 @@
-"""The database goes away and comes back; so do whole worlds of processes."""
+"""Outages of the database server and frozen or restarted workers."""
 
 from __future__ import annotations
 

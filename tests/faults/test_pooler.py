@@ -1,4 +1,4 @@
-"""Behind a transaction pooler: everything works by polling, and one warning says so."""
+"""Behind a transaction pooler everything works by polling, with one warning."""
 
 from __future__ import annotations
 

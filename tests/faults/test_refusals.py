@@ -1,4 +1,4 @@
-"""The store refuses one row; nothing else may suffer for it."""
+"""The database refuses one row; no other job is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runners that do not come, do not leave, or do not know: the worker stays, and no job pays for it."""
+"""Runners that do not start, do not exit, or cannot run a job: no job is charged for it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from mulligan.worker.protocol import (
     returned_from_wire,
     stopped_to_wire,
 )
-from mulligan.worker.supervisor import runner_process as obituary
-from mulligan.worker.supervisor import runners as fleets
+from mulligan.worker.supervisor import runner_process
+from mulligan.worker.supervisor import runners as runners_module
 from mulligan.worker.supervisor.runner_process import (
     GARBLED,
     ActiveAttempt,
@@ -53,22 +53,21 @@ Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 
 RELUCTANT = "support.reluctant:app"
-only_sqlite = pytest.mark.parametrize(
-    "store_url", ["sqlite"], indirect=True
-)  # it is not about the store
+# These tests do not depend on the database.
+only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def troubles(tmp_path: Path) -> Faults:
+def faults(tmp_path: Path) -> Faults:
     return Faults(tmp_path)
 
 
-def uncharged(app: Mulligan, *jobs: Job) -> bool:
+def are_uncharged(app: Mulligan, *jobs: Job) -> bool:
     return all((job.refresh().failures, job.refresh().losses) == (0, 0) for job in jobs)
 
 
-def told(app: Mulligan, job: Job, what: str) -> int:
-    """How often this happened to it."""
+def count_events(app: Mulligan, job: Job, what: str) -> int:
+    """Return how often a job has had an event."""
     return len([event for event in app.jobs.history(job.id) if event.type == f"job.{what}"])
 
 
@@ -83,49 +82,51 @@ def alive(pid: int) -> bool:
         return False
 
 
-# -- runners that do not come --------------------------------------------------------------------
+# --- Runners that do not start ---
+
+
 @only_sqlite
 def test_a_worker_that_cannot_start_a_runner_stays_and_its_jobs_run_once_it_can(
-    app: Mulligan, start: Start, starts: Starts, troubles: Faults
+    app: Mulligan, start: Start, starts: Starts, faults: Faults
 ) -> None:
     def tried(times: int) -> bool:
         return worker.text().count("cannot start a runner") >= times
 
-    troubles.begin(NO_FORK)
+    faults.begin(NO_FORK)
     worker = start(wait=False, program=PROGRAM)
     until(lambda: tried(2))
-    troubles.end(NO_FORK)
+    faults.end(NO_FORK)
     lost = app.enqueue("nap_first", {"seconds": 60})
     until(lambda: starts(lost.id), 15)
 
-    troubles.begin(NO_FORK)
+    faults.begin(NO_FORK)
     os.kill(int(starts(lost.id)[0].split()[4]), signal.SIGKILL)
-    until(lambda: told(app, lost, "lost"))
+    until(lambda: count_events(app, lost, "lost"))
     fresh = app.enqueue("nap", {"seconds": 0})
     until(lambda: tried(5))
     assert [job.refresh().state for job in (lost, fresh)] == [State.QUEUED, State.QUEUED]
-    troubles.end(NO_FORK)
+    faults.end(NO_FORK)
     assert {app.jobs.wait(job.id, 15).state for job in (lost, fresh)} == {State.SUCCEEDED}
-    assert (told(app, lost, "lost"), told(app, lost, "started")) == (1, 2)
-    assert (uncharged(app, fresh), fresh.refresh().attempt) == (True, 1)
+    assert (count_events(app, lost, "lost"), count_events(app, lost, "started")) == (1, 2)
+    assert (are_uncharged(app, fresh), fresh.refresh().attempt) == (True, 1)
     assert worker.process.poll() is None
 
 
 @only_sqlite
 def test_a_job_whose_single_use_runner_cannot_be_started_is_released_uncharged(
-    app: Mulligan, start: Start, troubles: Faults
+    app: Mulligan, start: Start, faults: Faults
 ) -> None:
-    troubles.begin(SHORT_TIMEOUTS)
+    faults.begin(SHORT_TIMEOUTS)
     worker = start(program=PROGRAM)
-    troubles.begin(NO_FORK)
+    faults.begin(NO_FORK)
     jobs = [app.enqueue("alone", {}) for _ in range(3)]  # the spare takes one of them at most
-    until(lambda: sum(told(app, job, "released") > 0 for job in jobs) >= 2, 10)
-    assert uncharged(app, *jobs)
-    plain = app.enqueue("says", {"text": "x", "times": 1})
-    assert app.jobs.wait(plain.id, 10).state is State.SUCCEEDED
-    troubles.end(NO_FORK)
+    until(lambda: sum(count_events(app, job, "released") > 0 for job in jobs) >= 2, 10)
+    assert are_uncharged(app, *jobs)
+    shared_job = app.enqueue("says", {"text": "x", "times": 1})
+    assert app.jobs.wait(shared_job.id, 10).state is State.SUCCEEDED
+    faults.end(NO_FORK)
     assert {app.jobs.wait(job.id, 15).state for job in jobs} == {State.SUCCEEDED}
-    assert uncharged(app, *jobs)
+    assert are_uncharged(app, *jobs)
     assert worker.end() == 0
 
 
@@ -134,20 +135,20 @@ def test_runners_that_cannot_be_started_are_retried_by_one_timer(
 ) -> None:
     tries: list[float] = []
 
-    class Full(subprocess.Popen):  # type: ignore[type-arg]
+    class RefusingPopen(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, *_: object, **__: object) -> None:
             self.returncode = 0
             tries.append(time.monotonic())
-            raise BlockingIOError(errno.EAGAIN, "no room for another process")
+            raise BlockingIOError(errno.EAGAIN, "no more processes")
 
-    async def story() -> None:
-        async with a_fleet(tmp_path, runners=3) as fleet:
-            fleet.start()
-            await moment(lambda: len(tries) >= 30)
+    async def scenario() -> None:
+        async with open_runners(tmp_path, runners=3) as runners:
+            runners.start()
+            await wait_until(lambda: len(tries) >= 30)
 
-    monkeypatch.setattr(subprocess, "Popen", Full)
-    monkeypatch.setattr(fleets, "MAX_RESPAWN_DELAY", 0.1)
-    asyncio.run(story())
+    monkeypatch.setattr(subprocess, "Popen", RefusingPopen)
+    monkeypatch.setattr(runners_module, "MAX_RESPAWN_DELAY", 0.1)
+    asyncio.run(scenario())
     assert tries[29] - tries[0] > 0.8  # three at a time, ten times, a tenth of a second apart
 
 
@@ -158,32 +159,34 @@ def test_a_runner_that_cannot_be_started_leaves_no_descriptor_open(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def story() -> None:
-        async with a_fleet(tmp_path, runners=3) as fleet:
+    async def scenario() -> None:
+        async with open_runners(tmp_path, runners=3) as runners:
             before = open_files()
             monkeypatch.setattr(missing, refuse)
-            fleet.start()
-            await moment(lambda: "cannot start a runner" in caplog.text)
-            await fleet.close(KillReason.SHUTDOWN)
+            runners.start()
+            await wait_until(lambda: "cannot start a runner" in caplog.text)
+            await runners.close(KillReason.SHUTDOWN)
             assert open_files() == before
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-# -- runners that do not leave -------------------------------------------------------------------
+# --- Runners that do not exit ---
+
+
 @only_sqlite
 def test_a_runner_that_does_not_exit_when_drained_is_killed(
-    app: Mulligan, start: Start, troubles: Faults
+    app: Mulligan, start: Start, faults: Faults
 ) -> None:
-    troubles.begin(SHORT_TIMEOUTS)
-    troubles.begin(STAY)
+    faults.begin(SHORT_TIMEOUTS)
+    faults.begin(STAY)
     worker = start(app=RELUCTANT, program=PROGRAM, worker__concurrency="1")
-    jobs = [app.enqueue("isolated") for _ in range(3)]  # there is room for two such runners
+    jobs = [app.enqueue("isolated") for _ in range(3)]  # at most two single-use runners
     done = [app.jobs.wait(job.id, 15) for job in jobs]
     assert {job.state for job in done} == {State.SUCCEEDED}
-    assert uncharged(app, *jobs)
+    assert are_uncharged(app, *jobs)
     until(lambda: not any(alive(job.result) for job in done), 5)
-    assert [told(app, job, "succeeded") for job in jobs] == [1, 1, 1]
+    assert [count_events(app, job, "succeeded") for job in jobs] == [1, 1, 1]
     assert worker.process.poll() is None
 
 
@@ -194,11 +197,11 @@ def test_a_retiring_runner_is_killed_after_the_neighbour_grace_and_neighbours_ar
     start(program=PROGRAM, worker__kill_grace="0.1", worker__neighbour_grace="0.3")
     long = [app.enqueue("nap_first", {"seconds": 60}) for _ in range(2)]
     until(lambda: all(starts(job.id) for job in long))
-    [doomed] = {int(starts(job.id)[0].split()[4]) for job in long}
+    [retiring] = {int(starts(job.id)[0].split()[4]) for job in long}
     over = app.enqueue("sleeping_thread", {}, timeout=0.2)
     dead = app.jobs.wait(over.id, 10)
     assert (dead.state, dead.failures, dead.losses, dead.attempts) == (State.DEAD, 1, 0, 1)
-    assert not alive(doomed)
+    assert not alive(retiring)
     for job in long:
         done = app.jobs.wait(job.id, 10)
         assert (done.state, done.failures, done.losses, done.token) == (State.SUCCEEDED, 0, 0, 2)
@@ -209,101 +212,105 @@ def test_a_retiring_runner_is_killed_after_the_neighbour_grace_and_neighbours_ar
 def test_a_runner_that_never_becomes_ready_is_killed_and_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def story() -> None:
-        async with a_fleet(tmp_path) as fleet:
-            fleet.start()
-            await fleet.wait_for_manifest()
-            [first] = shared(fleet)
-            fleet.command.env["SLOW_IMPORT"] = "600"
+    async def scenario() -> None:
+        async with open_runners(tmp_path) as runners:
+            runners.start()
+            await runners.wait_for_manifest()
+            [first] = shared(runners)
+            runners.command.env["SLOW_IMPORT"] = "600"
             os.kill(first.pid, signal.SIGKILL)
-            await moment(lambda: shared(fleet) not in ([], [first]))
-            del fleet.command.env["SLOW_IMPORT"]
-            [second] = shared(fleet)
-            fleet.tick()
-            assert not second.kill_reason  # it has time
+            await wait_until(lambda: shared(runners) not in ([], [first]))
+            del runners.command.env["SLOW_IMPORT"]
+            [second] = shared(runners)
+            runners.tick()
+            assert not second.kill_reason  # within the load limit
             with monkeypatch.context() as later:
-                later.setattr(obituary, "LOAD_LIMIT_NS", 0)
-                fleet.tick()
-            await moment(lambda: fleet.can_accept)
+                later.setattr(runner_process, "LOAD_LIMIT_NS", 0)
+                runners.tick()
+            await wait_until(lambda: runners.can_accept)
             assert not alive(second.pid)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-# -- runners that do not know --------------------------------------------------------------------
+# --- Runners that cannot run a job ---
+
+
 @only_sqlite
 def test_a_job_that_its_runner_cannot_accept_is_released_uncharged_and_the_others_run(
-    app: Mulligan, start: Start, troubles: Faults
+    app: Mulligan, start: Start, faults: Faults
 ) -> None:
     app.store.prepare()
-    torn = running(app.store, kind="reads_checkpoint", worker="earlier")
+    broken = running(app.store, kind="reads_checkpoint", worker="earlier")
     with app.store.begin() as unit:
-        unit.save_checkpoint(torn.id, torn.worker, torn.token, "page", "no JSON at all")
-    finish(app.store, torn, RELEASED)  # who ran before is given its memory
+        unit.save_checkpoint(broken.id, broken.worker, broken.token, "page", "no JSON at all")
+    finish(app.store, broken, RELEASED)  # a second attempt reads the checkpoints
     unknown = app.enqueue("forgotten")
-    troubles.begin(FORGET)
+    faults.begin(FORGET)
     worker = start(app=RELUCTANT, program=PROGRAM)
-    strange = [app.jobs.get(torn.id), unknown]
-    until(lambda: [told(app, job, "released") for job in strange] == [2, 1], 10, worker.text())
-    assert all(job.refresh().run_at > now(app) for job in strange), (
-        "not straight back, again and again"
+    refused = [app.jobs.get(broken.id), unknown]
+    until(
+        lambda: [count_events(app, job, "released") for job in refused] == [2, 1], 10, worker.text()
+    )
+    assert all(job.refresh().run_at > now(app) for job in refused), (
+        "delayed, so that they are not claimed in a loop"
     )
     others = [app.enqueue("shared") for _ in range(5)]
     assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}
-    assert uncharged(app, *strange, *others)
+    assert are_uncharged(app, *refused, *others)
     sql(app.store, "UPDATE {p}checkpoint SET value = '7'")
     advance(app, 6, anywhere=True)
-    assert app.jobs.wait(torn.id, 10).result == 7
+    assert app.jobs.wait(broken.id, 10).result == 7
     assert worker.end() == 0
     assert unknown.refresh().state is State.QUEUED
-    assert uncharged(app, *strange)
+    assert are_uncharged(app, *refused)
 
 
-@pytest.mark.parametrize("asked", [None, StopReason.CANCEL, StopReason.TIMEOUT])
+@pytest.mark.parametrize("stop_reason", [None, StopReason.CANCEL, StopReason.TIMEOUT])
 def test_an_attempt_that_is_recalled_or_stopped_just_after_its_end_has_returned(
-    tmp_path: Path, asked: StopReason | None
+    tmp_path: Path, stop_reason: StopReason | None
 ) -> None:
-    """A runner that is asked for what it does not have answers that it has stopped: perhaps in the same message."""
+    """A runner answers a stop of an ended attempt with "stopped", perhaps in the same message."""
     endings: list[Ending] = []
 
-    async def story() -> None:
-        async with a_fleet(tmp_path) as fleet:
-            fleet._on_end = endings.extend
-            fleet.start()
-            await fleet.wait_for_manifest()
-            [child] = shared(fleet)
-            flight = ActiveAttempt(
-                7, make_lease(), KindSpec("noop"), 0, stop_reason=asked, recalled=True
+    async def scenario() -> None:
+        async with open_runners(tmp_path) as runners:
+            runners._on_end = endings.extend
+            runners.start()
+            await runners.wait_for_manifest()
+            [runner] = shared(runners)
+            attempt = ActiveAttempt(
+                7, make_lease(), KindSpec("noop"), 0, stop_reason=stop_reason, recalled=True
             )
-            child.attempts[flight.seq] = flight
-            fleet._on_message(
-                child, ["ended", [outcome_to_wire(7, RETURNED, 3), stopped_to_wire(7, 0, 0.0)]]
+            runner.attempts[attempt.seq] = attempt
+            runners._on_message(
+                runner, ["ended", [outcome_to_wire(7, RETURNED, 3), stopped_to_wire(7, 0, 0.0)]]
             )
-            assert not child.attempts
+            assert not runner.attempts
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert [(ending.outcome, ending.duration_ms) for ending in endings] == [(RETURNED, 3)]
 
 
 def test_each_of_many_returned_attempts_is_settled_once(tmp_path: Path) -> None:
     endings: list[Ending] = []
 
-    async def story() -> None:
-        async with a_fleet(tmp_path) as fleet:
-            fleet._on_end = endings.extend
-            fleet.start()
-            await fleet.wait_for_manifest()
-            [child] = shared(fleet)
+    async def scenario() -> None:
+        async with open_runners(tmp_path) as runners:
+            runners._on_end = endings.extend
+            runners.start()
+            await runners.wait_for_manifest()
+            [runner] = shared(runners)
             for seq, uses in ((7, ""), (8, "gateway")):
-                child.attempts[seq] = ActiveAttempt(
+                runner.attempts[seq] = ActiveAttempt(
                     seq, make_lease(id=f"job{seq}", uses=uses), KindSpec("noop"), 0
                 )
-            child.dependency_users[8] = child.attempts[8]
-            fleet._on_message(child, ["returned", [7, 3, 99, 1, 8, 0, 7, 5]])
-            fleet._on_message(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
-            assert (child.attempts, child.dependency_users) == ({}, {})
+            runner.dependency_users[8] = runner.attempts[8]
+            runners._on_message(runner, ["returned", [7, 3, 99, 1, 8, 0, 7, 5]])
+            runners._on_message(runner, ["ended", [stopped_to_wire(8, 0, 0.0)]])
+            assert (runner.attempts, runner.dependency_users) == ({}, {})
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert [(end.lease.id, end.outcome, end.duration_ms) for end in endings] == [
         ("job7", JUST_RETURNED, 3),
         ("job8", JUST_RETURNED, 0),
@@ -315,18 +322,18 @@ def test_attempts_with_a_shared_failure_keep_their_own_messages(tmp_path: Path) 
     private = {"exception": "x", "message": "", "trace": "", "facts": {}}
     item = failure_to_wire(make_failure(private=private))
 
-    async def story() -> None:
-        async with a_fleet(tmp_path) as fleet:
-            fleet._on_end = endings.extend
-            fleet.start()
-            await fleet.wait_for_manifest()
-            [child] = shared(fleet)
+    async def scenario() -> None:
+        async with open_runners(tmp_path) as runners:
+            runners._on_end = endings.extend
+            runners.start()
+            await runners.wait_for_manifest()
+            [runner] = shared(runners)
             for seq in (7, 8):
-                child.attempts[seq] = ActiveAttempt(
+                runner.attempts[seq] = ActiveAttempt(
                     seq, make_lease(id=f"job{seq}"), KindSpec("noop"), 0
                 )
-            fleet._on_message(
-                child,
+            runners._on_message(
+                runner,
                 [
                     "failed",
                     item,
@@ -335,13 +342,13 @@ def test_attempts_with_a_shared_failure_keep_their_own_messages(tmp_path: Path) 
                     [7, 3, "one", 99, 1, "none", 8, 0, "two", 7, 5, "again"],
                 ],
             )
-            fleet._on_message(child, ["ended", [stopped_to_wire(8, 0, 0.0)]])
-            child.attempts[9] = ActiveAttempt(9, make_lease(id="job9"), KindSpec("noop"), 0)
+            runners._on_message(runner, ["ended", [stopped_to_wire(8, 0, 0.0)]])
+            runner.attempts[9] = ActiveAttempt(9, make_lease(id="job9"), KindSpec("noop"), 0)
             with pytest.raises(GARBLED):
-                fleet._on_message(child, ["failed", item, "x: ", "", [9, 3, "one", 9, 1, None]])
-            assert [child.attempts.pop(9).seq] == [9]  # all of it is read before any is believed
+                runners._on_message(runner, ["failed", item, "x: ", "", [9, 3, "one", 9, 1, None]])
+            assert [runner.attempts.pop(9).seq] == [9]  # the whole message is decoded first
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert [(end.lease.id, end.message, end.duration_ms) for end in endings] == [
         ("job7", "one", 3),
         ("job8", "two", 0),
@@ -350,7 +357,7 @@ def test_attempts_with_a_shared_failure_keep_their_own_messages(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "told",
+    "ends",
     [
         [],
         [7],
@@ -367,9 +374,9 @@ def test_attempts_with_a_shared_failure_keep_their_own_messages(tmp_path: Path) 
         7,
     ],
 )
-def test_returned_attempts_with_invalid_numbers_are_refused(told: object) -> None:
+def test_returned_attempts_with_invalid_numbers_are_refused(ends: object) -> None:
     with pytest.raises(GARBLED):
-        returned_from_wire(told)  # type: ignore[arg-type]
+        returned_from_wire(ends)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("took", ["1", 1.5, True, None, -1, 2**53, [1]])
@@ -379,7 +386,7 @@ def test_an_invalid_duration_is_refused(took: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "invalid",
     [
         {"code": ["BOOM"]},
         {"public": None},
@@ -393,35 +400,37 @@ def test_an_invalid_duration_is_refused(took: object) -> None:
         {"cls": []},
     ],
 )
-def test_an_invalid_failure_is_refused(odd: dict[str, object]) -> None:
+def test_an_invalid_failure_is_refused(invalid: dict[str, object]) -> None:
     names = [spec.name for spec in fields(Failure)]
-    said = dict(zip(names, failure_to_wire(make_failure()) or (), strict=True))
-    assert failure_from_wire([*said.values()]) == make_failure()
+    encoded = dict(zip(names, failure_to_wire(make_failure()) or (), strict=True))
+    assert failure_from_wire([*encoded.values()]) == make_failure()
     with pytest.raises(GARBLED):
-        failure_from_wire([*(said | odd).values()])
+        failure_from_wire([*(encoded | invalid).values()])
 
 
-# -- a fleet without a supervisor ----------------------------------------------------------------
+# --- Runners without a supervisor ---
+
+
 @asynccontextmanager
-async def a_fleet(folder: Path, **settings: int) -> AsyncIterator[Runners]:
+async def open_runners(folder: Path, **settings: int) -> AsyncIterator[Runners]:
     env = {"PYTHONPATH": str(Path(__file__).parent.parent), "WITNESS": str(folder / "witness")}
     env["MULLIGAN_DATABASE_URL"] = f"sqlite:///{folder}/mulligan.db"
-    recipe = RunnerCommand("support.faulty:app", "w_test", folder, env=env)
-    fleet = Runners(
-        recipe, WorkerSettings(**settings), lambda _: None, lambda: time.time_ns() // 1000
+    command = RunnerCommand("support.faulty:app", "w_test", folder, env=env)
+    runners = Runners(
+        command, WorkerSettings(**settings), lambda _: None, lambda: time.time_ns() // 1000
     )
     try:
-        yield fleet
+        yield runners
     finally:
-        await fleet.close(KillReason.SHUTDOWN)
+        await runners.close(KillReason.SHUTDOWN)
 
 
-def shared(fleet: Runners) -> list[RunnerProcess]:
-    return [child for child in fleet._processes if not child.single_use]
+def shared(runners: Runners) -> list[RunnerProcess]:
+    return [runner for runner in runners._processes if not runner.single_use]
 
 
-async def moment(happens: Callable[[], object]) -> None:
-    """`until`, while the loop goes on."""
+async def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for a condition while the event loop runs."""
     async with asyncio.timeout(10):
-        while not happens():  # noqa: ASYNC110 - what is waited for may be in another process
+        while not condition():  # noqa: ASYNC110 - what is waited for may be in another process
             await asyncio.sleep(0.01)

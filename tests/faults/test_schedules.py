@@ -1,4 +1,4 @@
-"""Schedules under workers that are killed, frozen and resumed: no slot twice, none missing but those that are told."""
+"""Schedules with killed, frozen and resumed workers: each slot runs once or is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 
 
 class Ledger:
-    """What the store says of the schedule, against what the handlers say."""
+    """Compares the slots in the database with those that handlers ran."""
 
     def __init__(self, app: Mulligan, witness: Path) -> None:
         self._app = app
@@ -56,13 +56,13 @@ class Ledger:
 
     def skipped(self) -> list[int]:
         with self._app.store.read() as unit:
-            told = [
+            reported = [
                 event.data
                 for event in unit.list_events_after(0, 100_000)
                 if event.type == "schedule.skipped"
             ]
-        ranges = [range(data["first"], data["last"] + 1, SECOND) for data in told]
-        assert [len(gone) for gone in ranges] == [data["count"] for data in told]
+        ranges = [range(data["first"], data["last"] + 1, SECOND) for data in reported]
+        assert [len(gone) for gone in ranges] == [data["count"] for data in reported]
         return [slot for gone in ranges for slot in gone]
 
     def check(self) -> None:
@@ -71,8 +71,8 @@ class Ledger:
         slots = sql(self._app.store, "SELECT job_id, slot FROM {p}slot")
         assert {job_id for job_id, _ in jobs} == {job_id for job_id, _ in slots}
         assert len(jobs) == len(slots)
-        told = sorted(self.slots() + self.skipped())
-        assert told == list(range(told[0], told[-1] + 1, SECOND))
+        reported = sorted(self.slots() + self.skipped())
+        assert reported == list(range(reported[0], reported[-1] + 1, SECOND))
 
 
 @pytest.fixture
@@ -88,16 +88,16 @@ def test_killed_and_frozen_workers_miss_no_slot_while_one_lives(
     until(ledger.ran, 15, "a slot has run")
     first.kill()
     second.freeze(store_url)
-    seen = ledger.slots()[-1]
+    last = ledger.slots()[-1]
     until(
-        lambda: ledger.run_since(seen) >= 5,
+        lambda: ledger.run_since(last) >= 5,
         15,
-        "the third worker goes on alone, for longer than a lease",
+        "the third worker runs alone, for longer than a lease",
     )
     second.stop_all(signal.SIGCONT)
     third.kill()
-    seen = ledger.slots()[-1]
-    until(lambda: ledger.run_since(seen) >= 1, 20, "who was frozen goes on")
+    last = ledger.slots()[-1]
+    until(lambda: ledger.run_since(last) >= 1, 20, "the resumed workers continue")
     assert second.end() == 0
     ledger.check()
     assert ledger.skipped() == []
@@ -119,7 +119,7 @@ def test_after_a_time_without_workers_only_the_newest_slot_runs_and_the_others_a
     left = ledger.slots()[-1]
     app.store.shift_clock(HOUR)
     pair = [start(), start()]
-    until(lambda: ledger.run_since(left) >= 2, 20, "the schedule goes on")
+    until(lambda: ledger.run_since(left) >= 2, 20, "the schedule continues")
     assert [worker.end() for worker in pair] == [0, 0]
     ledger.check()
     gone = ledger.skipped()

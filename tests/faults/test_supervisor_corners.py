@@ -1,4 +1,4 @@
-"""A supervisor in a corner: a burial while the database is away, an answer that was lost, an end at the start."""
+"""Supervisor under faults: runner deaths in an outage, lost results, signals at start-up."""
 
 from __future__ import annotations
 
@@ -20,89 +20,96 @@ pytestmark = pytest.mark.processes
 Start = Callable[..., Worker]
 Starts = Callable[..., list[str]]
 
-only_sqlite = pytest.mark.parametrize(
-    "store_url", ["sqlite"], indirect=True
-)  # what it does to a store is shown elsewhere
+# These tests do not depend on the database.
+only_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
-KEPT = "their outcomes are kept"
-LONG = "60"  # a lease that no outage here outlasts: who cannot renew would stop to claim
+OUTAGE_LOGGED = "their outcomes are kept"
+LONG = "60"  # seconds: a worker that cannot renew for half a lease stops claiming
 
 
 @pytest.fixture
-def troubles(tmp_path: Path) -> Faults:
+def faults(tmp_path: Path) -> Faults:
     return Faults(tmp_path)
 
 
-def told(app: Mulligan, job: Job) -> list[str]:
+def event_types(app: Mulligan, job: Job) -> list[str]:
     return [event.type.removeprefix("job.") for event in app.jobs.history(job.id)]
 
 
-# -- a burial while the database is away ---------------------------------------------------------
+# --- Death of a runner during an outage ---
+
+
 @pytest.mark.any_store
 def test_a_runner_that_dies_during_a_database_outage_charges_each_of_its_jobs_one_loss(
-    app: Mulligan, start: Start, starts: Starts, troubles: Faults
+    app: Mulligan, start: Start, starts: Starts, faults: Faults
 ) -> None:
     worker = start(program=PROGRAM, worker__lease=LONG)
     jobs = [app.enqueue("nap_first", {"seconds": 60}) for _ in range(3)]
     until(lambda: all(starts(job.id) for job in jobs))
     [runner] = {int(starts(job.id)[0].split()[4]) for job in jobs}
 
-    troubles.begin(SLOW_CLEANUP)
+    faults.begin(SLOW_CLEANUP)
     os.kill(runner, signal.SIGKILL)
-    until(lambda: troubles.was_noticed(SLOW_CLEANUP))
-    troubles.begin(DATABASE_DOWN)
-    until(lambda: KEPT in worker.text(), 10, "a turn in doubt")
-    troubles.end(DATABASE_DOWN)
+    until(lambda: faults.was_noticed(SLOW_CLEANUP))
+    faults.begin(DATABASE_DOWN)
+    until(lambda: OUTAGE_LOGGED in worker.text(), 10, "a transaction failed")
+    faults.end(DATABASE_DOWN)
     other = app.enqueue("nap", {"seconds": 0})
-    assert (
-        app.jobs.wait(other.id, 10).state is State.SUCCEEDED
-    )  # so the doubt is over, and nobody else has the three
-    assert [told(app, job) for job in jobs] == [["queued", "started"]] * 3
+    # The worker has reconciled, and no other worker has the three jobs.
+    assert app.jobs.wait(other.id, 10).state is State.SUCCEEDED
+    assert [event_types(app, job) for job in jobs] == [["queued", "started"]] * 3
     assert [len(starts(job.id)) for job in jobs] == [1] * 3
 
-    troubles.begin(DATABASE_DOWN)
-    troubles.end(SLOW_CLEANUP)
+    faults.begin(DATABASE_DOWN)
+    faults.end(SLOW_CLEANUP)
     until(
-        lambda: "with 3 jobs" in worker.text() and worker.text().count(KEPT) >= 2,
+        lambda: "with 3 jobs" in worker.text() and worker.text().count(OUTAGE_LOGGED) >= 2,
         10,
-        "endings that must wait",
+        "endings wait for the database",
     )
-    troubles.begin(LOST_ANSWERS)
-    troubles.end(DATABASE_DOWN)
-    until(lambda: all("lost" in told(app, job) for job in jobs), 10)
+    faults.begin(LOST_ANSWERS)
+    faults.end(DATABASE_DOWN)
+    until(lambda: all("lost" in event_types(app, job) for job in jobs), 10)
     assert [job.refresh().losses for job in jobs] == [1] * 3
-    troubles.end(LOST_ANSWERS)
+    faults.end(LOST_ANSWERS)
 
     for job in jobs:
         done = app.jobs.wait(job.id, 15)
         assert (done.state, done.failures, done.token) == (State.SUCCEEDED, 0, 2)
-        assert told(app, job) == ["queued", "started", "lost", "started", "succeeded"]
+        assert event_types(app, job) == ["queued", "started", "lost", "started", "succeeded"]
         assert [attempt.ended for attempt in attempts(app.store, job.id)] == ["lost", "returned"]
         assert [line.split()[3] for line in starts(job.id)] == ["1", "2"]
     assert worker.process.poll() is None
 
 
-# -- answers that were lost ----------------------------------------------------------------------
+# --- Lost results ---
+
+
 def test_a_claim_whose_result_was_lost_is_found_again_and_runs_once(
-    app: Mulligan, start: Start, starts: Starts, troubles: Faults
+    app: Mulligan, start: Start, starts: Starts, faults: Faults
 ) -> None:
     worker = start(program=PROGRAM, worker__lease=LONG)
-    troubles.begin(LOST_ANSWERS)
+    faults.begin(LOST_ANSWERS)
     jobs = [app.enqueue("nap", {"seconds": 0}) for _ in range(3)]
     until(
-        lambda: any(job.refresh().state is State.RUNNING for job in jobs) and KEPT in worker.text(),
+        lambda: (
+            any(job.refresh().state is State.RUNNING for job in jobs)
+            and OUTAGE_LOGGED in worker.text()
+        ),
         10,
     )
     assert [starts(job.id) for job in jobs] == [[]] * 3
-    troubles.end(LOST_ANSWERS)
+    faults.end(LOST_ANSWERS)
     for job in jobs:
         done = app.jobs.wait(job.id, 10)
         assert (done.state, done.attempts) == (State.SUCCEEDED, 1)
-        assert told(app, job) == ["queued", "started", "succeeded"]
+        assert event_types(app, job) == ["queued", "started", "succeeded"]
         assert len(starts(job.id)) == 1
 
 
-# -- endings the store refuses -------------------------------------------------------------------
+# --- Endings that the database refuses ---
+
+
 REFUSE = (
     "CREATE TRIGGER refuse BEFORE UPDATE ON {{p}}job WHEN OLD.id = '{id}' AND NEW.state <> 'running' "
     "BEGIN SELECT RAISE(ABORT, 'not this one'); END"
@@ -118,15 +125,15 @@ def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_othe
     worker = start(program=PROGRAM)
     until(lambda: "the database refuses this failure too" in worker.text(), 10, worker.text())
     others = [app.enqueue("nap", {"seconds": 0}) for _ in range(3)]
-    assert {app.jobs.wait(job.id, 10).state for job in others} == {
-        State.SUCCEEDED
-    }  # the doubt is over
+    assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}
     assert worker.end() == 0
-    assert told(app, bad) == ["queued", "started"]
+    assert event_types(app, bad) == ["queued", "started"]
     assert len(starts(bad.id)) == 1
 
 
-# -- an end at the start -------------------------------------------------------------------------
+# --- Signals at start-up ---
+
+
 def nothing_is_left(app: Mulligan, worker: Worker, folder: Path) -> bool:
     with app.store.read() as unit:
         rows = unit.list_workers(closed=False)
@@ -148,10 +155,10 @@ def test_sigterm_during_the_import_of_the_app_ends_the_worker_at_once(
 
 @only_sqlite
 def test_sigterm_before_the_database_answers_ends_the_worker_at_once(
-    app: Mulligan, start: Start, troubles: Faults, tmp_path: Path
+    app: Mulligan, start: Start, faults: Faults, tmp_path: Path
 ) -> None:
     app.store.prepare()
-    troubles.begin(DATABASE_DOWN)
+    faults.begin(DATABASE_DOWN)
     worker = start(wait=False, program=PROGRAM)
     until(lambda: "trying again" in worker.text(), 10)
     worker.signal(signal.SIGTERM)
@@ -161,15 +168,15 @@ def test_sigterm_before_the_database_answers_ends_the_worker_at_once(
 
 @only_sqlite
 def test_sigterm_during_the_registration_leaves_no_open_worker_row(
-    app: Mulligan, start: Start, troubles: Faults, tmp_path: Path
+    app: Mulligan, start: Start, faults: Faults, tmp_path: Path
 ) -> None:
     app.store.prepare()
-    troubles.begin(SLOW_WRITES)
+    faults.begin(SLOW_WRITES)
     worker = start(wait=False, program=PROGRAM)
-    until(lambda: troubles.was_noticed(SLOW_WRITES), 10)
+    until(lambda: faults.was_noticed(SLOW_WRITES), 10)
     worker.signal(signal.SIGTERM)
     until(lambda: "stopping" in worker.text() and not worker.runners(), 10)
-    troubles.end(SLOW_WRITES)
+    faults.end(SLOW_WRITES)
     assert worker.process.wait(10) == 0
     assert nothing_is_left(app, worker, tmp_path)
 

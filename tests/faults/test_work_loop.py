@@ -14,7 +14,7 @@ import pytest
 from faults.loop_harness import LISTENER, LONG, LOOP_THREAD, Scene, StoreFault
 from mulligan.core.errors import StoreUnavailable
 from mulligan.storage import Store
-from mulligan.worker.supervisor import loop as desk
+from mulligan.worker.supervisor import loop as work_loop
 from mulligan.worker.supervisor.transactions import TransactionResult
 from support.store import KINDS, all_rows, enqueue, migrated, sql, told
 
@@ -35,9 +35,9 @@ def test_the_listener_claims_on_a_hint_while_the_loop_waits(store: Store) -> Non
     async def act(scene: Scene) -> None:
         ids = enqueue(store, 3)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 3)
-        assert scene.turns.threads == [LISTENER]
-        assert {fence[0] for fence in scene.fleet.dispatched} == set(ids)
+        await scene.until(lambda: scene.runners.count == 3)
+        assert scene.transactions.threads == [LISTENER]
+        assert {fence[0] for fence in scene.runners.dispatched} == set(ids)
 
     scene.play(act)
 
@@ -50,8 +50,8 @@ def test_the_listener_polls_in_place_of_the_loop_when_no_hint_comes(
     async def act(scene: Scene) -> None:
         enqueue(store, 3)
         await scene.quiet()
-        await scene.until(lambda: scene.fleet.count == 3)
-        assert scene.turns.threads == [LISTENER]
+        await scene.until(lambda: scene.runners.count == 3)
+        assert scene.transactions.threads == [LISTENER]
 
     scene.play(act)
 
@@ -62,12 +62,12 @@ def test_the_loop_is_not_woken_when_the_listener_finds_no_work(
     scene, calls_to_the_loop = Scene(store), []
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr(scene.desk, "_call_on_loop", calls_to_the_loop.append)
+        monkeypatch.setattr(scene.loop, "_call_on_loop", calls_to_the_loop.append)
         await scene.quiet()
-        assert 0 < scene.desk.on_quiet() <= 60  # it has just looked
-        assert scene.turns.threads == [LISTENER]
-        scene.desk._wake_if_not_polled()
-        assert not scene.desk.wake.is_set()
+        assert 0 < scene.loop.on_quiet() <= 60  # it has just looked
+        assert scene.transactions.threads == [LISTENER]
+        scene.loop._wake_if_not_polled()
+        assert not scene.loop.wake.is_set()
 
     scene.play(act)
     assert calls_to_the_loop == [None]
@@ -77,7 +77,7 @@ def test_the_listener_reports_a_jump_of_the_clock_to_the_loop(store: Store) -> N
     scene, reported = Scene(store), []
 
     async def act(scene: Scene) -> None:
-        scene.desk._on_clock = reported.append
+        scene.loop._on_clock = reported.append
         await scene.quiet()
         assert reported == []
         store.shift_clock(3_600_000_000)
@@ -90,26 +90,26 @@ def test_the_listener_reports_a_jump_of_the_clock_to_the_loop(store: Store) -> N
 def test_a_loop_woken_while_the_listener_polls_runs_a_cycle_even_if_the_poll_is_empty(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene, under_way, may_go_on = Scene(store), threading.Event(), threading.Event()
-    take = scene.turns.settle_and_claim
+    scene, running, may_continue = Scene(store), threading.Event(), threading.Event()
+    settle_and_claim = scene.transactions.settle_and_claim
 
     def slow(*arguments: Any, **options: Any) -> Any:
-        turn = take(*arguments, **options)
-        under_way.set()
-        assert may_go_on.wait(30)
-        return turn
+        result = settle_and_claim(*arguments, **options)
+        running.set()
+        assert may_continue.wait(30)
+        return result
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr(scene.turns, "settle_and_claim", slow)
-        looking = asyncio.create_task(scene.quiet())
-        await scene.until(under_way.is_set)
+        monkeypatch.setattr(scene.transactions, "settle_and_claim", slow)
+        polling = asyncio.create_task(scene.quiet())
+        await scene.until(running.is_set)
         enqueue(store, 2)
-        scene.desk.wake.set()
-        await scene.until(lambda: not scene.desk._offered)  # the loop waits for the listener
-        may_go_on.set()
-        await looking
-        await scene.until(lambda: scene.fleet.count == 2)
-        assert scene.turns.threads == [LISTENER, LOOP_THREAD]
+        scene.loop.wake.set()
+        await scene.until(lambda: not scene.loop._offered)  # the loop waits for the listener
+        may_continue.set()
+        await polling
+        await scene.until(lambda: scene.runners.count == 2)
+        assert scene.transactions.threads == [LISTENER, LOOP_THREAD]
 
     scene.play(act)
 
@@ -124,16 +124,16 @@ def test_a_claim_of_the_listener_that_cannot_be_dispatched_does_not_block_the_lo
             enqueue(store, 2)
             await scene.quiet()
             await scene.until(lambda: tries)
-            scene.desk.wake.set()  # the loop finds the leases in the database
-            await scene.until(lambda: scene.fleet.count == 2)
-            assert {fence[1] for fence in scene.fleet.dispatched} == {1}
+            scene.loop.wake.set()  # the loop finds the leases in the database
+            await scene.until(lambda: scene.runners.count == 2)
+            assert {fence[1] for fence in scene.runners.dispatched} == {1}
 
     scene.play(act)
 
 
 def polls_until_the_loop_wakes(scene: Scene) -> float:
     """Return how long the loop waits if nothing happens, in polls."""
-    timer = scene.desk._timer
+    timer = scene.loop._timer
     assert timer is not None
     return (timer.when() - asyncio.get_running_loop().time()) / LONG_POLL
 
@@ -145,13 +145,17 @@ def test_the_loop_waits_two_polls_only_while_a_listener_polls(store: Store) -> N
     async def act(scene: Scene) -> None:
         assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
         await scene.quiet()
-        scene.desk.wake.set()
+        scene.loop.wake.set()
         await scene.until(
-            lambda: len(scene.turns.threads) == 2 and not scene.desk.in_cycle and scene.desk._offered
+            lambda: (
+                len(scene.transactions.threads) == 2
+                and not scene.loop.in_cycle
+                and scene.loop._offered
+            )
         )
         assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
         await scene.hint()
-        await scene.until(lambda: not scene.desk._claiming)
+        await scene.until(lambda: not scene.loop._claiming)
         assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
 
     scene.play(act)
@@ -161,12 +165,12 @@ def test_the_loop_does_not_rely_on_the_listener_during_an_outage(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the wait between two tries is as long as a poll."""
-    monkeypatch.setattr(desk, "OUTAGE_WAIT", (LONG_POLL, LONG_POLL))
+    monkeypatch.setattr(work_loop, "OUTAGE_WAIT", (LONG_POLL, LONG_POLL))
     scene = Scene(store, poll=LONG_POLL)
 
     async def act(scene: Scene) -> None:
         await scene.quiet()
-        scene.desk._finish_failed_claim(StoreUnavailable("away"))
+        scene.loop._finish_failed_claim(StoreUnavailable("away"))
         assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
 
     scene.play(act)
@@ -177,12 +181,12 @@ def test_the_loop_wakes_two_polls_after_the_last_poll_of_the_listener(store: Sto
 
     async def act(scene: Scene) -> None:
         await scene.quiet()
-        scene.desk._wake_if_not_polled()
-        assert not scene.desk.wake.is_set()
+        scene.loop._wake_if_not_polled()
+        assert not scene.loop.wake.is_set()
         assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
-        scene.desk._last_poll -= 2 * LONG_POLL
-        scene.desk._wake_if_not_polled()
-        assert scene.desk.wake.is_set()
+        scene.loop._last_poll -= 2 * LONG_POLL
+        scene.loop._wake_if_not_polled()
+        assert scene.loop.wake.is_set()
 
     scene.play(act)
 
@@ -195,12 +199,12 @@ def test_a_full_worker_is_woken_once_a_poll_however_often_the_listener_reports_s
     async def act(scene: Scene) -> None:
         enqueue(store, 2)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 1)
-        scene.desk._call_on_loop = calls_to_the_loop.append  # type: ignore[method-assign]
+        await scene.until(lambda: scene.runners.count == 1)
+        scene.loop._call_on_loop = calls_to_the_loop.append  # type: ignore[method-assign]
         await scene.quiet()
         for _ in range(50):
-            assert scene.desk.on_quiet() > 0.9 * LONG_POLL
-        scene.desk._decline_claim()
+            assert scene.loop.on_quiet() > 0.9 * LONG_POLL
+        scene.loop._decline_claim()
 
     scene.play(act)
     assert len(calls_to_the_loop) == 1
@@ -212,26 +216,26 @@ def test_a_full_worker_polls_for_deliveries_each_time_silence_wakes_it(store: St
     async def act(scene: Scene) -> None:
         enqueue(store, 1)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 1)
-        scene.desk._last_poll = scene.desk._last_listener_poll = (
+        await scene.until(lambda: scene.runners.count == 1)
+        scene.loop._last_poll = scene.loop._last_listener_poll = (
             asyncio.get_running_loop().time() - 59.5
         )  # a little early
-        await asyncio.get_running_loop().run_in_executor(scene.listener, scene.desk.on_quiet)
-        await scene.until(lambda: scene.turns.threads == [LISTENER, LOOP_THREAD])
+        await asyncio.get_running_loop().run_in_executor(scene.listener, scene.loop.on_quiet)
+        await scene.until(lambda: scene.transactions.threads == [LISTENER, LOOP_THREAD])
 
     scene.play(act)
 
 
-@pytest.mark.parametrize("listened", [False, True])
-def test_the_loop_polls_when_no_listener_polls(store: Store, listened: bool) -> None:
+@pytest.mark.parametrize("listener_reported", [False, True])
+def test_the_loop_polls_when_no_listener_polls(store: Store, listener_reported: bool) -> None:
     scene = Scene(store, poll=0.02)
 
     async def act(scene: Scene) -> None:
-        if listened:
+        if listener_reported:
             await scene.quiet()
         enqueue(store, 2)
-        await scene.until(lambda: scene.fleet.count == 2)
-        assert LOOP_THREAD in scene.turns.threads
+        await scene.until(lambda: scene.runners.count == 2)
+        assert LOOP_THREAD in scene.transactions.threads
 
     scene.play(act)
 
@@ -242,9 +246,11 @@ def test_the_listener_leaves_polling_to_the_loop_while_all_slots_are_taken(store
     async def act(scene: Scene) -> None:
         enqueue(store, 2)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 1)
+        await scene.until(lambda: scene.runners.count == 1)
         await scene.quiet()
-        await scene.until(lambda: scene.turns.threads == [LISTENER, LOOP_THREAD])  # for messages
+        await scene.until(
+            lambda: scene.transactions.threads == [LISTENER, LOOP_THREAD]
+        )  # for deliveries
 
     scene.play(act)
 
@@ -255,10 +261,10 @@ def test_a_hint_claims_nothing_while_no_slot_is_free(store: Store) -> None:
     async def act(scene: Scene) -> None:
         enqueue(store, 5)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 2)
+        await scene.until(lambda: scene.runners.count == 2)
         await scene.hint()
-        assert len(scene.turns.threads) == 1
-        assert len(scene.fleet.dispatched) == 2
+        assert len(scene.transactions.threads) == 1
+        assert len(scene.runners.dispatched) == 2
 
     scene.play(act)
 
@@ -270,9 +276,9 @@ def test_a_hint_claims_nothing_while_claims_are_forbidden(store: Store) -> None:
         enqueue(store, 5)
         scene.may_claim = False
         await scene.hint()
-        await scene.until(lambda: not scene.desk.wake.is_set() and scene.desk._offered)
-        assert scene.turns.threads == []
-        assert scene.fleet.dispatched == []
+        await scene.until(lambda: not scene.loop.wake.is_set() and scene.loop._offered)
+        assert scene.transactions.threads == []
+        assert scene.runners.dispatched == []
 
     scene.play(act)
 
@@ -282,11 +288,11 @@ def test_a_hint_claims_nothing_while_no_runner_is_ready(store: Store) -> None:
 
     async def act(scene: Scene) -> None:
         enqueue(store, 5)
-        scene.fleet.runner.ready = False
+        scene.runners.runner.ready = False
         await scene.hint()
-        await scene.until(lambda: not scene.desk.wake.is_set() and scene.desk._offered)
-        assert scene.turns.threads == []
-        assert scene.fleet.dispatched == []
+        await scene.until(lambda: not scene.loop.wake.is_set() and scene.loop._offered)
+        assert scene.transactions.threads == []
+        assert scene.runners.dispatched == []
 
     scene.play(act)
 
@@ -299,13 +305,13 @@ def test_a_claim_of_the_listener_that_fills_all_slots_is_followed_by_a_cycle(
     async def act(scene: Scene) -> None:
         enqueue(store, 5)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 2)
-        while len(scene.fleet.dispatched) < 5 or scene.fleet.count:
-            scene.fleet.end_some(Random(1), 0.7, LONG)
-            await scene.until(lambda: scene.desk.all_written)
+        await scene.until(lambda: scene.runners.count == 2)
+        while len(scene.runners.dispatched) < 5 or scene.runners.count:
+            scene.runners.end_some(Random(1), 0.7, LONG)
+            await scene.until(lambda: scene.loop.all_written)
 
     scene.play(act)
-    assert scene.fleet.most_in_flight <= 2
+    assert scene.runners.most_active <= 2
 
 
 def test_a_claim_whose_result_the_listener_never_got_is_found_again(
@@ -319,11 +325,11 @@ def test_a_claim_whose_result_the_listener_never_got_is_found_again(
         fault.active = True
         await scene.hint()
         await scene.until(
-            lambda: len(scene.turns.threads) > 1
+            lambda: len(scene.transactions.threads) > 1
         )  # the loop tries again without a hint
         fault.active = False
-        await scene.until(lambda: scene.fleet.count)
-        assert [lease.id for lease in scene.fleet.leases] == [job_id]
+        await scene.until(lambda: scene.runners.count)
+        assert [lease.id for lease in scene.runners.leases] == [job_id]
         assert told(store, job_id) == ["queued", "started"]
 
     scene.play(act)
@@ -336,16 +342,16 @@ def test_an_error_in_a_claim_of_the_listener_stops_neither_the_loop_nor_the_list
     monkeypatch.setattr("mulligan.worker.supervisor.loop.OUTAGE_WAIT", (0.01, 0.01))
 
     async def act(scene: Scene) -> None:
-        claimer = scene.turns._claimer
+        claimer = scene.transactions._claimer
         claimer.kinds = None  # type: ignore[assignment]
         enqueue(store)
         await scene.hint()
-        await scene.until(lambda: len(scene.turns.threads) > 1)
+        await scene.until(lambda: len(scene.transactions.threads) > 1)
         claimer.kinds = KINDS
-        await scene.until(lambda: scene.fleet.count == 1)
+        await scene.until(lambda: scene.runners.count == 1)
         enqueue(store)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 2)
+        await scene.until(lambda: scene.runners.count == 2)
 
     scene.play(act)
 
@@ -361,61 +367,62 @@ def test_concurrent_hints_and_endings_never_overlap_transactions_nor_lose_or_rep
     def listen() -> None:
         for _ in range(total):
             enqueue(store, kind=kind)
-            scene.desk.on_hint() if listener_rng.random() < 0.7 else scene.report_silence()
-        scene.desk.on_hint()
+            scene.loop.on_hint() if listener_rng.random() < 0.7 else scene.report_silence()
+        scene.loop.on_hint()
 
     async def act(scene: Scene) -> None:
         rng = Random(3)
         listening = asyncio.get_running_loop().run_in_executor(scene.listener, listen)
         while not listening.done() or any(row.state != "succeeded" for row in all_rows(store)):
             if kind == "render":
-                scene.fleet.end_some(rng, 0.7, LONG)
-            await asyncio.sleep(rng.random() * 0.004)  # jobs end at random moments
+                scene.runners.end_some(rng, 0.7, LONG)
+            await asyncio.sleep(rng.random() * 0.004)  # jobs end at random times
 
     scene.play(act)
-    assert scene.turns.overlaps == 0
-    assert len(scene.fleet.dispatched) == len(set(scene.fleet.dispatched)) == total
-    assert {fence[1] for fence in scene.fleet.dispatched} == {1}
-    assert set(scene.turns.threads) == {LISTENER, LOOP_THREAD}
+    assert scene.transactions.overlaps == 0
+    assert len(scene.runners.dispatched) == len(set(scene.runners.dispatched)) == total
+    assert {fence[1] for fence in scene.runners.dispatched} == {1}
+    assert set(scene.transactions.threads) == {LISTENER, LOOP_THREAD}
 
 
 @pytest.mark.parametrize(("losses", "dispatched"), [(0, 20), (1, 30)])
 def test_many_leases_are_dispatched_once_the_next_transaction_runs_and_hold_their_slots_meanwhile(
     store: Store, monkeypatch: pytest.MonkeyPatch, losses: int, dispatched: int
 ) -> None:
-    """Leases with losses are dispatched first: the next turn must know which run alone."""
-    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
-    scene, rooms = Scene(store, concurrency=20), []
+    """Leases with losses are dispatched first: the next claim must know which run alone."""
+    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
+    scene, recorded = Scene(store, concurrency=20), []
 
     async def act(scene: Scene) -> None:
         enqueue(store, 40)
         sql(store, "UPDATE {p}job SET losses = :losses", {"losses": losses})
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 20)
-        first, second = (scene.fleet.leases[part] for part in (slice(10), slice(10, 20)))
-        room, take = scene.desk._slot_limits, scene.turns.settle_and_claim
+        await scene.until(lambda: scene.runners.count == 20)
+        first, second = (scene.runners.leases[part] for part in (slice(10), slice(10, 20)))
+        slot_limits = scene.loop._slot_limits
+        settle_and_claim = scene.transactions.settle_and_claim
 
-        def recorded_room() -> Any:
-            found = room()
-            rooms.append((found[0], len(scene.fleet.dispatched)))
+        def recorded_slot_limits() -> Any:
+            found = slot_limits()
+            recorded.append((found[0], len(scene.runners.dispatched)))
             return found
 
-        def take_and_end_more(*arguments: Any, **options: Any) -> Any:
-            turn = take(*arguments, **options)
+        def claim_and_end_more(*arguments: Any, **options: Any) -> Any:
+            result = settle_and_claim(*arguments, **options)
             if second:
                 asyncio.run_coroutine_threadsafe(end_second(), loop).result()
-            return turn
+            return result
 
         async def end_second() -> None:
-            scene.fleet.end(second)
+            scene.runners.end(second)
             second.clear()
 
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(scene.desk, "_slot_limits", recorded_room)
-        monkeypatch.setattr(scene.turns, "settle_and_claim", take_and_end_more)
-        scene.fleet.end(first)
-        await scene.until(lambda: len(scene.fleet.dispatched) == 40)
-        assert rooms[:2] == [(10, 20), (10, dispatched)]
+        monkeypatch.setattr(scene.loop, "_slot_limits", recorded_slot_limits)
+        monkeypatch.setattr(scene.transactions, "settle_and_claim", claim_and_end_more)
+        scene.runners.end(first)
+        await scene.until(lambda: len(scene.runners.dispatched) == 40)
+        assert recorded[:2] == [(10, 20), (10, dispatched)]
 
     scene.play(act)
 
@@ -423,15 +430,15 @@ def test_many_leases_are_dispatched_once_the_next_transaction_runs_and_hold_thei
 @contextmanager
 def failing_dispatch(scene: Scene) -> Iterator[list[int]]:
     """Let the next dispatch fail. Yield the number of leases of each dispatch."""
-    dispatch, tries = scene.fleet.dispatch, []
+    dispatch, tries = scene.runners.dispatch, []
 
-    def fail_once(leases: Any, memories: Any) -> None:
+    def fail_once(leases: Any, previous_attempts: Any) -> None:
         tries.append(len(leases))
         if len(tries) == 1:
             raise MemoryError
-        dispatch(leases, memories)
+        dispatch(leases, previous_attempts)
 
-    scene.fleet.dispatch = fail_once  # type: ignore[method-assign]
+    scene.runners.dispatch = fail_once  # type: ignore[method-assign]
     yield tries
 
 
@@ -439,7 +446,7 @@ def failing_dispatch(scene: Scene) -> Iterator[list[int]]:
 def test_leases_that_could_not_be_dispatched_are_found_again(
     store: Store, monkeypatch: pytest.MonkeyPatch, hinted: bool
 ) -> None:
-    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
+    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
     scene = Scene(store, concurrency=20)
 
     async def act(scene: Scene) -> None:
@@ -450,10 +457,10 @@ def test_leases_that_could_not_be_dispatched_are_found_again(
             if hinted:
                 enqueue(store)
                 await scene.hint()
-            scene.desk.wake.set()  # the poll
-            await scene.until(lambda: scene.fleet.count == 12 + hinted)
+            scene.loop.wake.set()  # the poll
+            await scene.until(lambda: scene.runners.count == 12 + hinted)
             assert tries[0] == 12
-            assert {fence[1] for fence in scene.fleet.dispatched} == {1}  # no second claim
+            assert {fence[1] for fence in scene.runners.dispatched} == {1}  # no second claim
 
     scene.play(act)
 
@@ -461,37 +468,41 @@ def test_leases_that_could_not_be_dispatched_are_found_again(
 def test_leases_that_could_not_be_dispatched_during_a_transaction_are_found_by_the_next_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
-    scene, under_way, may_go_on = Scene(store, concurrency=20), threading.Event(), threading.Event()
-    take = scene.turns.settle_and_claim
+    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
+    scene, running, may_continue = (
+        Scene(store, concurrency=20),
+        threading.Event(),
+        threading.Event(),
+    )
+    settle_and_claim = scene.transactions.settle_and_claim
 
     def slow(*arguments: Any, **options: Any) -> Any:
-        under_way.set()
-        assert may_go_on.wait(30)
-        return take(*arguments, **options)
+        running.set()
+        assert may_continue.wait(30)
+        return settle_and_claim(*arguments, **options)
 
     async def act(scene: Scene) -> None:
         enqueue(store, 10)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 10)
+        await scene.until(lambda: scene.runners.count == 10)
         with failing_dispatch(scene) as tries:
-            dispatch, held_back = scene.fleet.dispatch, list[Any]()
-            scene.fleet.dispatch = lambda *work: held_back.append(work)  # type: ignore[method-assign]
+            dispatch, held_back = scene.runners.dispatch, list[Any]()
+            scene.runners.dispatch = lambda *work: held_back.append(work)  # type: ignore[method-assign]
             enqueue(store, 6)
             await scene.hint()
             await scene.until(lambda: held_back)
-            monkeypatch.setattr(scene.turns, "settle_and_claim", slow)
-            scene.fleet.end(scene.fleet.leases)
-            await scene.until(under_way.is_set)
-            scene.fleet.dispatch = dispatch  # type: ignore[method-assign]
-            scene.desk._dispatch_deferred(
+            monkeypatch.setattr(scene.transactions, "settle_and_claim", slow)
+            scene.runners.end(scene.runners.leases)
+            await scene.until(running.is_set)
+            scene.runners.dispatch = dispatch  # type: ignore[method-assign]
+            scene.loop._dispatch_deferred(
                 TransactionResult([], *held_back[0], now=0, next_due=None, more_due=False)
             )
             assert tries == [6]
-            may_go_on.set()
-            await scene.until(lambda: not scene.desk.unwritten)
-            scene.desk.wake.set()  # the poll
-            await scene.until(lambda: scene.fleet.count == 6)
+            may_continue.set()
+            await scene.until(lambda: not scene.loop.unwritten)
+            scene.loop.wake.set()  # the poll
+            await scene.until(lambda: scene.runners.count == 6)
 
     scene.play(act)
 
@@ -499,20 +510,20 @@ def test_leases_that_could_not_be_dispatched_during_a_transaction_are_found_by_t
 def test_leases_that_are_being_dispatched_hold_their_slots(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "DEFERRED_DISPATCH_SIZE", 5)
+    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
     scene, free = Scene(store, concurrency=20), []
 
     async def act(scene: Scene) -> None:
-        dispatch = scene.fleet.dispatch
+        dispatch = scene.runners.dispatch
 
-        def recorded_dispatch(leases: Any, memories: Any) -> None:
-            free.append(scene.desk._free_slots())
-            dispatch(leases, memories)
+        def recorded_dispatch(leases: Any, previous_attempts: Any) -> None:
+            free.append(scene.loop._free_slots())
+            dispatch(leases, previous_attempts)
 
-        monkeypatch.setattr(scene.fleet, "dispatch", recorded_dispatch)
+        monkeypatch.setattr(scene.runners, "dispatch", recorded_dispatch)
         enqueue(store, 12)
         await scene.hint()
-        await scene.until(lambda: scene.fleet.count == 12)
+        await scene.until(lambda: scene.runners.count == 12)
         assert free == [8]
 
     scene.play(act)

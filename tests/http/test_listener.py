@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 from mulligan.events.service import build_owner_event_filter, build_owner_filter
-from mulligan.http.serve import _listen
+from mulligan.http.app import _listen
 
 
 def test_the_listener_disables_nagles_algorithm():

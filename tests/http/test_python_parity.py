@@ -8,7 +8,7 @@ from functools import cached_property
 import pytest
 
 from mulligan import Mulligan
-from mulligan.app.services import Nouns
+from mulligan.app.services import AppServices
 from support.web_table import ROUTES
 
 
@@ -121,7 +121,7 @@ METHODS_WITHOUT_ROUTE = {
     "jobs.view_all_inserted": "part of enqueue",
     "keys.known": "done with every request",
     "keys.used": "done with every request",
-    "status.opened": "done by the page itself",
+    "status.verify": "done by the page itself",
     "rules.add": IN_CODE,
     "rules.use": IN_CODE,
     "rules.all": "GET /policies/{kind} lists the rules of a kind",
@@ -136,7 +136,9 @@ METHODS_WITHOUT_ROUTE = {
     "app.open": "of one process",
     "app.close": "of one process",
     "app.redirected": "for tests",
-    "app.prepared": "part of enqueue",
+    "app.build_job": "part of enqueue",
+    "app.new_job_by_name": "part of enqueue",
+    "app.join_transaction": "of one connection",
     "app.insert_async": "the same as insert",
     "app.insert_one": "the same as insert",
     "app.transaction": "of one connection",
@@ -148,7 +150,7 @@ METHODS_WITHOUT_ROUTE = {
 def service_methods(app):
     cached = {
         name: getattr(app, name)
-        for name, part in vars(Nouns).items()
+        for name, part in vars(AppServices).items()
         if isinstance(part, cached_property)
     }
     assert len(cached) > 10

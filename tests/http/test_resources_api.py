@@ -15,9 +15,9 @@ def call(client, key):
     """Return a function that calls the API as an admin of scope *, or with other headers."""
     admin = key("*", "admin")
 
-    def call(verb, path, headers=None, **body):
+    def call(verb, path, caller=None, **body):
         document = None if verb == "GET" else body
-        answer = client.request(verb, f"/api/v1{path}", json=document, headers=headers or admin)
+        answer = client.request(verb, f"/api/v1{path}", json=document, headers=caller or admin)
         assert answer.status_code < 500, answer.text
         return (
             answer.json()

@@ -149,7 +149,7 @@ def test_fifty_clients_that_reconnect_receive_all_events_of_their_owner_in_order
 def test_an_open_transaction_of_another_program_delays_no_event(app):
     with strangers_transaction(app.settings.database_url), run_server(app.settings) as web:
         ear = StreamClient(web, app.keys.create("acme", "viewer").text).ready()
-        until(lambda: web.hub._listeners, 10, "a listener")
+        until(lambda: web.hub._attached, 10, "a listener")
         for number in range(10):
             began = time.monotonic()
             app.enqueue("works", owner="acme")

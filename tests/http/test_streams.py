@@ -140,7 +140,7 @@ def test_a_slow_client_loses_nothing(app, web, monkeypatch):
     monkeypatch.setattr(hubs, "MAX_PENDING", 3)
     key = text(app)
     ear = StreamClient(web, key).ready()
-    until(lambda: web.hub._listeners, 10, "a listener")
+    until(lambda: web.hub._attached, 10, "a listener")
     with app.store.begin() as unit:
         for number in range(50):
             unit.write_events([NewEvent(EventType.JOB_DIED, owner="acme", data={"n": number})])
@@ -193,9 +193,9 @@ def test_a_server_that_stops_ends_its_streams_itself(app):
 @pytest.mark.any_store
 def test_the_hub_reads_only_while_somebody_listens(app, web):
     ear = StreamClient(web, text(app)).ready()
-    until(lambda: web.hub._listeners, 10, "a listener")
+    until(lambda: web.hub._attached, 10, "a listener")
     ear.close()
-    until(lambda: web.hub._reader is None and not web.hub._open, 10, "the end of the reader")
+    until(lambda: web.hub._follower is None and not web.hub._open, 10, "the end of the reader")
 
 
 def test_progress_events_have_no_id(app, web, monkeypatch):
@@ -208,7 +208,7 @@ def test_progress_events_have_no_id(app, web, monkeypatch):
         (lease,) = unit.claim_jobs("w_9", [job.id], 1)
     ear = StreamClient(web, text(app, "acme"), query=f"?filter=job:{job.id}").ready()
     stranger = StreamClient(web, text(app, "other"), query=f"?filter=job:{job.id}").ready()
-    until(lambda: len(web.hub._listeners) == 2, 10, "listeners")
+    until(lambda: len(web.hub._attached) == 2, 10, "listeners")
     with app.store.begin() as unit:
         unit.update_progress("w_9", [(job.id, lease.token, 0.25, "a quarter\nid: 7")])
     ear.read_until(lambda ear: ear.frames)

@@ -113,12 +113,12 @@ ELEVEN = [f"a{n}" for n in range(11)]
 
 
 @pytest.mark.parametrize(
-    "said", ["", "a b", "x:y", ("customer", 7), 5, "nobody", ELEVEN, "address."]
+    "index", ["", "a b", "x:y", ("customer", 7), 5, "nobody", ELEVEN, "address."]
 )
-def test_an_index_must_name_existing_arguments(app, said):
+def test_an_index_must_name_existing_arguments(app, index):
     with pytest.raises(ConfigError, match="kind 'work': index"):
 
-        @app.job(name="work", index=said)
+        @app.job(name="work", index=index)
         def work(ctx: Context, customer: int, address: dict[str, str]) -> None: ...
 
 
@@ -187,9 +187,9 @@ def test_a_partial_list_and_count_report_it_and_the_cursor(app, bill, note, monk
 
 def test_a_full_page_has_a_cursor(app, note):
     note.enqueue_many([{"customer": n} for n in range(5)])
-    seen, cursor = [], None
+    found_ids, cursor = [], None
     for _ in range(3):
         page = app.jobs.list("kind:note", limit=2, before=cursor)
-        seen += ids(page)
+        found_ids += ids(page)
         cursor = page.cursor
-    assert (len(set(seen)), cursor) == (5, None)
+    assert (len(set(found_ids)), cursor) == (5, None)

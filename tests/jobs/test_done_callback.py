@@ -60,10 +60,10 @@ def test_a_skipped_attempt_is_visible_in_events_history_and_story(app, made):
 @pytest.mark.parametrize("handler_async", [False, True], ids=["def", "async def"])
 @pytest.mark.parametrize("done_async", [False, True], ids=["plain done", "async done"])
 def test_sync_and_async_handlers_work_with_sync_and_async_done(app, handler_async, done_async):
-    seen = []
+    calls = []
 
     def look(ctx: Context, clip: int) -> str | None:
-        seen.append((ctx.attempt, clip))
+        calls.append((ctx.attempt, clip))
         return "there" if clip == 7 else None
 
     async def look_async(ctx: Context, clip: int) -> str | None:
@@ -83,7 +83,7 @@ def test_sync_and_async_handlers_work_with_sync_and_async_done(app, handler_asyn
     jobs = [work.enqueue(clip=7), work.enqueue(clip=8, size=2)]
     app.run_inline()
     assert [job.refresh().result for job in jobs] == ["there", "made 8 2 1"]
-    assert seen == [(1, 7), (1, 8)]
+    assert calls == [(1, 7), (1, 8)]
 
 
 @pytest.mark.parametrize("result", ["", 0, False, [], {}])

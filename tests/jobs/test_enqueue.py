@@ -1,4 +1,4 @@
-"""What a bulk enqueue stores, tells and answers."""
+"""Tests of bulk enqueue: what it stores, announces and returns."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_the_returned_jobs_are_what_is_stored(app, render):
     jobs = render.options(
         owner="acme", priority=3, delay=60, deadline=600, max_retries=7
     ).enqueue_many(PAYLOADS)
-    beside = {"why": "in other words", "_reload": None}
+    ignored = {"why": "in other words", "_reload": None}
     for job in jobs:
-        assert {**vars(job), **beside} == {**vars(job.refresh()), **beside}
+        assert {**vars(job), **ignored} == {**vars(job.refresh()), **ignored}
     assert [job.id for job in jobs] == sorted(job.id for job in jobs)
 
 
@@ -94,12 +94,14 @@ def test_bulk_jobs_have_the_events_of_single_jobs(app, render, owner, many):
     for kind in kinds:
         alone = kind.enqueue(clip=0)
         together = [job.id for job in kind.enqueue_many([{"clip": n} for n in range(many)])]
-        told = {event[3]: event for event in log_of(app.store) if event[2] == "job.queued"}
-        assert len({told[job_id][0] for job_id in together}) == many
-        assert {_told(told[job_id]) for job_id in together} == {_told(told[alone.id])}
+        events = {event[3]: event for event in log_of(app.store) if event[2] == "job.queued"}
+        assert len({events[job_id][0] for job_id in together}) == many
+        assert {_comparable(events[job_id]) for job_id in together} == {
+            _comparable(events[alone.id])
+        }
 
 
-def _told(event):
+def _comparable(event):
     data = json.loads(event[9])
     return tuple(event[4:9]), data["kind"], data["queue"], *sorted(data)
 
@@ -155,11 +157,11 @@ def test_bulk_encoding_falls_back_to_single_encoding():
 
 def test_job_columns_equal_their_rows():
     rows = [NewJob(str(n), "render", "default", f'{{"n":{n}}}', owner="acme") for n in range(4)]
-    alike = as_columns(rows)
-    assert isinstance(alike, NewJobColumns)
-    assert [*alike] == [alike[n] for n in range(4)] == rows
-    assert [*alike[1:3]] == rows[1:3]
-    assert as_columns(alike) is alike
+    columns = as_columns(rows)
+    assert isinstance(columns, NewJobColumns)
+    assert [*columns] == [columns[n] for n in range(4)] == rows
+    assert [*columns[1:3]] == rows[1:3]
+    assert as_columns(columns) is columns
     assert as_columns([*rows, rows[0]._replace(priority=1)]) is None
 
 

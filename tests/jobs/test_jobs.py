@@ -75,14 +75,14 @@ def test_wait_returns_when_the_job_ends_meanwhile(app, make_app):
     worker.start()
     assert runs.wait(10)
     other = make_app()
-    seen = []
-    waiter = threading.Thread(target=lambda: seen.append(other.jobs.wait(job.id, 20)))
+    results = []
+    waiter = threading.Thread(target=lambda: results.append(other.jobs.wait(job.id, 20)))
     waiter.start()
     assert other.jobs.get(job.id).state is State.RUNNING
     go.set()
     waiter.join(20)
     worker.join(20)
-    assert seen[0].result == "done"
+    assert results[0].result == "done"
 
 
 @pytest.mark.parametrize("call", ["get", "wait", "history", "retry", "cancel", "release"])
@@ -116,12 +116,12 @@ def test_enqueue_returns_the_job_as_it_is_read_back(app, kinds):
     }
 
 
-@pytest.mark.parametrize("said", [{}, {"owner": "acme", "delay": 60}], ids=["due", "later"])
-def test_enqueue_many_returns_the_jobs_as_they_are_read_back(app, said):
+@pytest.mark.parametrize("options", [{}, {"owner": "acme", "delay": 60}], ids=["due", "later"])
+def test_enqueue_many_returns_the_jobs_as_they_are_read_back(app, options):
     @app.job(name="numbered", uses=lambda payload: ["smtp"] if payload["n"] % 2 else [])
     def numbered(n: int, more: dict[str, list[str]] | None = None) -> None: ...
 
-    made = numbered.options(**said).enqueue_many(
+    made = numbered.options(**options).enqueue_many(
         [{"n": n, "more": {"a": ["b"]}} for n in range(12)]
     )
     for n, fresh in enumerate(made):
@@ -137,7 +137,7 @@ def test_enqueue_many_returns_the_jobs_as_they_are_read_back(app, said):
         made[0].state = State.DEAD
     made[0].payload["more"]["a"].append("c")
     assert made[1].payload["more"] == {"a": ["b"]}, "nothing that can change is shared"
-    assert pickle.loads(pickle.dumps(replace(made[2], _again=None))) == made[2]
+    assert pickle.loads(pickle.dumps(replace(made[2], _reload=None))) == made[2]  # noqa: S301 - our own data
 
 
 def test_a_due_job_says_whether_a_worker_can_run_it(app, kinds):
@@ -160,7 +160,7 @@ def test_history_returns_events_in_order_with_actor_and_time(app):
     app.jobs.retry(job.id, reason="fixed it")
     run_job(app, job)
     story = app.jobs.history(job.id)
-    words = [
+    text = [
         "queued",
         "started",
         "retry_scheduled",
@@ -170,7 +170,7 @@ def test_history_returns_events_in_order_with_actor_and_time(app):
         "started",
         "succeeded",
     ]
-    assert [event.type for event in story] == [f"job.{word}" for word in words]
+    assert [event.type for event in story] == [f"job.{word}" for word in text]
     assert [event.id for event in story] == sorted(event.id for event in story)
     assert all(first.at <= second.at for first, second in itertools.pairwise(story))
     assert {event.owner for event in story} == {"acme"}
@@ -201,11 +201,11 @@ def test_lists_filter_by_field_and_are_newest_first(app, kinds):
     waiting = good.options(delay=60).enqueue()
     everything = [waiting, *reversed(jobs)]
 
-    def found(words: str) -> list[str]:
-        return [job.id for job in app.jobs.list(words)]
+    def found(text: str) -> list[str]:
+        return [job.id for job in app.jobs.list(text)]
 
     assert found("") == [job.id for job in everything]
-    for words, expected in (
+    for text, expected in (
         ("state:succeeded", [jobs[0]]),
         ("state:dead", [jobs[1]]),
         ("state:parked", [jobs[2]]),
@@ -220,7 +220,7 @@ def test_lists_filter_by_field_and_are_newest_first(app, kinds):
         ('kind:"good"', [waiting, jobs[0]]),
         ("  state:dead  ", [jobs[1]]),
     ):
-        assert found(words) == [job.id for job in expected], words
+        assert found(text) == [job.id for job in expected], text
 
 
 def test_pages_follow_each_other_without_gap_or_overlap(app, kinds):
@@ -234,7 +234,7 @@ def test_pages_follow_each_other_without_gap_or_overlap(app, kinds):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("text", "message"),
     [
         ("stat:dead", "state"),
         ("dead", "field:value"),
@@ -244,9 +244,9 @@ def test_pages_follow_each_other_without_gap_or_overlap(app, kinds):
         ("colour:red", "fields"),
     ],
 )
-def test_an_invalid_filter_is_refused_with_a_hint(app, words, said):
-    with pytest.raises(Refused, match=said):
-        app.jobs.list(words)
+def test_an_invalid_filter_is_refused_with_a_hint(app, text, message):
+    with pytest.raises(Refused, match=message):
+        app.jobs.list(text)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001, 10**9])
@@ -277,24 +277,24 @@ def test_all_methods_can_be_awaited(app, kinds):
     good, *_ = kinds
 
     async def walk() -> list[object]:
-        seen: list[object] = []
+        results: list[object] = []
         jobs = [await kind.enqueue_async() for kind in kinds]
         jobs += await good.enqueue_many_async([{}, {}])
         jobs.append(await app.aio.enqueue("good", {}, owner="acme"))
         await asyncio.to_thread(app.run_inline)
-        seen += [(await app.aio.jobs.wait(job.id, 5)).state for job in jobs]
-        seen.append((await app.aio.jobs.get(jobs[0].id)).result)
-        seen.append(len(await app.aio.jobs.list("kind:good")))
-        seen.append((await app.aio.jobs.history(jobs[1].id))[-1].type)
-        seen.append((await app.aio.jobs.retry(jobs[1].id, reason="again")).generation)
-        seen.append((await app.aio.jobs.cancel(jobs[1].id, reason="no")).state)
-        seen.append((await app.aio.jobs.release(jobs[2].id, choice="us")).state)
-        seen.append((await app.aio.jobs.retry(jobs[1].id)).state)
+        results += [(await app.aio.jobs.wait(job.id, 5)).state for job in jobs]
+        results.append((await app.aio.jobs.get(jobs[0].id)).result)
+        results.append(len(await app.aio.jobs.list("kind:good")))
+        results.append((await app.aio.jobs.history(jobs[1].id))[-1].type)
+        results.append((await app.aio.jobs.retry(jobs[1].id, reason="again")).generation)
+        results.append((await app.aio.jobs.cancel(jobs[1].id, reason="no")).state)
+        results.append((await app.aio.jobs.release(jobs[2].id, choice="us")).state)
+        results.append((await app.aio.jobs.retry(jobs[1].id)).state)
         await asyncio.to_thread(app.run_inline)
-        seen.append((await app.aio.jobs.discard(jobs[1].id, reason="enough")).state)
+        results.append((await app.aio.jobs.discard(jobs[1].id, reason="enough")).state)
         with pytest.raises(NotFound):
             await app.aio.jobs.get("nobody")
-        return seen
+        return results
 
     assert asyncio.run(walk()) == [
         State.SUCCEEDED,

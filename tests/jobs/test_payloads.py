@@ -1,4 +1,4 @@
-"""What goes in: checked before anything is written, and again by whoever runs it."""
+"""Tests of payloads: checked before anything is written, and again by the runner."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ NOT_TAKEN = [
     ({"clip": 1, "size": "wide"}, "size: .*'small' or 'large'"),
     ({"clip": 1, "clap": 2}, "clap: Extra inputs"),
     ({"clip": 1, "ctx": 2}, "ctx: Extra inputs"),
-    ({"clip": 1, 2: 3}, "maps names"),
+    ({"clip": 1, 2: 3}, "must map argument names"),
     ({"clip": 1, "more": math.nan}, "JSON"),
     ({"clip": 1, "more": object()}, "JSON"),
     ({"clip": 1, "more": b"\xff"}, "JSON"),
     ({"clip": 1, "more": 10**5000}, "JSON"),
     ({"clip": 1, "more": nested(10_000)}, "JSON|nested"),
     ({"clip": 1, "more": nested(150)}, "nested"),
-    ({"clip": 1, "more": "x" * 1_100_000}, "1100.* bytes.*limit is 1048576"),
+    ({"clip": 1, "more": "x" * 1_100_000}, "1,100,020 bytes.*limit is 1,048,576"),
 ]
 
 
@@ -63,10 +63,10 @@ def test_a_payload_that_does_not_fit_the_handler_is_refused_before_writing(app):
         ctx: Context, clip: int, size: Literal["small", "large"] = "small", more: Any = None
     ) -> None: ...
 
-    for payload, words in NOT_TAKEN:
-        with pytest.raises(PayloadRefused, match=words):
+    for payload, message in NOT_TAKEN:
+        with pytest.raises(PayloadRefused, match=message):
             render.enqueue_many([{"clip": 1}, payload])
-        with pytest.raises(PayloadRefused, match=words):
+        with pytest.raises(PayloadRefused, match=message):
             app.enqueue("render", payload)
     assert nothing_was_written(app)
 
@@ -82,13 +82,13 @@ def test_calls_that_do_not_fit_the_signature_are_refused_by_name(app):
     @app.job
     def render(ctx: Context, clip: int, *, size: str = "small") -> None: ...
 
-    for args, kwargs, words in (
+    for args, kwargs, message in (
         ((), {}, "missing.*'clip'"),
         ((1, 2), {}, "too many"),
         ((1,), {"clip": 2}, "multiple values.*'clip'"),
         ((1,), {"colour": 2}, "unexpected.*'colour'"),
     ):
-        with pytest.raises(PayloadRefused, match=words):
+        with pytest.raises(PayloadRefused, match=message):
             render.enqueue(*args, **kwargs)
     assert nothing_was_written(app)
 
@@ -96,17 +96,17 @@ def test_calls_that_do_not_fit_the_signature_are_refused_by_name(app):
 LOOKED_AT = pydantic.Field()  # and says nothing
 
 
-def stored(kind: Any, given: dict[str, Any]) -> Any:
+def stored(kind: Any, values: dict[str, Any]) -> Any:
     """Its payload, with its order and the types in it, or why there is none."""
     try:
-        return json.dumps(kind.enqueue_many([given])[0].payload)
+        return json.dumps(kind.enqueue_many([values])[0].payload)
     except PayloadRefused as refused:
-        return str(refused).replace("plain", "checked")
+        return str(refused).replace("simple", "checked")
 
 
 def test_values_of_exact_types_are_stored_like_validated_values(app):
     @app.job
-    def plain(
+    def simple(
         n: int, ratio: float, text: str, flag: bool, maybe: int | None, late: str = ""
     ) -> None: ...
 
@@ -140,12 +140,12 @@ def test_values_of_exact_types_are_stored_like_validated_values(app):
         [],
         {},
     ]
-    given = [every, *({**every, name: value} for name in every for value in values)]
-    given += [{name: every[name] for name in every if name != left} for left in every] + [
+    values = [every, *({**every, name: value} for name in every for value in values)]
+    values += [{name: every[name] for name in every if name != left} for left in every] + [
         {**every, "more": 1}
     ]
-    for one in given:
-        assert stored(plain, one) == stored(checked, one), one
+    for one in values:
+        assert stored(simple, one) == stored(checked, one), one
 
 
 def test_a_default_may_be_of_another_type_than_the_annotation(app):
@@ -168,7 +168,7 @@ class Order(pydantic.BaseModel):
 
 
 def test_arguments_arrive_with_their_annotated_types(app):
-    seen = []
+    received = []
 
     @app.job
     def takes(
@@ -183,16 +183,16 @@ def test_arguments_arrive_with_their_annotated_types(app):
         *,
         flag: bool = False,
     ) -> None:
-        seen.append((n, point, order, path, wait, tags, few, flag))
+        received.append((n, point, order, path, wait, tags, few, flag))
 
     order = Order(id=UUID(int=7), at=datetime(2026, 1, 2, tzinfo=UTC))
-    given = (7, Point(1, 2), order, Path("/x"), timedelta(seconds=90), {"a"})
-    job = takes.enqueue(*given, flag=True)
+    values = (7, Point(1, 2), order, Path("/x"), timedelta(seconds=90), {"a"})
+    job = takes.enqueue(*values, flag=True)
     assert run_job(app, job).state is State.SUCCEEDED
-    assert seen == [(*given, 3, True)]
+    assert received == [(*values, 3, True)]
     assert "few" not in job.payload  # a later default applies to what waits in the queue
     with pytest.raises(PayloadRefused, match="few"):
-        takes.enqueue(*given, few=11)
+        takes.enqueue(*values, few=11)
 
 
 def test_parameters_may_have_any_name(app):
@@ -268,21 +268,21 @@ def test_job_decorator_takes_options_and_refuses_non_functions(app):
 
     assert app.job(shout, name="loud").name == "loud"
     for wrong in (("render",), (shout, "mail")):
-        with pytest.raises(ConfigError, match=r"by name, such as @app.job\(name='"):
+        with pytest.raises(ConfigError, match=r"by name, for example @app.job\(name='"):
             app.job(*wrong)
 
 
 def test_a_handler_without_a_context_parameter_gets_none(app):
-    def plain(n: int) -> Any:
+    def simple(n: int) -> Any:
         return n
 
-    def asked(n: int) -> Any:
+    def callback(n: int) -> Any:
         return None
 
     kinds = {
-        "plain": app.job(name="plain")(plain),
-        "done": app.job(name="done", done=asked)(plain),
-        "can_retry": app.job(name="can_retry", can_retry=asked)(plain),
+        "plain": app.job(name="plain")(simple),
+        "done": app.job(name="done", done=callback)(simple),
+        "can_retry": app.job(name="can_retry", can_retry=callback)(simple),
     }
     remembers = {
         name for name, kind in kinds.items() if app.registry.handlers[kind.name].spec.needs_history
@@ -360,10 +360,10 @@ OUT_OF_RANGE = [
     ({"delay": 1e300}, "delay"),
     ({"delay": "5"}, "delay"),
     ({"delay": True}, "delay"),
-    ({"delay": datetime(2031, 1, 1)}, "delay.*zone"),
+    ({"delay": datetime(2031, 1, 1)}, "delay.*zone"),  # noqa: DTZ001 - must be refused
     ({"deadline": -1}, "deadline"),
     ({"deadline": math.nan}, "deadline"),
-    ({"deadline": datetime(2031, 1, 1)}, "deadline.*zone"),
+    ({"deadline": datetime(2031, 1, 1)}, "deadline.*zone"),  # noqa: DTZ001 - must be refused
     ({"timeout": 0}, "timeout"),
     ({"timeout": -1}, "timeout"),
     ({"timeout": math.inf}, "timeout"),
@@ -401,10 +401,10 @@ def test_an_option_out_of_range_is_refused_by_name_before_anything_is_written(ap
     @app.job(name="render")
     def render() -> None: ...
 
-    for options, words in OUT_OF_RANGE:
-        with pytest.raises((Refused, ConfigError), match=words):
+    for options, message in OUT_OF_RANGE:
+        with pytest.raises((Refused, ConfigError), match=message):
             render.options(**options).enqueue()
-        with pytest.raises((Refused, ConfigError), match=words):
+        with pytest.raises((Refused, ConfigError), match=message):
             app.enqueue("render", {}, **options)
     assert nothing_was_written(app)
 
@@ -493,10 +493,10 @@ def test_a_kind_is_named_by_its_function_without_its_module(app):
 
 
 @pytest.mark.parametrize(
-    ("register", "words"),
+    ("register", "message"),
     [
         (lambda app: app.job(lambda *args: None), r"\*args"),
-        (lambda app: app.job(eval("lambda a, /: None")), "no name"),
+        (lambda app: app.job(eval("lambda a, /: None")), "cannot be stored by name"),  # noqa: S307 - a positional-only lambda
         (lambda app: app.job(name="with space")(lambda: None), "kind"),
         (lambda app: app.job(name="pi|pe")(lambda: None), "kind"),
         (lambda app: app.job(queue="with space")(lambda: None), "queue"),
@@ -512,8 +512,8 @@ def test_a_kind_is_named_by_its_function_without_its_module(app):
         (lambda app: Policy(classes={"transcient": Policy()}), "transient"),
     ],
 )
-def test_an_invalid_registration_is_refused_at_once(register, words):
-    with pytest.raises((MulliganError, pydantic.ValidationError), match=words):
+def test_an_invalid_registration_is_refused_at_once(register, message):
+    with pytest.raises((MulliganError, pydantic.ValidationError), match=message):
         register(Mulligan(settings=Settings()))
 
 

@@ -77,7 +77,7 @@ def test_a_dependency_that_is_down_names_cause_next_probe_and_commands():
         "22:13:32 UTC (in 12 s); probe now: mulligan deps probe s3; release all jobs: mulligan deps close s3"
     )
     due = derive_phase(make_job_row(uses="s3"), [DOWN._replace(probe_at=NOW - 1)], NOW)[1]
-    assert "; a probe goes as soon as a worker is free; " in due
+    assert "; a probe runs as soon as a worker is free; " in due
 
 
 def test_a_retry_whose_time_comes_after_the_next_probe_backs_off_and_is_not_held():
@@ -152,8 +152,8 @@ def test_only_retries_wait_for_the_budget_and_all_due_jobs_for_the_ramp(row, lim
 def test_over_budget_says_the_rate_of_retries_and_when_the_next_may_start():
     row = make_job_row(uses="s3", failures=1, attempt=1)
     assert derive_phase(row, [], NOW, None, guarded(bucket=RetryBucket(0.3, NOW)))[1] == (
-        "dependency s3 bears no more retries now: 6 a minute may start, one more for every 10 first tries that "
-        "succeed, the next in about 7 s"
+        "the retry budget of dependency s3 is used up: 6 a minute may start, "
+        "one more for every 10 first attempts that succeed; next retry in about 7 s"
     )
     hourly = LimitState(
         {},
@@ -165,7 +165,7 @@ def test_over_budget_says_the_rate_of_retries_and_when_the_next_may_start():
         },
     )
     assert derive_phase(row, [], NOW, None, hourly)[1].endswith(
-        "now: 2 an hour may start, the next in about 15 min"
+        "is used up: 2 an hour may start; next retry in about 15 min"
     )
 
 

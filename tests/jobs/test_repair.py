@@ -39,7 +39,7 @@ NOW_OR_NEVER = Policy(max_retries=0)
 
 @pytest.fixture
 def broken(app):
-    """A kind that fails until somebody mends it."""
+    """Register a kind that fails until it is fixed."""
     app.mended = False
 
     @app.job(name="render", policy=NOW_OR_NEVER, editable=("clip", "password"), cost=2.5)
@@ -57,7 +57,7 @@ def dead(app, broken):
 
 
 def apart(app) -> Jobs:
-    """As the command line and the page work: from what a worker has stored, without the app."""
+    """Return the jobs service as CLI and dashboard use it: from stored manifests, without the app."""
     with app.store.begin() as unit:
         publish_manifest(unit, app.manifest("test"))
     return Jobs(lambda: app.store, app.settings, actor="cli:ann")
@@ -167,7 +167,7 @@ def test_a_retry_may_be_scheduled_for_later(app, dead, at):
     assert run_job(app, job).state == "queued"
     advance(app, 301)
     assert run_job(app, job).state == "succeeded"
-    assert "retried it by hand for" in app.jobs.explain(job.id).text
+    assert "retried it manually for" in app.jobs.explain(job.id).text
 
 
 def test_a_past_time_means_now(app, dead):
@@ -178,7 +178,7 @@ def test_a_past_time_means_now(app, dead):
     )
 
 
-@pytest.mark.parametrize("at", [-1, float("nan"), "soon", datetime(2030, 1, 1)])
+@pytest.mark.parametrize("at", [-1, float("nan"), "soon", datetime(2030, 1, 1)])  # noqa: DTZ001 - must be refused
 def test_an_invalid_time_is_refused(app, dead, at):
     unchanged(app, dead, lambda: app.jobs.retry(dead.id, at=at), Refused, "at")
 
@@ -194,11 +194,11 @@ def test_a_time_after_its_own_deadline_is_refused(app, broken):
 
 # -- whose ---------------------------------------------------------------------------------------
 VERBS = {
-    "retry": lambda jobs, job_id, **said: jobs.retry(job_id, **said),
-    "preview_retry": lambda jobs, job_id, **said: jobs.preview_retry(job_id, **said),
-    "cancel": lambda jobs, job_id, **said: jobs.cancel(job_id, **said),
-    "release": lambda jobs, job_id, **said: jobs.release(job_id, **said),
-    "discard": lambda jobs, job_id, **said: jobs.discard(job_id, reason="x", **said),
+    "retry": lambda jobs, job_id, **options: jobs.retry(job_id, **options),
+    "preview_retry": lambda jobs, job_id, **options: jobs.preview_retry(job_id, **options),
+    "cancel": lambda jobs, job_id, **options: jobs.cancel(job_id, **options),
+    "release": lambda jobs, job_id, **options: jobs.release(job_id, **options),
+    "discard": lambda jobs, job_id, **options: jobs.discard(job_id, reason="x", **options),
 }
 
 
@@ -334,12 +334,12 @@ def test_an_error_in_can_retry_changes_nothing(app):
 
 # -- where the app is not at hand ----------------------------------------------------------------
 @pytest.fixture
-def asked(app):
+def guarded(app):
     """A kind whose app answers what `app.answer` says, and counts how often it is asked and called."""
-    app.answer, app.asked, app.called = None, [], []
+    app.answer, app.checked, app.called = None, [], []
 
     def may(clip: int) -> str | None:
-        app.asked.append(clip)
+        app.checked.append(clip)
         if isinstance(app.answer, Exception):
             raise app.answer
         return app.answer
@@ -352,19 +352,19 @@ def asked(app):
     return convert
 
 
-def test_a_worker_calls_can_retry_first_and_a_refusal_ends_the_job_uncharged(app, asked):
-    job = run_job(app, asked.enqueue(clip=7))
-    assert (job.state, app.asked, len(app.called)) == ("dead", [], 2)
+def test_a_worker_calls_can_retry_first_and_a_refusal_ends_the_job_uncharged(app, guarded):
+    job = run_job(app, guarded.enqueue(clip=7))
+    assert (job.state, app.checked, len(app.called)) == ("dead", [], 2)
     app.answer = "The source was deleted."
     assert apart(app).retry(job.id).state == "queued"
-    assert app.asked == []
+    assert app.checked == []
     after = run_job(app, job)
     assert (after.state, after.error["code"], after.error["message"]) == (
         "dead",
         "RETRY_REFUSED",
         "The source was deleted.",
     )
-    assert (after.failures, after.losses, after.attempt, len(app.called), app.asked) == (
+    assert (after.failures, after.losses, after.attempt, len(app.called), app.checked) == (
         0,
         0,
         1,
@@ -375,15 +375,15 @@ def test_a_worker_calls_can_retry_first_and_a_refusal_ends_the_job_uncharged(app
     assert "The source was deleted." in app.jobs.explain(job.id).text
 
 
-def test_a_worker_calls_can_retry_once_per_later_generation(app, asked):
-    job = run_job(app, asked.enqueue(clip=7))
+def test_a_worker_calls_can_retry_once_per_later_generation(app, guarded):
+    job = run_job(app, guarded.enqueue(clip=7))
     apart(app).retry(job.id)
     assert run_job(app, job).state == "succeeded"
-    assert (app.asked, len(app.called)) == ([7], 3)
+    assert (app.checked, len(app.called)) == ([7], 3)
 
 
-def test_an_error_in_can_retry_fails_the_attempt_and_it_is_called_again(app, asked):
-    job = run_job(app, asked.enqueue(clip=7))
+def test_an_error_in_can_retry_fails_the_attempt_and_it_is_called_again(app, guarded):
+    job = run_job(app, guarded.enqueue(clip=7))
     app.answer = ConnectionError("bucket is away")
     apart(app).retry(job.id)
     with app.store.read() as unit:
@@ -394,11 +394,11 @@ def test_an_error_in_can_retry_fails_the_attempt_and_it_is_called_again(app, ask
     assert json.loads(load_attempts(app, job)[-1].evidence)["asked"] == "can_retry"
     app.answer = None
     assert run_job(app, job).state == "succeeded"
-    assert app.asked == [7, 7]
+    assert app.checked == [7, 7]
 
 
-def test_a_secret_in_a_refusal_is_not_shown(app, asked):
-    job = run_job(app, asked.enqueue(clip=7))
+def test_a_secret_in_a_refusal_is_not_shown(app, guarded):
+    job = run_job(app, guarded.enqueue(clip=7))
     app.answer = "no: password=hunter2 in /home/ann/in.mp4"
     apart(app).retry(job.id)
     assert "hunter2" not in run_job(app, job).error["message"]
@@ -407,14 +407,14 @@ def test_a_secret_in_a_refusal_is_not_shown(app, asked):
 # -- overrides -----------------------------------------------------------------------------------
 def test_all_overrides_apply_and_are_reported_as_before_and_after(app, dead):
     policy = Policy(max_retries=4, backoff=Fixed(7))
-    said = {
+    options = {
         "max_retries": 5,
         "queue": "big",
         "priority": -3,
         "timeout": timedelta(minutes=9),
         "policy": policy,
     }
-    job = app.jobs.retry(dead.id, reason="more room", overrides={**said, "payload": {"clip": 8}})
+    job = app.jobs.retry(dead.id, reason="more room", overrides={**options, "payload": {"clip": 8}})
     row = load_row(app, job)
     assert (row.max_retries, row.queue, row.priority, row.timeout) == (5, "big", -3, 540_000_000)
     assert (json.loads(row.payload), Policy.from_json(row.policy)) == ({"clip": 8}, policy)
@@ -593,7 +593,7 @@ def test_a_retry_returns_an_escalated_job_to_its_queue_unless_overridden(app):
 
 
 @pytest.mark.parametrize(
-    ("said", "match"),
+    ("options", "match"),
     [
         ({"editable": ("clip", "colour")}, "colour"),
         ({"can_retry": lambda colour: None}, "colour"),
@@ -603,15 +603,15 @@ def test_a_retry_returns_an_escalated_job_to_its_queue_unless_overridden(app):
     ],
     ids=["editable", "can_retry", "no function", "done", "no function either"],
 )
-def test_editable_must_name_arguments_of_the_handler(app, said, match):
+def test_editable_must_name_arguments_of_the_handler(app, options, match):
     with pytest.raises(ConfigError, match=match):
 
-        @app.job(**said)
+        @app.job(**options)
         def render(clip: int) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "shown"),
     [
         ("clip", 7, 7),
         ("token", "x", "[redacted]"),
@@ -622,8 +622,8 @@ def test_editable_must_name_arguments_of_the_handler(app, said, match):
         ("options", {"password": "hunter2"}, "[redacted]"),
     ],
 )
-def test_payload_values_in_events_are_redacted(name, value, said):
-    assert redact_value(name, value) == said
+def test_payload_values_in_events_are_redacted(name, value, shown):
+    assert redact_value(name, value) == shown
 
 
 def test_a_long_value_is_shortened():
@@ -687,9 +687,9 @@ def test_concurrent_retries_of_one_owner_respect_the_limit(make_app):
     assert app.jobs.count("state:queued") == 5
 
 
-@pytest.mark.parametrize("said", ["20", "0/h", "many", "20/week", "-1/h"])
-def test_an_invalid_retry_limit_is_refused_at_start(tmp_path, said):
-    environ = {"MULLIGAN_LIMITS__RETRIES_BY_HAND": said}
+@pytest.mark.parametrize("limit", ["20", "0/h", "many", "20/week", "-1/h"])
+def test_an_invalid_retry_limit_is_refused_at_start(tmp_path, limit):
+    environ = {"MULLIGAN_LIMITS__RETRIES_BY_HAND": limit}
     with pytest.raises(ConfigError, match=r"limits\.retries_by_hand"):
         read_settings(environ=environ, file=tmp_path / "none.toml")
 
@@ -697,11 +697,14 @@ def test_an_invalid_retry_limit_is_refused_at_start(tmp_path, said):
 # -- before one presses --------------------------------------------------------------------------
 def test_a_preview_returns_changes_and_refusals_and_writes_nothing(app, dead):
     before = load_row(app, dead)
-    seen = app.jobs.preview_retry(dead.id, overrides={"queue": "big"})
-    assert (seen.changes, seen.refused) == ({"queue": {"before": "default", "after": "big"}}, ())
+    preview = app.jobs.preview_retry(dead.id, overrides={"queue": "big"})
+    assert (preview.changes, preview.refused) == (
+        {"queue": {"before": "default", "after": "big"}},
+        (),
+    )
     app.jobs.retry(dead.id)
-    seen = app.jobs.preview_retry(dead.id, overrides={"priority": 99})
-    assert [error.code for error in seen.refused] == ["ILLEGAL_MOVE", "OVERRIDE_REFUSED"]
+    preview = app.jobs.preview_retry(dead.id, overrides={"priority": 99})
+    assert [error.code for error in preview.refused] == ["ILLEGAL_MOVE", "OVERRIDE_REFUSED"]
     assert before.generation == 1
 
 
@@ -735,11 +738,11 @@ def test_each_refused_action_has_its_error_code(app, broken, dead):
 
 def test_every_method_has_an_awaitable_form(app, dead):
     async def pressed():
-        seen = await app.aio.jobs.preview_retry(dead.id)
+        preview = await app.aio.jobs.preview_retry(dead.id)
         job = await app.aio.jobs.retry(dead.id, overrides={"priority": 2}, at=60, owner="acme")
         gone = await app.aio.jobs.cancel(dead.id, owner="acme")
         await app.aio.jobs.retry(dead.id)
-        return seen.refused, job.priority, gone.state
+        return preview.refused, job.priority, gone.state
 
     assert asyncio.run(pressed()) == ((), 2, "cancelled")
 

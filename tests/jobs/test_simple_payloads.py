@@ -55,11 +55,11 @@ def test_simple_values_equal_what_pydantic_would_return(monkeypatch, changes, wi
         {name: value for name, value in (WHOLE | changes).items() if name not in without}
     )
     found = decoded(arguments, text)
-    monkeypatch.setattr(Arguments, "_as_it_is", lambda *_: None)
+    monkeypatch.setattr(Arguments, "_copy_if_exact", lambda *_: None)
     assert decoded(arguments, text) == found
 
 
 def test_simple_values_skip_pydantic(monkeypatch):
     arguments = Arguments(handler, Context)
-    monkeypatch.setattr(Arguments, "_validated", None)
+    monkeypatch.setattr(Arguments, "_validate_model", None)
     assert arguments.decode(json.dumps(WHOLE)) == WHOLE

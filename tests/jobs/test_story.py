@@ -40,9 +40,9 @@ def test_a_story_with_two_retries_a_hold_and_a_manual_retry_is_complete(repaired
     for fact in (
         rf"{STAMP}  Enqueued for owner acme: kind fetch, queue default, due at once\.",
         rf"Attempt 1 of generation 1, started {CLOCK} on worker {worker}, failed after .+ with TIMEOUT {verdict}: \w.+\.",
-        rf"Retry 1 of 3 scheduled for {CLOCK}, in 0\.[12] s: the schedule says 0\.2 s\.",
+        rf"Retry 1 of 3 scheduled for {CLOCK}, in 0\.[12] s: a backoff of 0\.2 s\.",
         rf"Attempt 2 of generation 1, started {CLOCK} on worker {worker}, failed after .+ with TIMEOUT {verdict}: \w.+\.",
-        rf"Retry 2 of 3 scheduled for {CLOCK}, in 0\.[234] s: the schedule says 0\.2 s × 2 = 0\.4 s\.",
+        rf"Retry 2 of 3 scheduled for {CLOCK}, in 0\.[234] s: a backoff of 0\.2 s × 2 = 0\.4 s\.",
         r"Attempt 3 of generation 1, .+ postponed the job after .+ at no charge: .*held for 3 s: maintenance\.",
         rf"because dependency gateway was held by a job's handler, .*maintenance', from {CLOCK} until {CLOCK}",
         rf"Attempt 4 of generation 1, started {CLOCK} .+ with PROGRAMMING_ERROR .+ rule py\.programming-error\)",
@@ -101,7 +101,7 @@ def test_a_past_pause_is_still_described(app, render):
     app.run_inline()
     text = " ".join(one.text for one in app.jobs.explain(job.id).story)
     assert "Started 1 min late because queue default was paused" in text
-    assert "opened it, with the reason 'done'" in text
+    assert "resumed it, with the reason 'done'" in text
 
 
 async def _explained(app, job):

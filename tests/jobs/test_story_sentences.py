@@ -166,20 +166,20 @@ def test_a_story_with_two_retries_a_hold_and_a_manual_retry_as_one_text():
         "  2023-11-14 22:13:20 UTC  Enqueued for owner acme: kind render, queue default, due at once.\n"
         "  2023-11-14 22:13:21 UTC  Attempt 1 of generation 1, started 22:13:20 UTC on worker w_one, failed after 1 s with"
         " GW_TIMEOUT (class timeout: something took too long; rule py.timeout): The gateway did not answer.\n"
-        "  2023-11-14 22:13:21 UTC  Retry 1 of 3 scheduled for 22:13:41 UTC, in 20 s: the schedule says 30 s, and"
-        " full jitter, which draws anything from 0 s to that, drew 20 s.\n"
+        "  2023-11-14 22:13:21 UTC  Retry 1 of 3 scheduled for 22:13:41 UTC, in 20 s: a backoff of 30 s;"
+        " full jitter (0 s to 30 s) drew 20 s.\n"
         "  2023-11-14 22:14:20 UTC  Started 39 s late: no worker was free, no worker was running, or a limit"
         " was reached. Which of these is not recorded.\n"
         "  2023-11-14 22:14:21 UTC  Attempt 2 of generation 1, started 22:14:20 UTC on worker w_two, failed after 1 s with"
         " GW_TIMEOUT (class timeout: something took too long; rule py.timeout): The gateway did not answer.\n"
-        "  2023-11-14 22:14:21 UTC  Retry 2 of 3 scheduled for 22:15:02 UTC, in 41 s: the schedule says"
-        " 30 s × 2 = 1 min, and full jitter, which draws anything from 0 s to that, drew 41 s.\n"
+        "  2023-11-14 22:14:21 UTC  Retry 2 of 3 scheduled for 22:15:02 UTC, in 41 s: a backoff of"
+        " 30 s × 2 = 1 min; full jitter (0 s to 1 min) drew 41 s.\n"
         "  2023-11-14 22:15:20 UTC  Started 18 s late: no worker was free, no worker was running, or a limit"
         " was reached. Which of these is not recorded.\n"
         "  2023-11-14 22:15:21 UTC  Attempt 3 of generation 1, started 22:15:20 UTC on worker w_two, postponed the job after 1 s"
         " at no charge: waits for gateway, held for 5 min: maintenance.\n"
-        "  2023-11-14 22:21:20 UTC  Started 6.0 min late because dependency gateway was held by a job's own"
-        " code, with the reason 'maintenance', from 22:15:21 UTC until 22:20:21 UTC.\n"
+        "  2023-11-14 22:21:20 UTC  Started 6.0 min late because dependency gateway was held by a job's"
+        " handler, with the reason 'maintenance', from 22:15:21 UTC until 22:20:21 UTC.\n"
         "  2023-11-14 22:21:21 UTC  Attempt 4 of generation 1, started 22:21:20 UTC on worker w_two, failed after 1 s with"
         " PROGRAMMING_ERROR (class permanent: a retry would not help; rule py.programming-error):"
         " The job's code has an error.\n"
@@ -267,7 +267,7 @@ def test_a_story_whose_first_events_are_pruned_says_so():
                 "cls": "unknown",
                 "rule": "mulligan.process-died",
                 "public": "The process of this job died.",
-                "reason": "lost, 1 of 2 allowed; the next attempt runs alone in its process",
+                "reason": "lost 1 of at most 2 times; the next attempt runs alone in its process",
             },
             "was lost after 1 s because its process or worker died with PROCESS_DIED",
         ),
@@ -347,7 +347,7 @@ def test_the_backoff_of_a_rule_explains_the_wait():
         terms, token=2, at=NOW + MINUTE, wait=60, reason="retry 2 of 3 (1 of 2 for its code) in …"
     )
     assert story_texts(a_row_like(), [first, second])[-1] == (
-        "Retry 2 of 3 (1 of 2 for its code) scheduled for 22:15:21 UTC, in 1 min: step 1 of the schedule 1 min, 5 min."
+        "Retry 2 of 3 (1 of 2 for its code) scheduled for 22:15:21 UTC, in 1 min: step 1 of the backoff table 1 min, 5 min."
     )
 
 
@@ -381,7 +381,10 @@ def test_an_empty_result_is_reported():
             an_event(2, NOW, "job.cancelled", actor="cli:ann", reason=""),
             "ann (on the command line) cancelled it.",
         ),
-        (an_event(2, NOW, "job.discarded", actor="", reason="old"), "Somebody discarded it: old."),
+        (
+            an_event(2, NOW, "job.discarded", actor="", reason="old"),
+            "An unknown user discarded it: old.",
+        ),
         (
             an_event(
                 2,
@@ -428,7 +431,7 @@ def test_a_late_start_names_the_closed_gate_and_the_actor_that_opened_it():
     late = an_attempt(started_at=NOW + MINUTE + SECOND, ended_at=NOW + 2 * MINUTE)
     assert story_texts(a_row_like(), [late], gate_events=gate_events)[1] == (
         "Started 61 s late because queue default was paused by kim (on the command line), with the reason"
-        " 'deploy', from 22:12:20 UTC until 22:14:20 UTC, when ann (on the command line) opened it, with the reason"
+        " 'deploy', from 22:12:20 UTC until 22:14:20 UTC, when ann (on the command line) resumed it, with the reason"
         " 'done'."
     )
 
@@ -455,7 +458,7 @@ def test_a_past_outage_is_described_with_cause_and_end():
     late = an_attempt(started_at=NOW + MINUTE + SECOND, ended_at=NOW + 2 * MINUTE)
     assert story_texts(a_row_like(uses="gw"), [late], gate_events=gate_events)[1] == (
         "Started 61 s late because dependency gw was held by its breaker, with the reason '14 of 14 calls "
-        "failed', from 22:12:20 UTC until 22:14:20 UTC, when its breaker let it go, with the reason 'answers again'."
+        "failed', from 22:12:20 UTC until 22:14:20 UTC, when its breaker released it, with the reason 'answers again'."
     )
 
 
@@ -533,7 +536,7 @@ def test_a_wait_that_the_current_policy_cannot_explain_says_so():
         RetrySettings(), kind=Policy(backoff=Exponential(base=1, factor=1, jitter="none"))
     )
     assert (
-        "what was in force then, or a server's hint, is not stored"
+        "the policy or server hint that applied then is not stored"
         in story_texts(a_row_like(), [a_failure(wait=500)], policy=policy)[2]
     )
 
@@ -541,7 +544,7 @@ def test_a_wait_that_the_current_policy_cannot_explain_says_so():
 def test_a_stored_retry_after_hint_is_named():
     texts = story_texts(a_row_like(), [a_failure(wait=123, evidence='{"retry_after":120}')])[2]
     assert texts.endswith(
-        "the schedule says 30 s, but the other side asked for 2 min and a little spread was added."
+        "a backoff of 30 s, but the service asked for 2 min; a small random delay was added."
     )
 
 

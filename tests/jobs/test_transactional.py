@@ -22,7 +22,7 @@ from mulligan import Mulligan, State
 from mulligan.core.errors import UniqueMismatch
 from support.django_connections import django_connection
 
-BOUND = 20.0  # seconds: nobody waits this long unless somebody waits for ever
+BOUND = 20.0  # seconds; only a deadlock waits this long
 
 
 class Caller(NamedTuple):
@@ -33,7 +33,7 @@ class Caller(NamedTuple):
 
 
 class ChangedMind(Exception):
-    """What a caller raises to roll back."""
+    """Raised by a caller to roll back."""
 
 
 @contextmanager
@@ -209,7 +209,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def plain(request: pytest.FixtureRequest) -> Iterator[World]:
+def sqlalchemy_world(request: pytest.FixtureRequest) -> Iterator[World]:
     """One way per store, where the way makes no difference."""
     world = World(request.param, request.getfixturevalue(f"{request.param}_url"), core)
     yield world
@@ -267,22 +267,22 @@ def test_by_name_it_is_the_same(world):
 def test_a_savepoint_takes_back_only_what_came_after_it(world):
     with world.caller() as caller:
         ship = world.ship.options(connection=caller.connection)
-        kept = ship.enqueue(order=1)
+        first = ship.enqueue(order=1)
         caller.execute("SAVEPOINT here")
         ship.enqueue(order=2)
         caller.execute("INSERT INTO orders VALUES (2)")
         caller.execute("ROLLBACK TO here")
         caller.execute("INSERT INTO orders VALUES (1)")
-    assert [job.id for job in world.jobs()] == [kept.id]
+    assert [job.id for job in world.jobs()] == [first.id]
     assert world.orders() == [1]
 
 
-def test_a_nested_block_of_sqlalchemy_is_a_savepoint(plain):
-    with Session(plain.engine()) as orm, orm.begin():
-        kept = plain.ship.options(connection=orm).enqueue(order=1)
+def test_a_nested_block_of_sqlalchemy_is_a_savepoint(sqlalchemy_world):
+    with Session(sqlalchemy_world.engine()) as orm, orm.begin():
+        first = sqlalchemy_world.ship.options(connection=orm).enqueue(order=1)
         with rolled_back(orm.begin_nested()):
-            plain.ship.options(connection=orm).enqueue(order=2)
-    assert [job.id for job in plain.jobs()] == [kept.id]
+            sqlalchemy_world.ship.options(connection=orm).enqueue(order=2)
+    assert [job.id for job in sqlalchemy_world.jobs()] == [first.id]
 
 
 # -- unique keys ---------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from mulligan import dbapi
 
-BOUND = 20.0  # seconds: nobody waits this long unless somebody waits for ever
+BOUND = 20.0  # seconds; only a deadlock waits this long
 
 
 @pytest.fixture
@@ -199,12 +199,12 @@ def test_what_is_committed_is_on_the_disk(connection):
 def test_cursor_attributes_match_sqlite3(connection):
     with closing(sqlite3.connect(":memory:")) as reference:
         reference.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, note TEXT UNIQUE)")
-        told = [facts(reference.cursor()), facts(connection.cursor())]
-    assert told[0] == told[1]
+        attributes = [facts(reference.cursor()), facts(connection.cursor())]
+    assert attributes[0] == attributes[1]
 
 
 def facts(cursor: sqlite3.Cursor | dbapi.Cursor) -> list[object]:
-    seen: list[object] = []
+    values: list[object] = []
     for sql, params in [
         ("INSERT INTO orders (note) VALUES (?)", ("a",)),
         ("INSERT INTO orders (note) VALUES (:note) -- trailing", {"note": "b"}),
@@ -215,11 +215,11 @@ def facts(cursor: sqlite3.Cursor | dbapi.Cursor) -> list[object]:
     ]:
         cursor.execute(sql, params)
         rows = cursor.fetchmany(1) + cursor.fetchall()
-        seen.append(
+        values.append(
             (cursor.description, cursor.rowcount, cursor.lastrowid, rows, cursor.fetchone())
         )
     cursor.executemany("INSERT INTO orders (note) VALUES (?)", [("x",), ("y",)])
-    return [*seen, cursor.rowcount]
+    return [*values, cursor.rowcount]
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def limited(scope, key, *, running=2, **limit):
                 3,
             ),
             (
-                "Waiting: dependency s3 comes back after an outage: 3 a second may start now, more while all goes "
-                "well. No command makes this faster."
+                "Waiting: dependency s3 is recovering from an outage: 3 a second may start now, more while "
+                "calls succeed. No command makes this faster."
             ),
         ),
         (
@@ -116,8 +116,8 @@ def limited(scope, key, *, running=2, **limit):
                 3,
             ),
             (
-                "Waiting: dependency s3 bears no more retries now: 6 a minute may start, one more for every 10 "
-                "first tries that succeed, the next in about 7 s. To allow more, raise budget= in app.dependency()."
+                "Waiting: the retry budget of dependency s3 is used up: 6 a minute may start, one more for "
+                "every 10 first attempts that succeed; next retry in about 7 s. To allow more, raise budget= in app.dependency()."
             ),
         ),
         (

@@ -1,4 +1,4 @@
-"""A client in a process of its own, with the same engine as the workers: `python -m mutants.client WHAT …`."""
+"""Client process that runs the same source as the workers: `python -m mutants.client ACTION …`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CLIENTS = Clients(os.environ["MUTANT_CLIENTS"])
 
 
 def enqueue(kind: str, payload: dict[str, Any], **options: Any) -> str | None:
-    asked = {"key": options["unique"]} if "unique" in options else {}
-    with CLIENTS.call("enqueue", kind=kind, payload=payload, **asked) as call:
+    request = {"key": options["unique"]} if "unique" in options else {}
+    with CLIENTS.call("enqueue", kind=kind, payload=payload, **request) as call:
         job = app.enqueue(kind, payload, **options)
         call.ok(job)
         return job.id
@@ -25,41 +25,41 @@ def enqueue(kind: str, payload: dict[str, Any], **options: Any) -> str | None:
 
 
 def enqueue_and_die(count: str) -> None:
-    """As soon as the last answer is there."""
+    """Enqueue jobs, and kill this process right after the last answer."""
     for n in range(int(count)):
         enqueue("light", {"n": n})
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def same_keys(count: str, at_once: str) -> None:
-    """All of them want the same keys at the same time."""
+    """Enqueue the same unique keys from many threads at the same time."""
     gate = threading.Barrier(int(at_once))
 
-    def ask() -> None:
+    def enqueue_all() -> None:
         for n in range(int(count)):
             gate.wait()
             enqueue("light", {"n": n}, unique=f"key-{n}")
 
-    _together(int(at_once), ask)
+    _run_together(int(at_once), enqueue_all)
 
 
-def press(job: str, at_once: str) -> None:
-    """As many people press retry at the same moment."""
+def retry_at_once(job: str, at_once: str) -> None:
+    """Retry one job from many threads at the same time."""
     gate = threading.Barrier(int(at_once))
 
     def retry() -> None:
         gate.wait()
         try:
             with CLIENTS.call("retry", job=job) as call:
-                app.jobs.retry(job, reason="pressed")
+                app.jobs.retry(job, reason="at once")
                 call.ok(job)
-        except Exception:  # noqa: BLE001, S110 - it is written down
+        except Exception:  # noqa: BLE001, S110 - recorded by the call
             pass
 
-    _together(int(at_once), retry)
+    _run_together(int(at_once), retry)
 
 
-def _together(n: int, work: Callable[[], None]) -> None:
+def _run_together(n: int, work: Callable[[], None]) -> None:
     app.open()
     threads = [threading.Thread(target=work) for _ in range(n)]
     for thread in threads:
@@ -69,6 +69,6 @@ def _together(n: int, work: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    {"enqueue_and_die": enqueue_and_die, "same_keys": same_keys, "press": press}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    {"enqueue_and_die": enqueue_and_die, "same_keys": same_keys, "retry_at_once": retry_at_once}[
+        sys.argv[1]
+    ](*sys.argv[2:])

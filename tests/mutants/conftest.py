@@ -1,4 +1,4 @@
-"""The table of what caught which defect, at the end of the run."""
+"""Print a table at the end: which invariant detected which defect."""
 
 from __future__ import annotations
 

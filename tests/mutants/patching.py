@@ -1,4 +1,4 @@
-"""Patches, and a copy of the source with one of them applied. A hunk is found by its text, wherever that has moved."""
+"""Apply a patch to a copy of the source. A hunk is located by its text, not by line numbers."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class Patched(NamedTuple):
 
 
 class DoesNotApply(Exception):
-    pass
+    """A hunk fits nowhere, or at several places."""
 
 
 def names() -> list[str]:
     return sorted(file.stem for file in FOLDER.glob("*.patch"))
 
 
-def says(name: str) -> str:
-    """What is wrong with this one, in a sentence."""
+def describe(name: str) -> str:
+    """Return the sentence that describes the defect."""
     return (FOLDER / f"{name}.patch").read_text(encoding="utf-8").splitlines()[0]
 
 
 def patched(name: str) -> list[Patched]:
-    """The files it changes, as they are then."""
+    """Return the changed files with their new text."""
     text = (FOLDER / f"{name}.patch").read_text(encoding="utf-8")
-    return [_file(name, part) for part in re.split(r"(?m)^--- a/", text)[1:]]
+    return [_patch_file(name, part) for part in re.split(r"(?m)^--- a/", text)[1:]]
 
 
-def _file(name: str, part: str) -> Patched:
+def _patch_file(name: str, part: str) -> Patched:
     path, _, rest = part.partition("\n")
     lines = (ROOT / path.strip()).read_text(encoding="utf-8").splitlines()
     for old, new in _hunks(rest.partition("\n")[2]):
-        lines = _applied(lines, old, new, f"{name}: {path}")
+        lines = _apply_hunk(lines, old, new, f"{name}: {path}")
     return Patched(path.strip(), "\n".join(lines) + "\n")
 
 
@@ -55,19 +55,18 @@ def _hunks(text: str) -> Iterator[tuple[list[str], list[str]]]:
         )
 
 
-def _applied(lines: list[str], old: list[str], new: list[str], where: str) -> list[str]:
+def _apply_hunk(lines: list[str], old: list[str], new: list[str], where: str) -> list[str]:
     found = [at for at in range(len(lines) - len(old) + 1) if lines[at : at + len(old)] == old]
     if len(found) != 1:
         raise DoesNotApply(f"{where}: a hunk fits at {len(found)} places:\n" + "\n".join(old))
     return [*lines[: found[0]], *new, *lines[found[0] + len(old) :]]
 
 
-def copy_of(name: str | None, folder: Path) -> Path:
-    """A folder to put first on PYTHONPATH: all of the source, with this defect; None: with none."""
+def copy_source(name: str | None, folder: Path) -> Path:
+    """Copy the source with this defect (None: without) and return the folder for PYTHONPATH."""
     target = folder / "source"
-    compileall.compile_dir(
-        ROOT / "src", quiet=2
-    )  # once: every process of a scenario would compile all of it again
+    # Compile once; otherwise every process of a scenario would compile everything again.
+    compileall.compile_dir(ROOT / "src", quiet=2)
     shutil.copytree(ROOT / "src", target)
     for path, text in patched(name) if name else ():
         (target / Path(path).relative_to("src")).write_text(text, encoding="utf-8")

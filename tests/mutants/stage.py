@@ -1,4 +1,4 @@
-"""Where a scenario plays: a database, workers and clients with the engine under trial, and the checker from outside."""
+"""Environment of a scenario: a database, workers and clients with the patched source, and the checker."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from typing import Any
 
 from mulligan import Mulligan
 from mulligan.doctor.verify import Clients, VerifyReport, verify
-from mulligan.doctor.verify.records import read
+from mulligan.doctor.verify.records import read_lines
 from support.waiting import until
 from support.worker import Worker
 
 TESTS = Path(__file__).parent.parent
-PATIENCE = 150.0  # on a machine that has much else to do
+TIMEOUT = 150.0  # seconds; the machine may be busy
 
 
 class Stage:
+    """A database with processes that run the patched source; this process runs the original."""
+
     def __init__(self, url: str, folder: Path, source: Path) -> None:
-        self.url, self.folder, self.source = url, folder, source
+        self.url = url
+        self.folder = folder
+        self.source = source
         self.clients = Clients(folder / "clients.jsonl", "scenario")
-        self.seen = folder / "witness.jsonl"
+        self.witness_file = folder / "witness.jsonl"
         self.app = Mulligan(url)
         self.extra: dict[str, str] = {}
         self._workers: list[Worker] = []
 
-    # -- processes --------------------------------------------------------------------------------
+    # --- Processes ---
     @property
     def environ(self) -> dict[str, str]:
         return {
             "PYTHONPATH": f"{self.source}{os.pathsep}{TESTS}",
-            "MUTANT_WITNESS": str(self.seen),
+            "MUTANT_WITNESS": str(self.witness_file),
             "MUTANT_CLIENTS": str(self.clients.path),
             **self.extra,
         }
@@ -55,11 +59,11 @@ class Stage:
         assert worker.process.poll() is None, worker.text()
         return worker
 
-    def client(self, *words: str) -> int:
-        """`python -m mutants.client …`, until it has ended."""
+    def client(self, *arguments: str) -> int:
+        """Run `python -m mutants.client …` and return its exit code."""
         env = {**os.environ, **self.environ, "MULLIGAN_DATABASE_URL": self.url}
         return subprocess.run(
-            [sys.executable, "-m", "mutants.client", *words], env=env, check=False
+            [sys.executable, "-m", "mutants.client", *arguments], env=env, check=False
         ).returncode
 
     def close(self) -> None:
@@ -68,28 +72,33 @@ class Stage:
                 worker.kill()
         self.app.close()
 
-    # -- what happens -----------------------------------------------------------------------------
+    # --- Calls and state ---
     def enqueue(self, kind: str, payload: dict[str, Any] | None = None, **options: Any) -> str:
         with self.clients.call("enqueue", kind=kind, payload=payload or {}) as call:
             job = self.app.enqueue(kind, payload or {}, **options)
             call.ok(job)
         return job.id
 
-    def told(self, what: str, job: str, call: Callable[..., Any], **said: Any) -> None:
-        with self.clients.call(what, job=job) as told:
-            call(job, **said)
-            told.ok(job)
+    def move(self, what: str, job: str, action: Callable[..., Any], **options: Any) -> None:
+        """Call an action on a job and record it."""
+        with self.clients.call(what, job=job) as call:
+            action(job, **options)
+            call.ok(job)
 
     def state(self, job: str) -> str:
         return str(self.app.jobs.get(job).state)
 
     def lines(self, what: str = "start") -> list[dict[str, Any]]:
-        if not self.seen.exists():
+        if not self.witness_file.exists():
             return []
-        return [line for line in read(self.seen) if line is not None and line["what"] == what]
+        return [
+            line
+            for line in read_lines(self.witness_file)
+            if line is not None and line["what"] == what
+        ]
 
-    def wait(self, moment: Callable[[], Any], what: str, patience: float = PATIENCE) -> None:
-        until(moment, patience, what)
+    def wait(self, condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> None:
+        until(condition, timeout, what)
 
     def started(self, job: str, token: int = 1) -> bool:
         return any(line["job"] == job and line["token"] == token for line in self.lines())
@@ -110,7 +119,7 @@ class Stage:
             yield connection
 
     def report(self, *, settled: bool = False, slack: float = 5.0) -> VerifyReport:
-        witness = [self.seen] if self.seen.exists() else []
+        witness = [self.witness_file] if self.witness_file.exists() else []
         clients = [self.clients.path] if Path(self.clients.path).exists() else []
         return verify(
             self.app.store, clients=clients, witness=witness, settled=settled, slack=slack

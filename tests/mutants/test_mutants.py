@@ -1,6 +1,6 @@
-"""The checker is checked: defects of the engine, each found from outside in one run; without them nothing is found.
+"""Test the invariant checker: it must detect each deliberate defect, and nothing without a defect.
 
-A mutant that lives is a hole in the checker or in its scenario, and is mended there.
+If a mutant survives, the checker or its scenario has a gap: fix it there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mutants.patching import copy_of, names, patched, says
+from mutants.patching import copy_source, describe, names, patched
 from mutants.scenarios import TRIALS
 from mutants.stage import Stage
 
@@ -21,9 +21,9 @@ SCENARIOS = sorted(
 )
 
 
-def play(scenario, store, mutant, request, tmp_path):
+def run_scenario(scenario, store, mutant, request, tmp_path):
     url = request.getfixturevalue(f"ready_{store}_url")
-    stage = Stage(url, tmp_path, copy_of(mutant, tmp_path))
+    stage = Stage(url, tmp_path, copy_source(mutant, tmp_path))
     began = time.monotonic()
     try:
         return scenario(stage), time.monotonic() - began
@@ -31,29 +31,35 @@ def play(scenario, store, mutant, request, tmp_path):
         stage.close()
 
 
-def test_every_mutant_applies_to_this_tree_and_says_what_is_wrong_with_it():
+def test_every_mutant_applies_and_describes_its_defect():
     assert len(names()) >= 16
     for name in names():
-        assert says(name).endswith("."), name
+        assert describe(name).endswith("."), name
         for path, text in patched(name):
             if path.endswith(".py"):
                 ast.parse(text, path)
 
 
-def test_every_mutant_is_tried():
+def test_every_mutant_has_a_trial():
     assert sorted(trial.mutant for trial in TRIALS) == names()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.mutant)
-def test_a_defect_is_caught_from_outside(trial, request, tmp_path, table):
-    report, seconds = play(trial.scenario, trial.store, trial.mutant, request, tmp_path)
+def test_the_checker_detects_the_defect(trial, request, tmp_path, table):
+    report, seconds = run_scenario(trial.scenario, trial.store, trial.mutant, request, tmp_path)
     caught = ", ".join(f"{name} × {n}" for name, n in sorted(report.counts.items()))
     table.append(
-        (trial.mutant, trial.store, trial.scenario.__name__, caught or "NOTHING: it lives", seconds)
+        (
+            trial.mutant,
+            trial.store,
+            trial.scenario.__name__,
+            caught or "NOTHING: it survived",
+            seconds,
+        )
     )
-    assert trial.caught_by & report.counts.keys(), report.to_plain()
+    assert trial.caught_by & report.counts.keys(), report.to_dict()
 
 
 @pytest.mark.slow
@@ -61,10 +67,10 @@ def test_a_defect_is_caught_from_outside(trial, request, tmp_path, table):
 @pytest.mark.parametrize(
     ("scenario", "store"), SCENARIOS, ids=lambda one: getattr(one, "__name__", one)
 )
-def test_without_a_defect_the_same_scenario_breaks_nothing(
+def test_without_a_defect_the_scenario_breaks_no_invariant(
     scenario, store, request, tmp_path, table
 ):
-    report, seconds = play(scenario, store, None, request, tmp_path)
+    report, seconds = run_scenario(scenario, store, None, request, tmp_path)
     found = [f"{one.invariant}: {one.what} {dict(one.evidence)}" for one in report.violations]
     table.append(
         (
@@ -75,5 +81,5 @@ def test_without_a_defect_the_same_scenario_breaks_nothing(
             seconds,
         )
     )
-    assert report.jobs, "nothing happened at all"
+    assert report.jobs, "the scenario created no jobs"
     assert not found

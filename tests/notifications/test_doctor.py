@@ -19,9 +19,7 @@ def found(**mail):
 
 
 def test_doctor_reports_a_missing_mail_server():
-    assert found() == [
-        ("ok", "mail.host is not set: e-mail deliveries are skipped")
-    ]
+    assert found() == [("ok", "mail.host is not set: e-mail deliveries are skipped")]
 
 
 def test_doctor_accepts_valid_mail_settings():
@@ -63,4 +61,6 @@ def test_the_password_is_never_shown():
     values = {row["name"]: row["value"] for row in effective_settings(settings)}
     assert (values["mail.password"], values["mail.username"]) == ("[set, not shown]", "jobs")
     assert "hunter2" not in repr(settings)
-    assert {row["name"]: row["value"] for row in effective_settings(Settings())}["mail.password"] == ""
+    assert {row["name"]: row["value"] for row in effective_settings(Settings())}[
+        "mail.password"
+    ] == ""

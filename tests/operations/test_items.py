@@ -65,8 +65,8 @@ def test_a_job_in_the_target_queue_or_with_other_choices_is_refused_alone(app, w
     (refused,) = app.operations.items(ended.id, "refused")
     assert refused.why == "unknown choice 'left'. The job offers: up, down [CHOICE_REFUSED]"
     enqueue_jobs(work, "disk", 2, delay=3600)
-    seen = app.operations.start("move", "kind:work", queue="default", dry_run=True)
-    assert seen.refused == ((2, "already in queue default"),)
+    preview = app.operations.start("move", "kind:work", queue="default", dry_run=True)
+    assert preview.refused == ((2, "already in queue default"),)
     begun = app.operations.start("move", "kind:work", queue="default")
     chore.run_operations(app.store)
     assert app.operations.get(begun.id).counts.refused == 2

@@ -116,7 +116,7 @@ def test_unknown_class_suggests_the_closest_one(make_app: Callable[..., Mulligan
     ):
         make_app(retry__classes__timeuot__max_retries="0")
     with pytest.raises(
-        ConfigError, match="class auth is never retried, so nothing can be set for it"
+        ConfigError, match="class auth is never retried, so it has no settings"
     ):
         make_app(retry__classes__auth__max_retries="3")
     with pytest.raises(ConfigError, match="class auth is never retried"):

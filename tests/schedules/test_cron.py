@@ -30,7 +30,7 @@ def at(*parts, zone=UTC):
     return to_micros(datetime(*parts, tzinfo=zone))
 
 
-def told(expr, zone, year, month, day):
+def local_times(expr, zone, year, month, day):
     """The slots of one local day, as the clock on the wall shows them."""
     begin = datetime(year, month, day, tzinfo=zone)
     after, until = to_micros(begin) - 1, to_micros(begin + timedelta(days=1)) - 1
@@ -95,9 +95,9 @@ REPEATED = {BERLIN: 2, NEW_YORK: 1}
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), FORWARD)
 def test_a_time_in_a_skipped_hour_fires_once_right_after(zone, day, before, after):
-    assert told("30 2 * * *", zone, *day) == [f"03:00{after}"]
-    assert told("0,15,30,45 2 * * *", zone, *day) == [f"03:00{after}"]
-    assert told("0,30 1-3 * * *", zone, *day) == [
+    assert local_times("30 2 * * *", zone, *day) == [f"03:00{after}"]
+    assert local_times("0,15,30,45 2 * * *", zone, *day) == [f"03:00{after}"]
+    assert local_times("0,30 1-3 * * *", zone, *day) == [
         f"01:00{before}",
         f"01:30{before}",
         f"03:00{after}",
@@ -108,18 +108,18 @@ def test_a_time_in_a_skipped_hour_fires_once_right_after(zone, day, before, afte
 @pytest.mark.parametrize(("zone", "day", "before", "after"), BACK)
 def test_a_time_in_a_repeated_hour_fires_the_first_time_only(zone, day, before, after):
     hour = REPEATED[zone]
-    assert told(f"30 {hour} * * *", zone, *day) == [f"0{hour}:30{before}"]
-    assert told(f"0 {hour + 1} * * *", zone, *day) == [f"0{hour + 1}:00{after}"]
+    assert local_times(f"30 {hour} * * *", zone, *day) == [f"0{hour}:30{before}"]
+    assert local_times(f"0 {hour + 1} * * *", zone, *day) == [f"0{hour + 1}:00{after}"]
 
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), FORWARD)
 def test_an_expression_with_a_star_for_minute_or_hour_follows_real_time_over_a_skipped_hour(
     zone, day, before, after
 ):
-    hours = told("15 * * * *", zone, *day)
+    hours = local_times("15 * * * *", zone, *day)
     assert len(hours) == 23
     assert hours[1:3] == [f"01:15{before}", f"03:15{after}"]
-    assert told("*/30 2 * * *", zone, *day) == []
+    assert local_times("*/30 2 * * *", zone, *day) == []
 
 
 @pytest.mark.parametrize(("zone", "day", "before", "after"), BACK)
@@ -127,17 +127,17 @@ def test_an_expression_with_a_star_for_minute_or_hour_follows_real_time_over_a_r
     zone, day, before, after
 ):
     hour = REPEATED[zone]
-    hours = told("15 * * * *", zone, *day)
+    hours = local_times("15 * * * *", zone, *day)
     assert len(hours) == 25
     assert hours[hour : hour + 2] == [f"0{hour}:15{before}", f"0{hour}:15{after}"]
-    assert len(told(f"*/30 {hour} * * *", zone, *day)) == 4
+    assert len(local_times(f"*/30 {hour} * * *", zone, *day)) == 4
 
 
 @pytest.mark.parametrize(("zone", "day"), [(zone, day) for zone, day, *_ in (*FORWARD, *BACK)])
 def test_six_fields_follow_real_time(zone, day):
     twice = {day for _, day, *_ in BACK}
     hour = 2 if day not in twice else REPEATED[zone]
-    assert len(told(f"0 30 {hour} * * *", zone, *day)) == (2 if day in twice else 0)
+    assert len(local_times(f"0 30 {hour} * * *", zone, *day)) == (2 if day in twice else 0)
 
 
 def test_within_a_repeated_hour_past_slots_do_not_fire_again():

@@ -1,4 +1,4 @@
-"""What is due of a schedule, what is missed, and which declarations hold."""
+"""Tests of due and missed slots, and of which manifests are active."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_cursor_far_in_the_future_is_reset():
 @pytest.mark.parametrize(
     ("stored", "gone"),
     [
-        ([], set()),  # never seen before
+        ([], set()),  # unknown app
         ([("a", HOUR, {"nightly"})], set()),  # everybody was away
         ([("a", HOUR, {"nightly"}), ("a", 30 * MINUTE, set())], {"nightly"}),
         (
@@ -193,7 +193,7 @@ def test_a_cursor_far_in_the_future_is_reset():
         (
             [("a", HOUR, {"nightly"}), ("a", 0, set()), ("b", 0, {"nightly"})],
             set(),
-        ),  # another app kept it alive
+        ),  # another app still declares it
         (
             [("a", HOUR, {"nightly"}), ("a", 30 * MINUTE, set()), ("a", 0, {"nightly"})],
             set(),
@@ -219,7 +219,7 @@ def test_a_schedule_ends_when_its_app_drops_it_and_not_when_workers_are_away(sto
         (
             [("a", 11 * MINUTE), ("a", 12 * MINUTE)],
             [True, True],
-        ),  # nobody is there: nothing was replaced
+        ),  # no manifest is active: nothing was replaced
         ([("a", 0), ("b", 11 * MINUTE)], [True, True]),  # another app is only away
     ],
 )

@@ -133,7 +133,7 @@ def test_a_schedule_may_name_a_kind_before_its_handler_is_registered(bare):
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "words"),
+    ("options", "error", "message"),
     [
         ({"cron": "0 25 * * *"}, ConfigError, "bad hour.*minute hour day month weekday"),
         ({"cron": None}, ConfigError, "not a cron expression"),
@@ -158,11 +158,11 @@ def test_a_schedule_may_name_a_kind_before_its_handler_is_registered(bare):
         ({"owner": "a\x00"}, Refused, "owner"),
     ],
 )
-def test_an_invalid_schedule_is_refused_at_once_and_not_registered(bare, said, error, words):
+def test_an_invalid_schedule_is_refused_at_once_and_not_registered(bare, options, error, message):
     sums = with_report(bare)
     right = {"name": "nightly", "cron": "0 3 * * *", "kind": sums, "payload": {"day": "2026-05-04"}}
-    with pytest.raises(error, match=words):
-        bare.schedule(**(right | said))
+    with pytest.raises(error, match=message):
+        bare.schedule(**(right | options))
     assert bare.manifest().schedules == {}
 
 
@@ -218,7 +218,7 @@ def test_after_an_absence_missed_slots_run_as_declared(app, sums, missed, runs, 
     assert [job.run_at for job in jobs(app)] == [
         datetime(2026, 5, 4, hour, tzinfo=UTC) for hour in runs
     ]
-    told = [
+    events_of_type = [
         (e.data["schedule"], e.data["first"], e.data["last"], e.data["count"], e.owner)
         for e in skips(app)
     ]
@@ -227,7 +227,7 @@ def test_after_an_absence_missed_slots_run_as_declared(app, sums, missed, runs, 
         if skipped
         else []
     )
-    assert told == ([("hourly", *ends, len(skipped), "acme")] if skipped else [])
+    assert events_of_type == ([("hourly", *ends, len(skipped), "acme")] if skipped else [])
     assert all(missed in event.data["reason"] for event in skips(app))
     move_to(app, 2026, 5, 4, 8, 0)
     assert app.run_inline() == 1
@@ -345,11 +345,11 @@ def test_every_method_has_an_awaitable_form(app, sums):
 
 
 # -- releases ------------------------------------------------------------------------------------
-def release(make_app, cron=None, **said) -> Mulligan:
+def release(make_app, cron=None, **options) -> Mulligan:
     app = make_app()
     app.job(name="work")(lambda: None)
     if cron is not None:
-        app.schedule("tick", cron, "work", **said)
+        app.schedule("tick", cron, "work", **options)
     return app
 
 
@@ -390,7 +390,7 @@ def test_a_release_without_the_schedule_ends_it(make_app):
 
 
 # -- pause ---------------------------------------------------------------------------------------
-def told(app, type_):
+def events_of_type(app, type_):
     with app.store.read() as unit:
         return [event for event in unit.list_events_after(0, 10_000) if event.type == type_]
 
@@ -411,7 +411,7 @@ def test_a_paused_schedule_creates_no_jobs_and_its_slots_are_skipped(app, sums):
     assert app.run_inline() == 0
     advance(app, MINUTE)
     assert app.run_inline() == 1
-    [event] = told(app, "schedule.resumed")
+    [event] = events_of_type(app, "schedule.resumed")
     assert (event.data["schedule"], event.data["reason"], event.actor) == (
         "each",
         "moved",
@@ -419,7 +419,7 @@ def test_a_paused_schedule_creates_no_jobs_and_its_slots_are_skipped(app, sums):
     )
     assert skips(app) == []
     app.schedules.resume("each")
-    assert len(told(app, "schedule.resumed")) == 1
+    assert len(events_of_type(app, "schedule.resumed")) == 1
 
 
 def test_a_pause_ends_at_its_time_even_if_the_schedule_changed(app, sums):
@@ -435,7 +435,7 @@ def test_a_pause_ends_at_its_time_even_if_the_schedule_changed(app, sums):
     advance(app, 8 * MINUTE)
     assert not app.schedules.get("each").paused
     assert app.run_inline() == 3  # of the eight minutes those after the pause
-    assert [event.actor for event in told(app, "schedule.resumed")] == ["upkeep"]
+    assert [event.actor for event in events_of_type(app, "schedule.resumed")] == ["upkeep"]
 
 
 def test_a_schedule_can_be_paused_before_it_ever_fired(app, sums):

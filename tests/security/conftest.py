@@ -1,4 +1,4 @@
-"""What attackers try. The same fixtures as people at the doors have."""
+"""Fixtures of the security tests: those of the command line tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attacker tries at the page, the API, the messages and the command line."""
+"""Attacks on the dashboard, the API, notifications and the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOURCE = Path(mulligan.__file__).parent
 
 @pytest.fixture
 def store_url(ready_sqlite_url):
-    """Nothing here is about the store."""
+    """Use SQLite only: these tests do not depend on the store."""
     return ready_sqlite_url
 
 
@@ -74,8 +74,8 @@ def enter(app, client):
     return entered
 
 
-# -- whose it is ---------------------------------------------------------------------------------
-ALIKE = (
+# -- Ownership ---------------------------------------------------------------------------------
+SIMILAR_NAMES = (
     "acme ",
     "Acme",
     "\u0430cme",
@@ -92,10 +92,10 @@ ALIKE = (
 
 
 @pytest.mark.security("S08", "A15")
-def test_an_owner_whose_name_looks_like_anothers_is_somebody_else(app, client, key):
+def test_owners_with_similar_names_are_different_owners(app, client, key):
     job = app.enqueue("refuse", {"text": "B-7f3"}, owner="acme")
     app.run_inline()
-    for owner in ALIKE:
+    for owner in SIMILAR_NAMES:
         try:
             headers = key(owner, "admin")
         except Refused:
@@ -108,7 +108,7 @@ def test_an_owner_whose_name_looks_like_anothers_is_somebody_else(app, client, k
 
 
 @pytest.mark.security("S15")
-def test_a_key_without_an_owner_is_not_one_for_everything(app, client):
+def test_a_key_with_an_empty_owner_does_not_grant_access_to_all_jobs(app, client):
     with pytest.raises(Refused):
         app.keys.create("", "admin")
     made = app.keys.create("acme", "admin")
@@ -121,7 +121,7 @@ def test_a_key_without_an_owner_is_not_one_for_everything(app, client):
 
 
 @pytest.mark.security("S16")
-def test_keys_that_name_jobs_and_requests_are_each_owners_own(app, client, key):
+def test_unique_and_idempotency_keys_are_separate_per_owner(app, client, key):
     theirs, ours = key("globex", "operator"), key("acme", "operator")
     body = {"kind": "add", "payload": {"a": 1, "b": 2}, "unique": "invoice-7"}
     first = client.post("/api/v1/jobs", json=body, headers={**theirs, "Idempotency-Key": "x"})
@@ -136,33 +136,33 @@ def test_keys_that_name_jobs_and_requests_are_each_owners_own(app, client, key):
 
 
 @pytest.mark.security("S13")
-def test_of_many_that_are_ticked_only_ones_own_are_moved_and_the_others_are_not_there(
+def test_selected_jobs_of_another_owner_are_not_moved_and_reported_as_missing(
     app, client, enter, key
 ):
-    own, theirs = (app.enqueue("refuse", owner=owner) for owner in ("acme", "globex"))
+    ours, theirs = (app.enqueue("refuse", owner=owner) for owner in ("acme", "globex"))
     app.run_inline()
     mark = enter("acme", "operator")
-    form = {"csrf": mark, "verb": "retry", "id": [own.id, theirs.id, "0" * 28], "back": "/jobs"}
+    form = {"csrf": mark, "verb": "retry", "id": [ours.id, theirs.id, "0" * 28], "back": "/jobs"}
     page = client.get(client.post("/jobs", data=form).headers["location"]).text
     assert "1 of 3 done" in page
-    assert [app.jobs.get(job.id).generation for job in (own, theirs)] == [2, 1]
-    asked = {"action": "cancel", "filter": "kind:refuse", "dry_run": True}
-    told = client.post("/api/v1/operations", json=asked, headers=key("acme", "operator"))
-    assert told.json()["count"] <= 1, told.text
+    assert [app.jobs.get(job.id).generation for job in (ours, theirs)] == [2, 1]
+    request = {"action": "cancel", "filter": "kind:refuse", "dry_run": True}
+    answer = client.post("/api/v1/operations", json=request, headers=key("acme", "operator"))
+    assert answer.json()["count"] <= 1, answer.text
 
 
 @pytest.mark.security("A19")
-def test_a_place_in_a_list_of_somebody_else_opens_nothing(app, client, enter):
+def test_a_list_cursor_of_another_owner_reveals_nothing(app, client, enter):
     theirs = [app.enqueue("add", {"a": 1, "b": 2}, owner="globex") for _ in range(3)]
-    own = app.enqueue("add", {"a": 1, "b": 2}, owner="acme")
+    ours = app.enqueue("add", {"a": 1, "b": 2}, owner="acme")
     enter("acme", "viewer")
-    for before in (theirs[0].id, theirs[-1].id, "z" * 28, "'; DROP TABLE", "\x00", own.id):
+    for before in (theirs[0].id, theirs[-1].id, "z" * 28, "'; DROP TABLE", "\x00", ours.id):
         page = client.get("/jobs", params={"before": before})
         assert page.status_code in {200, 400, 404, 422}
         assert not any(job.id in page.text for job in theirs)
 
 
-# -- getting in ----------------------------------------------------------------------------------
+# -- Authentication ----------------------------------------------------------------------------------
 @pytest.mark.security("A16")
 @pytest.mark.parametrize(
     "path",
@@ -180,7 +180,7 @@ def test_a_place_in_a_list_of_somebody_else_opens_nothing(app, client, enter):
         "http:///evil",
     ],
 )
-def test_after_the_sign_in_nobody_is_sent_elsewhere(app, client, path):
+def test_sign_in_redirects_only_to_pages_of_this_site(app, client, path):
     key = app.keys.create("*", "viewer").text
     for name, form in (("/sign-in", {"key": key, "next": path}),):
         where = client.post(name, data=form).headers["location"]
@@ -189,7 +189,7 @@ def test_after_the_sign_in_nobody_is_sent_elsewhere(app, client, path):
 
 
 @pytest.mark.security("A17")
-def test_nobody_is_signed_in_by_a_form_of_another_site(app, client):
+def test_a_form_of_another_site_cannot_sign_in(app, client):
     key = app.keys.create("*", "viewer").text
     for headers in (
         {"Origin": "https://evil.example"},
@@ -210,7 +210,7 @@ def test_nobody_is_signed_in_by_a_form_of_another_site(app, client):
         "127.0.0.1.evil.example",
         "localhost:80@evil.example",
         "[::1]evil",
-        "0.0.0.0",
+        "0.0.0.0",  # noqa: S104 - a Host header
         "[::1]:x",
         "[::1]:80@evil",
         "localhost,evil.example",
@@ -218,7 +218,7 @@ def test_nobody_is_signed_in_by_a_form_of_another_site(app, client):
         "0x7f.1",
     ],
 )
-def test_a_name_that_leads_here_by_somebody_elses_dns_opens_no_page(client, host):
+def test_an_unknown_host_header_is_refused(client, host):
     for forwarded in (
         {},
         {"X-Forwarded-Host": "localhost"},
@@ -229,10 +229,13 @@ def test_a_name_that_leads_here_by_somebody_elses_dns_opens_no_page(client, host
 
 
 @pytest.mark.security("A18")
-def test_behind_a_proxy_a_page_answers_to_the_name_it_is_reached_by(app):
-    said = {"database_url": app.settings.database_url, "web.public_url": "https://Jobs.example.com"}
+def test_the_host_of_the_public_url_is_accepted_and_others_are_refused(app):
+    settings = {
+        "database_url": app.settings.database_url,
+        "web.public_url": "https://Jobs.example.com",
+    }
     with TestClient(
-        create_app(read_settings(said)), base_url="http://localhost", follow_redirects=False
+        create_app(read_settings(settings)), base_url="http://localhost", follow_redirects=False
     ) as behind:
         found = {host: behind.get("/", headers={"host": host}).status_code for host in NAMES}
     assert found == {
@@ -248,20 +251,19 @@ NAMES = ("jobs.example.com", "localhost", "evil.example", "x.jobs.example.com", 
 
 
 @pytest.mark.security("S03")
-def test_what_proves_somebody_is_compared_in_constant_time():
-    """Names of what an attacker could guess byte by byte, compared with == or !=."""
+def test_secrets_are_compared_in_constant_time():
+    """Find secrets that are compared with == or !=, which an attacker could guess byte by byte."""
     guessed = re.compile(r"(?:^|[._])(?:hash|seal|csrf|signature|secret|mark)$")
     found = []
-    for file in [*SOURCE.glob("web/**/*.py"), *SOURCE.glob("engine/*.py")]:
+    for file in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
                 found += [
                     f"{file.name}: {ast.unparse(node)}" for side in sides if guessed.search(side)
                 ]
-    assert found == [
-        "once.py: row.request != named.hash"
-    ]  # of the request itself, which its sender knows
+    # The hash of the request itself is no secret: its sender knows it.
+    assert found == ["requests.py: row.request != key.hash"]
     for name in (
         "access/keys.py",
         "access/status_links.py",
@@ -271,9 +273,9 @@ def test_what_proves_somebody_is_compared_in_constant_time():
         assert "hmac.compare_digest(" in (SOURCE / name).read_text()
 
 
-# -- what is sent --------------------------------------------------------------------------------
+# -- Requests --------------------------------------------------------------------------------
 @pytest.mark.security("S50", "A20")
-def test_what_is_packed_is_not_unpacked(app, client, key):
+def test_a_compressed_request_is_not_decompressed(app, client, key):
     body = gzip.compress(b'{"kind": "add", "payload": {"a": 1, "b": 2}}')
     for how in ("gzip", "br", "deflate", "zstd"):
         headers = {**key(), "Content-Type": "application/json", "Content-Encoding": how}
@@ -282,7 +284,7 @@ def test_what_is_packed_is_not_unpacked(app, client, key):
 
 
 @pytest.mark.security("A20")
-def test_what_a_receiver_has_packed_is_not_unpacked():
+def test_a_compressed_response_of_a_receiver_is_not_decompressed():
     there = HttpReceiver(
         build_response(200, "Content-Encoding: gzip", body=gzip.compress(b"\0" * 40_000_000))
     )
@@ -306,8 +308,8 @@ def test_what_a_receiver_has_packed_is_not_unpacked():
         "Transfer-Encoding: xchunked",
     ],
 )
-def test_a_request_within_a_request_is_not_read(app, heads):
-    """Where a proxy and we could see the end of a body at different places."""
+def test_request_smuggling_is_refused(app, heads):
+    """Requests whose body a proxy and this server could end at different places."""
     inner = "POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
     with (
         run_server(app.settings) as at,
@@ -323,10 +325,10 @@ def test_a_request_within_a_request_is_not_read(app, heads):
 
 
 @pytest.mark.security("S19", "S22", "A21")
-def test_no_filter_takes_long_to_be_read_or_asked(app, client, key):
+def test_no_filter_takes_long_to_parse_or_run(app, client, key):
     headers = key()
     long = 1900
-    for words in (
+    for text in (
         '"' + "a" * long,
         '"' + '\\"' * (long // 2),
         "arg." + "a." * (long // 2) + ":1",
@@ -341,15 +343,15 @@ def test_no_filter_takes_long_to_be_read_or_asked(app, client, key):
         "created:>" + "1" * long,
     ):
         began = time.process_time()
-        answer = client.get("/api/v1/jobs", params={"filter": words}, headers=headers)
-        assert answer.status_code in {200, 422}, (words[:40], answer.text)
+        answer = client.get("/api/v1/jobs", params={"filter": text}, headers=headers)
+        assert answer.status_code in {200, 422}, (text[:40], answer.text)
         with contextlib.suppress(MulliganError):
-            parse_filter(words)
-        assert time.process_time() - began < 1.0, words[:40]
+            parse_filter(text)
+        assert time.process_time() - began < 1.0, text[:40]
 
 
 @pytest.mark.security("S22")
-def test_a_thousand_hostile_cron_expressions_are_read_in_a_second():
+def test_a_thousand_hostile_cron_expressions_are_parsed_in_a_second():
     parts = (
         "*/0",
         "*/1",
@@ -386,7 +388,7 @@ OF_A_SUPERVISOR = [
 
 @pytest.mark.timeout(180)
 @pytest.mark.security("S23")
-def test_nothing_that_is_stored_is_ever_unpickled_or_run(app, call, client, enter, tmp_path):
+def test_stored_data_is_never_unpickled_or_executed(app, call, client, enter, tmp_path):
     touched = tmp_path / "touched"
 
     class Bomb:
@@ -435,9 +437,9 @@ def test_nothing_that_is_stored_is_ever_unpickled_or_run(app, call, client, ente
     assert [line for line in used if "import" in line or "(" in line] == OF_A_SUPERVISOR
 
 
-# -- what is answered ----------------------------------------------------------------------------
+# -- Responses ----------------------------------------------------------------------------
 @pytest.mark.security("A22")
-def test_a_name_with_a_line_break_makes_no_header(app, client, enter):
+def test_a_name_with_a_line_break_does_not_create_a_header(app, client, enter):
     mark = enter()
     for name in ("a%0d%0aSet-Cookie:%20x=1", "a%0aX-Evil:%201", "%E5%98%8A%E5%98%8DX-Evil:1"):
         for path in (
@@ -454,7 +456,7 @@ def test_a_name_with_a_line_break_makes_no_header(app, client, enter):
 
 
 @pytest.mark.security("S28")
-def test_a_page_that_breaks_shows_nothing_of_how_it_is_made(app, enter, client, monkeypatch):
+def test_an_error_page_reveals_no_internals(app, enter, client, monkeypatch):
     from mulligan.jobs.service import Jobs
 
     enter()
@@ -472,50 +474,50 @@ def test_a_page_that_breaks_shows_nothing_of_how_it_is_made(app, enter, client, 
 
 
 @pytest.mark.security("S28", "A23")
-def test_strangers_do_not_learn_where_a_database_is_that_does_not_answer(tmp_path):
+def test_an_exposed_server_does_not_reveal_the_database_url(tmp_path):
     here = {"database_url": f"sqlite:///{tmp_path}/hunter2/mulligan.db"}
     key = {"Authorization": "Bearer mk_" + "0" * 52}
-    for said, told in (
+    for settings, is_shown in (
         ({}, True),
         ({"web.host": "192.0.2.1"}, False),
         ({"web.public_url": "https://jobs.example"}, False),
     ):
         with TestClient(
-            create_app(read_settings(here | said)), base_url="http://localhost"
+            create_app(read_settings(here | settings)), base_url="http://localhost"
         ) as client:
             texts = [
                 client.get(path, headers=key).text
                 for path in ("/api/v1/jobs", "/readyz", "/status/x.y")
             ]
-        assert [("hunter2" in text) == told for text in texts] == [True] * 3, (said, texts)
+        assert [("hunter2" in text) == is_shown for text in texts] == [True] * 3, (settings, texts)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.security("S30")
-def test_looking_at_everything_twice_changes_nothing(app, client, enter):
+def test_get_requests_change_nothing(app, client, enter):
     app.enqueue("refuse", owner="acme")
     app.enqueue("ask")
     app.run_inline()
     app.batch("spring")
     enter("*", "admin")
-    seen, todo = set(), {"/"}
+    visited, todo = set(), {"/"}
     before = contents(app.store)
     while todo:
         path = todo.pop()
-        seen.add(path)
+        visited.add(path)
         text = client.get(path).text
         links = {
             one.replace("&amp;", "&") for one in re.findall(r'(?:href|action)="(/[^"]*)"', text)
         }
         todo |= (
-            {one for one in links if not one.startswith(("/static", "/live"))} - seen
-            if len(seen) < 60
+            {one for one in links if not one.startswith(("/static", "/live"))} - visited
+            if len(visited) < 60
             else set()
         )
-    for path in seen:
+    for path in visited:
         client.get(path)
-    assert len(seen) > 20
+    assert len(visited) > 20
     after = contents(app.store)
     assert {table for table in before if before[table] != after[table]} <= {"mulligan_session"}
     assert len(before["mulligan_session"]) == len(after["mulligan_session"])
@@ -536,13 +538,13 @@ def test_looking_at_everything_twice_changes_nothing(app, client, enter):
         "/static/",
     ],
 )
-def test_only_files_that_are_meant_to_be_served_are_served(client, path):
+def test_path_traversal_serves_no_other_files(client, path):
     with served_raw(client, path) as answer:
         assert answer.status_code in {400, 404, 405}, path
 
 
 class served_raw:  # noqa: N801 - a small context
-    """The path as it is: a client would tidy it up."""
+    """Send the path unchanged: a client would normalise it."""
 
     def __init__(self, client, path):
         self._client, self._path = client, path
@@ -558,7 +560,7 @@ class served_raw:  # noqa: N801 - a small context
 
 
 @pytest.mark.security("S27")
-def test_a_cell_for_a_pipe_is_one_cell_whatever_is_in_it(app, call):
+def test_a_tsv_cell_stays_one_cell_whatever_it_contains(app, call):
     app.enqueue("refuse", {"text": "x"}, owner='=cmd|"/C calc"!A0\t+1\r\n@SUM(1)', unique="=1+1")
     app.enqueue("add", {"a": 1, "b": 2})
     listed = call("jobs", "list", "kind:refuse").out.splitlines()
@@ -573,7 +575,7 @@ def test_a_cell_for_a_pipe_is_one_cell_whatever_is_in_it(app, call):
         )
 
 
-# -- messages ------------------------------------------------------------------------------------
+# -- Notifications ------------------------------------------------------------------------------------
 @pytest.mark.security("A24")
 @pytest.mark.parametrize(
     "url",
@@ -587,7 +589,7 @@ def test_a_cell_for_a_pipe_is_one_cell_whatever_is_in_it(app, call):
         "https://",
     ],
 )
-def test_only_webhooks_can_be_made_over_http(client, key, url):
+def test_only_webhook_subscriptions_can_be_created_over_http(client, key, url):
     answer = client.post(
         "/api/v1/webhooks", json={"url": url, "on": "job.died"}, headers=key("acme", "operator")
     )
@@ -596,21 +598,23 @@ def test_only_webhooks_can_be_made_over_http(client, key, url):
 
 @pytest.mark.security("S33", "A25")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 - where a page may be served
-def test_our_own_page_is_refused_wherever_it_is_served(host):
-    said = {
+def test_a_webhook_to_our_own_page_is_refused(host):
+    settings = {
         "notify": {"allow_private": "127.0.0.0/8, ::1/128"},
         "web": {"host": host, "port": 8321},
     }
-    gate = build_address_policy(Settings.model_validate(said))
+    gate = build_address_policy(Settings.model_validate(settings))
     for address in ("127.0.0.1", "127.0.0.9", "::1"):
         with pytest.raises(Fail, match="own web server"):
             asyncio.run(resolve_allowed_addresses("http", address, 8321, gate))
     assert asyncio.run(resolve_allowed_addresses("http", "127.0.0.1", 8322, gate)) == ["127.0.0.1"]
-    assert asyncio.run(resolve_allowed_addresses("https", "93.184.216.34", 8321, gate)) == ["93.184.216.34"]
+    assert asyncio.run(resolve_allowed_addresses("https", "93.184.216.34", 8321, gate)) == [
+        "93.184.216.34"
+    ]
 
 
 @pytest.mark.security("A26")
-def test_one_owner_has_only_so_many_webhooks_and_keys(app, client, key, monkeypatch):
+def test_webhooks_and_keys_per_owner_are_limited(app, client, key, monkeypatch):
     from mulligan.http.api import keys
     from mulligan.notifications import subscriptions
 
@@ -633,7 +637,7 @@ def test_one_owner_has_only_so_many_webhooks_and_keys(app, client, key, monkeypa
 
 
 @pytest.mark.security("S38")
-def test_a_message_that_is_older_than_five_minutes_is_refused_by_the_verifier_of_the_docs():
+def test_the_documented_verifier_refuses_messages_older_than_five_minutes():
     text = (SOURCE.parent.parent / "docs" / "howto" / "webhooks.md").read_text()
     block = next(
         one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "OLDEST" in one
@@ -642,29 +646,29 @@ def test_a_message_that_is_older_than_five_minutes_is_refused_by_the_verifier_of
     assert "compare_digest" in block
 
 
-# -- the command line ----------------------------------------------------------------------------
+# -- Command line ----------------------------------------------------------------------------
 @pytest.mark.security("A36")
-def test_a_line_without_an_end_is_not_read_into_memory(app, call, folder, monkeypatch):
+def test_an_endless_input_line_is_not_read_into_memory(app, call, folder, monkeypatch):
     class Endless(io.RawIOBase):
         def __init__(self):
-            self.given, self.largest = 0, 0
+            self.calls, self.largest = 0, 0
 
         def readline(self, most=-1):
             assert 0 < most <= MAX_LINE_BYTES + 1
-            self.given += 1
-            return b"x" * most if self.given < 4 else b"\n" if self.given == 4 else b""
+            self.calls += 1
+            return b"x" * most if self.calls < 4 else b"\n" if self.calls == 4 else b""
 
     assert [len(line) for line in read_lines(Endless())] == [MAX_LINE_BYTES + 1]
     assert list(read_lines(io.BytesIO(b"a\nb\nc"))) == [b"a\n", b"b\n", b"c"]
 
 
 @pytest.mark.security("A29")
-def test_what_a_terminal_would_obey_reaches_no_terminal(app, call):
+def test_terminal_control_characters_are_not_printed(app, call):
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eabc"
     app.enqueue("refuse", {"text": evil}, owner=evil)
     app.run_inline()
     job = app.jobs.list()[0]
-    for words in (
+    for arguments in (
         ("jobs", "list"),
         ("jobs", "show", job.id),
         ("jobs", "explain", job.id),
@@ -673,23 +677,25 @@ def test_what_a_terminal_would_obey_reaches_no_terminal(app, call):
         ("jobs", "show", job.id, "-o", "json"),
         ("failures", "list"),
     ):
-        said = call(*words).out
-        assert [sign for sign in ("\x1b", "\x07", "\x9b", "\u202e") if sign in said] == [], words
+        output = call(*arguments).out
+        assert [sign for sign in ("\x1b", "\x07", "\x9b", "\u202e") if sign in output] == [], (
+            arguments
+        )
 
 
 @pytest.mark.security("A38")
-def test_names_in_commands_to_type_are_quoted_for_a_shell(app, call):
+def test_names_in_suggested_commands_are_quoted_for_a_shell(app, call):
     for name in ("a;id", "$(id)", "`id`", "a>b", "'"):
         app.queues.pause(name)
         job = app.enqueue("add", {"a": 1, "b": 2}, queue=name)
-        said = call("jobs", "explain", job.id).out + call("queues", "pause", name).err
-        typed = re.findall(r"mulligan queues \w+ (\S+)", said)
-        assert set(typed) == {quote(name)}, said
+        output = call("jobs", "explain", job.id).out + call("queues", "pause", name).err
+        typed = re.findall(r"mulligan queues \w+ (\S+)", output)
+        assert set(typed) == {quote(name)}, output
 
 
-# -- links ---------------------------------------------------------------------------------------
+# -- Links ---------------------------------------------------------------------------------------
 @pytest.mark.security("A27")
-def test_a_link_that_only_looks_cannot_be_made_one_that_acts(app, client):
+def test_a_read_only_link_cannot_be_changed_into_one_that_acts(app, client):
     job = app.enqueue("refuse", owner="acme")
     app.run_inline()
     look = app.status.link(job, retry=False, expires=60)
@@ -715,7 +721,7 @@ def test_a_link_that_only_looks_cannot_be_made_one_that_acts(app, client):
 
 
 @pytest.mark.security("S26", "A27")
-def test_no_page_asks_for_anything_from_elsewhere(app, client, enter):
+def test_pages_load_nothing_from_other_sites(app, client, enter):
     enter("*", "admin")
     for path in (
         "/",

@@ -1,4 +1,4 @@
-"""Clients that take their time, take too much, or come back with what is not theirs."""
+"""Slow clients, greedy clients, and forged cookies and headers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def store_url(ready_sqlite_url):
-    """Nothing here is about the store."""
+    """Use SQLite only: these tests do not depend on the store."""
     return ready_sqlite_url
 
 
-def settings_of(app, **said):
-    return read_settings({"database_url": app.settings.database_url, **said})
+def settings_of(app, **settings):
+    return read_settings({"database_url": app.settings.database_url, **settings})
 
 
 @pytest.fixture
@@ -58,12 +58,12 @@ SLOW = {
 
 
 @pytest.mark.security("S48", "A01")
-@pytest.mark.parametrize("said", SLOW.values(), ids=SLOW)
-def test_a_connection_with_an_incomplete_request_is_closed(web, monkeypatch, said, caplog):
+@pytest.mark.parametrize("request_part", SLOW.values(), ids=SLOW)
+def test_a_connection_with_an_incomplete_request_is_closed(web, monkeypatch, request_part, caplog):
     monkeypatch.setattr(patience, "HEAD_TIMEOUT", 0.5)
     monkeypatch.setattr(patience, "BODY_TIMEOUT", 0.5)
     with socket.create_connection((web.host, web.port), timeout=10) as line:
-        line.sendall(said)
+        line.sendall(request_part)
         assert closed_by_the_server(line)
     assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
 
@@ -138,9 +138,9 @@ def test_requests_stay_fast_with_five_hundred_slow_clients_and_five_hundred_stre
     assert sorted(times)[int(len(times) * 0.95)] < 1.0, sorted(times)[-5:]
 
 
-# -- streams -------------------------------------------------------------------------------------
+# -- Streams -------------------------------------------------------------------------------------
 @pytest.mark.security("S48", "A03")
-def test_many_keys_of_one_owner_have_no_more_streams_than_the_owner_may_have(app):
+def test_the_stream_limit_counts_all_keys_of_an_owner(app):
     app.store.prepare()
     settings = settings_of(app, **{"web.streams_per_key": 2, "web.streams_per_owner": 3})
     with run_server(settings) as web:
@@ -174,15 +174,15 @@ def test_the_stream_of_a_page_ends_when_its_visitor_signs_out(app, web, monkeypa
     line.close()
 
 
-# -- cookies -------------------------------------------------------------------------------------
+# -- Cookies -------------------------------------------------------------------------------------
 @pytest.fixture
 def visit(app):
-    """(a client, its cookie as it was set) for these settings."""
+    """Sign in with these settings. Return the client and its Set-Cookie header."""
     app.store.prepare()
 
-    def entered(url="http://localhost", headers=None, **said):
+    def entered(url="http://localhost", headers=None, **settings):
         client = TestClient(
-            create_app(settings_of(app, **said)), base_url=url, follow_redirects=False
+            create_app(settings_of(app, **settings)), base_url=url, follow_redirects=False
         )
         key = app.keys.create("*", "admin").text
         answer = client.post("/sign-in", data={"key": key}, headers=headers or {})
@@ -203,13 +203,13 @@ def test_a_cookie_is_secure_behind_a_proxy_that_speaks_tls(visit):
 @pytest.mark.parametrize(
     "value", ["\xe9", "a.\xe9", "a.b.c", ".", "x" * 3000, "e30.\xff", '"', "e30."]
 )
-def test_a_forged_message_cookie_is_ignored(
-    visit, value
-):
+def test_a_forged_message_cookie_is_ignored(visit, value):
     client, _ = visit()
     session = next(f"{name}={text}" for name, text in client.cookies.items())
-    said = session.partition("=")[0] + "_flash"
-    answer = client.get("/jobs", headers={"Cookie": f"{session}; {said}={value}".encode("latin-1")})
+    flash_cookie = session.partition("=")[0] + "_flash"
+    answer = client.get(
+        "/jobs", headers={"Cookie": f"{session}; {flash_cookie}={value}".encode("latin-1")}
+    )
     assert answer.status_code == 200
 
 
@@ -222,7 +222,7 @@ def test_signing_in_replaces_a_session_cookie_that_was_planted(app, visit):
     assert sessions.authenticate(planted).scope == "acme"
 
 
-# -- places --------------------------------------------------------------------------------------
+# -- Client addresses --------------------------------------------------------------------------------------
 class FromElsewhere:
     def __init__(self, host):
         self.client = type("Client", (), {"host": host})()
@@ -234,12 +234,12 @@ def test_forged_client_addresses_cannot_fill_the_rate_limiter(app):
     for number in range(10_050):
         buckets.take(client_network(FromElsewhere(f"{number:05}" + "x" * 60_000)))
     assert len(buckets) <= 10_000
-    assert max(map(len, buckets._full)) <= 64
+    assert max(map(len, buckets._buckets)) <= 64
 
 
 @pytest.mark.security("A08")
 def test_forwarded_headers_count_only_from_a_proxy_on_this_machine(app):
-    from mulligan.http.serve import server_config
+    from mulligan.http.app import server_config
 
     app.store.prepare()
     config = server_config(create_app(app.settings))

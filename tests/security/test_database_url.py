@@ -1,4 +1,4 @@
-"""A password in a database URL is shown nowhere, however badly the URL is written."""
+"""A password in a database URL is never shown, even if the URL is malformed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mulligan.cli import main
 from mulligan.core.errors import ConfigError
 from mulligan.storage.url import mask_password
 
-WRITTEN = (
+MALFORMED = (
     "postgresql://ann:hunter2@127.0.0.1:1/db",
     "postgresql://ann:hun ter2@127.0.0.1:1/db",
     "postgresql://ann:hunter%2@127.0.0.1:1/db",
@@ -27,31 +27,31 @@ WRITTEN = (
 )
 
 
-def parts(text: str) -> list[str]:
+def leaked_parts(text: str) -> list[str]:
     return [part for part in ("hun", "ter2") if part in text]
 
 
 @pytest.mark.security("S46")
-@pytest.mark.parametrize("url", WRITTEN)
-def test_doctor_repeats_no_password_however_the_url_is_written(
+@pytest.mark.parametrize("url", MALFORMED)
+def test_doctor_prints_no_password_of_a_malformed_url(
     url, capsys, tmp_path, monkeypatch, impatient
 ):
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--database", url]) != 0
-    said = capsys.readouterr()
-    assert parts(said.out + said.err) == []
-    assert parts(mask_password(url)) == []
+    captured = capsys.readouterr()
+    assert leaked_parts(captured.out + captured.err) == []
+    assert leaked_parts(mask_password(url)) == []
 
 
 @pytest.mark.security("S46")
-@pytest.mark.parametrize("url", [url for url in WRITTEN if not url.startswith("postgresql:")])
+@pytest.mark.parametrize("url", [url for url in MALFORMED if not url.startswith("postgresql:")])
 def test_an_app_with_a_wrong_url_is_refused_without_its_password(url):
     with pytest.raises(ConfigError) as refused:
         Mulligan(url).open()
-    assert parts(str(refused.value)) == []
+    assert leaked_parts(str(refused.value)) == []
 
 
-def test_what_has_no_password_is_shown_as_it_is():
+def test_a_url_without_a_password_is_shown_unchanged():
     for url in (
         "sqlite:////var/lib/a:b@c.db",
         "postgresql://ann@db/x",

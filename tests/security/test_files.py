@@ -1,4 +1,4 @@
-"""What we write to disk is for us alone, whatever the umask, and goes where we mean it to go."""
+"""Files are private whatever the umask, and symlinks are not followed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keep(ctx: Context, until: str):
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """Whatever is in there and others may look into."""
+    """Return the modes of files that other users may read."""
     found = [path for path in [folder, *folder.rglob("*")] if not path.is_symlink()]
     return {
         str(path.relative_to(folder)): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in found
@@ -59,7 +59,7 @@ def open_to_others(folder: Path, ours: str) -> dict[str, str]:
     ids=["state_dir", "beside the file"],
 )
 @pytest.mark.timeout(180)
-def test_whatever_a_worker_writes_is_for_its_user_alone(tmp_path, umask, state):
+def test_all_files_of_a_worker_are_private_to_its_user(tmp_path, umask, state):
     place = tmp_path / "place"
     place.mkdir(0o755)
     (tmp_path / "jobs.py").write_text(JOBS)
@@ -70,9 +70,9 @@ def test_whatever_a_worker_writes_is_for_its_user_alone(tmp_path, umask, state):
     }
     end = tmp_path / "end"
 
-    def mulligan(words: str) -> subprocess.Popen[bytes]:
+    def mulligan(arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            ["sh", "-c", f"umask {umask}; exec {sys.executable} -m mulligan {words}"],
+            ["sh", "-c", f"umask {umask}; exec {sys.executable} -m mulligan {arguments}"],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -99,7 +99,7 @@ def test_whatever_a_worker_writes_is_for_its_user_alone(tmp_path, umask, state):
 
 
 @pytest.mark.security("S52", "A10")
-def test_a_folder_into_which_everybody_may_write_is_not_used(tmp_path):
+def test_a_world_writable_folder_is_refused(tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
@@ -108,7 +108,7 @@ def test_a_folder_into_which_everybody_may_write_is_not_used(tmp_path):
 
 
 @pytest.mark.security("S52", "A10")
-def test_a_folder_in_tmp_that_somebody_else_has_prepared_is_not_used(tmp_path, monkeypatch):
+def test_a_tmp_folder_owned_by_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
     monkeypatch.setattr(life.tempfile, "gettempdir", lambda: str(tmp_path))
     ours = tmp_path / f"mulligan-{os.getuid()}"
@@ -127,7 +127,7 @@ def test_a_folder_in_tmp_that_somebody_else_has_prepared_is_not_used(tmp_path, m
 
 
 @pytest.mark.security("S52", "A10")
-def test_a_link_that_was_planted_is_not_followed(tmp_path):
+def test_a_planted_symlink_is_not_followed(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     folder = tmp_path / "life"
@@ -142,7 +142,7 @@ def test_a_link_that_was_planted_is_not_followed(tmp_path):
 
 
 @pytest.mark.security("S52")
-def test_a_database_behind_a_link_is_private_too(tmp_path):
+def test_a_database_behind_a_symlink_is_private(tmp_path):
     (tmp_path / "link.db").symlink_to(tmp_path / "there.db")
     before = os.umask(0)
     try:
@@ -154,7 +154,7 @@ def test_a_database_behind_a_link_is_private_too(tmp_path):
 
 
 @pytest.mark.security("A10")
-def test_a_backup_neither_follows_nor_replaces_a_link(file_app, call, tmp_path):
+def test_a_backup_neither_follows_nor_replaces_a_symlink(file_app, call, tmp_path):
     file_app.store.prepare()
     (tmp_path / "copy.db").symlink_to(tmp_path / "victim")
     assert call("backup", tmp_path / "copy.db").code != 0
@@ -164,8 +164,8 @@ def test_a_backup_neither_follows_nor_replaces_a_link(file_app, call, tmp_path):
 
 
 @pytest.mark.security("A11")
-def test_a_worker_has_no_door_through_which_a_neighbour_could_come(file_app, start):
-    """Supervisor and runner talk over a pair of sockets without a name; nothing listens."""
+def test_a_worker_opens_no_listening_or_named_socket(file_app, start):
+    """Supervisor and runner use an unnamed socket pair; nothing listens."""
     worker = start("worker", "jobs:app")
     until(lambda: len(_children(worker.process.pid)) > 1, 60, "the fork server and a runner")
     for pid in (worker.process.pid, *_children(worker.process.pid)):
@@ -179,7 +179,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _named_sockets(pid: int) -> list[str]:
-    """Listening on the network, or with a name in the file system."""
+    """Return sockets that listen on the network or have a name in the file system."""
     inodes = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # a file that is closed meanwhile
@@ -197,14 +197,14 @@ def _lines(pid: int, name: str) -> list[str]:
     return file.read_text().splitlines()[1:] if file.exists() and socket.has_ipv6 else []
 
 
-# -- secrets that lie about ----------------------------------------------------------------------
+# -- Readable secrets ----------------------------------------------------------------------
 def found(flags=None, environ=None, file=None):
     settings = read_settings(flags or {}, environ=environ or {}, file=file or Path("none.toml"))
     return [(one.status, one.found) for one in secret_checks(settings)]
 
 
 @pytest.mark.security("A12")
-def test_doctor_tells_of_secrets_that_others_can_read(tmp_path):
+def test_doctor_reports_secrets_that_other_users_can_read(tmp_path):
     url = "postgresql://ann:hunter2@db/x"
     assert [status for status, _ in found()] == ["ok"]
     assert [status for status, _ in found(environ={"MULLIGAN_DATABASE_URL": url})] == ["ok"]

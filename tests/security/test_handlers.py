@@ -1,4 +1,4 @@
-"""Handlers that mean harm, or do it by mistake, to the process that started theirs."""
+"""Handlers that attack the process that started them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAYS = {
     "endings that are none": framed(["ended", [[1, "returned"], [{}, 7], 7]]),
     "a time that is none": framed(["ended", [[seq, "returned", '0,"x":1', 0.0, "null"] for seq in range(1, 200)]]),
     "times that are none": framed(["returned", [at for seq in range(1, 200) for at in (seq, '0,"x":1')]]),
-    "progress of nobody": framed(["progress", 7]),
+    "progress without a job": framed(["progress", 7]),
     "a manifest that is none": framed(["ready", "{"]),
 }
 
@@ -58,7 +58,7 @@ HOW = (
     "endings that are none",
     "a time that is none",
     "times that are none",
-    "progress of nobody",
+    "progress without a job",
     "a manifest that is none",
     "closes",
 )
@@ -73,14 +73,14 @@ def app(folder, store_url, monkeypatch):
 
 @pytest.fixture
 def store_url(ready_sqlite_url):
-    """Nothing here is about the store."""
+    """Use SQLite only: these tests do not depend on the store."""
     return ready_sqlite_url
 
 
 @pytest.mark.slow
 @pytest.mark.security("A39")
 @pytest.mark.timeout(150)
-def test_a_handler_that_garbles_the_line_to_its_supervisor_harms_itself_alone(app, start):
+def test_a_handler_that_corrupts_its_supervisor_pipe_fails_only_itself(app, start):
     hostile = {how: app.enqueue("garbles", {"how": how}) for how in HOW}
     worker = start("worker", "jobs:app", MULLIGAN_RETRY__MAX_LOSSES="0")
     until(
@@ -97,7 +97,7 @@ def test_a_handler_that_garbles_the_line_to_its_supervisor_harms_itself_alone(ap
 
 
 @pytest.mark.security("S49")
-def test_in_a_fair_queue_a_flood_of_one_owner_does_not_keep_another_waiting(file_app):
+def test_in_a_fair_queue_a_flood_of_one_owner_does_not_delay_another(file_app):
     file_app.queue("fair", fair=True)
 
     @file_app.job(name="counted", queue="fair")

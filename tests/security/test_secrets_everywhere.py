@@ -1,4 +1,4 @@
-"""Secrets are planted wherever one can be, and looked for wherever somebody could read."""
+"""Plant secrets everywhere, and search for them in everything that can be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.contents import contents
 from support.receivers import WebReceiver, open_receiver
 from support.receiving import mail_server
 from support.waiting import until
-from support.web_table import ROUTES, asked
+from support.web_table import ROUTES, call_route
 
 # Each is cut in two in the app, so that no source line can show it whole.
 PLANTED = {
@@ -72,8 +72,8 @@ def url():
     raise ConnectionError("GET https://ann:" + planted("url") + "@api.example.com/v1?token=" + planted("url"))
 
 def environment():
-    own = {"SHOP_API_KEY": os.environ["SHOP_API_KEY"]}
-    raise RuntimeError("API_KEY=" + own["SHOP_API_KEY"] + " of " + repr(own))
+    environ = {"SHOP_API_KEY": os.environ["SHOP_API_KEY"]}
+    raise RuntimeError("API_KEY=" + environ["SHOP_API_KEY"] + " of " + repr(environ))
 
 def cause():
     try:
@@ -135,7 +135,7 @@ def app(folder, store_url, monkeypatch):
 
 @pytest.fixture
 def outside():
-    """(a receiver of webhooks, a mail server that wants the password)."""
+    """Return a receiver of webhooks and a mail server that requires a password."""
 
     def login(server, session, envelope, mechanism, data):
         from aiosmtpd.smtp import AuthResult
@@ -164,26 +164,26 @@ def worker_settings(box: Any) -> dict[str, str]:
 
 
 class Hunt:
-    """What was seen where, and who of the secrets is in it."""
+    """Collected texts by source, and the secrets found in each."""
 
     def __init__(self, secrets: dict[str, str]) -> None:
         self._secrets = secrets
-        self.seen: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
 
     def look(self, where: str, text: str) -> None:
-        self.seen[where] = text
+        self.texts[where] = text
 
     def found(self) -> set[tuple[str, str]]:
         return {
             (name, where)
             for name, secret in self._secrets.items()
-            for where, text in self.seen.items()
+            for where, text in self.texts.items()
             if secret in text
         }
 
 
-def every_process(*words: str) -> str:
-    """The arguments of all processes of this host but our own."""
+def every_process() -> str:
+    """Return the arguments of all processes of this host."""
     found = []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -196,7 +196,7 @@ def every_process(*words: str) -> str:
 @pytest.mark.slow
 @pytest.mark.security("S04", "S38", "S42", "S44", "S45", "S46", "S47", "A13", "A14")
 @pytest.mark.timeout(600)
-def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
+def test_planted_secrets_appear_only_where_they_are_needed(
     app, store_url, start, call, outside, tmp_path
 ):
     web, box = outside
@@ -218,7 +218,7 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
     )
     until(lambda: len(web.received) >= 7 and len(box.mails) >= 7, 200, "every message has come")
     processes = every_process()
-    said = worker.stop()
+    output = worker.stop()
 
     secrets = {
         **PLANTED,
@@ -231,7 +231,7 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
     if password := urlsplit(store_url).password:
         secrets["database"] = password
     hunt = Hunt(secrets)
-    hunt.look("worker", said.out + said.err)
+    hunt.look("worker", output.out + output.err)
     hunt.look("processes", processes)
     hunt.look("webhooks", repr([(one.body, one.headers) for one in web.received]))
     hunt.look("mails", repr([letter.raw for letter in box.mails]))
@@ -245,7 +245,7 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
     _pages(hunt, app, jobs, token)
 
     assert sorted(hunt.found() - ALLOWED(hunt)) == []
-    assert "[redacted]" in hunt.seen["table attempt"]
+    assert "[redacted]" in hunt.texts["table attempt"]
     program = app.jobs.get(jobs[-1].id).result
     assert "MULLIGAN_ATTEMPT" in program
     assert [
@@ -254,7 +254,7 @@ def test_what_is_planted_is_found_nowhere_but_where_it_is_needed(
 
 
 def ALLOWED(hunt: Hunt) -> set[tuple[str, str]]:  # noqa: N802 - read as a table
-    """Where each is because it has to be; whatever else is found is a leak."""
+    """Return where each secret is allowed; every other place is a leak."""
     needed = {
         ("payload", "table job"),  # the job itself
         ("result", "table job"),
@@ -310,7 +310,7 @@ def _commands(hunt: Hunt, call: Any, jobs: list[Any]) -> None:
 
 
 def _answers(hunt: Hunt, app: Any, jobs: list[Any]) -> None:
-    """Every route that looks, by every kind of key; the private half is for operators."""
+    """Request every GET route with every type of key; private data is for operators."""
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         for scope, role in (
             ("acme", "viewer"),
@@ -319,7 +319,7 @@ def _answers(hunt: Hunt, app: Any, jobs: list[Any]) -> None:
             ("*", "admin"),
         ):
             headers = {"Authorization": f"Bearer {app.keys.create(scope, role).text}"}
-            who = "viewer" if role == "viewer" else "operator"
+            reader = "viewer" if role == "viewer" else "operator"
             for route, line in ROUTES.items():
                 if not route.startswith("GET"):
                     continue
@@ -327,7 +327,7 @@ def _answers(hunt: Hunt, app: Any, jobs: list[Any]) -> None:
                     [job.id for job in jobs] if line.what == "job" else [_one(app, line.what)]
                 ):
                     hunt.look(
-                        f"{who} {scope} {route} {name}", asked(client, route, headers, name).text
+                        f"{reader} {scope} {route} {name}", call_route(client, route, headers, name).text
                     )
 
 
@@ -372,19 +372,19 @@ def _pages(hunt: Hunt, app: Any, jobs: list[Any], token: str) -> None:
 
 
 @pytest.mark.security("A13")
-def test_a_program_of_a_job_gets_what_opens_the_database_only_if_it_is_given(file_app, monkeypatch):
+def test_a_subprocess_of_a_job_inherits_no_settings_unless_they_are_passed(file_app, monkeypatch):
     monkeypatch.setenv("MULLIGAN_MAIL__PASSWORD", PLANTED["smtp"])
     monkeypatch.setenv("SHOP", "open")
 
     @file_app.job
-    def show(ctx: Context, given: bool) -> dict[str, str]:
+    def show(ctx: Context, is_passed: bool) -> dict[str, str]:
         url = os.environ["MULLIGAN_DATABASE_URL"]
-        more = {"MULLIGAN_DATABASE_URL": url} if given else None
+        more = {"MULLIGAN_DATABASE_URL": url} if is_passed else None
         return dict(line.partition("=")[::2] for line in ctx.run(["env"], env=more).splitlines())
 
-    without, given = show.enqueue(given=False), show.enqueue(given=True)
+    without, passed = show.enqueue(is_passed=False), show.enqueue(is_passed=True)
     file_app.run_inline()
-    without, given = without.refresh().result, given.refresh().result
+    without, passed = without.refresh().result, passed.refresh().result
     assert [name for name in without if name.startswith("MULLIGAN_")] == ["MULLIGAN_ATTEMPT"]
-    assert given["MULLIGAN_DATABASE_URL"].startswith("sqlite")
+    assert passed["MULLIGAN_DATABASE_URL"].startswith("sqlite")
     assert without["SHOP"] == "open"

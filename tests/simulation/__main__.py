@@ -1,4 +1,4 @@
-"""Many scripts, one after the other: `make simulate SEEDS=2000`, or a script that failed, once more.
+"""Play many scripts (`make simulate SEEDS=2000`), or replay one that failed.
 
 python -m simulation run --seeds 2000 --first 1 --stores sqlite,postgres
 python -m simulation play '[["enqueue",0,0,0,0],…]'
@@ -19,8 +19,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from simulation.play import read, written
-from simulation.runs import Found, judged, script_of, shortened, stores
+from simulation.play import read_script, write_script
+from simulation.runs import Failure, find_failure, script_of, shorten, stores
 
 console = Console(stderr=True)
 STORES = ("sqlite", "postgres")
@@ -28,7 +28,7 @@ STORES = ("sqlite", "postgres")
 
 @click.group()
 def main() -> None:
-    """Scripts of everything that can happen to jobs, on real stores under a virtual clock."""
+    """Play random scripts of jobs, workers and faults on real stores under a virtual clock."""
 
 
 def _names(_: object, __: object, value: str) -> list[str]:
@@ -52,21 +52,21 @@ on = click.option(
 @click.option("--first", default=1, help="The number of the first.")
 @on
 def run(seeds: int, first: int, names: list[str]) -> None:
-    """Play many scripts; with both stores each on both, and compare."""
+    """Play many scripts. With both stores, play each on both and compare."""
     with stores(names) as homes, _bar() as bar:
         task = bar.add_task(" and ".join(names), total=seeds, steps=0)
         steps = 0
         for seed in range(first, first + seeds):
             script = script_of(seed)
-            found = judged(homes, script)
+            found = find_failure(homes, script)
             if found is not None:
                 bar.stop()
-                _tell(seed, shortened(homes, script, found), names)
+                _print_failure(seed, shorten(homes, script, found), names)
                 sys.exit(1)
             steps += len(script)
             bar.update(task, advance=1, steps=steps)
     click.echo(
-        f"{seeds} seeds ({first} to {first + seeds - 1}), {steps} steps, on {' and '.join(names)}: all held"
+        f"{seeds} seeds ({first} to {first + seeds - 1}), {steps} steps, on {' and '.join(names)}: all invariants hold"
     )
 
 
@@ -75,11 +75,11 @@ def run(seeds: int, first: int, names: list[str]) -> None:
 @on
 def play(script: str, names: list[str]) -> None:
     """Play one script, given as text or as a seed."""
-    steps = script_of(int(script)) if script.isdecimal() else read(script)
+    steps = script_of(int(script)) if script.isdecimal() else read_script(script)
     with stores(names) as homes:
-        found = judged(homes, steps)
+        found = find_failure(homes, steps)
     if found is None:
-        click.echo(f"{len(steps)} steps: all held")
+        click.echo(f"{len(steps)} steps: all invariants hold")
         return
     click.echo(found.trace)
     sys.exit(1)
@@ -95,11 +95,11 @@ def _bar() -> Progress:
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
 
 
-def _tell(seed: int, found: Found, names: list[str]) -> None:
+def _print_failure(seed: int, found: Failure, names: list[str]) -> None:
     click.echo(
-        f"seed {seed} breaks {found.why}\n\n{found.trace}\n{len(found.script)} steps are enough. Once more:\n"
+        f"seed {seed} breaks {found.why}\n\n{found.trace}\n{len(found.script)} steps are enough. To replay:\n"
     )
-    click.echo(f"  make simulate STORES={','.join(names)} PLAY='{written(found.script)}'")
+    click.echo(f"  make simulate STORES={','.join(names)} PLAY='{write_script(found.script)}'")
 
 
 if __name__ == "__main__":

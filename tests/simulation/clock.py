@@ -1,4 +1,4 @@
-"""Time, ids and chance as one script wants them: nothing that a run does hangs on the machine it runs on."""
+"""Virtual time, ids and random numbers: a run does not depend on the machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from unittest.mock import patch
 from mulligan.core.durations import SECOND, Micros
 from mulligan.manifest.specs import Manifest
 
-BEGINS: Micros = 1_790_000_000 * SECOND  # a moment in September 2026
-# Whoever there asks what time it is, is told what the script says. Waiting there would be waiting for nobody.
-TOLD = (
+BEGINS: Micros = 1_790_000_000 * SECOND  # in September 2026
+# Modules whose `time` is replaced by the virtual clock. Sleeping there is an error.
+MODULES_WITH_TIME = (
     "mulligan.app.mulligan",
     "mulligan.operations.chore",
     "mulligan.jobs.repair",
@@ -26,19 +26,19 @@ TOLD = (
     "mulligan.storage.postgres_transaction",
     "mulligan.storage.search_queries",
 )
-DRAWS = (
+MODULES_WITH_RANDOM = (
     "mulligan.guards.observer",
     "mulligan.worker.supervisor.transactions",
     "mulligan.worker.supervisor.chores",
 )
 
 
-class Waits(AssertionError):
-    """In one process nobody else can end what is waited for."""
+class SleepInSimulation(AssertionError):
+    """Code under test sleeps. In one process no other code can run meanwhile."""
 
 
 class Clock:
-    """Stands where `time` stands. The wall may be set; the monotonic clock only ever goes on."""
+    """Replacement of the module `time`. The wall clock may be set; the monotonic clock only grows."""
 
     def __init__(self) -> None:
         self.reset()
@@ -46,22 +46,22 @@ class Clock:
     def reset(self) -> None:
         self.wall: Micros = BEGINS
         self.mono: Micros = 1000 * SECOND
-        self.turn_over(0)
+        self.start_step(0)
 
-    def turn_over(self, step: int) -> None:
-        """Every step draws anew: whatever the one before has drawn and thrown away, ids and chances are the same."""
-        self.chance = Random(step)
+    def start_step(self, step: int) -> None:
+        """Reseed: ids and random numbers do not depend on how many the step before has used."""
+        self.random = Random(step)
         self._drawn = (BEGINS // 1000 + step) << 12
 
     def tick(self, count: int) -> int:
         self._drawn += count
         return self._drawn - count + 1
 
-    def pass_by(self, span: Micros) -> None:
+    def advance(self, span: Micros) -> None:
         self.wall += span
         self.mono += span
 
-    # -- as the module `time` ---------------------------------------------------------------------
+    # --- As the module `time` ---
     def time_ns(self) -> int:
         return self.wall * 1000
 
@@ -75,39 +75,38 @@ class Clock:
         return self.mono / SECOND
 
     def sleep(self, seconds: float) -> None:
-        raise Waits(f"waits {seconds} s for somebody else")
+        raise SleepInSimulation(f"sleeps {seconds} s")
 
-    # -- as `os.urandom` and `SystemRandom` -------------------------------------------------------
+    # --- As `os.urandom` and `SystemRandom` ---
     def urandom(self, count: int) -> bytes:
-        return self.chance.randbytes(count)
+        return self.random.randbytes(count)
 
     def getrandbits(self, bits: int) -> int:
-        return self.chance.getrandbits(bits)
+        return self.random.getrandbits(bits)
 
 
 @contextmanager
-def ruled(clock: Clock) -> Iterator[None]:
-    """Everything that rules jobs, in this process, asks this clock and draws from it."""
+def virtual_time(clock: Clock) -> Iterator[None]:
+    """Make the engine in this process use this clock and its random numbers."""
     with ExitStack() as stack:
-        for module in TOLD:
+        for module in MODULES_WITH_TIME:
             stack.enter_context(patch(f"{module}.time", clock))
-        for module in DRAWS:
+        for module in MODULES_WITH_RANDOM:
             stack.enter_context(patch(f"{module}.SystemRandom", lambda: clock))
         stack.enter_context(patch("mulligan.core.ids.os", SimpleNamespace(urandom=clock.urandom)))
         stack.enter_context(patch("mulligan.core.ids._reserve", clock.tick))
-        stack.enter_context(
-            patch("mulligan.worker.upkeep.kill_marked", lambda _: None)
-        )  # no process is anybody's
+        # There are no processes to kill.
+        stack.enter_context(patch("mulligan.worker.upkeep.kill_marked", lambda _: None))
         stack.enter_context(
             patch("mulligan.worker.supervisor.chores.liveness.remove_dead_folders", lambda *_: None)
         )
-        # What the shop declares is read again and again, and is the same each time.
+        # The manifest is read very often and never changes.
         stack.enter_context(patch.object(Manifest, "from_json", lru_cache(8)(Manifest.from_json)))
-        stack.enter_context(patch.object(Manifest, "to_json", _once(Manifest.to_json)))
+        stack.enter_context(patch.object(Manifest, "to_json", _cached(Manifest.to_json)))
         yield
 
 
-def _once(write: Callable[[Manifest], str]) -> Callable[[Manifest], str]:
+def _cached(write: Callable[[Manifest], str]) -> Callable[[Manifest], str]:
     known: dict[int, tuple[Manifest, str]] = {}
 
     def written(manifest: Manifest) -> str:

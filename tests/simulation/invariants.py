@@ -1,7 +1,7 @@
-"""What must hold after every step, whatever the step was: read from the tables themselves, not asked of the engine.
+"""Invariants that must hold after every step. They are read from the tables, not through the engine.
 
-The names are those of the invariants a checker verifies: S safety of a job, U uniqueness, C schedules, B batches,
-N messages, O operations.
+The names are those of `doctor --verify`: S safety of a job, U uniqueness, C schedules, B batches,
+N messages. O is operations.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 NO_MOVE = frozenset({"job.stale_refused", "job.cancel_requested"})
 ENDS_ATTEMPT = frozenset(
     event_for(verb).value for (verb, state) in MOVES if state is State.RUNNING
-)  # also told of moves that end none: those carry no token
+)  # some of these events are also written for other moves, without a token
 OUTCOMES = {"batch.ready": "ready", "batch.partial": "partial", "batch.failed": "failed"}
-MOST_LOSSES = 1  # of any kind of the shop
+MAX_LOSSES = 1  # of every kind of the shop
 
 
 def _legal() -> dict[tuple[str, str], set[str]]:
-    """From which state an event may lead where, by the one table of moves."""
+    """Return (event type, state) → possible next states, from the table of moves."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for (verb, start), end in MOVES.items():
         found[event_for(verb).value, start.value].add(end.value)
@@ -48,9 +48,10 @@ class Broken(AssertionError):
     """An invariant does not hold."""
 
 
-def must(holds: object, name: str, *said: object) -> None:
+def check_invariant(holds: object, name: str, *evidence: object) -> None:
+    """Raise Broken with the evidence, unless the invariant holds."""
     if not holds:
-        raise Broken(f"{name}: {' '.join(map(str, said))}")
+        raise Broken(f"{name}: {' '.join(map(str, evidence))}")
 
 
 class Row(NamedTuple):
@@ -92,7 +93,7 @@ class Ended(NamedTuple):
     cost: float
 
 
-class Told(NamedTuple):
+class LogEvent(NamedTuple):
     id: int
     at: Micros
     type: str
@@ -105,7 +106,7 @@ class Told(NamedTuple):
 
 
 class Life:
-    """A job as its events alone tell it."""
+    """State of a job, replayed from its events."""
 
     __slots__ = ("attempt", "ends", "generation", "state", "token")
 
@@ -114,44 +115,46 @@ class Life:
         self.generation, self.attempt, self.token = 1, 0, 0
         self.ends = 0  # of this generation
 
-    def hears(self, event: Told) -> None:
+    def apply(self, event: LogEvent) -> None:
         name = event.type
         if name in NO_MOVE:
             return
-        self._may(event)
+        self._apply_move(event)
         if name == "job.started":
-            must(event.token == self.token + 1, "S5 tokens grow by one", event)
-            must(event.attempt == self.attempt + 1, "S5 attempts are 1, 2, 3", event)
+            check_invariant(event.token == self.token + 1, "S5 tokens grow by one", event)
+            check_invariant(event.attempt == self.attempt + 1, "S5 attempts are 1, 2, 3", event)
             self.attempt, self.token = event.attempt or 0, event.token or 0
         elif event.token is not None:
-            must(event.token == self.token, "S7 an ending carries the current token", event)
+            check_invariant(
+                event.token == self.token, "S7 an ending carries the current token", event
+            )
         if name == "job.retried":
-            must(event.actor, "S2 a generation is begun by somebody", event)
+            check_invariant(event.actor, "S2 a generation has an actor", event)
             self.generation, self.attempt, self.ends = self.generation + 1, 0, 0
         elif self.state in TERMINAL and name != "job.discarded":
             self.ends += 1
-            must(self.ends == 1, "S2 one end in a generation", event)
+            check_invariant(self.ends == 1, "S2 one end in a generation", event)
 
-    def _may(self, event: Told) -> None:
-        """Its state after it, if that is a legal move."""
+    def _apply_move(self, event: LogEvent) -> None:
+        """Set the state after a legal move."""
         if event.type == "job.queued":
-            must(self.state is None, "S4 queued once", event)
+            check_invariant(self.state is None, "S4 queued once", event)
             self.state = "queued"
             return
         ends = LEGAL.get((event.type, self.state or ""), set())
         if event.type == "job.died":  # of an attempt, or of a deadline while it waits
-            must(
+            check_invariant(
                 (self.state == "running") == (event.token is not None),
-                "S4 who dies in an attempt names it",
+                "S4 a death in an attempt has its token",
                 event,
             )
-        must(ends, "S3/S4 a legal move", event, "of a job that was", self.state)
-        must(len(ends) == 1, "S4 an event says where a job is", event, ends)
+        check_invariant(ends, "S3/S4 a legal move", event, "of a job that was", self.state)
+        check_invariant(len(ends) == 1, "S4 an event leads to one state", event, ends)
         self.state = next(iter(ends))
 
 
 class Ledger:
-    """What was told so far, by the database and to those who asked."""
+    """Everything that the events and the answers of calls have reported so far."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -160,38 +163,38 @@ class Ledger:
         self._cursor = 0
         self.lives: dict[str, Life] = {}
         self.rows: dict[str, Row] = {}
-        self._promised: set[str] = set()
-        self._never: set[str] = set()
+        self._accepted: set[str] = set()
+        self._rolled_back: set[str] = set()
         self._ended: dict[tuple[str, int], str] = {}  # batch, generation → outcome
         self._sealed: set[str] = set()
         self._slots: dict[tuple[str, int], str] = {}
-        self.told: Counter[str] = Counter()  # events of others than our own kinds
+        self.event_counts: Counter[str] = Counter()  # without built-in kinds
         self.messages: Counter[str] = Counter()
         self._kinds: dict[str, str] = {}
 
-    def ask(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
+    def query(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
         with self._store.read() as unit:
             if hasattr(unit, "_handle"):
                 return unit._handle.execute(text.replace("{p}", self._prefix))
             return unit._connection.execute(text.replace("{p}", self._prefix)).fetchall()
 
-    # -- what clients were told -------------------------------------------------------------------
-    def promised(self, ids: Iterable[str]) -> None:
-        self._promised |= set(ids)
+    # --- Answers of calls ---
+    def add_accepted(self, ids: Iterable[str]) -> None:
+        self._accepted |= set(ids)
 
-    def never(self, ids: Iterable[str]) -> None:
-        self._never |= set(ids)
+    def add_rolled_back(self, ids: Iterable[str]) -> None:
+        self._rolled_back |= set(ids)
 
-    # -- after every step -------------------------------------------------------------------------
+    # --- After every step ---
     def check(self) -> None:
         before = self.rows
-        self.rows = {
-            row[0]: Row(*row) for row in self.ask(f"SELECT {', '.join(Row._fields)} FROM {{p}}job")
-        }  # noqa: S608
+        columns = ", ".join(Row._fields)
+        rows = self.query(f"SELECT {columns} FROM {{p}}job")  # noqa: S608
+        self.rows = {row[0]: Row(*row) for row in rows}
         self._read_events()
         self._world.jobs = sorted(self.rows)
-        self._promises(before)
-        self._lives()
+        self._check_accepted(before)
+        self._check_replay()
         self._attempts()
         self._columns()
         self._unique()
@@ -199,90 +202,94 @@ class Ledger:
         self._operations()
 
     def _read_events(self) -> None:
-        found = self.ask(LOG.replace("ORDER BY", f"WHERE id > {self._cursor} ORDER BY"))
+        found = self.query(LOG.replace("ORDER BY", f"WHERE id > {self._cursor} ORDER BY"))
         for number, at, kind, job_id, batch_id, _, *rest in unbundled(found):
-            event = Told(number, at, kind, job_id, batch_id, *rest)
+            event = LogEvent(number, at, kind, job_id, batch_id, *rest)
             self._cursor = event.id
             if event.job_id is not None and event.type.startswith("job."):
-                self.lives.setdefault(event.job_id, Life()).hears(event)
-            self._hear(event)
+                self.lives.setdefault(event.job_id, Life()).apply(event)
+            self._count_event(event)
 
-    def _hear(self, event: Told) -> None:
+    def _count_event(self, event: LogEvent) -> None:
         if event.type == "job.queued":
             self._queued(event, json.loads(event.data))
         elif event.type == "job.retry_scheduled":
-            said = json.loads(event.data)
-            must(said["failures"] <= said["max_retries"], "S12 no more retries than allowed", event)
+            data = json.loads(event.data)
+            check_invariant(
+                data["failures"] <= data["max_retries"], "S12 no more retries than allowed", event
+            )
         elif event.type == "batch.sealed":
-            must(event.batch_id not in self._sealed, "B2 sealed once", event)
+            check_invariant(event.batch_id not in self._sealed, "B2 sealed once", event)
             self._sealed.add(event.batch_id or "")
         elif event.type in OUTCOMES:
             self._outcome(event, json.loads(event.data))
-        if event.type in {"job.died", *OUTCOMES} and not self._ours(event.job_id):
-            self.told[event.type] += 1
+        if event.type in {"job.died", *OUTCOMES} and not self._is_system_kind(event.job_id):
+            self.event_counts[event.type] += 1
 
-    def _ours(self, job_id: str | None) -> bool:
+    def _is_system_kind(self, job_id: str | None) -> bool:
         return self._kinds.get(job_id or "", "").startswith(SYSTEM_PREFIX)
 
-    def _queued(self, event: Told, said: Mapping[str, Any]) -> None:
-        self._kinds[event.job_id or ""] = said["kind"]
-        self.messages[said["kind"]] += 1
-        if "slot_at" in said:
-            slot = (said["schedule"], said["slot_at"])
-            must(slot not in self._slots, "C1 one job in a slot", event)
+    def _queued(self, event: LogEvent, data: Mapping[str, Any]) -> None:
+        self._kinds[event.job_id or ""] = data["kind"]
+        self.messages[data["kind"]] += 1
+        if "slot_at" in data:
+            slot = (data["schedule"], data["slot_at"])
+            check_invariant(slot not in self._slots, "C1 one job in a slot", event)
             self._slots[slot] = event.job_id or ""
 
-    def _outcome(self, event: Told, said: Mapping[str, Any]) -> None:
-        key = (event.batch_id or "", said["generation"])
-        must(event.batch_id in self._sealed, "B2 no outcome before the seal", event)
-        must(key not in self._ended, "B2 one outcome in a generation", event)
+    def _outcome(self, event: LogEvent, data: Mapping[str, Any]) -> None:
+        key = (event.batch_id or "", data["generation"])
+        check_invariant(event.batch_id in self._sealed, "B2 no outcome before the seal", event)
+        check_invariant(key not in self._ended, "B2 one outcome in a generation", event)
         self._ended[key] = OUTCOMES[event.type]
-        counts = BatchCounts(**{name: said[name] for name in BatchCounts.__dataclass_fields__})
-        must(counts.unfinished == 0, "B2 no outcome before the last end", event)
-        must(counts.total == said["total"], "B1 the figures add up", event)
+        counts = BatchCounts(**{name: data[name] for name in BatchCounts.__dataclass_fields__})
+        check_invariant(counts.unfinished == 0, "B2 no outcome before the last end", event)
+        check_invariant(counts.total == data["total"], "B1 the figures add up", event)
 
     # -- S: jobs ----------------------------------------------------------------------------------
-    def _promises(self, before: Mapping[str, Row]) -> None:
+    def _check_accepted(self, before: Mapping[str, Row]) -> None:
         for job_id in before.keys() - self.rows.keys():
             life = self.lives[job_id]
-            must(life.state in TERMINAL, "S1 only what has ended leaves", job_id, life.state)
-            self._promised.discard(job_id)
-        must(
-            self._promised <= self.rows.keys(),
-            "S1 what was accepted is there",
-            self._promised - self.rows.keys(),
+            check_invariant(
+                life.state in TERMINAL, "S1 only ended jobs are pruned", job_id, life.state
+            )
+            self._accepted.discard(job_id)
+        check_invariant(
+            self._accepted <= self.rows.keys(),
+            "S1 accepted jobs exist",
+            self._accepted - self.rows.keys(),
         )
-        must(
-            not self._never & self.rows.keys(),
-            "S17 what was rolled back is not",
-            self._never & self.rows.keys(),
+        check_invariant(
+            not self._rolled_back & self.rows.keys(),
+            "S17 rolled back jobs do not exist",
+            self._rolled_back & self.rows.keys(),
         )
 
-    def _lives(self) -> None:
+    def _check_replay(self) -> None:
         for row in self.rows.values():
             life = self.lives.get(row.id)
             if life is None:
-                must(
+                check_invariant(
                     not row.announced and row.state == "queued",
                     "S18 no change without an event",
                     row,
                 )
                 continue
             folded = (life.state, life.generation, life.attempt, life.token)
-            must(
+            check_invariant(
                 folded == (row.state, row.generation, row.attempt, row.token),
-                "S18 fold = row",
+                "S18 replay = row",
                 row,
                 folded,
             )
 
     def _attempts(self) -> None:
         by_job: dict[str, list[Ended]] = defaultdict(list)
-        for found in self.ask(
-            f"SELECT {', '.join(Ended._fields)} FROM {ATTEMPTS} ORDER BY job_id, token"
-        ):  # noqa: S608
-            by_job[found[0]].append(Ended(*found))
-        must(
+        columns = ", ".join(Ended._fields)
+        rows = self.query(f"SELECT {columns} FROM {ATTEMPTS} ORDER BY job_id, token")  # noqa: S608
+        for row in rows:
+            by_job[row[0]].append(Ended(*row))
+        check_invariant(
             by_job.keys() <= self.rows.keys(),
             "S18 no attempt without its job",
             by_job.keys() - self.rows.keys(),
@@ -293,26 +300,30 @@ class Ledger:
     def _accounted(self, row: Row, attempts: Sequence[Ended]) -> None:
         last = row.token - (row.state == "running")
         tokens = [attempt.token for attempt in attempts]
-        must(tokens == list(range(1, last + 1)), "S5 every claim has its end", row, tokens)
+        check_invariant(
+            tokens == list(range(1, last + 1)), "S5 every claim has its end", row, tokens
+        )
         now = [attempt for attempt in attempts if attempt.generation == row.generation]
         verbs = Counter(attempt.verb for attempt in now)
         died = sum(one.verb == "die" and one.ended in {"failed", "retry", "held"} for one in now)
-        must(
+        check_invariant(
             verbs["retry"] <= row.failures <= verbs["retry"] + died,
             "S12 failures are counted once",
             row,
             now,
         )
         lost = sum(one.ended == "lost" for one in now)
-        must(row.losses <= lost, "S12 losses are counted once", row, now)
-        must(row.state != "queued" or row.losses <= MOST_LOSSES, "S12 a poison job ends", row)
-        must(
+        check_invariant(row.losses <= lost, "S12 losses are counted once", row, now)
+        check_invariant(
+            row.state != "queued" or row.losses <= MAX_LOSSES, "S12 a poison job ends", row
+        )
+        check_invariant(
             row.snoozes == sum(one.ended == "snoozed" and one.verb != "stop" for one in now),
             "S12 snoozes",
             row,
             now,
         )
-        must(
+        check_invariant(
             abs(row.cost - sum(one.cost for one in attempts)) < 1e-6,
             "S12 costs add up",
             row,
@@ -322,29 +333,31 @@ class Ledger:
     def _columns(self) -> None:
         for row in self.rows.values():
             running, ended = row.state == "running", row.state in TERMINAL
-            must(running == (row.worker is not None), "S10 a lease while it runs", row)
-            must(
+            check_invariant(running == (row.worker is not None), "S10 a lease while it runs", row)
+            check_invariant(
                 row.result is None or row.state == "succeeded",
-                "S11 a result of what succeeded",
+                "S11 only succeeded jobs have a result",
                 row,
             )
-            must(
+            check_invariant(
                 (row.error is not None) == (row.state == "dead"),
-                "S11 an error of what is dead",
+                "S11 only dead jobs have an error",
                 row,
             )
-            must(ended == (row.finished_at is not None), "S11 an end of what has ended", row)
+            check_invariant(
+                ended == (row.finished_at is not None), "S11 only ended jobs have an end time", row
+            )
         self._held()
 
     def _held(self) -> None:
-        """S6: who holds a lease knows of it, unless an answer was lost; then it asks with its next turn."""
+        """S6: a worker knows its leases, except after a lost answer, until its next transaction."""
         running = [row for row in self.rows.values() if row.state == "running"]
         for worker in self._world.workers:
             known = {*worker.flights, *(ending.lease.fence for ending in worker.endings)}
             mine = {(row.id, row.token) for row in running if row.worker == worker.id}
-            must(
-                worker.doubt or mine <= known,
-                "S6 no place is taken by nobody",
+            check_invariant(
+                worker.has_lost_answer or mine <= known,
+                "S6 a worker knows its leases",
                 worker.id,
                 mine - known,
             )
@@ -358,17 +371,17 @@ class Ledger:
                 continue
             covered = row.state in (row.unique_cover or "").split(",")
             if row.unique_hash is not None:
-                must(covered, "U1 who leaves the covered states frees its key", row)
+                check_invariant(covered, "U1 a key is free outside of its covered states", row)
                 holders[row.owner, row.kind, row.unique_key].append(row.id)
             elif covered:
-                must(
+                check_invariant(
                     row.unique_until is not None,
-                    "U1 who is in a covered state holds its key",
+                    "U1 a key is held in its covered states",
                     row,
                     now,
                 )
         for key, ids in holders.items():
-            must(len(ids) == 1, "U1 one job of a key", key, ids)
+            check_invariant(len(ids) == 1, "U1 one job of a key", key, ids)
 
     # -- B: batches -------------------------------------------------------------------------------
     def _batches(self) -> None:
@@ -376,7 +389,7 @@ class Ledger:
         for row in self.rows.values():
             if row.batch_id is not None:
                 members[row.batch_id][row.state] += 1
-        found = self.ask(
+        found = self.query(
             "SELECT b.id, b.sealed_at, p.generation, p.outcome, p.leaving FROM {p}batch b JOIN {p}batch_progress p "
             "ON p.id = b.id"
         )
@@ -384,23 +397,23 @@ class Ledger:
             counts = members.pop(batch_id, Counter())
             if outcome is None or leaving:
                 continue
-            must(sealed_at is not None, "B2 no outcome before the seal", batch_id)
-            must(
+            check_invariant(sealed_at is not None, "B2 no outcome before the seal", batch_id)
+            check_invariant(
                 not any(counts[state] for state in ("queued", "running", "parked")),
                 "B2 all have ended",
                 batch_id,
             )
-            must(
+            check_invariant(
                 self._ended.get((batch_id, generation)) == outcome,
-                "B2 an outcome is told",
+                "B2 an outcome has an event",
                 batch_id,
                 outcome,
             )
-        must(not members, "B1 no member without its batch", list(members))
+        check_invariant(not members, "B1 no member without its batch", list(members))
 
-    def quiet_batches(self) -> None:
-        """Once nothing happens any more, every sealed batch has the outcome that its members make."""
-        rows = self.ask(
+    def check_finished_batches(self) -> None:
+        """Check that every sealed batch has completed, after all jobs have ended."""
+        rows = self.query(
             "SELECT b.id, b.tolerance, b.sealed_at, p.outcome FROM {p}batch b JOIN {p}batch_progress p ON p.id = b.id "
             "WHERE NOT p.leaving"
         )
@@ -413,9 +426,9 @@ class Ledger:
             )
             if sealed_at is None:
                 continue
-            must(outcome is not None, "L1 a sealed batch ends", batch_id, states)
+            check_invariant(outcome is not None, "L1 a sealed batch ends", batch_id, states)
             counts = BatchCounts(**states, missed=missed)
-            must(
+            check_invariant(
                 counts.unfinished == 0,
                 "B2 all have ended",
                 batch_id,
@@ -426,15 +439,15 @@ class Ledger:
     # -- O: operations ----------------------------------------------------------------------------
     def _operations(self) -> None:
         items: dict[str, Counter[str]] = defaultdict(Counter)
-        for operation, state, outcome, count in self.ask(
+        for operation, state, outcome, count in self.query(
             "SELECT operation, state, outcome, COUNT(*) FROM {p}operation_item GROUP BY operation, state, outcome"
         ):
             items[operation][outcome or state] += count
-        for operation, state, total, tallies in self.ask(
+        for operation, state, total, tallies in self.query(
             "SELECT id, state, total, tallies FROM {p}operation"
         ):
             counts = items.pop(operation, Counter())
-            must(
+            check_invariant(
                 sum(counts.values()) == total,
                 "O1 as many items as were found",
                 operation,
@@ -445,15 +458,15 @@ class Ledger:
                 continue
             whole = sum_counts([ItemCounts(*numbers) for numbers in json.loads(tallies)])._asdict()
             size = whole.pop("size")
-            must(size == total, "O1 the steps hold all items", operation, size, total)
-            must(
+            check_invariant(size == total, "O1 the steps hold all items", operation, size, total)
+            check_invariant(
                 {k: v for k, v in whole.items() if v} == dict(counts),
                 "O1 tallies = recount",
                 operation,
                 whole,
                 counts,
             )
-        must(not items, "O1 no item without its operation", list(items))
+        check_invariant(not items, "O1 no item without its operation", list(items))
 
     # -- S13, S15: claims -------------------------------------------------------------------------
     def gates(self) -> list[Gate]:
@@ -461,17 +474,22 @@ class Ledger:
             return unit.list_gates()
 
     def claimed(self, leases: Sequence[Lease], before: Sequence[Gate]) -> None:
-        """Nothing started that was closed before the turn and is closed after it. What was adopted started before."""
+        """Check that no job started in a lane that was closed before and after the claim.
+
+        Adopted leases are ignored: they started earlier.
+        """
         now = self._world.clock.wall
         leases = [lease for lease in leases if not self._ran(lease)]
         after = self.gates()
-        shut = {gate[:2] for gate in before if is_closed(gate, now)}
-        shut &= {gate[:2] for gate in after if is_closed(gate, now) and gate.actor != "breaker"}
+        closed = {gate[:2] for gate in before if is_closed(gate, now)}
+        closed &= {gate[:2] for gate in after if is_closed(gate, now) and gate.actor != "breaker"}
         for lease in leases:
-            must(lease.run_at <= now, "S13 nothing starts before its time", lease)
+            check_invariant(lease.run_at <= now, "S13 nothing starts before its time", lease)
             keys = {("queue", lease.queue), ("kind", lease.kind)}
             keys |= {("dependency", key) for key in lease.uses.split(",") if key}
-            must(not keys & shut, "S13 nothing starts behind a closed gate", lease, keys & shut)
+            check_invariant(
+                not keys & closed, "S13 nothing starts behind a closed gate", lease, keys & closed
+            )
         if leases:
             self._within_limits(leases, now)
 
@@ -481,9 +499,9 @@ class Ledger:
 
     def _within_limits(self, leases: Sequence[Lease], now: Micros) -> None:
         with self._store.read() as unit:
-            said = unit.read_claim_state().limits
+            data = unit.read_claim_state().limits
             running = unit.count_running()
-        limits = merge_limits(self._world.workers[0].turns._claimer.app_limits, said)
+        limits = merge_limits(self._world.workers[0].turns._claimer.app_limits, data)
         for (scope, key), limit in limits.items():
             if limit.concurrency is None:
                 continue
@@ -497,7 +515,7 @@ class Ledger:
                 for queue, uses, n in running
                 if (queue == key if scope == "queue" else key in uses.split(","))
             )
-            must(
+            check_invariant(
                 not taken or count <= limit.concurrency,
                 "S15 no more than the limit run",
                 scope,

@@ -1,4 +1,4 @@
-"""Every way in which an attempt can end, by a name that a script can say."""
+"""Every way in which an attempt can end, by name."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from mulligan.core.durations import SECOND
 from mulligan.failures import codes as ends
 from support.builders import make_failure
 
-WELL = Outcome(Ended.RETURNED, result='{"healthy":true}')
+SUCCESS = Outcome(Ended.RETURNED, result='{"healthy":true}')
 
 
-def failed(failure: Failure, **said: object) -> Outcome:
-    return Outcome(Ended.FAILED, failure=failure, **said)
+def failed(failure: Failure, **fields: object) -> Outcome:
+    return Outcome(Ended.FAILED, failure=failure, **fields)
 
 
 OUTCOMES: dict[str, Outcome] = {
-    "returned": WELL,
+    "returned": SUCCESS,
     "returned nothing": Outcome(Ended.RETURNED, cost=0.5),
     "skipped": Outcome(Ended.RETURNED, result="1", skipped=True),
     **{
@@ -24,8 +24,8 @@ OUTCOMES: dict[str, Outcome] = {
     },
     "failed finally": failed(make_failure(Cls.TRANSIENT, "E_LAST"), final=True),
     "failed of one cause": failed(make_failure(Cls.PERMANENT, "E_SAME", fingerprint="v1-same")),
-    "told to wait": failed(make_failure(Cls.RATE_LIMITED, "E_429", retry_after=20.0)),
-    "quota comes back": failed(make_failure(Cls.QUOTA, "E_QUOTA", retry_after=60.0)),
+    "rate limited": failed(make_failure(Cls.RATE_LIMITED, "E_429", retry_after=20.0)),
+    "quota exceeded": failed(make_failure(Cls.QUOTA, "E_QUOTA", retry_after=60.0)),
     "too large": failed(
         make_failure(Cls.RESOURCE, "E_OOM", terms={"then": [{"queue": "big"}, {"queue": "huge"}]})
     ),
@@ -49,7 +49,9 @@ OUTCOMES: dict[str, Outcome] = {
 NAMES = list(OUTCOMES)
 
 
-def outcome_for(name: str, *, asked: bool) -> Outcome:
-    """Who was asked to stop, stops, or has finished before."""
+def outcome_for(name: str, *, cancel_requested: bool) -> Outcome:
+    """Return the outcome; after a cancel request an attempt that did not return is cancelled."""
     outcome = OUTCOMES[name]
-    return OUTCOMES["stops"] if asked and outcome.ended is not Ended.RETURNED else outcome
+    if cancel_requested and outcome.ended is not Ended.RETURNED:
+        return OUTCOMES["stops"]
+    return outcome

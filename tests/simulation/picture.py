@@ -1,4 +1,4 @@
-"""Everything a store remembers, as it must be equal on both. Times and ids are virtual, so they are equal too."""
+"""Read everything that must be equal on both stores. Times and ids are virtual, so they are included."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TABLES = {
 
 
 def tables(ledger: Ledger) -> dict[str, list[Any]]:
-    return {name: [tuple(row) for row in ledger.ask(text)] for name, text in TABLES.items()}
+    return {name: [tuple(row) for row in ledger.query(text)] for name, text in TABLES.items()}
 
 
 def events(ledger: Ledger) -> list[Any]:
-    """What one transaction tells of several jobs, PostgreSQL writes as a set: in order for each of them alone."""
-    told = [(*row[1:-1], json.loads(row[-1])) for row in unbundled(ledger.ask(LOG))]
-    return sorted(told, key=lambda event: (event[0], event[2] or "", event[3] or ""))
+    """Return the events, sorted per job: within a transaction the order across jobs is not defined."""
+    rows = [(*row[1:-1], json.loads(row[-1])) for row in unbundled(ledger.query(LOG))]
+    return sorted(rows, key=lambda event: (event[0], event[2] or "", event[3] or ""))

@@ -1,4 +1,4 @@
-"""Scripts by number, played and judged; one that fails is made as short as it can be."""
+"""Play scripts by seed and check them; shorten a script that fails."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from simulation.clock import Clock, ruled
+from simulation.clock import Clock, virtual_time
 from simulation.play import Script, Step, compare, play
 from simulation.scripts import scripts
-from simulation.stores import opened
+from simulation.stores import open_simulated
 from simulation.world import Home
 from support.postgres import PostgresServer
 
-MEMORY = Path("/dev/shm")  # where there is such a thing, files cost no disk
+RAM_DISK = Path("/dev/shm")  # avoids disk writes where it exists
 
 
-class Found(NamedTuple):
-    """What a script has broken."""
+class Failure(NamedTuple):
+    """A script that breaks an invariant."""
 
     script: Script
     why: str
@@ -33,27 +33,27 @@ class Found(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the invariant: a shorter script must break the same."""
+        """The invariant. A shorter script must break the same one."""
         return self.why.partition(":")[0]
 
 
 @contextmanager
 def stores(names: Sequence[str]) -> Iterator[list[Home]]:
-    """Each made once, and emptied before every script."""
+    """Open the stores once; each script empties them first."""
     clock = Clock()
     with ExitStack() as stack:
         urls = [stack.enter_context(_URLS[name]()) for name in names]
-        stack.enter_context(ruled(clock))
-        stack.enter_context(_quiet())
-        homes = [Home(opened(url, clock), url) for url in urls]
+        stack.enter_context(virtual_time(clock))
+        stack.enter_context(_logging_disabled())
+        homes = [Home(open_simulated(url, clock), url) for url in urls]
         for home in homes:
             stack.callback(home.store.close)
         yield homes
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """What the engine says of databases that are away would be said thousands of times."""
+def _logging_disabled() -> Iterator[None]:
+    """Disable logging: the engine would log thousands of simulated outages."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -64,7 +64,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _sqlite() -> Iterator[str]:
-    folder = tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None)
+    folder = tempfile.mkdtemp(dir=RAM_DISK if RAM_DISK.is_dir() else None)
     try:
         yield f"sqlite:///{folder}/mulligan.db"
     finally:
@@ -83,22 +83,22 @@ def _postgres() -> Iterator[str]:
 _URLS: dict[str, Any] = {"sqlite": _sqlite, "postgres": _postgres}
 
 
-def judged(homes: Sequence[Home], script: Script) -> Found | None:
-    """What it breaks; with two stores also whether they agree."""
+def find_failure(homes: Sequence[Home], script: Script) -> Failure | None:
+    """Play the script. With two stores also compare them. Return None if everything holds."""
     try:
         played = [play(home, script) for home in homes]
         for other in played[1:]:
             compare(played[0], other)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is found
+    except Exception as error:  # noqa: BLE001 - every exception is a failure
         why = (
             f"{error}" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         )
-        return Found(script, why, traceback.format_exc(limit=-6))
+        return Failure(script, why, traceback.format_exc(limit=-6))
     return None
 
 
 def script_of(number: int) -> Script:
-    """The script of a seed: the last of a few that Hypothesis draws for it, since its first is always the simplest."""
+    """Return the script of a seed: the last one drawn, since Hypothesis begins with the simplest."""
     drawn: list[Script] = []
 
     @seeded(number)
@@ -117,27 +117,32 @@ def script_of(number: int) -> Script:
     return drawn[-1]
 
 
-def shortened(homes: Sequence[Home], script: Script, found: Found) -> Found:
-    """Leave out as many steps as can be, then as many faults: whatever is left is needed."""
+def shorten(homes: Sequence[Home], script: Script, found: Failure) -> Failure:
+    """Remove as many steps as possible, then as many faults."""
     steps, size = list(script), max(1, len(script) // 2)
     while size:
         place = 0
         while place < len(steps):
-            found, steps, place = _tried(
+            found, steps, place = _try_shorter(
                 homes, found, steps, steps[:place] + steps[place + size :], place, size
             )
         size //= 2
     for place, step in enumerate(steps):
         if step[4]:
-            plain: list[Step] = [*steps[:place], (*step[:4], 0), *steps[place + 1 :]]
-            found, steps, _ = _tried(homes, found, steps, plain, place, 1)
+            without_fault: list[Step] = [*steps[:place], (*step[:4], 0), *steps[place + 1 :]]
+            found, steps, _ = _try_shorter(homes, found, steps, without_fault, place, 1)
     return found
 
 
-def _tried(
-    homes: Sequence[Home], found: Found, steps: list[Step], fewer: list[Step], place: int, size: int
-) -> tuple[Found, list[Step], int]:
-    again = judged(homes, fewer)
+def _try_shorter(
+    homes: Sequence[Home],
+    found: Failure,
+    steps: list[Step],
+    fewer: list[Step],
+    place: int,
+    size: int,
+) -> tuple[Failure, list[Step], int]:
+    again = find_failure(homes, fewer)
     if again is not None and again.name == found.name:
         return again, fewer, place
     return found, steps, place + size

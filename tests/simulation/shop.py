@@ -1,4 +1,4 @@
-"""An app with one of everything: what its handlers do is the script's affair, so they do nothing."""
+"""App with one of everything. Handlers do nothing: the script decides how attempts end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _numbered() -> Callable[..., None]:
+def _create_handler() -> Callable[..., None]:
     def handler(n: int = 0) -> None: ...
 
     return handler
@@ -70,7 +70,7 @@ def settings_for(url: str) -> Settings:
     return read_settings({"database_url": url, **SETTINGS}, environ={}, file=Path("/nowhere"))
 
 
-def shop(settings: Settings) -> Mulligan:
+def create_shop(settings: Settings) -> Mulligan:
     app = Mulligan(settings=settings)
     app.dependency("gateway", min_calls=3, cool_down=10, max_concurrency=3, budget=0.1)
     app.dependency(
@@ -80,7 +80,9 @@ def shop(settings: Settings) -> Mulligan:
     app.queue("paced", rate="1/s")
     app.queue("fair", fair=True, policy=Policy(max_retries=1))
 
-    kinds = {name: app.job(name=name, **said)(_numbered()) for name, said in KINDS.items()}
+    kinds = {
+        name: app.job(name=name, **options)(_create_handler()) for name, options in KINDS.items()
+    }
 
     @app.job(name="sums")
     def sums(batch: str) -> None: ...

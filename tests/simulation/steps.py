@@ -1,5 +1,6 @@
-"""What a script can say. Each step takes three small numbers and does something with them, whatever they are: so any
-part of a script is a script, and a failing one can be made shorter by leaving steps out.
+"""Steps of a script. Each takes three small numbers and accepts any values.
+
+So any part of a script is a script, and a failing one can be shortened by removing steps.
 """
 
 from __future__ import annotations
@@ -54,45 +55,48 @@ FILTERS = (
     "state:cancelled",
 )
 STEPS: dict[str, Do] = {}
-OFTEN: list[str] = []  # by name, as often as each should come
+WEIGHTED_STEPS: list[str] = []  # each name as often as its weight
 
 
-def step(name: str, often: int = 1) -> Callable[[Do], Do]:
-    def entered(do: Do) -> Do:
+def step(name: str, weight: int = 1) -> Callable[[Do], Do]:
+    def register(do: Do) -> Do:
         STEPS[name] = do
-        OFTEN.extend([name] * often)
+        WEIGHTED_STEPS.extend([name] * weight)
         return do
 
-    return entered
+    return register
 
 
 @step("rest", 1)
 def rest(world: World, a: int, b: int, c: int) -> Answer:
-    """First, so that a script is made shorter by resting."""
+    """Do nothing. Registered first, so that Hypothesis shrinks towards it."""
 
 
 # -- enqueue -------------------------------------------------------------------------------------
 @step("enqueue", 6)
 def enqueue(world: World, a: int, b: int, c: int) -> Answer:
-    said = {**OPTIONS[c % len(OPTIONS)], "owner": OWNERS[b % 3]}
-    return world.added(
+    options = {**OPTIONS[c % len(OPTIONS)], "owner": OWNERS[b % 3]}
+    return world.record_jobs(
         world.app.insert(
-            [world.app.prepared(KINDS[a % 10], {"n": n}, **said) for n in range(b % 3 + 1)]
+            [world.app.prepared(KINDS[a % 10], {"n": n}, **options) for n in range(b % 3 + 1)]
         )
     )
 
 
 @step("enqueue unique", 2)
 def enqueue_unique(world: World, a: int, b: int, c: int) -> Answer:
-    kind, said = KINDS[(0, 1, 7)[c % 3]], {"owner": OWNERS[b % 2]}
-    return world.added([world.app.enqueue(kind, {"n": b % 2}, unique=f"key {a % 3}", **said)])
+    kind = KINDS[(0, 1, 7)[c % 3]]
+    owner = OWNERS[b % 2]
+    return world.record_jobs(
+        [world.app.enqueue(kind, {"n": b % 2}, unique=f"key {a % 3}", owner=owner)]
+    )
 
 
 @step("enqueue in a transaction", 2)
 def enqueue_joined(world: World, a: int, b: int, c: int) -> Answer:
-    """Of the caller's own, which may come to nothing."""
+    """Enqueue in the caller's transaction, which may be rolled back."""
     jobs = []
-    with suppress(_Undone), world.app.transaction() as connection:
+    with suppress(_RolledBack), world.app.transaction() as connection:
         for n in range(b % 3 + 1):
             unique = {"unique": f"key {c % 3}"} if a % 2 else {}
             jobs.append(
@@ -101,37 +105,38 @@ def enqueue_joined(world: World, a: int, b: int, c: int) -> Answer:
                 )
             )
         if c % 3 == 0:
-            raise _Undone
-        return world.added(jobs)
-    world.undone([job.id for job in jobs if not job.deduplicated])
-    return "undone"
+            raise _RolledBack
+        return world.record_jobs(jobs)
+    world.record_rollback([job.id for job in jobs if not job.deduplicated])
+    return "rolled back"
 
 
-class _Undone(Exception):
+class _RolledBack(Exception):
     pass
 
 
 # -- batches -------------------------------------------------------------------------------------
 @step("batch", 2)
 def batch(world: World, a: int, b: int, c: int) -> Answer:
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "tolerance": (0, 1, "50%")[a % 3],
         "expires_in": (None, None, 600)[b % 3],
     }
-    said |= {"on_complete": "sums"} if c % 2 else {}
-    return world.began(world.app.batch(f"batch {a % 4}", owner=OWNERS[b % 2], **said))
+    if c % 2:
+        options["on_complete"] = "sums"
+    return world.record_batch(world.app.batch(f"batch {a % 4}", owner=OWNERS[b % 2], **options))
 
 
 @step("add to a batch", 4)
 def add(world: World, a: int, b: int, c: int) -> Answer:
     batch_id = world.batch(a)
-    said = {
+    options = {
         "batch": batch_id,
         "must_have": c % 5 == 0,
         **({"unique": f"member {c % 3}"} if c % 3 == 1 else {}),
     }
-    jobs = [world.app.prepared(KINDS[(b + n) % 6], {"n": n}, **said) for n in range(b % 3 + 1)]
-    return world.added(world.app.insert(jobs))
+    jobs = [world.app.prepared(KINDS[(b + n) % 6], {"n": n}, **options) for n in range(b % 3 + 1)]
+    return world.record_jobs(world.app.insert(jobs))
 
 
 @step("seal", 3)
@@ -174,7 +179,7 @@ def turn_well(world: World, a: int, b: int, c: int) -> Answer:
 
 @step("settle late", 3)
 def settle_late(world: World, a: int, b: int, c: int) -> Answer:
-    """Any lease that was ever given: one that runs, one that is settled, one that was lost."""
+    """Settle any lease this worker ever had: running, settled or lost."""
     worker = world.worker(b)
     if not worker.leases:
         return "nothing"
@@ -194,7 +199,7 @@ def get_ahead(world: World, a: int, b: int, c: int) -> Answer:
         return "nothing"
     lease = worker.leases[a % len(worker.leases)]
     worker.chores.write_progress(worker.id, [(lease.id, lease.token, 0.5, "half")])
-    return worker.keep(lease, f"page {c % 2}")
+    return worker.save_checkpoint(lease, f"page {c % 2}")
 
 
 @step("freeze", 1)
@@ -204,7 +209,7 @@ def freeze(world: World, a: int, b: int, c: int) -> Answer:
 
 @step("kill", 2)
 def kill(world: World, a: int, b: int, c: int) -> Answer:
-    """Nothing is written and nothing is remembered; somebody else comes in its place."""
+    """Replace a worker without any write."""
     world.replace(world.worker(a))
 
 
@@ -251,23 +256,23 @@ def wait(world: World, a: int, b: int, c: int) -> Answer:
     """Those who live renew meanwhile and look after the others; of a long time only the end is lived through."""
     span = SPANS[a % len(SPANS)]
     lived = min(span, 3 * LEASE)
-    world.passes(span - lived)
+    world.advance(span - lived)
     while lived > 0:
-        world.passes(min(lived, HEARTBEAT))
+        world.advance(min(lived, HEARTBEAT))
         lived -= HEARTBEAT
         world.beat()
 
 
 @step("set the clock", 1)
 def set_clock(world: World, a: int, b: int, c: int) -> Answer:
-    """The wall clock alone: leases must not notice."""
+    """Set only the wall clock: leases must not be affected."""
     span = (-2, -70, 45, -4000, 4000)[a % 5]
-    world.set_back = world.set_back or span < 0
+    world.clock_set_back = world.clock_set_back or span < 0
     world.clock.wall += span * SECOND
-    world.store.tell_time()
+    world.store.set_database_time()
 
 
-# -- by hand -------------------------------------------------------------------------------------
+# -- Actions of people -------------------------------------------------------------------------------------
 @step("by hand", 8)
 def by_hand(world: World, a: int, b: int, c: int) -> Answer:
     job_id, jobs = world.job(a), world.app.jobs
@@ -277,7 +282,7 @@ def by_hand(world: World, a: int, b: int, c: int) -> Answer:
             job_id, reason="again", overrides=OVERRIDES[c % 6], at=60 if c % 7 == 0 else None
         ).state
     if verb == "release":
-        return jobs.release(job_id, choice=("us", None, "nobody")[c % 3], reason="decided").state
+        return jobs.release(job_id, choice=("us", None, "neither")[c % 3], reason="decided").state
     return getattr(jobs, verb)(job_id, reason="by hand").state
 
 
@@ -320,19 +325,19 @@ def change_schedule(world: World, a: int, b: int, c: int) -> Answer:
         return world.app.schedules.pause(name, until=(None, 600)[c % 2]).name
     if b % 3 == 1:
         return world.app.schedules.resume(name).name
-    return world.added([world.app.schedules.run(name)])
+    return world.record_jobs([world.app.schedules.run(name)])
 
 
 # -- operations ----------------------------------------------------------------------------------
 @step("operation", 2)
 def operation(world: World, a: int, b: int, c: int) -> Answer:
     action = ("retry", "retry", "cancel", "discard", "release", "move")[a % 6]
-    said: dict[str, Any] = {"queue": "narrow"} if action == "move" else {}
+    options: dict[str, Any] = {"queue": "narrow"} if action == "move" else {}
     steps = (None, [1, "rest"], [1, 2, "rest"])[c % 3]
     found = world.app.operations.start(
-        action, FILTERS[b % 7], steps=steps, reason="all of them", **said
+        action, FILTERS[b % 7], steps=steps, reason="all of them", **options
     )
-    return world.operated(found)
+    return world.record_operation(found)
 
 
 @step("operate", 4)
@@ -347,10 +352,10 @@ def change_operation(world: World, a: int, b: int, c: int) -> Answer:
 
 
 def do(world: World, name: str, *numbers: int) -> Answer:
-    """The answer; a refusal is one, and so is a database that is away."""
+    """Return the answer; a refusal and an unavailable database are answers too."""
     try:
         return STEPS[name](world, *numbers)
     except StoreUnavailable:
-        return "away"
+        return "unavailable"
     except MulliganError as refused:
         return type(refused).__name__, refused.code

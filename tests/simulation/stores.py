@@ -1,4 +1,4 @@
-"""Real stores, with a clock that the script sets and transactions that fail where it says."""
+"""Real stores with a virtual clock and injected transaction failures."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from mulligan.storage.sqlite import SqliteStore
 from simulation.clock import Clock
 from support.store import prefix
 
-AT_THE_END = 99  # statements: more than any transaction has
+AT_COMMIT = 99  # statements: more than any transaction has
 
 
 class Fault(NamedTuple):
-    """The how manieth writing transaction of a step fails, and where: before which statement, or after its commit.
+    """Which writing transaction of a step fails, and where: before a statement or after the commit.
 
-    A transaction of fewer statements fails at its end: so the same fault means the same on both stores.
+    A transaction with fewer statements fails at its end, so that a fault has the same effect on both
+    stores.
     """
 
     transaction: int
-    statement: int | None  # None: it is committed, and the answer is lost
+    statement: int | None  # None: after the commit; the answer is lost
 
 
 class Faulty:
-    """Mixed into a store."""
+    """Mixin for a store: fail the transaction that the armed fault names."""
 
     clock: Clock
     _fault: Fault | None = None
     _begun = 0
-    failed = False  # the fault has been
+    failed = False  # the fault has occurred
 
     def arm(self, fault: Fault | None) -> None:
         self._fault, self._begun, self.failed = fault, 0, False
@@ -42,91 +43,91 @@ class Faulty:
         fault = self._fault
         return fault if fault is not None and fault.transaction == self._begun else None
 
-    def _fails(self) -> None:
+    def _fail(self) -> None:
         self.failed = True
-        raise StoreUnavailable("the simulated database is away")
+        raise StoreUnavailable("the simulated database is unavailable")
 
     @contextmanager
     def begin(self) -> Iterator[Transaction]:
         fault = self._due()
         with super().begin() as unit:  # type: ignore[misc]
             if fault is not None and fault.statement is not None:
-                _count(unit, fault.statement, self._fails)
+                _fail_after(unit, fault.statement, self._fail)
             yield unit
             if fault is not None and fault.statement is not None:
-                self._fails()
+                self._fail()
         if fault is not None:
-            self._fails()
+            self._fail()
 
     @contextmanager
-    def once(self) -> Iterator[Transaction]:
-        """One statement, which is a transaction or part of one: it fails before it or after it."""
+    def single_statement(self) -> Iterator[Transaction]:
+        """Run one statement, which fails before or after it."""
         fault = self._due()
         if fault is not None and fault.statement is not None:
-            self._fails()
-        with self.plain_once() as unit:  # type: ignore[attr-defined]
+            self._fail()
+        with self.reliable_single_statement() as unit:  # type: ignore[attr-defined]
             yield unit
         if fault is not None:
-            self._fails()
+            self._fail()
 
 
-def _count(unit: Transaction, statements: int, fails: Callable[[], None]) -> None:
+def _fail_after(unit: Transaction, statements: int, fail: Callable[[], None]) -> None:
+    """Make the transaction fail after this number of statements."""
     run, left = unit._run, [statements]
 
-    def counted(*args: Any, **said: Any) -> Any:
+    def counted(*args: Any, **kwargs: Any) -> Any:
         if left[0] <= 0:
-            fails()
+            fail()
         left[0] -= 1
-        return run(*args, **said)
+        return run(*args, **kwargs)
 
     unit._run = counted
 
 
 class SimSqlite(Faulty, SqliteStore):
-    def plain_once(self) -> Any:
+    def reliable_single_statement(self) -> Any:
         return SqliteStore.begin(self)
 
-    def tell_time(self) -> None:
-        """It asks the clock itself."""
+    def set_database_time(self) -> None:
+        """Do nothing: SQLite uses the clock of this process."""
 
 
 class SimPostgres(Faulty, PostgresStore):
-    def plain_once(self) -> Any:
+    def reliable_single_statement(self) -> Any:
         return PostgresStore.single_statement(self)
 
     def read(self) -> Any:
         return PostgresStore.single_statement(self)
 
-    def take_clock(self) -> None:
-        """Its one function that says what time it is, says what it was told."""
+    def replace_clock(self) -> None:
+        """Replace the function that returns the database's time by one that returns the virtual time."""
         with self.transaction() as connection:
-            connection.execute(
-                f"INSERT INTO {self.prefix}meta VALUES ('simulated', '0') ON CONFLICT DO NOTHING"
-            )  # noqa: S608
+            insert = f"INSERT INTO {self.prefix}meta VALUES ('simulated', '0')"  # noqa: S608
+            connection.execute(f"{insert} ON CONFLICT DO NOTHING")
             connection.execute(
                 f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "  # noqa: S608
                 f"SELECT CAST(value AS BIGINT) FROM {self.prefix}meta WHERE key = 'simulated' $$"
             )
 
-    def tell_time(self) -> None:
+    def set_database_time(self) -> None:
         with PostgresStore.single_statement(self) as unit:
-            told = f"UPDATE {self.prefix}meta SET value = %s WHERE key = 'simulated'"  # noqa: S608
-            unit._connection.execute(told, (str(self.clock.wall),))
+            statement = f"UPDATE {self.prefix}meta SET value = %s WHERE key = 'simulated'"  # noqa: S608
+            unit._connection.execute(statement, (str(self.clock.wall),))
 
 
 SimStore = SimSqlite | SimPostgres
 
 
-def opened(url: str, clock: Clock) -> SimStore:
+def open_simulated(url: str, clock: Clock) -> SimStore:
     store = SimSqlite(url) if url.startswith("sqlite") else SimPostgres(url)
     store.clock = clock
     store.prepare()
     if isinstance(store, SimPostgres):
-        store.take_clock()
+        store.replace_clock()
     return store
 
 
-def tables_of(store: SimStore) -> list[str]:
+def list_tables(store: SimStore) -> list[str]:
     with store.transaction() as connection:
         if isinstance(store, SimSqlite):
             found = connection.execute(
@@ -142,10 +143,10 @@ def tables_of(store: SimStore) -> list[str]:
         )
 
 
-def emptied(store: SimStore, tables: list[str]) -> None:
-    """As it was when it was made; far quicker than to make it again."""
-    begins = prefix(store)
+def empty_tables(store: SimStore, tables: list[str]) -> None:
+    """Delete all rows; much faster than a new database."""
+    table_prefix = prefix(store)
     with store.transaction() as connection:
         for table in tables:
-            connection.execute(f"DELETE FROM {begins}{table}")  # noqa: S608
-        connection.execute(f"DELETE FROM {begins}meta WHERE key <> 'simulated'")  # noqa: S608
+            connection.execute(f"DELETE FROM {table_prefix}{table}")  # noqa: S608
+        connection.execute(f"DELETE FROM {table_prefix}meta WHERE key <> 'simulated'")  # noqa: S608

@@ -1,4 +1,4 @@
-"""Scripts of everything that can happen, on real stores under a virtual clock. `make simulate` plays thousands."""
+"""Random scripts on real stores under a virtual clock. `make simulate` plays thousands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from mulligan.batches import completion as batching
 from mulligan.storage.sql import load_positional
 from mulligan.worker import upkeep
-from simulation.play import Script, play, read, written
-from simulation.runs import judged, script_of, shortened, stores
+from simulation.play import Script, play, read_script, write_script
+from simulation.runs import find_failure, script_of, shorten, stores
 from simulation.scripts import scripts
 from simulation.steps import SPANS, STEPS
 from simulation.world import Home
@@ -27,49 +27,49 @@ def sqlite() -> Iterator[list[Home]]:
         yield homes
 
 
-def held(homes: list[Home], script: Script) -> None:
-    found = judged(homes, script)
-    assert found is None, f"{found.trace}\n{written(shortened(homes, script, found).script)}"
+def check_script(homes: list[Home], script: Script) -> None:
+    found = find_failure(homes, script)
+    assert found is None, f"{found.trace}\n{write_script(shorten(homes, script, found).script)}"
 
 
 @pytest.mark.parametrize("seed", range(1, 16))
-def test_whatever_happens_every_job_ends_once(sqlite, seed):
-    held(sqlite, script_of(seed))
+def test_every_job_ends_once_in_a_random_script(sqlite, seed):
+    check_script(sqlite, script_of(seed))
 
 
-def test_both_stores_tell_the_same():
+def test_both_stores_give_the_same_results():
     with stores(["sqlite", "postgres"]) as homes:
         for seed in range(100, 104):
-            held(homes, script_of(seed))
+            check_script(homes, script_of(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_both_stores_tell_the_same_for_long():
+def test_both_stores_give_the_same_results_for_many_scripts():
     with stores(["sqlite", "postgres"]) as homes:
 
         @settings(
             max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck)
         )
         @given(scripts)
-        def tell_the_same(script: Script) -> None:
-            held(homes, script)
+        def compare_stores(script: Script) -> None:
+            check_script(homes, script)
 
-        tell_the_same()
+        compare_stores()
 
 
-def test_the_same_script_is_the_same_run(sqlite):
+def test_a_script_is_reproducible(sqlite):
     (home,) = sqlite
     assert play(home, script_of(3)) == play(home, script_of(3))
 
 
-def test_a_script_can_be_written_down():
+def test_a_script_can_be_serialised_and_read_back():
     script = script_of(4)
-    assert read(written(script)) == [step for step in script if step[0] != "rest"]
+    assert read_script(write_script(script)) == [step for step in script if step[0] != "rest"]
     assert {name for name, *_ in script} <= STEPS.keys()
 
 
-# -- does it see what is wrong? ------------------------------------------------------------------
+# -- Detection of defects ------------------------------------------------------------------
 WAIT = SPANS.index(31)
 RUN: Script = [("enqueue", 0, 0, 0, 0), ("turn", 0, 0, 0, 0)]
 FROZEN: Script = [
@@ -84,7 +84,7 @@ def _without_token(verb: str, prefix: str, names: tuple[str, ...]) -> tuple[str,
     text, of_row = load_positional(verb, prefix, names)
     return re.sub(
         r"AND worker = (\?\d+) AND token = (\?\d+)", r"AND (1 OR \1 OR \2)", text
-    ), of_row  # each is bound
+    ), of_row  # every parameter stays bound
 
 
 DEFECTS: dict[str, tuple[Any, Script, str]] = {
@@ -93,12 +93,12 @@ DEFECTS: dict[str, tuple[Any, Script, str]] = {
         [*RUN, *FROZEN],
         "S7",
     ),
-    "lost jobs are left alone": (
+    "lost jobs are not recovered": (
         patch.object(upkeep, "settle_orphans", lambda *_: []),
         [*RUN, ("kill", 0, 0, 0, 0)],
         "L1",
     ),
-    "the end of a batch is nobody's business": (
+    "batches never complete": (
         patch.object(batching, "complete_batches", lambda *_, **__: None),
         [("batch", 0, 0, 0, 0), ("seal", 0, 0, 1, 0)],
         "L1",
@@ -107,21 +107,21 @@ DEFECTS: dict[str, tuple[Any, Script, str]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_defect_of_the_engine_is_seen(sqlite, defect):
+def test_a_defect_of_the_engine_is_detected(sqlite, defect):
     broken, script, name = DEFECTS[defect]
-    held(sqlite, script)
+    check_script(sqlite, script)
     with broken:
-        found = judged(sqlite, script)
+        found = find_failure(sqlite, script)
     assert found is not None
     assert found.name.startswith(name)
 
 
-def test_what_fails_is_made_short(sqlite):
-    broken, script, _ = DEFECTS["the end of a batch is nobody's business"]
+def test_a_failing_script_is_shorten(sqlite):
+    broken, script, _ = DEFECTS["batches never complete"]
     longer = [*script_of(5)[:6], *script]
     with broken:
-        found = judged(sqlite, longer)
+        found = find_failure(sqlite, longer)
         assert found is not None
-        short = shortened(sqlite, longer, found)
+        short = shorten(sqlite, longer, found)
     assert short.name == found.name
-    assert len(json.loads(written(short.script))) <= 4
+    assert len(json.loads(write_script(short.script))) <= 4

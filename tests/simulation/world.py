@@ -1,4 +1,4 @@
-"""One run of a script on one store: who works there, what was given out, and what everybody was told."""
+"""One run of a script on one store: its workers, its jobs and the answers of every call."""
 
 from __future__ import annotations
 
@@ -11,77 +11,81 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.job import Job
 from simulation.invariants import Ledger
-from simulation.shop import settings_for, shop
-from simulation.stores import SimStore, emptied, tables_of
+from simulation.shop import create_shop, settings_for
+from simulation.stores import SimStore, empty_tables, list_tables
 from simulation.workers import Worker
 
 WORKERS = 3
-NOBODY = "0" * 28
+MISSING_ID = "0" * 28
 
 
 class Home:
-    """A store and the app on it, used for one script after the other."""
+    """A store and the app on it, reused for many scripts."""
 
     def __init__(self, store: SimStore, url: str) -> None:
         self.store = store
-        self.tables = tables_of(store)
+        self.tables = list_tables(store)
         self.settings = settings_for(url)
-        self.app = shop(self.settings)
+        self.app = create_shop(self.settings)
         self.app._store = store
         self.manifest = self.app.manifest("shop")
 
 
 class World:
+    """The state of one run."""
+
     def __init__(self, home: Home) -> None:
-        self.store, self.app, self.clock = home.store, home.app, home.store.clock
+        self.store = home.store
+        self.app = home.app
+        self.clock = home.store.clock
         self.settings = home.settings
         self.store.arm(None)
-        emptied(self.store, home.tables)
-        self.store.tell_time()
+        empty_tables(self.store, home.tables)
+        self.store.set_database_time()
         self.manifest = home.manifest
         self.outlets = periodic_tasks(self.settings)
         self.jobs: list[str] = []
         self.batches: list[str] = []
         self.operations: list[str] = []
-        self.gone: list[Worker] = []
-        self.set_back = False  # the wall clock
+        self.replaced: list[Worker] = []
+        self.clock_set_back = False
         self.ledger = Ledger(self)
         self.workers = [Worker(self.store, self.settings, self.manifest) for _ in range(WORKERS)]
         for outlet in self.outlets:
             outlet.run_once(self.store)
 
-    def turn_over(self, step: int) -> None:
-        self.clock.turn_over(step)
+    def start_step(self, step: int) -> None:
+        self.clock.start_step(step)
         for place, worker in enumerate(self.workers):
-            worker.draw_from(step * WORKERS + place)
+            worker.seed_random(step * WORKERS + place)
 
-    # -- what a number of a script means ----------------------------------------------------------
+    # --- Numbers of a script to objects ---
     def worker(self, number: int) -> Worker:
         return self.workers[number % WORKERS]
 
     def job(self, number: int) -> str:
-        return self.jobs[number % len(self.jobs)] if self.jobs else NOBODY
+        return self.jobs[number % len(self.jobs)] if self.jobs else MISSING_ID
 
     def batch(self, number: int) -> str:
-        return self.batches[number % len(self.batches)] if self.batches else NOBODY
+        return self.batches[number % len(self.batches)] if self.batches else MISSING_ID
 
     def operation(self, number: int) -> str:
-        return self.operations[number % len(self.operations)] if self.operations else NOBODY
+        return self.operations[number % len(self.operations)] if self.operations else MISSING_ID
 
-    # -- what was answered ------------------------------------------------------------------------
-    def added(self, jobs: Iterable[Job]) -> list[Any]:
+    # --- Answers of calls ---
+    def record_jobs(self, jobs: Iterable[Job]) -> list[Any]:
         answers = [(job.id, job.deduplicated) for job in jobs]
-        self.ledger.promised(job_id for job_id, _ in answers)
+        self.ledger.add_accepted(job_id for job_id, _ in answers)
         return answers
 
-    def undone(self, ids: Iterable[str]) -> None:
-        self.ledger.never(ids)
+    def record_rollback(self, ids: Iterable[str]) -> None:
+        self.ledger.add_rolled_back(ids)
 
-    def began(self, batch: Any) -> str:
+    def record_batch(self, batch: Any) -> str:
         self.batches.append(batch.id)
         return str(batch.id)
 
-    def operated(self, operation: Any) -> Any:
+    def record_operation(self, operation: Any) -> Any:
         if operation.id not in self.operations:
             self.operations.append(operation.id)
         return operation.id, operation.state
@@ -92,24 +96,24 @@ class World:
     def claimed(self, leases: Sequence[Lease], before: Any) -> None:
         self.ledger.claimed(leases, before)
 
-    # -- workers and time -------------------------------------------------------------------------
+    # --- Workers and time ---
     def replace(self, worker: Worker) -> None:
-        self.gone.append(worker)
+        self.replaced.append(worker)
         self.workers[self.workers.index(worker)] = Worker(self.store, self.settings, self.manifest)
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         if seconds > 0:
-            self.clock.pass_by(round(seconds * SECOND))
-            self.store.tell_time()
+            self.clock.advance(round(seconds * SECOND))
+            self.store.set_database_time()
 
     def beat(self) -> None:
-        """A heartbeat of all who live: each renews, and the first of them looks whether the others do."""
-        judge = next((worker for worker in self.workers if not worker.frozen), None)
+        """Renew the leases of all live workers; the first one also sweeps for lost workers."""
+        sweeper = next((worker for worker in self.workers if not worker.frozen), None)
         for worker in self.workers:
             if worker.frozen:
                 continue
             try:
-                if worker.renew() and worker is judge:
+                if worker.renew() and worker is sweeper:
                     worker.chores.recover(worker.id)
             except StoreUnavailable:
                 continue

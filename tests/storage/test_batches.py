@@ -297,7 +297,7 @@ def test_an_end_that_does_not_wait_leaves_a_batch_in_another_hand_to_upkeep(post
         "expired_at = 1",
         "generation = 0",
         "previous = 'partial'",
-        "leaving = true",
+        "being_pruned = true",
     ],
 )
 def test_what_makes_no_sense_is_refused_by_the_database(store, change):
@@ -369,7 +369,7 @@ def test_a_large_batch_leaves_in_steps_and_meanwhile_nothing_of_it_begins_again(
     store.shift_clock(2 * HOUR)
     with store.begin() as unit:
         batch, records = unit.prune_batch(unit.now() - HOUR, 2)
-        assert (batch.id, batch.leaving, sum(record.jobs for record in records)) == (
+        assert (batch.id, batch.being_pruned, sum(record.jobs for record in records)) == (
             batch_id,
             True,
             2,

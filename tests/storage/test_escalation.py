@@ -20,11 +20,11 @@ from mulligan.worker.settle import settle
 from support.store import (
     FATAL,
     RETURNED,
-    make_failure,
     attempts,
     claim,
     finish,
     get,
+    make_failure,
     running,
     sql,
 )

@@ -13,8 +13,8 @@ from mulligan.observability.event_counts import (
     CounterState,
     EventCounter,
     LabelNames,
-    group_events,
     build_stat_rows,
+    group_events,
 )
 from mulligan.storage.stat_queries import HOUR, MINUTE, StatRow
 from mulligan.worker.settle import settle

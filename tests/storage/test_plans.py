@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mulligan.storage import sql as statements
-from mulligan.storage.search_queries import SearchPlan, follow_plan, build_conditions
+from mulligan.storage.search_queries import SearchPlan, build_conditions, follow_plan
 from mulligan.storage.sql import load_statement
 from support.store import sql
 
@@ -60,13 +60,13 @@ def test_no_statement_passes_all_jobs_attempts_or_events(planned):
     ],
 )
 def test_to_count_a_state_reads_an_index_alone(planned, state, index):
-    from mulligan.storage.search_queries import _by_lane
+    from mulligan.storage.search_queries import _compare_lane
 
     asked = follow_plan(build_conditions({"state": state}), SearchPlan(("state",)))
     text = load_statement(
         "count_jobs_unordered",
         "sqlite",
         "mulligan_",
-        shape=(_by_lane(asked) if state == "queued" else asked).shape,
+        shape=(_compare_lane(asked) if state == "queued" else asked).shape,
     )
     assert f"COVERING INDEX mulligan_job_{index}" in " ".join(planned(text))

@@ -38,7 +38,7 @@ def test_every_token_is_lifted_whatever_became_of_the_job(app):
 def test_it_refuses_while_a_worker_may_be_alive_and_writes_nothing(app):
     @app.job(name="asks")
     def asks() -> str:
-        with pytest.raises(Refused, match="may be alive"):
+        with pytest.raises(Refused, match="may be running"):
             mark_restored(app.store)
         return "refused"
 

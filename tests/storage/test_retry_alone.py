@@ -14,7 +14,7 @@ from mulligan.failures.facts import TRACE_MESSAGE_LIMIT
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker.fast.failure_cache import CachedFailureOutcome
-from mulligan.worker.fast.grouped_endings import MANY, GroupedEndings
+from mulligan.worker.fast.grouped_endings import MIN_GROUP, GroupedEndings
 from mulligan.worker.protocol import shared_failure_from_wire, shared_failure_to_wire
 from mulligan.worker.runner.outcomes import outcome_of_exception
 from mulligan.worker.settle import finish_simple, settle
@@ -101,16 +101,16 @@ def claimed(store, many, **changes):
     return claim(store, many)
 
 
-@pytest.mark.parametrize("many", [MANY, 70])
+@pytest.mark.parametrize("many", [MIN_GROUP, 70])
 def test_they_leave_the_same_as_by_settle(store, many):
     moment = now(store)
     failed = endings(claimed(store, 2 * many))
     written, rest = retried(store, failed[:many], moment=moment)
     assert (written, rest) == (fences(failed[:many]), [])
     for start in range(
-        many, 2 * many, MANY - 1
+        many, 2 * many, MIN_GROUP - 1
     ):  # as many as go the whole way, wherever they are written
-        settled(store, failed[start : min(start + MANY - 1, 2 * many)], moment=moment)
+        settled(store, failed[start : min(start + MIN_GROUP - 1, 2 * many)], moment=moment)
     rows, tries, events = set(), set(), set()
     own = {
         "id",
@@ -145,10 +145,10 @@ def test_they_leave_the_same_as_by_settle(store, many):
 
 
 def test_those_that_fail_once_more_are_told_as_such(store):
-    failed = endings(claimed(store, MANY))
+    failed = endings(claimed(store, MIN_GROUP))
     settled(store, failed)
-    again = endings(claim(store, MANY), took=0)
-    assert [ending.lease.failures for ending in again] == [1] * MANY
+    again = endings(claim(store, MIN_GROUP), took=0)
+    assert [ending.lease.failures for ending in again] == [1] * MIN_GROUP
     settled(store, retried(store, again)[1])
     for ending in again:
         assert [one.token for one in attempts(store, ending.lease.id)] == [1, 2]
@@ -166,47 +166,47 @@ def test_those_that_fail_once_more_are_told_as_such(store):
     ],
 )
 def test_those_of_which_there_is_more_to_say_go_the_whole_way(store, changes, policies):
-    failed = endings(claimed(store, MANY, **changes))
+    failed = endings(claimed(store, MIN_GROUP, **changes))
     assert retried(store, failed, policies) == (set(), failed)
 
 
 def test_few_go_the_whole_way(store):
-    failed = endings(claimed(store, MANY - 1))
+    failed = endings(claimed(store, MIN_GROUP - 1))
     assert retried(store, failed) == (set(), failed)
 
 
 def test_those_with_many_words_go_the_whole_way(store):
-    failed = endings(claimed(store, MANY), words="x" * (TRACE_MESSAGE_LIMIT + 1))
+    failed = endings(claimed(store, MIN_GROUP), words="x" * (TRACE_MESSAGE_LIMIT + 1))
     assert retried(store, failed) == (set(), failed)
 
 
 def test_those_of_which_nobody_knows_how_long_they_took_go_the_whole_way(store):
-    failed = endings(claimed(store, MANY), took=None)
+    failed = endings(claimed(store, MIN_GROUP), took=None)
     assert retried(store, failed) == (set(), failed)
 
 
 def test_those_that_give_their_key_back_go_the_whole_way(store):
     open_worker(store)
-    insert(store, *[unique_job(f"key {n}", cover=("running",)) for n in range(MANY)])
-    failed = endings(claim(store, MANY))
+    insert(store, *[unique_job(f"key {n}", cover=("running",)) for n in range(MIN_GROUP)])
+    failed = endings(claim(store, MIN_GROUP))
     assert retried(store, failed) == (set(), failed)
 
 
 def test_those_that_returned_among_them_are_written_too(store):
-    leases = claimed(store, 2 * MANY)
+    leases = claimed(store, 2 * MIN_GROUP)
     failed, done = (
-        endings(leases[:MANY]),
-        [Ending(lease, Outcome(Ended.RETURNED, "null"), 3) for lease in leases[MANY:]],
+        endings(leases[:MIN_GROUP]),
+        [Ending(lease, Outcome(Ended.RETURNED, "null"), 3) for lease in leases[MIN_GROUP:]],
     )
     with store.single_statement() as unit:
         written = finish_simple(unit, [*failed, *done], GroupedEndings(AT_ONCE, unit.now(), Random(7)))
     settled(store, written.rest)
     states = [get(store, lease.id).state for lease in leases]
-    assert states == ["queued"] * MANY + ["succeeded"] * MANY
+    assert states == ["queued"] * MIN_GROUP + ["succeeded"] * MIN_GROUP
 
 
 def test_whose_fence_is_in_doubt_is_left(store):
-    leases = claimed(store, MANY + 4)
+    leases = claimed(store, MIN_GROUP + 4)
     asked, other, ended, moved, *_ = failed = endings(leases)
     with store.begin() as unit:
         assert unit.request_cancel(asked.lease.id, asked.lease.token, "no longer wanted")
@@ -226,7 +226,7 @@ def test_whose_fence_is_in_doubt_is_left(store):
 
 @pytest.mark.parametrize("how", ["another worker", "another token"])
 def test_a_lease_of_somebody_else_is_none(store, how):
-    leases = claimed(store, MANY)
+    leases = claimed(store, MIN_GROUP)
     changed = {"worker": "w2"} if how == "another worker" else {"token": 2}
     failed = endings([lease._replace(**changed) for lease in leases])
     assert retried(store, failed) == (set(), failed)
@@ -235,7 +235,7 @@ def test_a_lease_of_somebody_else_is_none(store, how):
 
 @pytest.mark.parametrize("place", [None, "(4294967295,65535)", "(0,0)"])
 def test_where_nothing_lies_nothing_is_written_and_nothing_fails(store, place):
-    failed = endings([lease._replace(row_location=place) for lease in claimed(store, MANY)])
+    failed = endings([lease._replace(row_location=place) for lease in claimed(store, MIN_GROUP)])
     written, rest = retried(store, failed)
     assert written == (set() if is_postgres(store) else fences(failed))
     settled(store, rest)
@@ -245,7 +245,7 @@ def test_where_nothing_lies_nothing_is_written_and_nothing_fails(store, place):
 def test_who_finds_a_row_in_another_hand_waits_and_then_believes_what_it_finds(store):
     if not store.concurrent_writers:
         pytest.skip("SQLite has one writer")
-    failed = endings(claimed(store, MANY))
+    failed = endings(claimed(store, MIN_GROUP))
     first = failed[0].lease
     with store.begin() as unit:
         assert unit.request_cancel(first.id, first.token, "no longer wanted")

@@ -114,7 +114,7 @@ def test_slots_ahead_are_inserted_up_to_two_sweeps_before_they_come(store):
     assert 5 <= made <= 10
     due = [row.run_at for row in all_rows(store)]
     assert sorted(due) == [slot for slot, _ in slots(store)]
-    assert min(due) > rows(store)[0].named_at
+    assert min(due) > rows(store)[0].declared_at
     assert max(due) <= now(store) + 10 * SECOND
     assert [row.run_at % SECOND for row in all_rows(store)] == [0] * made
 

@@ -10,7 +10,14 @@ import pytest
 from mulligan.core.job import NewJob
 from mulligan.core.json import index_value
 from mulligan.storage import search_queries as skimming
-from mulligan.storage.search_queries import ALL_JOBS, ArgRow, follow_plan, leading_conditions, build_conditions, choose_plan
+from mulligan.storage.search_queries import (
+    ALL_JOBS,
+    ArgRow,
+    build_conditions,
+    choose_plan,
+    follow_plan,
+    leading_conditions,
+)
 from mulligan.storage.sql import load_statement
 from support.store import (
     CANCELLED,

@@ -1,4 +1,4 @@
-"""axe-core in a page: what it finds serious."""
+"""Run axe-core in a page and return its serious findings."""
 
 from __future__ import annotations
 

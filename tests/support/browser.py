@@ -1,4 +1,4 @@
-"""A real Chromium: the one that is named, the machine's own, or one out of Debian's packages."""
+"""A real Chromium: from MULLIGAN_TEST_BROWSER, from PATH, or from Debian's packages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ NAMES = (
     "google-chrome-stable",
 )
 PROGRAM = "usr/lib/chromium/chromium-headless-shell"
-PACKAGES = ("chromium-headless-shell", "chromium-common")  # its data must be beside it
+PACKAGES = ("chromium-headless-shell", "chromium-common")  # the second holds its data files
 FONTS = "<fontconfig><dir>{folder}/usr/share/fonts</dir><cachedir>{folder}/fonts</cachedir></fontconfig>"
-DESKTOP_WIDTH, PHONE_WIDTH = 1280, 390  # pixels: a desk and a phone
-TIMEOUT = 20_000  # ms until something that should be seen is given up
+DESKTOP_WIDTH = 1280  # pixels
+PHONE_WIDTH = 390
+TIMEOUT = 20_000  # ms until an expected element counts as missing
 
 
 class BrowserProgram(NamedTuple):
@@ -38,11 +39,11 @@ class BrowserProgram(NamedTuple):
 
 
 def find_browser() -> BrowserProgram | None:
-    named = os.environ.get("MULLIGAN_TEST_BROWSER") or next(
+    configured = os.environ.get("MULLIGAN_TEST_BROWSER") or next(
         filter(None, map(shutil.which, NAMES)), None
     )
-    if named:
-        return BrowserProgram(named, {})
+    if configured:
+        return BrowserProgram(configured, {})
     folder = unpacked(
         "browser", lambda: with_what_is_missing(*PACKAGES, "fonts-dejavu-core"), PROGRAM
     )
@@ -50,13 +51,13 @@ def find_browser() -> BrowserProgram | None:
 
 
 def _unpacked_environ(folder: Path) -> dict[str, str]:
-    """Its libraries are beside it, and so are letters where the machine has none."""
+    """Return the environment for an unpacked browser: its libraries, and fonts if none exist."""
     libraries = sorted({str(path.parent) for path in folder.rglob("*.so*")})
     environ = {"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {}
     if not Path("/etc/fonts/fonts.conf").exists():
-        letters = folder / "fonts.conf"
-        letters.write_text(FONTS.format(folder=folder))
-        environ["FONTCONFIG_FILE"] = str(letters)
+        fonts_file = folder / "fonts.conf"
+        fonts_file.write_text(FONTS.format(folder=folder))
+        environ["FONTCONFIG_FILE"] = str(fonts_file)
     return environ
 
 
@@ -66,13 +67,13 @@ def browser(found: BrowserProgram) -> Iterator[Browser]:
         launched = playwright.chromium.launch(
             executable_path=found.program,
             env={**os.environ, **found.environ},
-            chromium_sandbox=False,  # root has none, and it visits nobody but us
+            chromium_sandbox=False,  # not available to root; it opens only our pages
         )
         yield launched
         launched.close()
 
 
-# Whatever a page refuses to load is told, also where the console says nothing of it.
+# Report what the content security policy blocks, even if the console does not.
 VIOLATIONS = """
 window.addEventListener("securitypolicyviolation",
   (event) => console.error(`CSP: ${event.violatedDirective} refused ${event.blockedURI}`), true);
@@ -80,18 +81,18 @@ window.addEventListener("securitypolicyviolation",
 
 
 class BrowserSession:
-    """One person's browser. Dialogs, errors in the console and requests to elsewhere are complaints."""
+    """A browser context. Dialogs, console errors and requests to other hosts are errors."""
 
     def __init__(self, context: BrowserContext, home: str) -> None:
         self.home = home.rstrip("/")
         self.context = context
         self.errors: list[str] = []
-        self.expected_errors: tuple[str, ...] = ()  # words of complaints that a story expects
+        self.expected_errors: tuple[str, ...] = ()  # parts of errors that a test expects
         context.set_default_timeout(TIMEOUT)
         context.on("console", self._console)
-        context.on("weberror", lambda error: self._complain(f"error: {error.error}"))
+        context.on("weberror", lambda error: self._add_error(f"error: {error.error}"))
         context.on("dialog", self._dialog)
-        context.on("request", lambda request: self._asked(request.url))
+        context.on("request", lambda request: self._check_host(request.url))
         context.add_init_script(VIOLATIONS)
         self.page: Page = context.new_page()
 
@@ -100,27 +101,27 @@ class BrowserSession:
         return self.page
 
     def sign_in(self, link: str) -> Page:
-        """By a link that works once."""
+        """Sign in with a one-time link."""
         self.page.goto(link)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url(f"{self.home}/")
         return self.page
 
-    def _complain(self, words: str) -> None:
-        if not any(forgiven in words for forgiven in self.expected_errors):
-            self.errors.append(f"{words:.300} (at {self.page.url:.100})")
+    def _add_error(self, text: str) -> None:
+        if not any(expected in text for expected in self.expected_errors):
+            self.errors.append(f"{text:.300} (at {self.page.url:.100})")
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
-            self._complain(f"console: {message.text}")
+            self._add_error(f"console: {message.text}")
 
     def _dialog(self, dialog: Any) -> None:
-        self._complain(f"dialog: {dialog.message}")
+        self._add_error(f"dialog: {dialog.message}")
         dialog.dismiss()
 
-    def _asked(self, url: str) -> None:
+    def _check_host(self, url: str) -> None:
         if urlsplit(url).netloc != urlsplit(self.home).netloc and not url.startswith("about:"):
-            self._complain(f"asked elsewhere: {url}")
+            self._add_error(f"request to another host: {url}")
 
 
 @contextmanager
@@ -132,9 +133,9 @@ def open_session(
     context = browser.new_context(
         java_script_enabled=scripts, locale="en-GB", timezone_id="UTC", **options
     )
-    person = BrowserSession(context, home)
+    session = BrowserSession(context, home)
     try:
-        yield person
-        assert person.errors == [], "\n".join(person.errors)
+        yield session
+        assert session.errors == [], "\n".join(session.errors)
     finally:
         context.close()

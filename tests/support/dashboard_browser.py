@@ -1,4 +1,4 @@
-"""The dashboard served from a thread of this process, and somebody who is signed in."""
+"""The dashboard on a server thread, and a browser session that is signed in."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from support import browser as browsers
 from support.browser import BrowserSession
 from support.web_server import run_server
 
-EXPECTED_ERRORS = (
-    "status of 40",
-)  # pages that are not there, and what cannot be asked, are among the screens
+# Unknown pages and invalid filters are among the screens.
+EXPECTED_ERRORS = ("status of 40",)
 
 
 @contextmanager
@@ -39,15 +38,20 @@ def serve_dashboard(folder: Path, url: str = "") -> Iterator[tuple[str, Mulligan
 def sign_in(
     chromium: Browser, home: str, app: Mulligan, **options: Any
 ) -> Iterator[BrowserSession]:
-    with browsers.open_session(chromium, home, **options) as person:
-        person.expected_errors = EXPECTED_ERRORS
-        person.sign_in(f"{home}/sign-in?link={Sessions(lambda: app.store).create_link()}")
-        yield person
+    with browsers.open_session(chromium, home, **options) as session:
+        session.expected_errors = EXPECTED_ERRORS
+        session.sign_in(f"{home}/sign-in?link={Sessions(lambda: app.store).create_link()}")
+        yield session
 
 
-def check_pages(person: BrowserSession, paths: list[str], look: Callable[[Page], list[str]]) -> str:
-    """What is wrong, a line each; nothing: "" """
-    return "\n".join(f"{path} {words}" for path in paths for words in look(person.go(path)))
+def check_pages(
+    session: BrowserSession, paths: list[str], find_problems: Callable[[Page], list[str]]
+) -> str:
+    """Return the problems of all pages, one per line."""
+    problems = [
+        f"{path} {problem}" for path in paths for problem in find_problems(session.go(path))
+    ]
+    return "\n".join(problems)
 
 
 FIND_HORIZONTAL_OVERFLOW = """() => {

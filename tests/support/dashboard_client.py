@@ -1,4 +1,4 @@
-"""Somebody without JavaScript at the dashboard: links and forms."""
+"""A client of the dashboard without JavaScript: links and forms."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ CSRF_FIELD = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 
 
 class DashboardClient:
+    """Requests pages and submits forms."""
+
     def __init__(self, app: Mulligan, client: TestClient) -> None:
-        self._app, self.client = app, client
+        self._app = app
+        self.client = client
 
     def sign_in(self, scope: str = "*", role: str = "operator") -> None:
         key = self._app.keys.create(scope, role).text
@@ -34,10 +37,10 @@ class DashboardClient:
         return unescape(answer.text)
 
     def submit(self, path: str, **form: Any) -> str:
-        """What the page says after a form; an answer that leads on is followed."""
-        mark = CSRF_FIELD.search(self.client.get("/failures").text)
-        assert mark is not None
-        answer = self.client.post(path, data={"csrf": mark[1], **form})
+        """Submit a form and return the page it redirects to."""
+        csrf = CSRF_FIELD.search(self.client.get("/failures").text)
+        assert csrf is not None
+        answer = self.client.post(path, data={"csrf": csrf[1], **form})
         assert answer.status_code == 200, (path, answer.status_code)
         return unescape(answer.text)
 
@@ -55,7 +58,7 @@ def sign_in_with_key(
 
 @contextmanager
 def sign_in_with_link(app: Mulligan) -> Iterator[DashboardClient]:
-    """Without a key: where nothing at all has happened yet."""
+    """Sign in without a key, so that the audit log stays empty."""
     app.store.prepare()
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         link = Sessions(lambda: app.store).create_link()

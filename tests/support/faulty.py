@@ -1,4 +1,4 @@
-"""An app whose jobs misbehave in every way a process can. Each start leaves a line in the witness file."""
+"""App whose jobs misbehave in many ways. Each start is recorded in the witness file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = Policy(max_retries=3, backoff=Fixed(0))
 
 
 def witness(ctx: Context, what: str) -> None:
-    """One write, appended: the handler's own evidence, beside whatever the product says."""
+    """Append a line to the witness file: evidence that does not depend on Mulligan."""
     line = f"{what} {ctx.job.id} {ctx.attempt} {ctx.token} {os.getpid()} {time.monotonic()}\n"
     fd = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(fd, line.encode())
@@ -44,7 +44,7 @@ async def nap_async(ctx: Context, seconds: float) -> str:
 
 @app.job(policy=NOW)
 def nap_first(ctx: Context, seconds: float) -> str:
-    """Long the first time, quick afterwards."""
+    """Take long in the first attempt only."""
     witness(ctx, "start")
     time.sleep(seconds if ctx.token == 1 else 0)
     witness(ctx, "end")
@@ -59,7 +59,7 @@ def poison(ctx: Context) -> None:
 
 @app.job(policy=NOW)
 def assassin(ctx: Context) -> None:
-    """Takes the whole worker with it."""
+    """Kill the whole worker."""
     witness(ctx, "start")
     os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -85,7 +85,7 @@ async def sleeping_task(ctx: Context) -> None:
 
 @app.job(timeout=1, policy=Policy(max_retries=0))
 def holds_the_gil(ctx: Context) -> None:
-    """A C call through PyDLL keeps the GIL: nothing else in this process moves."""
+    """Hold the GIL in a C call: nothing else in this process runs."""
     witness(ctx, "start")
     ctypes.PyDLL(None).sleep(600)
 
@@ -98,7 +98,7 @@ async def blocks_the_loop(ctx: Context) -> None:
 
 @app.job(timeout=1, policy=Policy(max_retries=0))
 def ignores_sigterm(ctx: Context) -> None:
-    """A child that ignores SIGTERM, waited for by a handler that ignores its flag."""
+    """Wait for a child that ignores SIGTERM, without checking ctx.cancelled."""
     witness(ctx, "start")
     code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -139,7 +139,7 @@ def needs_time(ctx: Context) -> str:
     )
 )
 def grows(ctx: Context) -> None:
-    """Fails at first, then eats, in a runner of its own."""
+    """Fail at first, then use too much memory in a single-use runner."""
     witness(ctx, "start")
     if not ctx.settings:
         raise ConnectionError
@@ -154,7 +154,7 @@ def alone(ctx: Context) -> int:
 
 @app.job(isolate=True)
 def leaves_a_daemon() -> int:
-    """Forked without exec, and of a session of its own."""
+    """Fork, without exec, a process in its own session."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -171,7 +171,7 @@ def where(ctx: Context) -> str:
 
 @app.job(policy=NOW)
 def saves(ctx: Context, steps: int) -> int:
-    """Gets one step ahead, keeps it, then dies; until there is nothing left to do."""
+    """Save one step as a checkpoint, then die, until all steps are done."""
     witness(ctx, "start")
     done = int(ctx.checkpoints.get("done", 0))
     if done < steps:
@@ -192,7 +192,7 @@ def snoozes(ctx: Context) -> Any:
 
 @app.job(policy=Policy(max_retries=3, backoff=Fixed(0), max_losses=1000))
 def member(ctx: Context, fate: str) -> Any:
-    """Of a batch: some fail once, some kill their process once, some die for good until somebody retries them."""
+    """Run a member of a batch that fails once, kills its process once, or dies until a retry."""
     if fate == "dies" and ctx.job.generation == 1:
         return Fail("BAD_FILE", final=True)
     if fate == "fails" and ctx.attempt == 1:

@@ -28,7 +28,7 @@ REASONS = {200: "OK", 500: "Internal Server Error", 503: "Service Unavailable"}
 
 @dataclass
 class Call:
-    """One request; `ended` is None while it is there, `in_flight` counts those in flight when it came, itself too."""
+    """One request. `in_flight` counts the requests at its start, including itself."""
 
     began: float
     tag: str

@@ -1,4 +1,4 @@
-"""What nobody should send, for the tests of every application: none of it may be answered with a 5xx."""
+"""Hostile values for requests. None of them may cause a 5xx."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ BODIES = (
 
 
 def forms(good: dict[str, str]) -> Iterator[dict[str, str]]:
-    """A form with one field at a time that is not as it should be, or not there."""
+    """Yield copies of a form with one field missing or invalid."""
     for name in good:
         yield {key: value for key, value in good.items() if key != name}
         for text in (*TEXTS, *NUMBERS):
@@ -83,7 +83,7 @@ def forms(good: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def objects(good: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same for JSON."""
+    """Yield copies of a JSON object with one field missing or invalid."""
     for name in good:
         yield {key: value for key, value in good.items() if key != name}
         for value in VALUES:

@@ -18,7 +18,7 @@ def marker_exists(name: str) -> bool:
 
 @app.job(policy=Policy(max_retries=0))
 def convert(clip: int, shelf: str) -> int | Fail:
-    if marker_exists(f"mended-{shelf}"):
+    if marker_exists(f"fixed-{shelf}"):
         return clip
     public = f"The {shelf} shelf could not be read."
     return Fail(

@@ -1,4 +1,4 @@
-"""A picture of an outage, for whoever wants to look: requests per second at the gateway, bad times shaded."""
+"""Draw an outage as SVG: requests per second at the gateway, outages shaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw_outage(
     capacity: int,
     title: str,
 ) -> Path:
-    """Green: answered well. Red: not. Shaded: the gateway was not well. Dark bar: the breaker was open."""
+    """Draw calls. Green: success, red: failure, shaded: outage, dark bar: breaker open."""
     since = min([modes[0].since, *(call.began for call in calls)])
     until = max([modes[-1].since, *(call.began for call in calls)]) + 1
     counts = per_second(calls, since, until)

@@ -1,4 +1,4 @@
-"""What other processes do to a store: write, migrate, fork, die. Each is started afresh and imports this module."""
+"""Processes that write, migrate, fork or die; each is started afresh and imports this module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.store import Background, a_job, enqueue, is_postgres, migrated, pre
 
 
 def started(work: Callable[..., None], *arguments: Any) -> SpawnProcess:
-    """A process of its own that knows nothing of this one's connections."""
+    """Start a process without the connections of this one."""
     process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
     process.start()
     return process
@@ -35,13 +35,13 @@ def ended_well(*processes: SpawnProcess) -> None:
 
 
 def acknowledge(path: str, text: str) -> None:
-    """One line that survives whatever happens to this process next."""
-    with open(path, "a", encoding="utf-8", buffering=1) as file:  # noqa: PTH123 - nothing but a log
+    """Append one line, which survives the death of this process."""
+    with open(path, "a", encoding="utf-8", buffering=1) as file:  # noqa: PTH123 - a log file
         file.write(f"{text}\n")
 
 
 def enqueue_for(url: str, seconds: float, log: str) -> None:
-    """Enqueue one by one; every id that was acknowledged is in the log. Any error ends the process badly."""
+    """Enqueue one by one and log each acknowledged id. Any error ends the process."""
     with closing(open_store(url)) as store:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -54,7 +54,7 @@ def enqueue_once(url: str, log: str) -> None:
 
 
 def enqueue_for_through_sqlite3(url: str, seconds: float, log: str) -> None:
-    """The same through the standard library, the caller's own transaction around each."""
+    """Enqueue in transactions of the standard library's sqlite3."""
     with closing(open_store(url.replace("sqlite:", "sqlite+stdlib:"))) as store:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -74,7 +74,7 @@ def migrate_once(url: str, log: str) -> None:
 
 
 def die_in_the_middle_of_a_migration(url: str) -> None:
-    """Take the first step and die before its commit: as hard as a process can."""
+    """Run the first migration step and exit before its commit."""
     with closing(open_store(url)) as store, store.transaction() as connection:
         text = next(
             iter(
@@ -90,7 +90,7 @@ def die_in_the_middle_of_a_migration(url: str) -> None:
 
 
 def stored(path: str | Path) -> set[str]:
-    """What a process that comes later finds."""
+    """Return the ids that a new process finds."""
     with closing(apsw.Connection(str(path))) as connection:
         return {row[0] for row in connection.execute("SELECT id FROM mulligan_job")}
 
@@ -108,7 +108,7 @@ def daemon(url: str, folder: str) -> None:
         if child == 0:
             os.close(write)
             enqueue(store)
-            os.read(read, 1)  # until the parent has closed and somebody else was here
+            os.read(read, 1)  # until the parent has closed and another process has written
             for _ in range(3):
                 acknowledge(log, enqueue(store)[0])
             os._exit(0)
@@ -151,9 +151,9 @@ def fork_while_writing(url: str, log: str) -> None:
         if child == 0:
             try:
                 acknowledge(log, enqueue(store)[0])
-            except StoreUnavailable as told:
-                os._exit(0 if "was forked while" in str(told) else 1)
-            os._exit(2)  # the parent has not committed yet: nobody else can have written
+            except StoreUnavailable as error:
+                os._exit(0 if "was forked while" in str(error) else 1)
+            os._exit(2)  # the parent has not committed yet, so no other process can write
         _, status = os.waitpid(child, 0)
         leave.set()
         acknowledge(log, writer.answer())

@@ -1,4 +1,4 @@
-"""Something true on every screen, with names and texts of the caller's choice."""
+"""Sample data for every screen, with names and texts of the caller's choice."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ MENU_PATHS = tuple(screen.path for _, screens in MENU for screen in screens)
 
 @dataclass(frozen=True)
 class SampleTexts:
-    """What is put everywhere."""
+    """Texts that are used in every field."""
 
     text: str = "The clip could not be read."
     name: str = "render"  # of a kind, a queue, a dependency, a schedule: no spaces in it
     owner: str = "acme"
 
 
-def create_sample_data(app: Mulligan, words: SampleTexts) -> list[str]:
-    """The paths of all screens, each with something on it."""
-    _declare(app, words)
+def create_sample_data(app: Mulligan, texts: SampleTexts) -> list[str]:
+    """Create data for every screen. Return the paths of all screens."""
+    _declare(app, texts)
     app.open()
     with app.store.begin() as unit:
         publish_manifest(unit, app.manifest("site:app"))
-    _count(app, alerting=False)
-    dead, parked = _lives(app, words)
-    _count(app, alerting=True)
-    operation = app.operations.start("retry", "state:dead code:BROKEN", reason=words.text)
+    _run_periodic_tasks(app, alerting=False)
+    dead, parked = _create_jobs(app, texts)
+    _run_periodic_tasks(app, alerting=True)
+    operation = app.operations.start("retry", "state:dead code:BROKEN", reason=texts.text)
     app.run_inline()
-    _closed(app, words)
+    _close_gates(app, texts)
     open_worker(
-        app.store, "w_somewhere", host=words.text[:200], release=words.text[:50], kinds='["x"]'
+        app.store, "w_somewhere", host=texts.text[:200], release=texts.text[:50], kinds='["x"]'
     )
     batch = app.batches.list()[0]
     group = app.failures.groups()[0].fingerprint
@@ -64,35 +64,35 @@ def create_sample_data(app: Mulligan, words: SampleTexts) -> list[str]:
     ]
 
 
-def _declare(app: Mulligan, words: SampleTexts) -> None:
-    app.queue(words.name, concurrency=50)
-    app.dependency(words.name, max_concurrency=2)
+def _declare(app: Mulligan, texts: SampleTexts) -> None:
+    app.queue(texts.name, concurrency=50)
+    app.dependency(texts.name, max_concurrency=2)
 
     @app.job(
-        name=words.name,
-        queue=words.name,
-        uses=words.name,
+        name=texts.name,
+        queue=texts.name,
+        uses=texts.name,
         editable="clip",
         cost=0.01,
         policy=Policy(max_retries=1, backoff=Fixed(1)),
     )
     def render(clip: str) -> str | Fail | Park:
         if clip == "ask":
-            return Park(words.text, choices=(words.text[:100], "drop"))
+            return Park(texts.text, choices=(texts.text[:100], "drop"))
         if clip == "works":
-            return words.text
+            return texts.text
         if clip == "raise":
-            raise RuntimeError(words.text)
-        return Fail("BROKEN", words.text, public=words.text[:300], final=True)
+            raise RuntimeError(texts.text)
+        return Fail("BROKEN", texts.text, public=texts.text[:300], final=True)
 
     app.schedule(
-        words.name, "0 3 * * *", render, {"clip": words.text[:500]}, timezone="Europe/Berlin"
+        texts.name, "0 3 * * *", render, {"clip": texts.text[:500]}, timezone="Europe/Berlin"
     )
     app.notify(on="job.died", to=Webhook("https://127.0.0.1:1/hook"), name="ops", form="each")
 
 
-def _count(app: Mulligan, *, alerting: bool) -> None:
-    """What a worker does beside its jobs."""
+def _run_periodic_tasks(app: Mulligan, *, alerting: bool) -> None:
+    """Run the periodic tasks of a worker."""
     app.store.shift_clock(61 * SECOND)
     while EventCounter(every=0).run_once(app.store):
         pass
@@ -100,26 +100,28 @@ def _count(app: Mulligan, *, alerting: bool) -> None:
         AlertChecker(app.settings.alerts).run_once(app.store)
 
 
-def _lives(app: Mulligan, words: SampleTexts) -> tuple[str, str]:
-    payload = {"clip": words.text[:2000]}
-    said: dict[str, Any] = {"owner": words.owner[:100]}
-    app.enqueue(words.name, {"clip": "works"}, **said)
-    dead = app.enqueue(words.name, payload, unique=words.text[:100], **said)
-    parked = app.enqueue(words.name, {"clip": "ask"}, **said)
+def _create_jobs(app: Mulligan, texts: SampleTexts) -> tuple[str, str]:
+    payload = {"clip": texts.text[:2000]}
+    options: dict[str, Any] = {"owner": texts.owner[:100]}
+    app.enqueue(texts.name, {"clip": "works"}, **options)
+    dead = app.enqueue(texts.name, payload, unique=texts.text[:100], **options)
+    parked = app.enqueue(texts.name, {"clip": "ask"}, **options)
     for clip in ["works"] * 3 + ["raise"] * 12:
-        app.enqueue(words.name, {"clip": clip}, **said)
-    with app.batch(words.text[:200], **said) as batch:
-        for clip in ("works", "raise", words.text[:500]):
-            app.enqueue(words.name, {"clip": clip}, batch=batch)
+        app.enqueue(texts.name, {"clip": clip}, **options)
+    with app.batch(texts.text[:200], **options) as batch:
+        for clip in ("works", "raise", texts.text[:500]):
+            app.enqueue(texts.name, {"clip": clip}, batch=batch)
     for _ in range(3):
         app.run_inline()
         app.store.shift_clock(2 * SECOND)
-    app.jobs.cancel(app.enqueue(words.name, payload, delay=60, **said).id, reason=words.text[:500])
-    app.enqueue(words.name, payload, delay=3600, **said)
+    app.jobs.cancel(
+        app.enqueue(texts.name, payload, delay=60, **options).id, reason=texts.text[:500]
+    )
+    app.enqueue(texts.name, payload, delay=3600, **options)
     return dead.id, parked.id
 
 
-def _closed(app: Mulligan, words: SampleTexts) -> None:
-    app.queues.pause(words.name, until=3600, reason=words.text[:500])
-    app.dependencies.open(words.name, until=3600, reason=words.text[:500])
-    app.kinds.hold(words.name, reason=words.text[:500])
+def _close_gates(app: Mulligan, texts: SampleTexts) -> None:
+    app.queues.pause(texts.name, until=3600, reason=texts.text[:500])
+    app.dependencies.open(texts.name, until=3600, reason=texts.text[:500])
+    app.kinds.hold(texts.name, reason=texts.text[:500])

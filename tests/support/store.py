@@ -212,9 +212,9 @@ def a_worker(worker_id: str = "w1", **changes: Any) -> WorkerRow:
         renewed_mono=time.monotonic_ns() // 1000,
         closed_at=None,
         close_reason="",
-        life_path="",
-        life_dev=0,
-        life_ino=0,
+        lock_path="",
+        lock_dev=0,
+        lock_ino=0,
         kinds="[]",
         queues="[]",
         concurrency=10,
@@ -330,9 +330,9 @@ def sql(
 ATTEMPTS = f"""(
   SELECT {", ".join(AttemptRow._fields)} FROM {{p}}attempt
   UNION ALL
-  SELECT id, 1, generation, attempt, ran_by, ran_by, started_at, finished_at, 'returned', 'succeed',
+  SELECT id, 1, generation, attempt, succeeded_by, succeeded_by, started_at, finished_at, 'returned', 'succeed',
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'returned', 0.0, NULL
-  FROM {{p}}job WHERE ran_by IS NOT NULL
+  FROM {{p}}job WHERE succeeded_by IS NOT NULL
 ) AS attempt"""  # noqa: S608
 LOG = "SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event ORDER BY id"
 

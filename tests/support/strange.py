@@ -1,4 +1,4 @@
-"""An app whose jobs do what nobody expects of a job, but what code on this earth does all the same."""
+"""App whose jobs do unusual things that real code does too."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NOW = Policy(max_retries=3, backoff=Fixed(0))
 HERE = Path(os.environ.get("WITNESS", "/nonexistent/witness")).parent
 
 
-def leave(name: str, text: str = "") -> None:
-    """A file beside the witness: seen from outside, whatever becomes of this process."""
-    made = HERE / f"{name}.new"
-    made.write_text(text)
-    made.rename(HERE / name)
+def write_file(name: str, text: str = "") -> None:
+    """Write a file next to the witness file, for the test to read."""
+    path = HERE / f"{name}.new"
+    path.write_text(text)
+    path.rename(HERE / name)
 
 
 @app.on_start
@@ -40,7 +40,7 @@ def opened_too(state: Any) -> None:
 
 @app.on_stop
 async def closed(state: Any) -> None:
-    leave(f"closed-{state.twice}")
+    write_file(f"closed-{state.twice}")
 
 
 @app.job
@@ -59,7 +59,9 @@ def flags(ctx: Context) -> None:
     raise ValueError("again")
 
 
-# -- ways to die ---------------------------------------------------------------------------------
+# --- Ways to die ---
+
+
 @app.job(policy=NOW)
 def exits(code: int) -> None:
     os._exit(code)
@@ -99,7 +101,7 @@ async def cancels_everybody() -> None:
 
 @app.job(policy=NOW)
 async def naps(ctx: Context, seconds: float) -> str:
-    leave(f"runs-{ctx.job.id}")
+    write_file(f"runs-{ctx.job.id}")
     await asyncio.sleep(seconds)
     return "rested"
 
@@ -110,7 +112,9 @@ def rings_the_alarm() -> None:
     time.sleep(600)
 
 
-# -- ways to be strange and live -----------------------------------------------------------------
+# --- Unusual, but alive ---
+
+
 @app.job(policy=ONCE)
 async def exits_politely() -> None:
     sys.exit(3)
@@ -148,7 +152,7 @@ def forks_a_child_that_stays() -> int:
 def forks_and_both_return(ctx: Context) -> int:
     pid = os.fork()
     if pid:
-        leave("fork", str(pid))
+        write_file("fork", str(pid))
     return pid
 
 
@@ -208,17 +212,19 @@ def replaces_its_directory(ctx: Context) -> str:
     return str(ctx.workdir)
 
 
-# -- told to stop --------------------------------------------------------------------------------
+# --- Requested to stop ---
+
+
 @app.job(policy=NOW)
 def watches_its_flag(ctx: Context) -> None:
-    leave(f"runs-{ctx.job.id}")
+    write_file(f"runs-{ctx.job.id}")
     while not ctx.cancelled:
         time.sleep(0.02)
 
 
 @app.job(policy=NOW)
 def finishes_all_the_same(ctx: Context) -> str:
-    leave(f"runs-{ctx.job.id}")
+    write_file(f"runs-{ctx.job.id}")
     while not ctx.cancelled:
         time.sleep(0.02)
     return "finished"
@@ -238,11 +244,13 @@ async def runs_a_program_async(ctx: Context) -> None:
 
 @app.job(policy=NOW)
 def overstays(ctx: Context) -> None:
-    leave(f"runs-{ctx.job.id}")
+    write_file(f"runs-{ctx.job.id}")
     time.sleep(600)
 
 
-# -- progress ------------------------------------------------------------------------------------
+# --- Progress ---
+
+
 @app.job(policy=ONCE)
 def tells(ctx: Context, go: str) -> str:
     for n in range(5000):

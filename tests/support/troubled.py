@@ -71,13 +71,13 @@ class FaultyStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def apart(self) -> FaultyStore:
+    def dedicated(self) -> FaultyStore:
         return FaultyStore(self._store.dedicated(), self._faults)
 
     def begin(self) -> AbstractContextManager[Any]:
         return self._write(self._store.begin())
 
-    def once(self) -> AbstractContextManager[Any]:
+    def single_statement(self) -> AbstractContextManager[Any]:
         return self._write(self._store.single_statement())
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The web server on a port of its own, in a thread of this process, and a client that reads streams byte by byte."""
+"""Run the web server in a thread or a process, and read its event streams byte by byte."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mulligan.config import Settings
-from mulligan.http.app import create_app
-from mulligan.http.serve import Server, server_config
+from mulligan.http.app import Server, create_app, server_config
 from support.waiting import until
 
 
@@ -26,7 +25,7 @@ class RunningServer(NamedTuple):
     port: int
     hub: Any
     stop: Any
-    clients: list[Any]  # to be closed with it
+    clients: list[Any]  # closed with the server
 
 
 @contextmanager
@@ -48,26 +47,26 @@ def run_server(settings: Settings, *, grace: int | None = None) -> Iterator[Runn
         thread.join(20)
         assert not thread.is_alive(), "the server does not stop"
 
-    ears: list[Any] = []
+    clients: list[Any] = []
     try:
-        yield RunningServer("127.0.0.1", port, app.state.context.hub, stop, ears)
+        yield RunningServer("127.0.0.1", port, app.state.context.hub, stop, clients)
     finally:
-        for ear in ears:
-            ear.close()
+        for client in clients:
+            client.close()
         stop()
         listening.close()
 
 
 @contextmanager
 def serve_in_process(settings: Settings) -> Iterator[RunningServer]:
-    """The same in a process of its own; it is killed, without a chance to say goodbye."""
+    """Serve in another process, which is killed at the end."""
     environ = {
         **os.environ,
         "MULLIGAN_DATABASE_URL": settings.database_url,
         "MULLIGAN_WEB__PORT": "0",
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "mulligan.http"], env=environ, stdout=subprocess.PIPE
+        [sys.executable, "-m", "mulligan.http.app"], env=environ, stdout=subprocess.PIPE
     ) as process:
         try:
             assert process.stdout is not None
@@ -86,7 +85,7 @@ class Frame(NamedTuple):
 
 
 class StreamClient:
-    """One client of /events. `read_until` reads until a moment; whatever was read is in `frames` and `raw`."""
+    """A client of /events. What it has read is in `frames` and `raw`."""
 
     def __init__(
         self,
@@ -114,22 +113,23 @@ class StreamClient:
         at.clients.append(self)
 
     def read(self) -> bool:
-        """False: the stream has ended."""
+        """Read a chunk. Return False if the stream has ended."""
         chunk = self.answer.read1(65_536)
         self.raw += chunk
         self._parse()
         return bool(chunk)
 
-    def read_until(self, moment: Any, timeout: float = 10.0) -> list[Frame]:
+    def read_until(self, condition: Any, timeout: float = 10.0) -> list[Frame]:
+        """Read until `condition` of this client is true."""
         deadline = time.monotonic() + timeout
-        while not moment(self):
-            assert time.monotonic() < deadline, f"not heard: {self.frames[-3:]}"
+        while not condition(self):
+            assert time.monotonic() < deadline, f"not received: {self.frames[-3:]}"
             assert self.read(), f"the stream ended: {self.frames[-3:]}"
         return self.frames
 
     def events(self, count: int, timeout: float = 10.0) -> list[Frame]:
-        """The first so many frames that have an id."""
-        self.read_until(lambda ear: len(ear.durable) >= count, timeout)
+        """Read until `count` events of the log have arrived and return them."""
+        self.read_until(lambda client: len(client.logged) >= count, timeout)
         return self.logged
 
     @property
@@ -141,18 +141,19 @@ class StreamClient:
         return [frame.event for frame in self.logged]
 
     def ready(self) -> StreamClient:
-        """Its first bytes are there, so what happens from now on it hears."""
-        self.read_until(lambda ear: ear.raw.startswith(b"retry: "))
+        """Wait for the first bytes: the client receives all events from now on."""
+        self.read_until(lambda client: client.raw.startswith(b"retry: "))
         return self
 
     def close(self) -> None:
-        """The file below first: with it the socket goes."""
+        """Close the response first: it holds the socket."""
         self.answer.close()
         self._connection.close()
 
     def _parse(self) -> None:
         while (end := self.raw.find(b"\n\n", self._used)) >= 0:
-            block, self._used = self.raw[self._used : end].decode(), end + 2
+            block = self.raw[self._used : end].decode()
+            self._used = end + 2
             fields: dict[str, str] = {}
             for line in block.split("\n"):
                 name, _, value = line.partition(": ")

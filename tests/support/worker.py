@@ -1,4 +1,4 @@
-"""A real worker process, to be killed, stopped and watched."""
+"""A real worker process that tests kill, stop and observe."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import apsw
 from support.waiting import until
 
 HERE = Path(__file__).parent
-RUNNERS = (
-    b"mulligan.worker.runner",
-    b"mulligan.observability.runner",
-)  # how its processes begin, without and with the doors
+# Modules of runner processes, without and with the configured logging.
+RUNNERS = (b"mulligan.worker.runner", b"mulligan.observability.runner")
 FORK_SERVER = b"mulligan.worker.runner.start"
 FAST = {
     "MULLIGAN_WORKER__LEASE": "4",
@@ -31,7 +29,7 @@ FAST = {
 
 
 class Worker:
-    """`python -m mulligan worker support.faulty:app`, in a session of its own."""
+    """`python -m mulligan worker support.faulty:app`, in its own session."""
 
     def __init__(
         self,
@@ -66,6 +64,7 @@ class Worker:
             )
 
     def ready(self) -> Worker:
+        """Wait until it is ready."""
         until(self._is_ready, 20, "worker ready")
         return self
 
@@ -81,33 +80,33 @@ class Worker:
         return self.process.pid
 
     def runners(self) -> list[int]:
-        """Its living runner processes."""
+        """Return the pids of its runners."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [int(pid) for pid in children if _module(int(pid)) in RUNNERS]
 
     def fork_server(self) -> int:
-        """Where its runners come from; 0: there is none."""
+        """Return the pid of its fork server; 0 if there is none."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return next((int(pid) for pid in children if _module(int(pid)) == FORK_SERVER), 0)
 
     def runners_left(self) -> list[int]:
-        """Runner processes of this worker, and its fork_server, that are still there after its end."""
+        """Return the pids of runners and fork server that outlived this worker."""
         return [pid for pid in marked_processes(f"--supervisor {self.pid} ") if _cmdline(pid)]
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def stop_all(self, number: signal.Signals) -> None:
-        """Supervisor and runners: a frozen or resumed machine."""
+        """Send a signal to supervisor and runners, as a frozen or resumed machine would."""
         for pid in (self.pid, *self.runners()):
             os.kill(pid, number)
 
     def freeze(self, url: str) -> None:
-        """Stop it all, but not with SQLite's one write lock in its hand: nobody could do anything until it thaws."""
+        """Stop all its processes, at a time when it does not hold SQLite's write lock."""
 
         def frozen() -> bool:
             self.stop_all(signal.SIGSTOP)
-            if _writable(url):
+            if is_writable(url):
                 return True
             self.stop_all(signal.SIGCONT)
             return False
@@ -124,12 +123,12 @@ class Worker:
             return self.process.wait()
 
     def kill(self) -> None:
-        """kill -9 of the supervisor; its runners must follow by themselves."""
+        """Kill the supervisor with SIGKILL; its runners must end by themselves."""
         self.process.kill()
         self.process.wait()
 
 
-def _writable(url: str) -> bool:
+def is_writable(url: str) -> bool:
     if not url.startswith("sqlite"):
         return True
     connection = apsw.Connection(url.removeprefix("sqlite:///"))
@@ -151,11 +150,11 @@ def _cmdline(pid: int) -> bytes:
 
 
 def _module(pid: int) -> bytes:
-    """What `python -m` was told."""
+    """Return the module that `python -m` runs."""
     return (_cmdline(pid).split(b"\0") + [b""] * 3)[2]
 
 
 def marked_processes(text: str) -> list[int]:
-    """Living processes whose command line holds this text."""
+    """Return the pids of processes whose command line contains this text."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if text.encode() in _cmdline(pid).replace(b"\0", b" ")]

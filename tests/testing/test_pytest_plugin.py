@@ -1,4 +1,4 @@
-"""The pytest plugin, in a little project of a user's."""
+"""The pytest plugin, in a small project of a user."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from importlib.metadata import entry_points
 import psycopg
 import pytest
 
-# Here already, or the project's run would load them, forget them at its end, and the next one would load them twice.
+# Import these here: otherwise each in-process run would load and unload them, and apsw and psycopg
+# do not survive a second import in one process.
 import mulligan.storage.postgres
 import mulligan.storage.sqlite
-import mulligan.testing  # noqa: F401 - the same
+import mulligan.testing  # noqa: F401 - see above
 
 pytestmark = pytest.mark.processes
 
@@ -78,7 +79,7 @@ def test_a_gateway_that_is_down(mulligan):
 
 def test_nothing_is_left_of_the_tests_before(mulligan):
     mulligan.refute_enqueued(state="any")
-    assert mulligan.app.registry.stand_ins == []
+    assert mulligan.app.registry.overrides == []
 
 def test_the_app_alone(mulligan_app):
     assert mulligan_app is jobs.app
@@ -101,7 +102,7 @@ def test_a_real_worker(mulligan):
 @pytest.fixture(autouse=True)
 def outside():
     yield
-    assert jobs.app.settings.database_url == "sqlite:///mulligan.db", "back where it belongs"
+    assert jobs.app.settings.database_url == "sqlite:///mulligan.db", "the app uses its own database again"
 """
 BAD = """
 import jobs
@@ -136,7 +137,7 @@ def project(pytester, monkeypatch):
 
 @pytest.fixture
 def tested_on(empty_url, monkeypatch, project):
-    """The project's tests run on this store."""
+    """Return the project, configured to run its tests on this store."""
     if not empty_url.startswith("sqlite"):
         monkeypatch.setenv("MULLIGAN_TEST_URL", empty_url)
     return project
@@ -145,8 +146,8 @@ def tested_on(empty_url, monkeypatch, project):
 def test_a_project_tests_its_jobs(tested_on, empty_url):
     tested_on.makefile(".ini", pytest=INI)
     tested_on.makepyfile(test_shop=GOOD)
-    ended = tested_on.runpytest_inprocess(*QUIET)
-    ended.assert_outcomes(passed=6)
+    result = tested_on.runpytest_inprocess(*QUIET)
+    result.assert_outcomes(passed=6)
     assert not list(tested_on.path.glob("mulligan.db*")), "the app's own database was never touched"
     if not empty_url.startswith("sqlite"):
         with psycopg.connect(empty_url) as connection:
@@ -156,15 +157,15 @@ def test_a_project_tests_its_jobs(tested_on, empty_url):
         assert found == [], "no schema is left"
 
 
-def test_what_fails_says_what_was_there_instead(project):
+def test_a_failed_assertion_shows_the_jobs_that_were_found(project):
     project.makefile(".ini", pytest=INI)
     project.makepyfile(test_shop=BAD)
-    ended = project.runpytest_inprocess(*QUIET)
-    ended.assert_outcomes(failed=4)
-    ended.stdout.fnmatch_lines(
+    result = project.runpytest_inprocess(*QUIET)
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(
         [
             "E*AssertionError: expected a queued job of kind 'render' with payload {'clip': 7}, but found none",
-            "E*1 other job is there, nearest first:",
+            "E*1 other job, most similar first:",
             "E*render queued * payload {'clip': 8}",
             "E*payload.clip is 8, not 7",
             "E*AssertionError: expected no queued job of kind 'render', but found 1:",
@@ -173,10 +174,10 @@ def test_what_fails_says_what_was_there_instead(project):
             "E*still busy after 10 attempts: ran thumbnail 11 times*",
         ]
     )
-    ended.stdout.no_fnmatch_line("*def assert_enqueued*")
+    result.stdout.no_fnmatch_line("*def assert_enqueued*")
 
 
-def test_an_app_is_named_by_a_fixture_too(project):
+def test_a_fixture_can_provide_the_app(project):
     project.makeconftest(
         """
         import pytest
@@ -202,21 +203,24 @@ def test_an_app_is_named_by_a_fixture_too(project):
     assert not list(project.path.glob("mulligan.db*"))
 
 
-def test_an_app_that_nobody_named_is_asked_for(project):
+def test_a_missing_app_setting_is_a_clear_error(project):
     project.makepyfile("def test_it(mulligan): ...")
-    ended = project.runpytest_inprocess(*QUIET)
-    ended.assert_outcomes(errors=1)
-    ended.stdout.fnmatch_lines(
-        ["*which app? Set the ini option mulligan_app = module:attribute, or define a fixture*"]
+    result = project.runpytest_inprocess(*QUIET)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*no app configured. Set the ini option mulligan_app = module:attribute, or define a *"]
     )
 
 
-def test_a_project_that_does_not_use_it_pays_next_to_nothing():
+def test_the_plugin_imports_no_other_module_until_a_fixture_is_used():
     [entry] = entry_points(group="pytest11", name="mulligan")
     code = f"import sys, {entry.value}; print(*(name for name in sys.modules if name[:8] in ('mulligan', 'pydantic')))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert sorted(said.stdout.split()) == [
+    listed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert sorted(listed.stdout.split()) == [
         "mulligan",
         "mulligan._version",
+        "mulligan.testing",
         "mulligan.testing.pytest_plugin",
     ]

@@ -1,4 +1,4 @@
-"""`mulligan.testing`: databases for a while, and real workers on them."""
+"""`mulligan.testing`: temporary databases, and real workers on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mulligan.testing import (
     temporary,
     worker,
 )
-from support.app_tools import load_attempts, event_types
+from support.app_tools import event_types, load_attempts
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -33,11 +33,11 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def url(store_url):
-    """What `temporary` is given: nothing on SQLite, the server on PostgreSQL."""
+    """Return the URL argument of `temporary`: None on SQLite, the server on PostgreSQL."""
     return None if store_url.startswith("sqlite") else store_url
 
 
-def test_an_app_is_elsewhere_for_the_length_of_a_block(app, render, url):
+def test_temporary_puts_the_app_on_another_database_during_the_block(app, render, url):
     @app.job
     def parent() -> None:
         render.enqueue(clip=99)
@@ -55,16 +55,14 @@ def test_an_app_is_elsewhere_for_the_length_of_a_block(app, render, url):
             refute_enqueued(app, state="any")
         assert len(app.jobs.list()) == 2
         app.close()
-        assert len(app.jobs.list()) == 2, "it opens the same place again"
+        assert len(app.jobs.list()) == 2, "it reopens the same database"
         advance(app, 3600)
     assert [job.id for job in jobs.list()] == [mine.id]
     assert app.registry.overrides == []
     assert abs(now(app) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_a_database_that_is_not_only_for_a_test_is_left_alone_unless_somebody_says_so(
-    app, render, url
-):
+def test_drain_and_advance_refuse_a_database_not_made_for_tests_without_anywhere(app, render, url):
     job, before = render.enqueue(clip=1), now(app)
     with pytest.raises(
         Refused, match=r"drain\(\) runs .*temporary\(app\).*drain\(…, anywhere=True\)"
@@ -90,15 +88,15 @@ def test_the_refusal_shows_no_password(app, store_url):
     assert secret is None or secret not in str(refused.value)
 
 
-def test_two_blocks_never_share_a_database_and_leave_nothing_behind(app, render, url, tmp_path):
-    seen = set()
+def test_two_temporary_blocks_share_no_database_and_leave_no_files(app, render, url, tmp_path):
+    databases = set()
     for _ in range(2):
         with temporary(app, url, folder=tmp_path):
             render.enqueue(clip=1)
             assert len(drain(app).jobs) == 1
-            seen.add((app.settings.database_url, app.settings.schema_name))
+            databases.add((app.settings.database_url, app.settings.schema_name))
             state = Path(app.settings.worker.state_dir)
-    assert len(seen) == 2
+    assert len(databases) == 2
     assert list(state.rglob("*.life")) == []
     if url:
         with app.transaction() as connection:
@@ -108,25 +106,25 @@ def test_two_blocks_never_share_a_database_and_leave_nothing_behind(app, render,
         assert found == []
 
 
-def test_only_a_server_can_be_named(app):
+def test_temporary_refuses_a_sqlite_url(app):
     with (
-        pytest.raises(ConfigError, match="on SQLite leave it out"),
+        pytest.raises(
+            ConfigError, match=r"is not a postgresql:// URL. Leave it out to get a SQLite file"
+        ),
         temporary(app, "sqlite:///x.db"),
     ):
         pass
 
 
-def test_an_error_in_the_block_brings_the_app_back_too(app, url):
-    own = app.settings
+def test_an_error_in_the_block_restores_the_settings_of_the_app(app, url):
+    settings = app.settings
     with pytest.raises(ZeroDivisionError), temporary(app, url):
         1 / 0  # noqa: B018 - it must fail
-    assert app.settings is own
+    assert app.settings is settings
 
 
 @pytest.mark.any_store
-def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked_for(
-    app, url, tmp_path
-):
+def test_a_real_worker_is_declared_lost_when_killed_or_when_its_lease_expires(app, url, tmp_path):
     fast = {
         "MULLIGAN_WORKER__LEASE": "4",
         "MULLIGAN_WORKER__HEARTBEAT": "1",
@@ -140,19 +138,19 @@ def test_a_real_worker_is_taken_for_dead_when_it_is_killed_or_when_that_is_asked
         assert (job.refresh().state, job.refresh().token) == (State.RUNNING, 1)
         advance(app, HOUR, leases=True)
         assert event_types(app, job)[:3] == ["queued", "started", "lost"]
-        until(lambda: job.refresh().token == 2, 20, "the worker goes on under a new name")
+        until(lambda: job.refresh().token == 2, 20, "the worker continues under a new name")
         real.kill()
         app.job(name="naps")(lambda seconds: "rested")
         until(
             lambda: drain(app) and job.refresh().state is State.SUCCEEDED,
             20,
-            "it is found lost, by its file or lease",
+            "the job is recovered, by the liveness file or the lease",
         )
         assert [row.ended for row in load_attempts(app, job)] == ["lost", "lost", "returned"]
         assert "was declared lost" in real.output
 
 
-def test_a_worker_that_cannot_start_says_why(sqlite_url):
+def test_a_worker_that_cannot_start_reports_the_reason(sqlite_url):
     app = Mulligan(sqlite_url)
     with (
         pytest.raises(MulliganError, match="No module named 'nowhere'"),
@@ -164,7 +162,7 @@ def test_a_worker_that_cannot_start_says_why(sqlite_url):
     app.close()
 
 
-def test_the_environment_of_a_process_on_the_same_database(app, url):
+def test_environ_puts_another_process_on_the_same_database(app, url):
     with temporary(app, url):
         assert environ(app) == {
             "MULLIGAN_DATABASE_URL": app.settings.database_url,

@@ -1,4 +1,4 @@
-"""Calls as users write them. A line that must be an error says which: `# wrong: arg-type`."""
+"""Calls as users write them. Lines that must be a type error end with `# wrong: arg-type`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The types users meet: a wrong call is an error before it is run, a right one passes, for mypy and for pyright."""
+"""Public types: mypy and pyright accept correct calls and report each wrong one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def checked(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_there_are_wrong_calls_to_find():
+def test_the_examples_contain_wrong_calls():
     assert len(WRONG) > 30
 
 

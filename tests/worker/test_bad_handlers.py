@@ -123,7 +123,7 @@ def test_a_result_that_cannot_be_stored_is_a_failure_with_its_own_code(app):
     assert_other_jobs_run(app)
 
 
-KEPT: list[tuple[Callable[[], Any], Any]] = [
+VALID_RESULTS: list[tuple[Callable[[], Any], Any]] = [
     (lambda: None, None),
     (lambda: {"a": (1, 2)}, {"a": [1, 2]}),
     (lambda: {1}, [1]),
@@ -151,9 +151,9 @@ KEPT: list[tuple[Callable[[], Any], Any]] = [
 
 
 def test_a_result_that_json_can_express_is_returned_as_json(app):
-    done = run_all(app, [make for make, _ in KEPT])
+    done = run_all(app, [make for make, _ in VALID_RESULTS])
     assert [job.state for job in done] == [State.SUCCEEDED] * len(done)
-    assert [job.result for job in done] == [value for _, value in KEPT for _ in range(2)]
+    assert [job.result for job in done] == [value for _, value in VALID_RESULTS for _ in range(2)]
 
 
 @pytest.mark.security("S50")
@@ -242,9 +242,9 @@ RAISED: list[tuple[str, Callable[[], Any], str]] = [
     ("sys.exit with a text", raising(SystemExit("bye")), "HANDLER_EXIT"),
     ("KeyboardInterrupt", raising(KeyboardInterrupt()), "STOPPED"),
     ("GeneratorExit", raising(GeneratorExit()), "HANDLER_EXIT"),
-    ("cancelled by nobody", raising(asyncio.CancelledError()), "TASK_CANCELLED"),
+    ("cancelled without a request", raising(asyncio.CancelledError()), "TASK_CANCELLED"),
     (
-        "cancelled by nobody, with words",
+        "cancelled without a request, with a message",
         raising(asyncio.CancelledError("why not")),
         "TASK_CANCELLED",
     ),

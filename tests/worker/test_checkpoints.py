@@ -19,7 +19,7 @@ NOW = Policy(max_retries=9, backoff=Fixed(0))
 
 def test_a_checkpoint_is_durable_when_it_returns_and_readable_in_the_next_attempt(app, make_app):
     other = make_app()
-    seen = []
+    recorded = []
 
     @app.job(policy=NOW)
     def saves(ctx: Context) -> dict[str, object]:
@@ -30,14 +30,14 @@ def test_a_checkpoint_is_durable_when_it_returns_and_readable_in_the_next_attemp
             ctx.checkpoint("odd value", {"text": "nul \x00 inside", "n": None})
             with other.store.read() as unit:  # another connection sees it while we still run
                 checkpoints = unit.get_previous_attempts([ctx.job.id])[ctx.job.id].checkpoints
-            seen.append({name: json.loads(text) for name, text in checkpoints.items()})
+            recorded.append({name: json.loads(text) for name, text in checkpoints.items()})
             raise OSError("later")
         return dict(ctx.checkpoints)
 
     job = saves.enqueue()
-    kept = {"page": 8, "odd value": {"text": "nul \x00 inside", "n": None}}
-    assert run_job(app, job).result == kept
-    assert seen == [kept]
+    expected = {"page": 8, "odd value": {"text": "nul \x00 inside", "n": None}}
+    assert run_job(app, job).result == expected
+    assert recorded == [expected]
 
 
 def test_checkpoints_outlive_a_manual_retry(app):
@@ -102,12 +102,12 @@ def nested(levels: int) -> list[object]:
 def test_blocking_calls_in_a_coroutine_say_what_to_write_instead(app):
     @app.job
     async def blocks(ctx: Context) -> list[str]:
-        told = []
+        messages = []
         for call in (lambda: ctx.checkpoint("a", 1), lambda: ctx.run(["true"])):
             with pytest.raises(RuntimeError) as caught:
                 call()
-            told.append(str(caught.value))
-        return told
+            messages.append(str(caught.value))
+        return messages
 
     checkpoint, run = run_job(app, blocks.enqueue()).result
     assert "await ctx.checkpoint_async(" in checkpoint

@@ -20,15 +20,15 @@ NOW = Policy(max_retries=9, backoff=Fixed(0))
 
 # -- facts ---------------------------------------------------------------------------------------
 def test_a_handler_sees_its_job_as_the_caller_sees_it(app):
-    seen = []
+    recorded = []
 
     @app.job(queue="render", priority=3, uses=["gateway", "bucket"])
     def look(ctx: Context, clip: int) -> None:
-        seen.append(ctx.job)
+        recorded.append(ctx.job)
 
     job = look.options(owner="acme", max_retries=7, deadline=3600).enqueue(clip=7)
     assert run_job(app, job).state is State.SUCCEEDED
-    [inside] = seen
+    [inside] = recorded
     same = (
         "id",
         "kind",
@@ -64,11 +64,11 @@ def test_a_handler_sees_the_unique_key_of_its_job(app):
 
 
 def test_attempts_count_within_a_generation_and_tokens_over_the_whole_life(app):
-    seen = []
+    recorded = []
 
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
     def stubborn(ctx: Context) -> None:
-        seen.append((ctx.job.generation, ctx.attempt, ctx.token))
+        recorded.append((ctx.job.generation, ctx.attempt, ctx.token))
         if ctx.token == 1:
             return Snooze(0)
         raise OSError("no")
@@ -77,16 +77,16 @@ def test_attempts_count_within_a_generation_and_tokens_over_the_whole_life(app):
     assert run_until_final(app, job).state is State.DEAD
     app.jobs.retry(job.id)
     assert run_job(app, job).state is State.DEAD
-    assert seen == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 4), (2, 2, 5)]
-    assert [(a.generation, a.attempt, a.token) for a in load_attempts(app, job)] == seen
+    assert recorded == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 4), (2, 2, 5)]
+    assert [(a.generation, a.attempt, a.token) for a in load_attempts(app, job)] == recorded
 
 
 def test_previous_is_the_last_failure_also_over_a_manual_retry_and_never_a_snooze(app):
-    seen = []
+    recorded = []
 
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
     def remembers(ctx: Context) -> object:
-        seen.append(
+        recorded.append(
             ctx.previous and (ctx.previous["code"], ctx.previous["class"], ctx.previous["attempt"])
         )
         if ctx.token == 2:
@@ -98,7 +98,7 @@ def test_previous_is_the_last_failure_also_over_a_manual_retry_and_never_a_snooz
     app.jobs.retry(job.id)
     run_job(app, job)
     reset, unknown = ("CONNECTION", "transient", 1), ("UNKNOWN_ERROR", "unknown", 3)
-    assert seen[:4] == [None, reset, reset, unknown]
+    assert recorded[:4] == [None, reset, reset, unknown]
 
 
 @pytest.mark.parametrize(
@@ -122,42 +122,42 @@ def test_last_attempt_is_true_exactly_where_one_more_unknown_failure_ends_the_jo
     make_app, settings, kind, job, flags
 ):
     app = make_app(retry__base_delay="0", **settings)
-    seen = []
+    recorded = []
 
     @app.job(policy=kind)
     def hopeless(ctx: Context) -> None:
-        seen.append("L" if ctx.last_attempt else ".")
+        recorded.append("L" if ctx.last_attempt else ".")
         raise ValueError("who knows why")
 
     assert run_until_final(app, hopeless.options(**job).enqueue()).state is State.DEAD
-    assert "".join(seen) == flags
+    assert "".join(recorded) == flags
 
 
 def test_a_snooze_or_a_loss_brings_the_last_attempt_no_nearer(app):
-    seen = []
+    recorded = []
 
     @app.job(policy=Policy(max_retries=1, backoff=Fixed(0)))
     def sleepy(ctx: Context) -> object:
-        seen.append(ctx.last_attempt)
+        recorded.append(ctx.last_attempt)
         return Snooze(0) if ctx.attempt < 4 else Retry(0)
 
     run_until_final(app, sleepy.enqueue())
-    assert seen == [False, False, False, False, True]
+    assert recorded == [False, False, False, False, True]
 
 
 def test_choice_is_set_by_the_person_who_releases_the_job(app):
-    seen = []
+    recorded = []
 
     @app.job
     def asks(ctx: Context) -> object:
-        seen.append(ctx.choice)
+        recorded.append(ctx.choice)
         return Park("who pays?", choices=("us", "them")) if ctx.choice is None else ctx.choice
 
     job = asks.enqueue()
     assert run_job(app, job).state is State.PARKED
     app.jobs.release(job.id, choice="them", reason="they said so")
     assert run_job(app, job).result == "them"
-    assert seen == [None, "them"]
+    assert recorded == [None, "them"]
 
 
 def test_a_child_with_ctx_key_is_enqueued_only_once_by_two_attempts(app):
@@ -181,12 +181,12 @@ def test_a_child_with_ctx_key_is_enqueued_only_once_by_two_attempts(app):
 
 # -- its own small world -------------------------------------------------------------------------
 def test_each_attempt_has_a_private_directory_that_is_removed_afterwards(app):
-    seen = []
+    recorded = []
 
     @app.job(policy=NOW)
     def writes(ctx: Context) -> None:
         assert ctx.workdir is ctx.workdir
-        seen.append(
+        recorded.append(
             (ctx.workdir, stat.S_IMODE(ctx.workdir.stat().st_mode), list(ctx.workdir.iterdir()))
         )
         (ctx.workdir / "deep" / "er").mkdir(parents=True)
@@ -196,7 +196,7 @@ def test_each_attempt_has_a_private_directory_that_is_removed_afterwards(app):
 
     @app.job(policy=NOW)
     async def writes_too(ctx: Context) -> None:
-        seen.append(
+        recorded.append(
             (ctx.workdir, stat.S_IMODE(ctx.workdir.stat().st_mode), list(ctx.workdir.iterdir()))
         )
         if ctx.attempt < 2:
@@ -205,9 +205,9 @@ def test_each_attempt_has_a_private_directory_that_is_removed_afterwards(app):
     jobs = [writes.enqueue(), writes_too.enqueue()]
     app.run_inline()
     assert [job.refresh().state for job in jobs] == [State.SUCCEEDED] * 2
-    assert len({path for path, _, _ in seen}) == 5
-    assert [(mode, inside) for _, mode, inside in seen] == [(0o700, [])] * 5
-    assert not any(path.exists() for path, _, _ in seen)
+    assert len({path for path, _, _ in recorded}) == 5
+    assert [(mode, inside) for _, mode, inside in recorded] == [(0o700, [])] * 5
+    assert not any(path.exists() for path, _, _ in recorded)
 
 
 def test_a_work_directory_is_created_only_when_it_is_used(app, tmp_path):

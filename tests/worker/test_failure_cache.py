@@ -1,4 +1,4 @@
-"""What fails again at the same place in the same way is known already; only its words are its own."""
+"""The failure cache: repeated failures at one location share all but their messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mulligan.core.attempt import Outcome
 from mulligan.core.durations import SECOND
 from mulligan.failures.capture import capture
 from mulligan.failures.classify import classify_facts
-from mulligan.worker.fast import failure_cache as alike
+from mulligan.worker.fast import failure_cache
 from mulligan.worker.runner.outcomes import outcome_of_exception
 
 NOW = 1_700_000_000
@@ -48,11 +48,11 @@ def while_handling(exc, other):
 
 
 def failed(exc):
-    """Raised at always the same place, and judged."""
-    return raised_again(exc).failure, classify_facts(capture(exc, NOW))
+    """Raise an exception at one location. Return its cached and its full classification."""
+    return raise_again(exc).failure, classify_facts(capture(exc, NOW))
 
 
-def raised_again(exc):
+def raise_again(exc):
     try:
         raise exc
     except BaseException as caught:  # noqa: BLE001
@@ -60,8 +60,8 @@ def raised_again(exc):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known(monkeypatch):
-    monkeypatch.setattr(alike, "_cache", {})
+def _empty_cache(monkeypatch):
+    monkeypatch.setattr(failure_cache, "_cache", {})
 
 
 SECRET = "token=ghp_" + "a1" * 20
@@ -70,7 +70,7 @@ FAILURES = {
     "of its own class": lambda n: Odd(f"request {n} was reset"),
     "a timeout": lambda n: TimeoutError(f"{n} s"),
     "a mistake": lambda n: KeyError(f"name {n}"),
-    "of which words alone tell": lambda n: RuntimeError(f"request {n} failed"),
+    "classified by its message": lambda n: RuntimeError(f"request {n} failed"),
     "with a secret": lambda n: ConnectionError(f"request {n} with {SECRET} was reset"),
     "sometimes with a word that matters": lambda n: ConnectionError(
         "certificate verify failed" if n % 2 else "reset"
@@ -132,15 +132,15 @@ def test_a_repeated_failure_is_not_classified_again(monkeypatch):
 def test_messages_that_differ_only_in_digits_are_checked_once(monkeypatch):
     for number in (1, 2):
         failed(ConnectionError(f"request {number} was reset"))
-    monkeypatch.setattr(alike, "scrub", None)
+    monkeypatch.setattr(failure_cache, "scrub", None)
     again, _ = failed(ConnectionError("request 3 was reset"))
     assert again.private["message"] == "request 3 was reset"
 
 
 def test_replacing_a_field_of_a_cached_outcome_returns_a_complete_outcome():
     for number in range(2):
-        known = raised_again(ConnectionError(f"request {number} was reset"))
-    assert isinstance(known, alike.CachedFailureOutcome)
+        known = raise_again(ConnectionError(f"request {number} was reset"))
+    assert isinstance(known, failure_cache.CachedFailureOutcome)
     assert type(changed := known._replace(cost=1.5)) is Outcome
     assert (changed.cost, changed.failure, changed.ended_at) == (1.5, known.failure, NOW * SECOND)
 
@@ -157,7 +157,7 @@ def test_failures_at_another_location_have_another_number():
 
 
 def test_the_failure_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(alike, "_MAX_ENTRIES", 3)
+    monkeypatch.setattr(failure_cache, "_MAX_ENTRIES", 3)
     for number in range(10):
         failed(type(f"Odd{number}", (ConnectionError,), {})("reset"))
-    assert 0 < len(alike._cache) <= 3
+    assert 0 < len(failure_cache._cache) <= 3

@@ -1,4 +1,4 @@
-"""Failures that differ in their words alone travel, are decided and are written together, and nobody can tell."""
+"""Failures that differ only in their messages are sent, decided and written together."""
 
 from __future__ import annotations
 
@@ -62,41 +62,43 @@ def test_a_template_keeps_fields_between_message_and_trace(private):
     assert PrivateTemplate(private, "a ", " z").render_json("words") == encode(whole)
 
 
-# -- over the wire -------------------------------------------------------------------------------
+# --- Messages between runner and supervisor ---
+
+
 def failed(exc: BaseException) -> Outcome:
-    """Raised at always the same place."""
+    """Raise an exception at one location and return its outcome."""
     try:
         raise exc
     except BaseException as caught:  # noqa: BLE001
         return outcome_of_exception(caught, NOW)
 
 
-def likeness(outcome: Outcome) -> SharedFailure | None:
+def shared_part(outcome: Outcome) -> SharedFailure | None:
     return outcome.shared if isinstance(outcome, CachedFailureOutcome) else None
 
 
-def told(*words: str) -> tuple[list[Outcome], list[Ending]]:
-    """What a runner found of each, and what a supervisor hears of them."""
+def send_failures(*messages: str) -> tuple[list[Outcome], list[Ending]]:
+    """Return the outcomes in the runner and the endings that the supervisor decodes."""
     failed(ConnectionError("the first"))
-    found = [failed(ConnectionError(said)) for said in words]
-    likes = [likeness(outcome) for outcome in found]
-    assert likes[0] is not None
-    assert all(like is likes[0] for like in likes)
-    said = [outcome.failure.private["message"] for outcome in found]
+    found = [failed(ConnectionError(text)) for text in messages]
+    shared = [shared_part(outcome) for outcome in found]
+    assert shared[0] is not None
+    assert all(part is shared[0] for part in shared)
+    texts = [outcome.failure.private["message"] for outcome in found]
     message = shared_failure_to_wire(
-        *likes[0][:2], [one for seq, text in enumerate(said) for one in (seq, 7, text)]
+        *shared[0][:2], [one for seq, text in enumerate(texts) for one in (seq, 7, text)]
     )
     _, item, head, tail, triples = json.loads(json.dumps(message))
     outcome = shared_failure_from_wire(item, head, tail)
     return found, [
-        Ending(make_lease(id=f"job{seq}"), outcome, ms, said)
-        for seq, ms, said in zip(*failed_from_wire(triples), strict=True)
+        Ending(make_lease(id=f"job{seq}"), outcome, ms, text)
+        for seq, ms, text in zip(*failed_from_wire(triples), strict=True)
     ]
 
 
 def test_a_shared_failure_is_decoded_as_it_was_encoded():
-    found, heard = told("request 1 was reset", ODD, "x" * 2000)
-    for outcome, ending in zip(found, heard, strict=True):
+    found, received = send_failures("request 1 was reset", ODD, "x" * 2000)
+    for outcome, ending in zip(found, received, strict=True):
         assert ending.outcome.failure.private.render(ending.message) == outcome.failure.private
         assert ending.outcome.failure.code == outcome.failure.code
         assert ending.duration_ms == 7
@@ -105,17 +107,17 @@ def test_a_shared_failure_is_decoded_as_it_was_encoded():
 def test_a_failure_with_more_facts_is_sent_as_a_whole():
     failed(ConnectionError("the first"))
     outcome = failed(ConnectionError("request 1"))
-    assert likeness(outcome) is not None
-    assert likeness(outcome._replace(cost=1.5)) is None
+    assert shared_part(outcome) is not None
+    assert shared_part(outcome._replace(cost=1.5)) is None
     elsewhere = replace(
         outcome.failure, evidence={"asked": "done"}
     )  # not by the handler, but before it
-    assert likeness(outcome._replace(failure=elsewhere)) is None
-    assert likeness(failed(ValueError("words matter"))) is None
+    assert shared_part(outcome._replace(failure=elsewhere)) is None
+    assert shared_part(failed(ValueError("words matter"))) is None
 
 
 @pytest.mark.parametrize(
-    "told",
+    "ends",
     [
         [],
         [7],
@@ -136,9 +138,9 @@ def test_a_failure_with_more_facts_is_sent_as_a_whole():
         None,
     ],
 )
-def test_messages_without_valid_numbers_are_refused(told):
+def test_messages_without_valid_numbers_are_refused(ends):
     with pytest.raises(GARBLED):
-        failed_from_wire(told)
+        failed_from_wire(ends)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_messages_without_valid_numbers_are_refused(told):
     ],
 )
 def test_an_invalid_shared_part_is_refused(odd):
-    _, [ending, *_] = told("request 1")
+    _, [ending, *_] = send_failures("request 1")
     wording = ending.outcome.failure.private
     _, item, head, tail, _ = json.loads(
         json.dumps(shared_failure_to_wire(ending.outcome.failure, wording, []))
@@ -171,14 +173,16 @@ def test_an_invalid_shared_part_is_refused(odd):
 def test_an_equal_shared_part_is_decoded_to_the_same_outcome_object():
     failed(ConnectionError("the first"))
     _, *common, _ = json.loads(
-        json.dumps(shared_failure_to_wire(*likeness(failed(ConnectionError("request 1")))[:2], []))
+        json.dumps(
+            shared_failure_to_wire(*shared_part(failed(ConnectionError("request 1")))[:2], [])
+        )
     )
-    heard = SharedFailureCache()
-    first = heard.outcome(common)
-    assert heard.outcome(json.loads(json.dumps(common))) is first
+    cache = SharedFailureCache()
+    first = cache.outcome(common)
+    assert cache.outcome(json.loads(json.dumps(common))) is first
     for number in range(20):
-        assert heard.outcome([*common[:-1], f"{number}"]).failure.private.tail == f"{number}"
-    assert heard.outcome(common) == first
+        assert cache.outcome([*common[:-1], f"{number}"]).failure.private.tail == f"{number}"
+    assert cache.outcome(common) == first
 
 
 # -- decided and written -------------------------------------------------------------------------
@@ -193,7 +197,7 @@ POLICIES = {
     ),
 }
 LEASES = {
-    "plain": {},
+    "simple": {},
     "again": {
         "failures": 1,
         "counts": '{"classes":{"transient":1},"codes":{"CONNECTION":1}}',
@@ -203,10 +207,10 @@ LEASES = {
     "late": {"started_at": NOW + 3 * SECOND},
     "long ago": {"first_started_at": NOW - 60 * SECOND, "attempt": 2},
     "with a deadline": {"deadline_at": NOW - 1},
-    "of somebody": {"owner": "größe", "batch_id": "b1"},
+    "with an owner and a batch": {"owner": "größe", "batch_id": "b1"},
     "of another queue": {"queue": "other"},
     "with a key": {"unique_key": "k", "unique_cover": "running"},
-    "asked to stop": {"cancel_reason": "enough"},
+    "with a cancellation": {"cancel_reason": "enough"},
     "using something": {"uses": "gateway"},
     "of another day": {
         "created_at": 1,
@@ -214,7 +218,7 @@ LEASES = {
         "first_started_at": 3,
         "started_at": NOW - SECOND,
     },
-    "with more to tell": {
+    "with individual fields": {
         "payload": '{"a":1}',
         "choice": "b",
         "unique_key": "c",
@@ -227,27 +231,30 @@ LEASES = {
 @pytest.mark.parametrize("shadow", [None, POLICIES["never"].to_json()])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_grouped_endings_get_the_same_rows_as_single_ones(policy, shadow):
-    layers = EffectivePolicies(
+    policies = EffectivePolicies(
         RetrySection(), {"noop": KindSpec("noop", policy=policy.to_json(), shadow=shadow)}
     )
-    words = [f"request {n} was reset" for n in range(3)]
-    found, heard = told(*(words * len(LEASES)))
+    messages = [f"request {n} was reset" for n in range(3)]
+    found, received = send_failures(*(messages * len(LEASES)))
     leases = [
         make_lease(kind="noop", **{"id": f"{n}-{i}", **changes})
         for i in range(3)
         for n, changes in LEASES.items()
     ]
-    together = [ending._replace(lease=lease) for ending, lease in zip(heard, leases, strict=True)]
+    together = [
+        ending._replace(lease=lease) for ending, lease in zip(received, leases, strict=True)
+    ]
     apart = [
         Ending(lease, outcome._replace(ended_at=None), 7)
         for outcome, lease in zip(found, leases, strict=True)
     ]
 
     def rows(endings):
-        alike = GroupedEndings(layers, NOW, Random(7))
-        decisions = [alike.decide(ending) for ending in endings]
+        grouped = GroupedEndings(policies, NOW, Random(7))
+        decisions = [grouped.decide(ending) for ending in endings]
         return [
-            alike.settlement_row(ending, decision) for ending, decision in zip(endings, decisions, strict=True)
+            grouped.settlement_row(ending, decision)
+            for ending, decision in zip(endings, decisions, strict=True)
         ], decisions
 
     (one, decided), (other, _) = rows(together), rows(apart)
@@ -255,7 +262,7 @@ def test_grouped_endings_get_the_same_rows_as_single_ones(policy, shadow):
     if policy is POLICIES["at once"] and shadow is None:
         assert (
             len({id(decision) for decision in decided}) < len(LEASES) + 1
-        )  # one of each, not of each job
+        )  # shared, not one per job
 
 
 @pytest.mark.parametrize("where", ["head", "tail", "private", "public", "evidence"])
@@ -267,7 +274,11 @@ def test_a_shared_part_beyond_the_size_limit_is_refused(where):
         "trace": "",
         "facts": {},
     }
-    said = {"private": private, "public": long if where == "public" else "x"}
-    item = failure_to_wire(make_failure(**said, evidence={"a": long} if where == "evidence" else {}))
+    parts = {"private": private, "public": long if where == "public" else "x"}
+    item = failure_to_wire(
+        make_failure(**parts, evidence={"a": long} if where == "evidence" else {})
+    )
     with pytest.raises(GARBLED):
-        shared_failure_from_wire(item, long if where == "head" else "x: ", long if where == "tail" else "")
+        shared_failure_from_wire(
+            item, long if where == "head" else "x: ", long if where == "tail" else ""
+        )

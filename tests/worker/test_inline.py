@@ -1,4 +1,4 @@
-"""`run_inline`: the same walk in one process, and what it owes the person who started it."""
+"""`run_inline`: the path of a worker in one process, cancellation and Ctrl-C."""
 
 from __future__ import annotations
 

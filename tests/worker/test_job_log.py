@@ -1,4 +1,4 @@
-"""Where the parts that tell meet: numbers, alerts, messages, pages. What one of them writes the other must read."""
+"""Counters, alerts, notifications and dashboard pages fit together."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def app(make_app):
     return app
 
 
-def told(app, seconds=6):
-    """What a worker does beside its jobs."""
+def run_periodic_tasks(app, seconds=6):
+    """Advance the clock and do what a worker does besides running jobs."""
     advance(app, seconds)
     while EventCounter(every=0).run_once(app.store):
         pass
@@ -55,13 +55,13 @@ def web():
 def test_the_cost_of_retries_is_counted_alerted_and_notified(app, web):
     hook = f"http://127.0.0.1:{web.port}/ops"
     app.notify(on="alert.fired", to=Webhook(hook), name="ops")
-    told(app)
+    run_periodic_tasks(app)
     for _ in range(25):
         app.enqueue("bill")
     app.run_inline()
     advance(app, 2)
     app.run_inline()
-    told(app)
+    run_periodic_tasks(app)
     details = [one.body["data"]["details"] for one in web.received]
     assert {one["rule"]: one["value"] for one in details}["retry_cost"] == pytest.approx(0.5)
     assert [one.rule for one in app.alerts.list() if one.rule == "retry_cost"] == ["retry_cost"]
@@ -96,12 +96,12 @@ def test_the_link_in_a_notification_leads_to_an_existing_page(app, web):
 
 def test_deliveries_are_counted_separately_and_have_no_owner(app, web):
     app.notify(on="job.*", to=Webhook(f"http://127.0.0.1:{web.port}/all"), name="all")
-    told(app)
+    run_periodic_tasks(app)
     app.enqueue("bill", owner="acme")
     for _ in range(4):
         app.run_inline()
         advance(app, 2)
-    told(app)
+    run_periodic_tasks(app)
     assert len(web.received) >= 4
     assert {one.body["data"]["details"]["kind"] for one in web.received} == {"bill"}
     page = render(app.store)
@@ -129,5 +129,5 @@ def test_without_a_mail_server_mail_is_parked_and_the_page_explains_why(app):
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         client.post("/sign-in", data={"link": Sessions(lambda: app.store).create_link()})
         page = client.get("/notifications").text
-        assert "email · ops · in code" in page
+        assert "email · ops · declared in code" in page
         assert delivery.message in page

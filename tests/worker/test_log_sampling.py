@@ -1,4 +1,4 @@
-"""How often the log says the same."""
+"""Sampling of equal log lines."""
 
 from __future__ import annotations
 

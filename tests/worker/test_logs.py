@@ -1,4 +1,4 @@
-"""What is logged: one line a record, whatever is in it; what failed, what is tried again and when, who asked for it."""
+"""Log lines: one per record, with stable fields; failures, retries and manual actions."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Lines(logging.Handler):
         self.json.append(json.loads(JsonFormatter().format(record)))
         self.text.append(TextFormatter().format(record))
 
-    def said(self, words: str) -> dict[str, object]:
-        found = [line for line in self.json if words in str(line["message"])]
+    def find(self, text: str) -> dict[str, object]:
+        found = [line for line in self.json if text in str(line["message"])]
         assert found, [line["message"] for line in self.json]
         return found[0]
 
-    def silent(self, words: str) -> bool:
-        return not any(words in str(line["message"]) for line in self.json)
+    def has_none(self, text: str) -> bool:
+        return not any(text in str(line["message"]) for line in self.json)
 
 
 @pytest.fixture
@@ -71,27 +71,29 @@ def lines() -> Iterator[Lines]:
     root.setLevel(before)
 
 
-def a_record(text: str, **more: object) -> logging.LogRecord:
+def create_record(text: str, **more: object) -> logging.LogRecord:
     record = logging.makeLogRecord({"name": "their.app", "levelname": "INFO", "msg": text, **more})
     record.exc_info = more.get("exc_info")  # type: ignore[assignment]
     return record
 
 
-# -- one line ------------------------------------------------------------------------------------
+# --- One line per record ---
+
+
 @pytest.mark.security("S51")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_any_text_is_one_bounded_line_in_json(text):
-    line = JsonFormatter().format(a_record(text, job=text, mine={text: [text]}))
+    line = JsonFormatter().format(create_record(text, job=text, mine={text: [text]}))
     assert len(line.splitlines()) == 1
     assert len(line) < 6 * (MAX_MESSAGE + 20_000)
-    said = json.loads(line)
-    assert (said["level"], said["logger"]) == ("info", "their.app")
+    fields = json.loads(line)
+    assert (fields["level"], fields["logger"]) == ("info", "their.app")
 
 
 @pytest.mark.security("S51")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_any_text_is_one_bounded_line_in_text(text):
-    line = TextFormatter().format(a_record(text, job=text))
+    line = TextFormatter().format(create_record(text, job=text))
     assert len(line.splitlines()) == 1
     assert len(line) < 2 * MAX_MESSAGE
     assert "\x1b" not in line
@@ -106,7 +108,7 @@ def test_a_traceback_cannot_pass_for_a_record():
     try:
         raise Nasty
     except Nasty as error:
-        record = a_record("it failed", exc_info=(Nasty, error, error.__traceback__))
+        record = create_record("it failed", exc_info=(Nasty, error, error.__traceback__))
     first, *rest = TextFormatter().format(record).splitlines()
     assert first.endswith("it failed")
     assert all(line.startswith("    ") for line in rest)
@@ -118,25 +120,28 @@ def test_values_that_cannot_be_shown_or_do_not_fit_still_make_one_line():
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert "RuntimeError" in json.loads(JsonFormatter().format(a_record("x", it=Mute())))["it"]
-    broken = a_record("two: %s %s", args=("one",))
+    assert "RuntimeError" in json.loads(JsonFormatter().format(create_record("x", it=Mute())))["it"]
+    broken = create_record("two: %s %s", args=("one",))
     assert "TypeError" in json.loads(JsonFormatter().format(broken))["message"]
-    assert json.loads(JsonFormatter().format(a_record("x", n=float("nan"), big=10**400)))["n"] == "nan"
+    assert (
+        json.loads(JsonFormatter().format(create_record("x", n=float("nan"), big=10**400)))["n"]
+        == "nan"
+    )
 
 
 @pytest.mark.security("S44")
 def test_secrets_do_not_reach_the_log():
     line = JsonFormatter().format(
-        a_record("to postgresql://me:hunter2@db/x", url="https://u:hunter2@host/")
+        create_record("to postgresql://me:hunter2@db/x", url="https://u:hunter2@host/")
     )
     assert "hunter2" not in line
 
 
 def test_extra_fields_do_not_replace_standard_fields():
-    said = json.loads(
-        JsonFormatter().format(a_record("x", level="forged", time="never", logger="nobody"))
+    fields = json.loads(
+        JsonFormatter().format(create_record("x", level="forged", time="never", logger="forged"))
     )
-    assert (said["level"], said["logger"]) == ("info", "their.app")
+    assert (fields["level"], fields["logger"]) == ("info", "their.app")
 
 
 # -- ids -----------------------------------------------------------------------------------------
@@ -156,15 +161,17 @@ def test_every_line_a_handler_logs_carries_its_job_and_attempt(app, lines):
     one, two = sync.enqueue(), nap.enqueue()
     app.run_inline()
     logging.getLogger("their.library").info("afterwards")
-    for words, job in (("plain", one), ("on a thread", one), ("from a helper", two)):
-        line = lines.said(words)
+    for text, job in (("plain", one), ("on a thread", one), ("from a helper", two)):
+        line = lines.find(text)
         assert (line["job"], line["kind"], line["attempt"]) == (job.id, job.kind, 1)
-    assert lines.said("on a thread")["page"] == 3
-    assert "job" not in lines.said("afterwards")
+    assert lines.find("on a thread")["page"] == 3
+    assert "job" not in lines.find("afterwards")
     assert f"job={one.id}" in next(line for line in lines.text if " plain" in line)
 
 
-# -- what the engine says: requirements of the five specifications -------------------------------
+# --- Lines about jobs ---
+
+
 @pytest.mark.seed("000-38")
 def test_a_failure_is_logged_as_error_with_its_private_details(app, lines):
     """000-38, 001-61, 003-53."""
@@ -174,7 +181,7 @@ def test_a_failure_is_logged_as_error_with_its_private_details(app, lines):
         raise RuntimeError("the gateway's internals: table 7 is corrupt")
 
     job = run_job(app, convert.enqueue())
-    line = lines.said("attempt 1 of convert failed")
+    line = lines.find("attempt 1 of convert failed")
     assert (line["level"], line["job"], line["kind"]) == ("error", job.id, "convert")
     assert "table 7 is corrupt" in str(line["error"])
     assert "RuntimeError" in str(line["error_trace"])
@@ -190,22 +197,22 @@ def test_a_retry_is_logged_with_its_wait_and_how_it_was_computed(app, lines):
         raise ConnectionError("no route")
 
     job = run_job(app, fetch.enqueue())
-    line = lines.said("attempt 2 of fetch in 1 min")
+    line = lines.find("attempt 2 of fetch in 1 min")
     assert (line["level"], line["job"], line["next_attempt"], line["delay"]) == (
         "info",
         job.id,
         2,
         60.0,
     )
-    assert "step 1 of the schedule" in str(line["computed"])
+    assert "step 1 of the backoff table" in str(line["computed"])
     assert line["code"] == job.error["code"] if job.error else line["code"]
-    assert lines.silent("found due")
+    assert lines.has_none("found due")
     advance(app, 61)
     app.run_inline()
-    assert lines.said("1 retry found due")["retries"] == 1
+    assert lines.find("1 retry found due")["retries"] == 1
     app.jobs.retry(job.id, reason="the route is back")
-    asked = lines.said("manual retry")
-    assert (asked["job"], asked["actor"], asked["reason"]) == (
+    action = lines.find("manual retry")
+    assert (action["job"], action["actor"], action["reason"]) == (
         job.id,
         "python",
         "the route is back",
@@ -221,9 +228,9 @@ def test_a_dead_job_is_logged_once(app, lines):
         return Fail("BAD_FILE", "no moov atom", public="This file could not be read.", final=True)
 
     job = run_job(app, check.enqueue())
-    line = lines.said("check ended for good")
+    line = lines.find("check ended for good")
     assert (line["job"], line["permanent"], line["code"]) == (job.id, True, "BAD_FILE")
-    assert lines.silent("attempt 2")
+    assert lines.has_none("attempt 2")
     assert event_types(app, job) == ["queued", "started", "died"]
 
 
@@ -235,14 +242,12 @@ def test_stderr_of_a_program_is_in_the_private_part_and_in_the_log(app, lines):
         ctx.run(["sh", "-c", "echo 'moov atom not found' >&2; exit 1"])
 
     job = run_job(app, encode.enqueue())
-    assert "moov atom not found" in str(lines.said("attempt 1 of encode failed")["error_stderr"])
+    assert "moov atom not found" in str(lines.find("attempt 1 of encode failed")["error_stderr"])
     assert "moov atom not found" in json.loads(load_attempts(app, job)[0].private or "{}")["stderr"]
 
 
 @pytest.mark.seed("000-90")
-def test_a_sweep_logs_the_count_of_recovered_jobs_and_nothing_when_idle(
-    app, lines, tmp_path
-):
+def test_a_sweep_logs_the_count_of_recovered_jobs_and_nothing_when_idle(app, lines, tmp_path):
     """000-90."""
 
     @app.job
@@ -254,7 +259,7 @@ def test_a_sweep_logs_the_count_of_recovered_jobs_and_nothing_when_idle(
     assert take(app.store, job.id, worker="w_gone")
     close_worker(app.store, "w_gone")
     assert chores.recover("w_me") == 1
-    assert lines.said("jobs of lost workers")["count"] == 1
+    assert lines.find("jobs of lost workers")["count"] == 1
     before = len(lines.json)
     chores.recover("w_me")
     assert len(lines.json) == before
@@ -271,16 +276,18 @@ def test_a_success_logs_nothing_above_debug(app, lines):
     fine.enqueue()
     app.run_inline()
     engine_log.setLevel("NOTSET")
-    assert lines.said("attempt 1 of fine succeeded")
+    assert lines.find("attempt 1 of fine succeeded")
 
 
 def test_of_many_equal_failures_the_first_are_logged_and_the_others_counted(app, lines):
     open_worker(app.store)
     leases = take(app.store, *enqueue(app.store, 31))
-    turns = LoopTransactions(app.store, POLICIES, Claimer("w1", KINDS))
-    turns.settle_and_claim([Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None)
+    transactions = LoopTransactions(app.store, POLICIES, Claimer("w1", KINDS))
+    transactions.settle_and_claim(
+        [Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None
+    )
     assert len([line for line in lines.json if "failed with" in str(line["message"])]) == 20
-    assert lines.silent("of kind render in the last second")
-    turns.settle_and_claim([Ending(leases[30], FATAL, 1)], 0, 6 * SECOND, None)
-    more = lines.said("10 more")
+    assert lines.has_none("of kind render in the last second")
+    transactions.settle_and_claim([Ending(leases[30], FATAL, 1)], 0, 6 * SECOND, None)
+    more = lines.find("10 more")
     assert (more["suppressed"], more["kind"], more["verb"]) == (10, "render", "die")

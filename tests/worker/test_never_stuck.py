@@ -1,4 +1,4 @@
-"""Odd ends of an outage: nobody waits for ever, nobody is asked in a storm, nobody pays who should not."""
+"""Edge cases of outages: no job waits forever, no probe storm, no wrong charge."""
 
 from __future__ import annotations
 
@@ -63,15 +63,13 @@ def test_two_fail_fast_dependencies_that_are_down_hold_no_job(app, line):
         pytest.param(lambda: Retry(after=5), id="retry"),
     ],
 )
-def test_after_a_probe_with_a_retry_hint_the_next_probe_waits_for_it(
-    app, line, call, answer
-):
+def test_after_a_probe_with_a_retry_hint_the_next_probe_waits_for_it(app, line, call, answer):
     break_gateway(app, line, call, jobs=20)
-    before = len(line.called)
+    before = len(line.calls)
     line.error = answer()
     advance(app, 31)
     app.run_inline()
-    assert len(line.called) == before + 1
+    assert len(line.calls) == before + 1
     assert app.dependencies.get("gateway").state == "open"
 
 
@@ -125,7 +123,7 @@ def test_after_the_clock_was_set_back_a_probe_does_not_wait_for_the_old_time(app
 
 
 def test_a_hint_does_not_end_a_hold_by_an_operator(app, line, call):
-    app.dependencies.close("gateway", until=3600, reason="we watch it ourselves")
+    app.dependencies.close("gateway", until=3600, reason="we observer it ourselves")
     line.error = Fail("RATE_LIMITED", retry_after=5)
     call.enqueue(n=1)
     app.run_inline()
@@ -150,42 +148,40 @@ def test_a_hint_to_a_job_without_retries_still_holds_the_dependency(app, line):
     for n in range(5):
         once.enqueue(n=n)
     app.run_inline()
-    assert len(line.called) == 1
+    assert len(line.calls) == 1
 
 
 def test_earlier_rate_limit_errors_still_reduce_concurrency_by_three_tenths(app, monkeypatch):
-    monkeypatch.setattr("mulligan.guards.observer._running", lambda *_: 10)
-    watch = DependencyObserver()
+    monkeypatch.setattr("mulligan.guards.observer._count_running", lambda *_: 10)
+    observer = DependencyObserver()
     with app.store.begin() as unit:
-        watch.fold(unit, "gateway", DependencyTally(limited=3, ok=7), unit.now())
-        watch.fold(unit, "gateway", DependencyTally(ok=15), unit.now())
-    assert watch.guards["gateway"].throttle.limit == 7
+        observer.fold(unit, "gateway", DependencyTally(limited=3, ok=7), unit.now())
+        observer.fold(unit, "gateway", DependencyTally(ok=15), unit.now())
+    assert observer.guards["gateway"].throttle.limit == 7
 
 
 def test_a_limit_that_another_worker_has_used_up_is_respected(app):
-    watch, other = DependencyObserver(), DependencyObserver()
+    observer, other = DependencyObserver(), DependencyObserver()
     with app.store.begin() as unit:
         now = unit.now()
-        watch.fold(unit, "gateway", DependencyTally(retried=60), now)
-        assert watch.retries_left("gateway", now) == 0
+        observer.fold(unit, "gateway", DependencyTally(retried=60), now)
+        assert observer.retries_left("gateway", now) == 0
         other.fold(unit, "gateway", DependencyTally(first_ok=600), now)
-        watch.load_guards(unit.read_claim_state().guards)
-        assert watch.retries_left("gateway", now) > 0
+        observer.load_guards(unit.read_claim_state().guards)
+        assert observer.retries_left("gateway", now) > 0
 
 
 def test_observations_made_during_a_fold_are_counted_once(app):
-    watch = DependencyObserver()
-    watch._seen = {"gateway": DependencyTally(ok=1)}
-    told = watch.take_pending()
-    watch._keep({"gateway": DependencyTally(ok=2)})
-    assert (told["gateway"].ok, watch._seen["gateway"].ok) == (1, 2)
-    watch.restore_pending(told)
-    assert watch._seen["gateway"].ok == 3
+    observer = DependencyObserver()
+    observer._pending = {"gateway": DependencyTally(ok=1)}
+    pending = observer.take_pending()
+    observer._add_pending({"gateway": DependencyTally(ok=2)})
+    assert (pending["gateway"].ok, observer._pending["gateway"].ok) == (1, 2)
+    observer.restore_pending(pending)
+    assert observer._pending["gateway"].ok == 3
 
 
-def test_a_job_probes_if_the_app_with_the_probe_function_has_no_workers(
-    app, line, call
-):
+def test_a_job_probes_if_the_app_with_the_probe_function_has_no_workers(app, line, call):
     break_gateway(app, line, call)
     line.up()
     open_worker(app.store, "w9")
@@ -211,11 +207,12 @@ def test_a_job_probes_if_the_app_with_the_probe_function_has_no_workers(
 def test_an_impossible_probe_is_refused_with_the_time_until_it_is_held(app, call):
     app.dependencies.open("gateway", reason="maintenance")
     with pytest.raises(
-        IllegalMove, match=r"until somebody closes it; to let it go: mulligan deps close gateway"
+        IllegalMove,
+        match=r"until it is closed\. To release its jobs, run: mulligan deps close gateway",
     ):
         app.dependencies.probe("gateway")
     app.dependencies.open("gateway", until=600)
-    with pytest.raises(IllegalMove, match=r"it is held until 20.* UTC"):
+    with pytest.raises(IllegalMove, match=r"an operator holds it until 20.* UTC"):
         app.dependencies.probe("gateway")
 
 

@@ -1,4 +1,4 @@
-"""What a handler may answer, returned or raised: the move, the event, the counters, the moment."""
+"""Outcomes that a handler returns or raises: transition, event, counters and time."""
 
 from __future__ import annotations
 

@@ -93,15 +93,15 @@ def test_the_end_of_a_long_stderr_is_kept(program):
 
 
 def test_each_line_reaches_the_callback_as_it_is_printed(program, tmp_path):
-    seen: list[tuple[str, bool]] = []
+    recorded: list[tuple[str, bool]] = []
     script = "echo one; while [ ! -e go ]; do sleep 0.02; done; printf 'two\\r\\nthree'"
 
     def line(text: str) -> None:
-        seen.append((text, (tmp_path / "go").exists()))
+        recorded.append((text, (tmp_path / "go").exists()))
         (tmp_path / "go").touch()
 
     assert program(*sh(script)).run(None, 20, line) == "one\ntwo\r\nthree"
-    assert seen == [("one", False), ("two", True), ("three", True)]
+    assert recorded == [("one", False), ("two", True), ("three", True)]
 
 
 class Unusual(BaseException):
@@ -223,24 +223,24 @@ def test_programs_of_several_coroutines_run_concurrently(app):
 
 
 def test_processes_that_a_program_leaves_behind_are_killed_with_its_attempt(app):
-    seen = []
+    recorded = []
 
     @app.job
     def leaves(ctx: Context) -> str:
-        seen.append(ctx._host.mark(ctx))
+        recorded.append(ctx._host.mark(ctx))
         return ctx.run(["sh", "-c", "(setsid sleep 641 >/dev/null 2>&1 &); echo ok"])
 
     @app.job(policy=Policy(max_retries=0))
     async def leaves_too(ctx: Context) -> None:
-        seen.append(ctx._host.mark(ctx))
+        recorded.append(ctx._host.mark(ctx))
         await ctx.run_async(["sh", "-c", "(setsid sleep 642 >/dev/null 2>&1 &); echo ok"])
         raise OSError("and fails")
 
     jobs = [leaves.enqueue(), leaves_too.enqueue()]
     app.run_inline()
     assert [job.refresh().state for job in jobs] == [State.SUCCEEDED, State.DEAD]
-    assert len(seen) == 2
-    assert [pid for mark in seen for pid in find_marked(mark)] == []
+    assert len(recorded) == 2
+    assert [pid for mark in recorded for pid in find_marked(mark)] == []
 
 
 # -- where it runs, what it is given -------------------------------------------------------------

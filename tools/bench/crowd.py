@@ -18,7 +18,7 @@ import psycopg
 from bench.world import World
 
 from mulligan.core.ids import first_id
-from mulligan.core.job import Gate, FailureGroupRow
+from mulligan.core.job import FailureGroupRow, Gate
 from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.observability.event_counts import EventCounter
 from mulligan.storage.base import Store

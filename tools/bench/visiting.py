@@ -135,7 +135,7 @@ def visited(place: World) -> Iterator[Visitor]:
     }
     with (place.folder / "web.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "mulligan.http"],
+            [sys.executable, "-m", "mulligan.http.app"],
             cwd=ROOT,
             env=env,
             stdout=subprocess.PIPE,

@@ -53,8 +53,8 @@ def _told(path: Path) -> tuple[set[str], set[str]]:
     for line in _lines(path):
         if line["line"] == "begin":
             asked[line["call"]] = line["what"]
-        elif line["line"] == "end" and line["told"] in found:
-            found[line["told"]].update(line["jobs"])
+        elif line["line"] == "end" and line["answer"] in found:
+            found[line["answer"]].update(line["jobs"])
     return found["ok"], found["rolled_back"]
 
 

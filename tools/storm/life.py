@@ -17,7 +17,7 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError, StoreUnavailable
 from mulligan.core.job import PreviousAttempts
 from mulligan.doctor.verify import records
-from mulligan.guards.observer import causes_of
+from mulligan.guards.observer import build_kind_observer
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker import liveness as alive
 from mulligan.worker.claim import create_claimer
@@ -192,7 +192,7 @@ class Hands:
         self.manifest = manifest
         policies = EffectivePolicies(settings.retry, manifest.ruled, manifest.queues)
         self.turns = LoopTransactions(
-            store, policies, create_claimer(self.worker, manifest), causes_of(settings.guards)
+            store, policies, create_claimer(self.worker, manifest), build_kind_observer(settings.guards)
         )
         self.endings: list[Ending] = []
         self.doubt = False
@@ -207,27 +207,27 @@ class Hands:
         return None
 
     def work(self, runner: asyncio.Runner) -> None:
-        self._insistent(lambda: self.chores.look_around(self.worker))
-        self._insistent(lambda: self.chores.open(self.row, self.manifest))
+        self._insistent(lambda: self.chores.recover_at_start(self.worker))
+        self._insistent(lambda: self.chores.register(self.row, self.manifest))
         for _ in range(ROUNDS):
             self._insistent(lambda: self.chores.renew(self.worker, False))
             self._turn(runner)
             self._insistent(lambda: self.chores.sweep(self.worker))
-            self._insistent(self.chores.operate)
-        self._insistent(lambda: self.turns.leave(self.endings, _now()))
-        self._insistent(lambda: self.chores.close(self.worker))
+            self._insistent(self.chores.run_operations)
+        self._insistent(lambda: self.turns.release_all(self.endings, _now()))
+        self._insistent(lambda: self.chores.close_worker(self.worker))
         self.file.close()
 
     def _turn(self, runner: asyncio.Runner) -> None:
         known = {ending.lease.fence for ending in self.endings} if self.doubt else None
         try:
-            turn = self.turns.take(self.endings, 5, _now(), known)
+            turn = self.turns.settle_and_claim(self.endings, 5, _now(), known)
         except StoreUnavailable:
             self.doubt = True
             return
         self.doubt = False
         self.endings = [
-            self._ran(runner, lease, turn.memories.get(lease.id)) for lease in turn.leases
+            self._ran(runner, lease, turn.previous_attempts.get(lease.id)) for lease in turn.leases
         ]
 
     def _ran(self, runner: asyncio.Runner, lease: Lease, memory: PreviousAttempts | None) -> Ending:

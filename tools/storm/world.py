@@ -113,7 +113,7 @@ class World:
         return self.crew.hire(name, argv, {**self.environ(way), "STORM_NAME": name})
 
     def hire_web(self) -> Member:
-        return self.crew.hire("web", python("-m", "mulligan.http"), self.environ("web"))
+        return self.crew.hire("web", python("-m", "mulligan.http.app"), self.environ("web"))
 
     def hire_client(self, number: int, every: float) -> Member:
         sort = "http" if number % 3 == 2 else "python"

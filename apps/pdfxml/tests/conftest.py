@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from mulligan.testing import advance, drain
 from pdfxml.tests.making import a_pdf
-from stage import Program
+from stage import ServiceProcess
 
 GATEWAY = "pdfxml.gateway"
 HTTP = httpx2.Client(verify=False)
@@ -62,7 +62,7 @@ class World:
     """Everything a test may ask of the outside and of the inside."""
 
     def __init__(
-        self, held: dict[str, Program], files: Path, modules: dict[str, ModuleType]
+        self, held: dict[str, ServiceProcess], files: Path, modules: dict[str, ModuleType]
     ) -> None:
         self.held = held
         self.gateway = held["gateway"]
@@ -123,9 +123,9 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def one_gateway() -> Iterator[dict[str, Program]]:
+def one_gateway() -> Iterator[dict[str, ServiceProcess]]:
     """One for the whole session; a test may kill it, the next finds another."""
-    held = {"gateway": Program(GATEWAY)}
+    held = {"gateway": ServiceProcess(GATEWAY)}
     yield held
     held["gateway"].close()
     HTTP.close()
@@ -155,7 +155,7 @@ def make_world(
     store_url: str,
     tmp_path: Path,
     files: Path,
-    one_gateway: dict[str, Program],
+    one_gateway: dict[str, ServiceProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., World]]:
     """The application under these settings of its environment."""
@@ -163,7 +163,7 @@ def make_world(
 
         def make(**environ: str) -> World:
             if one_gateway["gateway"].process.poll() is not None:
-                one_gateway["gateway"] = Program(
+                one_gateway["gateway"] = ServiceProcess(
                     GATEWAY, "--port", str(one_gateway["gateway"].port)
                 )
             shutil.rmtree(files, ignore_errors=True)

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from pdfxml.tests.making import a_pdf
-from stage import Program
+from stage import ServiceProcess
 
 pytestmark = pytest.mark.processes
 
@@ -16,7 +16,7 @@ BUSY = "Gateway busy, paused. Will retry automatically."
 
 def back(world):
     """The gateway is there again, where it was."""
-    world.gateway = Program("pdfxml.gateway", "--port", str(world.gateway.port))
+    world.gateway = ServiceProcess("pdfxml.gateway", "--port", str(world.gateway.port))
     world.held["gateway"] = world.gateway
 
 

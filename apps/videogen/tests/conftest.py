@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.testing import advance, drain, now
-from stage import Program
+from stage import ServiceProcess
 
 HTTP = httpx2.Client(verify=False)
 MODULES = ("settings", "rules", "providers", "jobs", "report", "tasks", "web")
@@ -63,7 +63,7 @@ class Caller:
 class World:
     """Everything a test may ask of the outside and of the inside."""
 
-    def __init__(self, emulator: Program, folder: Path) -> None:
+    def __init__(self, emulator: ServiceProcess, folder: Path) -> None:
         self.emulator, self.folder = emulator, folder
         for module in MODULES:
             setattr(self, module, importlib.import_module(f"videogen.{module}"))
@@ -103,8 +103,8 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def providers() -> Iterator[Program]:
-    running = Program("videogen.emulator")
+def providers() -> Iterator[ServiceProcess]:
+    running = ServiceProcess("videogen.emulator")
     yield running
     running.close()
     HTTP.close()
@@ -112,7 +112,7 @@ def providers() -> Iterator[Program]:
 
 @pytest.fixture
 def make_world(
-    store_url: str, tmp_path: Path, providers: Program, monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path, providers: ServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., World]]:
     """The application under these settings of its environment: `make_world(MaxRetries="5")`."""
     made: list[World] = []

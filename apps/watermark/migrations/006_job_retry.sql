@@ -4,7 +4,7 @@ ALTER TABLE jobs ADD COLUMN retry_count INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN max_retries INTEGER NOT NULL DEFAULT 3;
 ALTER TABLE jobs ADD COLUMN next_retry_at TEXT;
 
--- SQLite changes no CHECK, so the table is made anew: columns by name, for their order may differ.
+-- SQLite cannot change a CHECK constraint: create a new table. Copy by name, as the order may differ.
 CREATE TABLE campaigns_new (
     id TEXT PRIMARY KEY,
     account_id TEXT NOT NULL REFERENCES accounts (id) ON DELETE CASCADE,

@@ -1,4 +1,4 @@
--- What is being done is Mulligan's to know from here on; the old table of jobs stays, as history.
+-- Jobs are Mulligan's from here on. The old table of jobs stays as history.
 
 ALTER TABLE accounts ADD COLUMN key TEXT;
 UPDATE accounts SET key = lower(hex(randomblob(24)));

@@ -1,4 +1,4 @@
-// Rows follow their tokens. Every row has all of its parts from the beginning; those for failures are hidden until then.
+// Update the rows from the event stream. Parts shown only after a failure exist from the start, hidden.
 const table = document.querySelector("[data-events]");
 const rows = new Map([...table.querySelectorAll("[data-token-id]")].map((row) => [row.dataset.tokenId, row]));
 

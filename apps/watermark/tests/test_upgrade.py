@@ -121,7 +121,7 @@ def test_two_steps_with_one_number_are_refused(tmp_path):
     for name in ("006_job_retry.sql", "006_recipient_groups.sql"):
         (tmp_path / name).write_text("SELECT 1")
     with pytest.raises(upgrade.CannotUpgrade, match="two steps have the number 6"):
-        upgrade.steps(tmp_path)
+        upgrade.find_steps(tmp_path)
 
 
 @pytest.mark.seed("000-82")
@@ -130,7 +130,7 @@ def test_a_step_that_fails_leaves_everything_as_it_was(old, tmp_path):
     steps.mkdir()
     good = (upgrade.STEPS / "006_job_retry.sql").read_text(encoding="utf-8")
     (steps / "006_job_retry.sql").write_text(f"{good};DROP TABLE nowhere;", encoding="utf-8")
-    made = data.connected(old)
+    made = data.build_engine(old)
     with pytest.raises(OperationalError, match="nowhere"):
         upgrade.upgrade(made, steps)
     assert "retry_count" not in [one["name"] for one in inspect(made).get_columns("jobs")]

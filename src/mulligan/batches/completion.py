@@ -191,7 +191,7 @@ def refuse_expired(row: BatchRow | None, now: Micros) -> None:
     """Refuse to start members of a batch that has expired or is being deleted."""
     if row is None:
         return
-    if row.leaving:
+    if row.being_pruned:
         raise BatchExpired(
             f"batch {row.id} ({row.name}) is being deleted by retention. Enqueue its jobs again."
         )

@@ -204,11 +204,11 @@ def _summarize(report: VerifyReport) -> str:
 
 def _print_report(report: VerifyReport, form: str) -> None:
     if form == "json":
-        print_json(report.to_plain(), form)
+        print_json(report.to_dict(), form)
         return
     for violation in report.violations:
         if form == "jsonl":
-            click.echo(to_json(violation.to_plain()))
+            click.echo(to_json(violation.to_dict()))
         elif form == "tsv":
             print_tsv((violation.invariant, violation.subject, violation.what, violation.sentence))
         else:

@@ -29,7 +29,7 @@ from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
 from mulligan.worker.supervisor.periodic import PeriodicTask
 from mulligan.worker.supervisor.stderr import StderrHandler
 
-WEB_MODULE = "mulligan.http"
+WEB_MODULE = "mulligan.http.app"
 CLOSE_TIMEOUT = 5.0  # seconds until a companion process is killed
 
 # Settings that options of the command line stand for

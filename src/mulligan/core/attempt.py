@@ -186,7 +186,7 @@ class Lease(NamedTuple):
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: what an escalation step changed; None: nothing
     trace: str | None = None  # W3C trace context of the enqueue
-    row_location: str | None = None  # row location at the claim; a hint, stale once the row is updated
+    row_location: str | None = None  # of the row at the claim; stale once the row is updated
 
     @property
     def fence(self) -> tuple[str, int]:

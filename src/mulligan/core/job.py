@@ -220,9 +220,9 @@ class WorkerRow(NamedTuple):
     renewed_mono: Micros  # CLOCK_MONOTONIC of `boot_id`
     closed_at: Micros | None
     close_reason: str
-    life_path: str
-    life_dev: int
-    life_ino: int
+    lock_path: str
+    lock_dev: int
+    lock_ino: int
     kinds: str  # JSON list
     queues: str  # JSON list, empty: all
     concurrency: int

@@ -1,4 +1,4 @@
-"""A PEP 249 cursor: knows before its first step what a statement is, and begins the transaction it needs."""
+"""PEP 249 connection and cursor over apsw, with the errors and transactions of `sqlite3`."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from weakref import WeakSet
 
 import apsw
 
-# What apsw raises, as PEP 249 calls it, and values SQLite has no type for.
+# --- Errors and values ---
 
-# The first row that matches; the choice is that of sqlite3.
-_MEANINGS: tuple[tuple[tuple[type[Exception], ...], type[Error]], ...] = (
+# apsw error → PEP 249 error, the same as in sqlite3. The first matching row counts.
+_ERROR_CLASSES: tuple[tuple[tuple[type[Exception], ...], type[Error]], ...] = (
     ((apsw.ConstraintError, apsw.MismatchError), IntegrityError),
     ((apsw.TooBigError,), DataError),
     ((apsw.MisuseError, apsw.RangeError), InterfaceError),
     ((apsw.InternalError, apsw.NotFoundError), InternalError),
     ((apsw.AuthError, apsw.CorruptError, apsw.FormatError, apsw.NotADBError), DatabaseError),
     ((apsw.BindingsError, apsw.ConnectionClosedError, apsw.CursorClosedError), ProgrammingError),
-    (
-        (apsw.ThreadingViolationError, KeyError, TypeError),
-        ProgrammingError,
-    ),  # the last two: parameters
+    # KeyError and TypeError come from wrong parameters.
+    ((apsw.ThreadingViolationError, KeyError, TypeError), ProgrammingError),
     ((apsw.Error,), OperationalError),
 )
 
 
-class _Translated:
+class _ErrorTranslation:
+    """Context manager that raises errors of apsw as PEP 249 errors."""
+
     def __enter__(self) -> None: ...
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        for types, meaning in _MEANINGS:
-            if isinstance(error, types):
-                text = (
-                    f"no value for parameter {error}" if isinstance(error, KeyError) else str(error)
-                )
-                raise meaning(text) from error
+        for apsw_classes, error_class in _ERROR_CLASSES:
+            if isinstance(error, apsw_classes):
+                text = str(error)
+                if isinstance(error, KeyError):
+                    text = f"no value for parameter {error}"
+                raise error_class(text) from error
 
 
-translated = _Translated()
+translate_errors = _ErrorTranslation()
 
 
-def adapt(_cursor: apsw.Cursor, _number: int, value: Any) -> str:
-    """Dates and times, as `sqlite3` writes them."""
+def adapt_value(_cursor: apsw.Cursor, _number: int, value: Any) -> str:
+    """Convert dates and times to the text that `sqlite3` writes."""
     if isinstance(value, datetime):
         return value.isoformat(" ")
     if isinstance(value, date | time):
@@ -65,20 +65,20 @@ def adapt(_cursor: apsw.Cursor, _number: int, value: Any) -> str:
     raise ProgrammingError(message)
 
 
-# A PEP 249 cursor: knows before its first step what a statement is, and begins the transaction it needs.
+# --- Cursor ---
 
 Params = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z]*")
-# SQLite counts them among the writers, and they cannot or need not run inside a transaction.
-_OUTSIDE = frozenset({"ATTACH", "BEGIN", "DETACH", "EXPLAIN", "PRAGMA", "VACUUM"})
-_COUNTED = frozenset({"DELETE", "INSERT", "REPLACE", "UPDATE", "WITH"})
+_KEYWORD = re.compile(r"[A-Za-z]*")
+# Statements that apsw reports as writing, but that begin no transaction.
+_NO_TRANSACTION = frozenset({"ATTACH", "BEGIN", "DETACH", "EXPLAIN", "PRAGMA", "VACUUM"})
+_WITH_ROWCOUNT = frozenset({"DELETE", "INSERT", "REPLACE", "UPDATE", "WITH"})
 
 
 class CursorOwner(Protocol):
-    """What a cursor asks of its connection."""
+    """The part of a connection that a cursor uses."""
 
     reading: WeakSet[Cursor]
 
@@ -89,6 +89,8 @@ class CursorOwner(Protocol):
 
 
 class Cursor:
+    """PEP 249 cursor. Inspects each statement before its first step, to begin a transaction."""
+
     def __init__(self, connection: CursorOwner) -> None:
         self.connection = connection
         self.arraysize = 1
@@ -98,78 +100,78 @@ class Cursor:
         self._raw = connection.apsw_connection.cursor()
         self._rows: Iterator[Row] = iter(())
         self._sql = ""
-        self._word = ""
-        self._writes = False
+        self._keyword = ""
+        self._is_write = False
 
-    # -- run --------------------------------------------------------------------------------------
+    # --- Running statements ---
     def execute(self, sql: str, params: Params = ()) -> Self:
         self._run(sql, params)
         return self
 
     def executemany(self, sql: str, params: Iterable[Params]) -> Self:
         total = 0
-        for each in params:
-            self._run(sql, each)
-            if not self._writes:
-                message = "executemany() runs statements that write; this one does not"
+        for values in params:
+            self._run(sql, values)
+            if not self._is_write:
+                message = "executemany() accepts only statements that write"
                 raise ProgrammingError(message)
             total += max(self.rowcount, 0)
         self.rowcount = total
         return self
 
     def executescript(self, script: str) -> Self:
-        """Commit what is open, then run the statements as they stand, as `sqlite3` does."""
+        """Commit the open transaction, then run the statements unchanged, as `sqlite3` does."""
         self.connection.commit()
-        with translated:
+        with translate_errors:
             self.connection.apsw_connection.execute(script).fetchall()
         return self
 
     def _run(self, sql: str, params: Params) -> None:
         connection = self.connection.apsw_connection
-        self._forget()
+        self._reset()
         self._sql = sql
-        self._raw.exec_trace = self._before
+        self._raw.exec_trace = self._before_first_step
         try:
-            with translated:
+            with translate_errors:
                 self._rows = self._raw.execute(sql, params)
         finally:
             self._raw.exec_trace = None
-        if not self._writes:
+        if not self._is_write:
             self.connection.reading.add(self)
             return
-        self.read_to_end()  # COMMIT would find a half-read INSERT … RETURNING still in progress
-        if self._word in _COUNTED:
+        self.read_to_end()  # COMMIT fails while an INSERT … RETURNING is half-read
+        if self._keyword in _WITH_ROWCOUNT:
             self.rowcount = connection.changes()
-        if self._word in ("INSERT", "REPLACE"):
+        if self._keyword in ("INSERT", "REPLACE"):
             self.lastrowid = connection.last_insert_rowid()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.connection.reading.discard(self)
         self.description = None
         self.rowcount = -1
         self._rows = iter(())
-        self._word = ""
-        self._writes = False
+        self._keyword = ""
+        self._is_write = False
 
-    def _before(self, raw: apsw.Cursor, statement: str, _: object) -> bool:
-        """Called by apsw between preparing a statement and its first step."""
-        if self._word:
-            return True  # this is only the comment behind our statement
+    def _before_first_step(self, raw: apsw.Cursor, statement: str, _: object) -> bool:
+        """Inspect a prepared statement. apsw calls this before the first step of each one."""
+        if self._keyword:
+            return True  # only a comment after the statement
         rest = self._sql[len(statement) :]
-        if _blanks(rest) < len(rest):
+        if _skip_blanks(rest) < len(rest):
             message = "You can only execute one statement at a time."
             raise ProgrammingError(message)
-        self._word = _first_word(statement)
-        self._writes = not raw.is_readonly and self._word not in _OUTSIDE
+        self._keyword = _first_keyword(statement)
+        self._is_write = not raw.is_readonly and self._keyword not in _NO_TRANSACTION
         self.description = tuple((name, *[None] * 6) for name, _ in raw.get_description()) or None
-        if self._writes or self._word == "SAVEPOINT":
+        if self._is_write or self._keyword == "SAVEPOINT":
             self.connection.begin()
         return True
 
-    # -- read -------------------------------------------------------------------------------------
+    # --- Reading rows ---
     def read_to_end(self) -> None:
-        """Keep the rest of the rows in memory, so that the statement is over."""
-        with translated:
+        """Load the remaining rows, so that the statement is finished."""
+        with translate_errors:
             self._rows = iter(list(self._rows))
         self.connection.reading.discard(self)
 
@@ -178,40 +180,43 @@ class Cursor:
             yield row
 
     def fetchone(self) -> Row | None:
-        with translated:
+        with translate_errors:
             return next(self._rows, None)
 
     def fetchmany(self, size: int | None = None) -> list[Row]:
-        with translated:
-            return list(islice(self._rows, self.arraysize if size is None else size))
+        count = self.arraysize if size is None else size
+        with translate_errors:
+            return list(islice(self._rows, count))
 
     def fetchall(self) -> list[Row]:
-        with translated:
+        with translate_errors:
             return list(self._rows)
 
     def close(self) -> None:
-        self._forget()
+        self._reset()
         self._raw.close(force=True)
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
-        """SQLite has no use for it."""
+        """Do nothing; required by PEP 249."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """SQLite has no use for it."""
+        """Do nothing; required by PEP 249."""
 
 
-def _blanks(text: str) -> int:
-    """How many characters at the start are white space, comments or semicolons."""
-    found = _BLANK.match(text)
-    return found.end() if found else 0
+def _skip_blanks(text: str) -> int:
+    """Return the length of the white space, comments and semicolons at the start."""
+    blanks = _BLANK.match(text)
+    assert blanks is not None  # noqa: S101 - the pattern matches the empty string
+    return blanks.end()
 
 
-def _first_word(sql: str) -> str:
-    found = _WORD.match(sql, _blanks(sql))
-    return found.group().upper() if found else ""
+def _first_keyword(sql: str) -> str:
+    keyword = _KEYWORD.match(sql, _skip_blanks(sql))
+    assert keyword is not None  # noqa: S101 - the pattern matches the empty string
+    return keyword.group().upper()
 
 
-# A PEP 249 connection: transactions as in `sqlite3`, begun IMMEDIATE.
+# --- Connection ---
 
 Release = Callable[[], None]
 
@@ -219,27 +224,29 @@ _LEVELS = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
 
 
 class Connection:
+    """PEP 249 connection with the transactions of `sqlite3`, begun IMMEDIATE."""
+
     def __init__(self, raw: apsw.Connection, release: Release, isolation_level: str | None) -> None:
         self.reading: weakref.WeakSet[Cursor] = weakref.WeakSet()
         self._raw = raw
         self._close = weakref.finalize(self, _close, raw, release)
-        self._close.atexit = (
-            False  # a forked child that exits must leave its parent's connections alone
-        )
+        # A forked child that exits must not close the connections of its parent.
+        self._close.atexit = False
         self._isolation_level: str | None = ""
         self.isolation_level = isolation_level
 
     @property
     def apsw_connection(self) -> apsw.Connection:
         if not self._close.alive:
-            message = "Cannot operate on a closed database."  # SQLAlchemy knows a lost connection by these words
+            # SQLAlchemy recognises a lost connection by this text.
+            message = "Cannot operate on a closed database."
             raise ProgrammingError(message)
         return self._raw
 
-    # -- transactions -----------------------------------------------------------------------------
+    # --- Transactions ---
     @property
     def isolation_level(self) -> str | None:
-        """How a transaction begins: "" means IMMEDIATE, None only by your own BEGIN."""
+        """How a transaction begins: "" is IMMEDIATE, None requires your own BEGIN."""
         return self._isolation_level
 
     @isolation_level.setter
@@ -264,13 +271,14 @@ class Connection:
         return self.apsw_connection.in_transaction
 
     def begin(self) -> None:
-        """Begin as the first write would, unless a transaction is open or `isolation_level` is None."""
+        """Begin a transaction, unless one is open or `isolation_level` is None."""
         raw = self.apsw_connection
         if self._isolation_level is None or raw.in_transaction:
             return
         for cursor in list(self.reading):
-            cursor.read_to_end()  # a half-read SELECT holds an old snapshot, on which SQLite allows no write
-        with translated:
+            # SQLite refuses to write on the old snapshot of a half-read SELECT.
+            cursor.read_to_end()
+        with translate_errors:
             raw.execute(f"BEGIN {self._isolation_level or 'IMMEDIATE'}")
 
     def commit(self) -> None:
@@ -282,25 +290,25 @@ class Connection:
     def _end(self, statement: str) -> None:
         raw = self.apsw_connection
         if raw.in_transaction:
-            with translated:
+            with translate_errors:
                 raw.execute(statement)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: object, __: object) -> None:
-        """Commit, or roll back if the block raised; the connection stays open, as with `sqlite3`."""
+        """Commit, or roll back if the block raised. The connection stays open, as in `sqlite3`."""
         if kind is None:
             self.commit()
         else:
             self.rollback()
 
     def close(self) -> None:
-        """Roll back what is not committed and give the file free."""
-        with translated:
+        """Roll back an open transaction and release the file."""
+        with translate_errors:
             self._close()
 
-    # -- statements -------------------------------------------------------------------------------
+    # --- Statements ---
     def cursor(self) -> Cursor:
         return Cursor(self)
 
@@ -316,7 +324,7 @@ class Connection:
     def create_function(
         self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False
     ) -> None:
-        with translated:
+        with translate_errors:
             self.apsw_connection.create_scalar_function(
                 name, func, narg, deterministic=deterministic
             )

@@ -1,6 +1,7 @@
-"""`create_engine("sqlite+mulligan:///app.db")`: SQLAlchemy on Mulligan's SQLite library.
+"""SQLAlchemy dialect on Mulligan's SQLite library: `create_engine("sqlite+mulligan:///app.db")`.
 
-SQLAlchemy finds it by the entry point in pyproject.toml; nothing else imports it, and Mulligan needs no SQLAlchemy.
+SQLAlchemy finds it by the entry point in pyproject.toml. No other module imports it: Mulligan does
+not require SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 
 class Dialect(SQLiteDialect_pysqlite):
+    """SQLAlchemy's dialect for `sqlite3`, on `mulligan.dbapi`."""
+
     driver = "mulligan"
     supports_statement_cache = True
 
     @classmethod
     def import_dbapi(cls) -> Any:
-        from mulligan import dbapi  # noqa: PLC0415 - SQLAlchemy asks for it when an engine is made
+        from mulligan import dbapi  # noqa: PLC0415 - loaded when an engine is created
 
         module: ModuleType = dbapi
         return module

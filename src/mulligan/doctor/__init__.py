@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mulligan.config import SECRET, Settings
+from mulligan.config import SECRET_SETTINGS, Settings
 from mulligan.doctor.environment import (
     FAIL,
     OK,
@@ -69,7 +69,7 @@ def effective_settings(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _mask(name: str, value: Any) -> Any:
-    if name in SECRET:
+    if name in SECRET_SETTINGS:
         return "[set, not shown]" if value else value
     if not isinstance(value, str):
         return value

@@ -74,19 +74,19 @@ def schema_checks(store: Store) -> Checks:
     except MulliganError as error:
         yield Check(
             FAIL,
-            "schema_checks",
+            "schema",
             str(error),
             "upgrade this installation, or use the version that created the schema",
         )
         return
     if not pending:
-        yield Check(OK, "schema_checks", "up to date")
+        yield Check(OK, "schema", "up to date")
     elif store.is_empty():
-        yield Check(FAIL, "schema_checks", "not created yet", "mulligan migrate")
+        yield Check(FAIL, "schema", "not created yet", "mulligan migrate")
     else:
         yield Check(
             FAIL,
-            "schema_checks",
+            "schema",
             f"{len(pending)} migrations are pending: {', '.join(pending)}",
             "mulligan migrate",
         )
@@ -96,7 +96,7 @@ def durability_checks(facts: dict[str, str]) -> Checks:
     if facts.get("fsync", "on") != "on":
         yield Check(
             WARN,
-            "durability_checks",
+            "durability",
             "fsync = off: a power cut may destroy the whole database",
             "set fsync = on",
         )
@@ -104,7 +104,7 @@ def durability_checks(facts: dict[str, str]) -> Checks:
         found = f"journal_mode = {facts['journal_mode']}: readers and the writer block each other"
         yield Check(
             WARN,
-            "durability_checks",
+            "durability",
             found,
             "move the file to a file system with shared memory; WAL needs it",
         )
@@ -112,10 +112,10 @@ def durability_checks(facts: dict[str, str]) -> Checks:
         value = facts.get(name)
         if value is not None and "weaker" in value:
             advice = f"set {name} back: a power cut may lose jobs whose enqueue has returned"
-            yield Check(WARN, "durability_checks", f"{name} = {value}", advice)
+            yield Check(WARN, "durability", f"{name} = {value}", advice)
         elif value is not None:
             journal = f", journal_mode = {facts['journal_mode']}" if "journal_mode" in facts else ""
-            yield Check(OK, "durability_checks", f"{name} = {value}{journal}")
+            yield Check(OK, "durability", f"{name} = {value}{journal}")
 
 
 def listen_checks(store: Store, facts: dict[str, str]) -> Checks:
@@ -197,7 +197,7 @@ def host_checks(settings: Settings) -> Checks:
 def python_versions() -> Check:
     """Report the versions of Python and the libraries."""
     version = ".".join(str(part) for part in sys.version_info[:3])
-    return Check(OK, "database_version", ", ".join([f"Python {version}", *_libraries()]))
+    return Check(OK, "versions", ", ".join([f"Python {version}", *_libraries()]))
 
 
 def _libraries() -> Iterator[str]:

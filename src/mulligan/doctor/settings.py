@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from mulligan.alerts.chore import load_rules
-from mulligan.config import SECRET, MailSection, Settings
+from mulligan.config import SECRET_SETTINGS, MailSection, Settings
 from mulligan.core.errors import ConfigError, Fail
 from mulligan.core.format import format_duration, format_elapsed
 from mulligan.doctor.environment import FAIL, OK, WARN, Check, Checks
@@ -25,7 +25,7 @@ URLS = ("database_url", "listen_url")
 
 def secret_checks(settings: Settings) -> Checks:
     values = dict(settings.values())
-    held = [name for name in SECRET if values[name]]
+    held = [name for name in SECRET_SETTINGS if values[name]]
     held += [name for name in URLS if mask_password(values[name]) != values[name]]
     found = [*_flag_checks(settings, held), *_file_checks(settings, held)]
     yield from found or [

@@ -118,7 +118,7 @@ class DependencySpec:
 
     @property
     def breaker_config(self) -> BreakerConfig:
-        from mulligan.guards.state import BreakerConfig  # noqa: PLC0415 - only a supervisor asks for them
+        from mulligan.guards.state import BreakerConfig  # noqa: PLC0415 - supervisors only
 
         budget = None if self.budget is None else budgets.BudgetConfig(*self.budget)
         return BreakerConfig(

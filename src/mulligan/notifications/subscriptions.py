@@ -131,15 +131,15 @@ class SubscriptionCache:
 
     def __init__(self) -> None:
         self._index = SubscriptionIndex(())
-        self._mark: SubscriptionsVersion = (0, 0, 0)
+        self._version: SubscriptionsVersion = (0, 0, 0)
         self._loaded_at: Micros = 0
 
     def load(self, tx: Transaction, now: Micros) -> SubscriptionIndex:
         """Return the active subscriptions."""
-        mark = tx.subscriptions_version()
-        if mark != self._mark or abs(now - self._loaded_at) > CACHE_TIME:
+        version = tx.subscriptions_version()
+        if version != self._version or abs(now - self._loaded_at) > CACHE_TIME:
             self._index = load_subscriptions(tx, now)
-            self._mark = mark
+            self._version = version
             self._loaded_at = now
         return self._index
 

@@ -343,7 +343,7 @@ def _failure_rate(rows: Sequence[StatRow]) -> float:
 # --- Rendering ---
 
 CACHE_SECONDS = 5.0  # scrapes within this time get the same answer
-CONTENT_TYPE = "metrics_text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _lock = threading.Lock()
 _answers: WeakKeyDictionary[Store, tuple[float, str]] = WeakKeyDictionary()

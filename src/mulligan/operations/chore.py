@@ -58,7 +58,7 @@ from mulligan.operations.rules import (
     sum_counts,
 )
 from mulligan.storage.base import BatchRow, Store, Transaction
-from mulligan.storage.operation_queries import FAR, ItemEndRow, ItemRow, OperationRow
+from mulligan.storage.operation_queries import MAX_PAUSE, ItemEndRow, ItemRow, OperationRow
 
 log = logging.getLogger("mulligan.upkeep")
 
@@ -147,7 +147,7 @@ def run_turn(
         now = tx.now()
         # The process that started a gathering continues it; others wait for GATHER_TIMEOUT.
         obeys_due_time = paced or row.state == "gathering"
-        if obeys_due_time and previous is None and now < row.due_at <= now + FAR:
+        if obeys_due_time and previous is None and now < row.due_at <= now + MAX_PAUSE:
             return TurnResult()  # Another worker took this turn.
         find_ended = previous is None or previous.ended == ITEMS_PER_TURN
         turn = OperationTurn(tx, row, now, paced=paced, isolate_jobs=isolate_jobs)
@@ -367,8 +367,8 @@ class OperationTurn:
             return _MoveResult(_Progress.LATER)  # Another transaction holds its lock.
         if row.generation != item.generation:
             return _MoveResult(ItemOutcome.SKIPPED, "the job was retried since")
-        if row.state != item.was:
-            why = f"the job was {item.was} and is {row.state}"
+        if row.state != item.initial_state:
+            why = f"the job was {item.initial_state} and is {row.state}"
             return _MoveResult(ItemOutcome.SKIPPED, why)
         try:
             return self._move_unchanged(row)
@@ -502,7 +502,7 @@ def write_operation_event(
     event_data = {
         "operation": row.id,
         "action": row.action,
-        "filter": row.asked,
+        "filter": row.filter,
         "state": row.state,
         **data,
     }

@@ -204,7 +204,7 @@ class Operations:
         if row.digest != request.digest:
             raise KeyMismatch(
                 f"key {request.key!r} belongs to operation {row.id}, "
-                f"which does something else: {row.action} {row.asked!r}"
+                f"which does something else: {row.action} {row.filter!r}"
             )
         if is_new:
             while gather_items(store, row.id):
@@ -228,7 +228,7 @@ class Operations:
         return OperationRow(
             id=new_id(),
             action=request.action.value,
-            asked=request.text,
+            filter=request.text,
             fixed=json.dumps(freeze_filter(tx, request, now)),
             params=json.dumps(request.params),
             steps=json.dumps(request.steps),
@@ -409,7 +409,7 @@ def _build_view(row: OperationRow, joined: int | None = None) -> Operation:
     return Operation(
         id=row.id,
         action=row.action,
-        filter=row.asked,
+        filter=row.filter,
         fixed=describe_frozen_filter(load_frozen_filter(row.fixed)),
         owner=None if row.scope == ALL_OWNERS else row.scope,
         actor=row.actor,
@@ -437,12 +437,12 @@ def _build_item(row: ItemRow, plan: Sequence[ItemCounts]) -> Item:
         place=row.place,
         step=step_number(plan, row.place),
         generation=row.generation,
-        was=row.was,
+        was=row.initial_state,
         group=row.cause,
         code=row.code,
         state=row.state,
         outcome=row.outcome,
-        why=row.why,
+        why=row.message,
         ended_at=optional_datetime(row.ended_at),
     )
 

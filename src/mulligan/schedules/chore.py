@@ -233,7 +233,7 @@ class Scheduler:
         """Store once a day that these schedules are still declared: retention deletes others."""
         before = now - DECLARE_INTERVAL
         outdated = [
-            name for name in table.schedules if name in rows and rows[name].named_at < before
+            name for name in table.schedules if name in rows and rows[name].declared_at < before
         ]
         if outdated:
             with self._store.begin() as tx:

@@ -1,25 +1,26 @@
-"""Verbs for what people do: whose a key is, who did what, and how long that is remembered."""
+"""Statements about API keys, stored responses, sessions and the audit log."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
 from mulligan.core.event import Event
 from mulligan.storage.rows import parse_event
 
-# Verbs of API keys, and of the answers that are kept for those who ask twice.
+# --- API keys and stored responses ---
 
 
 class ApiKeyRow(NamedTuple):
-    """Who may ask over HTTP; the key itself is nowhere."""
+    """API key as stored. The key itself is not, only its hash."""
 
     id: str
     hash: str
     name: str
-    scope: str  # one owner, or "*"
+    scope: str  # an owner, or "*" for all owners
     role: str
     created_at: Micros
     created_by: str
@@ -29,10 +30,10 @@ class ApiKeyRow(NamedTuple):
 
 
 class StoredResponseRow(NamedTuple):
-    """What was answered to a request that named itself."""
+    """Stored response to an HTTP request with an Idempotency-Key."""
 
-    request: str  # a hash of all it said
-    status: int | None  # None: it is being worked on
+    request: str  # hash of the request
+    status: int | None  # None: the request is still running
     body: str
 
 
@@ -40,46 +41,56 @@ class ApiKeyQueries(ABC):
     """Part of `Transaction`."""
 
     @abstractmethod
-    def insert_api_key(self, row: ApiKeyRow) -> None: ...
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        """Insert a key."""
 
     @abstractmethod
-    def get_api_key(self, key_id: str) -> ApiKeyRow | None: ...
+    def get_api_key(self, key_id: str) -> ApiKeyRow | None:
+        """Read one key."""
 
     @abstractmethod
     def list_api_keys(self) -> list[ApiKeyRow]:
-        """All of them, oldest first."""
+        """List all keys, oldest first."""
 
     @abstractmethod
     def revoke_api_key(self, key_id: str) -> ApiKeyRow | None:
-        """As it is now; None: there is none, or it was revoked before."""
+        """Revoke a key and return it. None: it does not exist or was revoked before."""
 
     @abstractmethod
     def record_api_key_use(self, key_id: str) -> None:
-        """It was used just now."""
+        """Record that a key was used now."""
 
     @abstractmethod
     def delete_old_api_keys(self, before: Micros) -> None:
-        """Delete keys that have let nobody in since then."""
+        """Delete keys that were revoked or expired before a time."""
 
     @abstractmethod
     def claim_idempotency_key(self, key_id: str, name: str, request: str, before: Micros) -> bool:
-        """Is it ours to answer this? Also if somebody began before then and never ended."""
+        """Claim an idempotency key for a request. False: another request has claimed it.
+
+        A claim without a response that is older than `before` is taken over.
+        """
 
     @abstractmethod
-    def get_stored_response(self, key_id: str, name: str) -> StoredResponseRow | None: ...
+    def get_stored_response(self, key_id: str, name: str) -> StoredResponseRow | None:
+        """Read the stored response of an idempotency key."""
 
     @abstractmethod
-    def store_response(self, key_id: str, name: str, status: int, body: str) -> None: ...
+    def store_response(self, key_id: str, name: str, status: int, body: str) -> None:
+        """Store the response of a claimed idempotency key."""
 
     @abstractmethod
     def release_idempotency_key(self, key_id: str, name: str) -> None:
-        """Nothing was done: whoever asks again is not asking twice."""
+        """Delete a claim whose request did nothing, so that it can be sent again."""
 
     @abstractmethod
-    def prune_stored_responses(self, before: Micros, limit: int) -> int: ...
+    def prune_stored_responses(self, before: Micros, limit: int) -> int:
+        """Delete at most `limit` old responses. Return how many."""
 
 
 class SqlApiKeyQueries(ApiKeyQueries):
+    """ApiKeyQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -124,15 +135,15 @@ class SqlApiKeyQueries(ApiKeyQueries):
         return len(self.rows("prune_stored_responses", before=before, limit=limit))
 
 
-# Verbs of who is signed in to the dashboard.
+# --- Sessions of the dashboard ---
 
 
 class SessionRow(NamedTuple):
-    """Somebody who is signed in, or a link that signs somebody in once; what proves it is nowhere."""
+    """Session, or a sign-in link that can be used once. Only the hash of its secret is stored."""
 
     hash: str
     is_link: bool
-    key_id: str | None  # the key they signed in with; None: by a link
+    key_id: str | None  # API key that was used to sign in; None: a link
     scope: str
     role: str
     created_at: Micros
@@ -143,41 +154,44 @@ class SessionQueries(ABC):
     """Part of `Transaction`."""
 
     @abstractmethod
-    def insert_session(self, row: SessionRow) -> None: ...
+    def insert_session(self, row: SessionRow) -> None:
+        """Insert a session or a link."""
 
     @abstractmethod
-    def get_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - the column's name
-        """None: there is none, or its time is over."""
+    def get_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - name of the column
+        """Read a session or link. None: it does not exist or has expired."""
 
     @abstractmethod
-    def delete_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
-        """As it was; None: there is none any more."""
+    def delete_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - name of the column
+        """Delete a session or link and return it. None: it does not exist."""
 
     @abstractmethod
     def delete_expired_sessions(self, before: Micros) -> None:
-        """Delete those whose time was over then."""
+        """Delete sessions that expired before a time."""
 
     @abstractmethod
     def get_status_secret(self) -> str:
-        """What signs links to status pages; empty: there is none yet."""
+        """Return the secret that signs links to status pages, or ""."""
 
     @abstractmethod
     def store_status_secret(self, value: str) -> str:
-        """Unless there is one; the one that is there then."""
+        """Store a secret unless there is one. Return the stored one."""
 
 
 class SqlSessionQueries(SessionQueries):
+    """SessionQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
     def insert_session(self, row: SessionRow) -> None:
         self.rows("insert_session", **row._asdict())
 
-    def get_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
-        return _one(self.rows("get_session", hash=hash, is_link=is_link))
+    def get_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - name of the column
+        return _first_session(self.rows("get_session", hash=hash, is_link=is_link))
 
-    def delete_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - as above
-        return _one(self.rows("delete_session", hash=hash, is_link=is_link))
+    def delete_session(self, hash: str, *, is_link: bool = False) -> SessionRow | None:  # noqa: A002 - name of the column
+        return _first_session(self.rows("delete_session", hash=hash, is_link=is_link))
 
     def delete_expired_sessions(self, before: Micros) -> None:
         self.rows("delete_expired_sessions", before=before)
@@ -191,22 +205,25 @@ class SqlSessionQueries(SessionQueries):
         return self.get_status_secret()
 
 
-def _one(found: list[tuple[Any, ...]]) -> SessionRow | None:
-    return SessionRow._make(found[0])._replace(is_link=bool(found[0][1])) if found else None
+def _first_session(rows: list[tuple[Any, ...]]) -> SessionRow | None:
+    if not rows:
+        return None
+    session = SessionRow._make(rows[0])
+    return session._replace(is_link=bool(session.is_link))
 
 
-# Verbs for what people do: whose a key is, who did what, and how long that is remembered.
+# --- Audit log, unique keys and pruning of events ---
 
 
 class AuditFilter(NamedTuple):
-    """Which actions; None: whichever."""
+    """Filter of audit events. None: any."""
 
     actor: str | None = None
     owner: str | None = None
     job_id: str | None = None
     since: Micros | None = None
     until: Micros | None = None
-    before: int | None = None  # below this id
+    before: int | None = None  # only ids below this one
 
 
 class AuditQueries(ABC):
@@ -214,36 +231,38 @@ class AuditQueries(ABC):
 
     @abstractmethod
     def find_unique_holder(self, unique_hash: str) -> str | None:
-        """The job that holds this key; None: nobody, or one whose time is over."""
+        """Return the job that holds a unique key. None: the key is free or its hold has expired."""
 
     @abstractmethod
     def release_expired_key(self, unique_hash: str) -> bool:
-        """Take a key from a holder whose time is over. False: it is held, or by nobody."""
+        """Release a unique key whose hold has expired. False: it is held or free."""
 
     @abstractmethod
     def list_audit_events(
-        self, asked: AuditFilter, types: tuple[str, ...], limit: int
+        self, filters: AuditFilter, types: tuple[str, ...], limit: int
     ) -> list[Event]:
-        """What people did, newest first; `types`: any of these, or, of none, all."""
+        """List actions of people, newest first. `types`: only these, or all if empty."""
 
     @abstractmethod
     def pruned_event_id(self) -> int:
-        """Up to this id only what people did is left of the events; 0: all are there."""
+        """Return the id up to which events are pruned, except actions of people. 0: none."""
 
     @abstractmethod
     def prune_events(self, before: Micros, limit: int) -> int:
-        """Delete events from before then, but not what people did; `limit`: how many are looked at."""
+        """Delete old events, except actions of people. `limit`: how many are examined."""
 
     @abstractmethod
     def prune_audit_events(self, before: Micros, limit: int) -> int:
-        """Delete what people did before then."""
+        """Delete old actions of people."""
 
     @abstractmethod
     def delete_old_token_buckets(self, before: Micros) -> None:
-        """Delete meters of owners that nobody has used since."""
+        """Delete token buckets of owners that were not used since a time."""
 
 
 class SqlAuditQueries(AuditQueries):
+    """AuditQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -254,39 +273,48 @@ class SqlAuditQueries(AuditQueries):
     def array_param(self, ids: Sequence[str]) -> Any: ...
 
     def find_unique_holder(self, unique_hash: str) -> str | None:
-        held = self.rows("find_unique_holder", unique_hash=unique_hash)
-        return held[0][0] if held and (held[0][2] is None or held[0][2] > self.now()) else None
+        found = self.rows("find_unique_holder", unique_hash=unique_hash)
+        if not found or self._is_expired_hold(found[0][2]):
+            return None
+        return str(found[0][0])
 
     def release_expired_key(self, unique_hash: str) -> bool:
-        held = self.rows("find_unique_holder", unique_hash=unique_hash)
-        if not held or held[0][2] is None or held[0][2] > self.now():
+        found = self.rows("find_unique_holder", unique_hash=unique_hash)
+        if not found or not self._is_expired_hold(found[0][2]):
             return False
-        self.rows("release_unique_key", id=held[0][0], unique_hash=unique_hash)
+        self.rows("release_unique_key", id=found[0][0], unique_hash=unique_hash)
         return True
 
+    def _is_expired_hold(self, until: Micros | None) -> bool:
+        return until is not None and until <= self.now()
+
     def list_audit_events(
-        self, asked: AuditFilter, types: tuple[str, ...], limit: int
+        self, filters: AuditFilter, types: tuple[str, ...], limit: int
     ) -> list[Event]:
-        named = self.array_param(types)
         rows = self.rows(
-            "list_audit_events", **asked._asdict(), types=named, all_types=not types, limit=limit
+            "list_audit_events",
+            **filters._asdict(),
+            types=self.array_param(types),
+            all_types=not types,
+            limit=limit,
         )
         return [parse_event(row) for row in rows]
 
     def pruned_event_id(self) -> int:
-        return next((int(row[0]) for row in self.rows("pruned_event_id")), 0)
+        found = self.rows("pruned_event_id")
+        return int(found[0][0]) if found else 0
 
     def prune_events(self, before: Micros, limit: int) -> int:
-        """From where the last one got to: what people did stays behind, and is not looked at each time again."""
+        # Continue where the last call ended, so that actions of people are not examined again.
         floor = self.pruned_event_id()
         oldest = self.rows("list_oldest_events", floor=floor, limit=limit)
-        young = next((place for place, (_, at) in enumerate(oldest) if at >= before), len(oldest))
-        if not young:
+        old_ids = [event_id for event_id, at in takewhile(lambda row: row[1] < before, oldest)]
+        if not old_ids:
             return 0
-        top = oldest[young - 1][0]
-        gone = self.rows("prune_events", floor=floor, top=top)
+        top = old_ids[-1]
+        deleted = self.rows("prune_events", floor=floor, top=top)
         self.rows("raise_pruned_event_id", floor=str(top))
-        return len(gone)
+        return len(deleted)
 
     def prune_audit_events(self, before: Micros, limit: int) -> int:
         return len(self.rows("prune_audit_events", before=before, limit=limit))

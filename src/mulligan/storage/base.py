@@ -261,13 +261,13 @@ class Transaction(
     supports_settle_retries = False  # whether `settle_retries` writes anything
 
     def settle_retries(
-        self, row: Settlement, around: SharedRetryTexts, retries: Sequence[RetryRow]
+        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
     ) -> set[tuple[str, int]]:
         """Settle attempts that are retried under one shared decision, as `settle_successes` does.
 
         `row` is the settlement of one of them.
         """
-        del row, around, retries
+        del row, texts, retries
         return set()
 
     def settle_retries_by_location(

@@ -1,6 +1,8 @@
-"""Verbs of batches. Two rows each: who adds members shares the definition, who ends one holds the progress.
+"""Statements about batches.
 
-Locks are taken in one order: definition, jobs by id, progress by id, inserts.
+A batch has two rows: its definition, which transactions that add members lock in shared mode, and
+its progress, which transactions that end members lock. Locks are taken in this order: definition,
+jobs by id, progress by id, inserts.
 """
 
 from __future__ import annotations
@@ -15,90 +17,96 @@ from mulligan.core.event import Event
 from mulligan.core.job import JobRow
 from mulligan.storage.rows import BatchRow, NewBatch, PrunedJobs, parse_event
 
-UNIQUE_KEY_ROUNDS = 3
-PRUNED_BATCH_KIND = "mulligan.batch"  # as what a batch is recorded once it is removed
+UNIQUE_KEY_ROUNDS = 3  # attempts to insert a unique key whose holder changes
+PRUNED_BATCH_KIND = "mulligan.batch"  # kind in the record of a pruned batch
 
-MemberCount = tuple[str, str, bool, int]  # batch, state, must-have, how many
+MemberCount = tuple[str, str, bool, int]  # batch, state, must_have, count
 
 
 class BatchQueries(ABC):
     """Part of `Transaction`."""
 
-    # --- Begin, seal, cancel ---
+    # --- Insert, seal, cancel ---
     @abstractmethod
     def insert_batch(self, batch: NewBatch) -> str:
-        """Its id, or that of the batch that has its unique key."""
+        """Insert a batch. Return its id, or that of the batch that holds its unique key."""
 
     @abstractmethod
-    def get_batch(self, batch_id: str) -> BatchRow | None: ...
+    def get_batch(self, batch_id: str) -> BatchRow | None:
+        """Read one batch."""
 
     @abstractmethod
     def get_batch_for_share(self, batch_id: str) -> BatchRow | None:
-        """For who adds members: it cannot be sealed or cancelled before this transaction ends."""
+        """Read a batch to add members. It cannot be sealed or cancelled until the commit."""
 
     @abstractmethod
     def get_batch_for_update(self, batch_id: str) -> BatchRow | None:
-        """For who seals or cancels: waits for those who add members."""
+        """Read a batch to seal or cancel it. Waits for transactions that add members."""
 
     @abstractmethod
     def seal_batch(self, batch_id: str, *, wait: bool = True) -> bool:
-        """False: it was sealed before (without `wait` also: somebody is adding members)."""
+        """Seal a batch. False: it was sealed before.
+
+        Without `wait`, False also means that a transaction is adding members.
+        """
 
     @abstractmethod
     def cancel_batch(self, batch_id: str, reason: str) -> bool:
-        """Seals it too. False: it was cancelled before."""
+        """Cancel a batch and seal it. False: it was cancelled before."""
 
     @abstractmethod
     def holds_lease(self, job_id: str, worker: str, token: int, batch_id: str) -> bool:
-        """Is this attempt of a member under way? Then it cannot end before this transaction does."""
+        """True if this attempt of a member is running. It then cannot end before the commit."""
 
     @abstractmethod
     def find_batch_members_by_key(
         self, batch_id: str, keys: Sequence[str]
     ) -> dict[tuple[str, str, str], tuple[str, str]]:
-        """(owner, kind, unique key) → the member that has it, whatever its state: its id and payload."""
+        """Return (owner, kind, unique key) → (id, payload) of members in any state."""
 
     # --- Complete ---
     @abstractmethod
     def lock_batches(self, ids: Sequence[str], *, wait: bool = True) -> list[str]:
-        """Hold the progress of those that exist (without `wait`: and that nobody else holds)."""
+        """Lock the progress of batches. Without `wait`, skip those that are locked."""
 
     @abstractmethod
     def list_completable_batches(self, ids: Sequence[str]) -> list[BatchRow]:
-        """Those that are sealed, have no outcome, and no unfinished member. To be asked after `lock_batches`."""
+        """List sealed batches without outcome and unfinished members. Call `lock_batches` first."""
 
     @abstractmethod
-    def count_batch_members(self, ids: Sequence[str]) -> list[MemberCount]: ...
+    def count_batch_members(self, ids: Sequence[str]) -> list[MemberCount]:
+        """Count members by batch, state and must_have."""
 
     @abstractmethod
     def complete_batch(self, batch_id: str, generation: int, outcome: str) -> bool:
-        """Once per generation."""
+        """Store the outcome of a generation. False: it has one."""
 
     @abstractmethod
     def reopen_batch(self, batch_id: str) -> int | None:
-        """A finished one begins a generation; None: it is not finished, or will never change again."""
+        """Begin a new generation of a completed batch. None: it is not completed or is final."""
 
     @abstractmethod
     def mark_sealed_event_written(self, batch_id: str) -> bool:
-        """`batch.sealed` is about to be written. False: it was."""
+        """Record that `batch.sealed` is written. False: it was written before."""
 
-    # --- By upkeep ---
+    # --- Upkeep ---
     @abstractmethod
     def list_batches_to_complete(self, limit: int) -> list[str]:
-        """Sealed, and not told of or not noticed to have ended."""
+        """List sealed batches whose event is missing or whose members have all ended."""
 
     @abstractmethod
     def list_batches_to_expire(self, limit: int) -> list[BatchRow]:
-        """Past their time, and finished or never sealed."""
+        """List batches past their expiry that are completed or were never sealed."""
 
     @abstractmethod
-    def expire_batch(self, batch_id: str) -> bool: ...
+    def expire_batch(self, batch_id: str) -> bool:
+        """Mark a batch as expired. False: it is not due."""
 
     @abstractmethod
     def prune_batch(self, before: Micros, limit: int) -> tuple[BatchRow, list[PrunedJobs]] | None:
-        """One step: at most `limit` members of a batch that ended before then, and itself with the last of them.
+        """Delete at most `limit` members of an old batch, and the batch after its last member.
 
-        None: there is no such batch.
+        None: there is no old batch.
         """
 
     # --- Read ---
@@ -106,25 +114,28 @@ class BatchQueries(ABC):
     def list_batches(
         self, state: str | None, owner: str | None, limit: int, before: str | None
     ) -> list[BatchRow]:
-        """Newest first."""
+        """List batches, newest first."""
 
     @abstractmethod
-    def find_batches(self, prefix: str, limit: int) -> list[str]: ...
+    def find_batches(self, prefix: str, limit: int) -> list[str]:
+        """List ids that start with `prefix`."""
 
     @abstractmethod
     def lock_batch_members(self, batch_id: str, states: Sequence[str]) -> list[JobRow]:
-        """Those in these states, held in the order of ids."""
+        """Lock and list the members in these states, by id."""
 
     @abstractmethod
     def count_batch_failures(self, batch_id: str, limit: int) -> list[tuple[str, int, str]]:
-        """(code, how many died of it, the newest of them), most first."""
+        """List (code, deaths, newest dead job), most frequent first."""
 
     @abstractmethod
     def list_batch_events(self, batch_id: str) -> list[Event]:
-        """What happened to the batch itself; its members have stories of their own."""
+        """List the events of the batch itself, without those of its members."""
 
 
 class SqlBatchQueries(BatchQueries):
+    """BatchQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -135,28 +146,31 @@ class SqlBatchQueries(BatchQueries):
     def now(self) -> Micros: ...
 
     @abstractmethod
-    def delete_pruned_jobs(self, doomed: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]: ...
+    def delete_pruned_jobs(self, prunable: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]: ...
 
     def insert_batch(self, batch: NewBatch) -> str:
-        named = batch._asdict()
+        params = batch._asdict()
         for _ in range(UNIQUE_KEY_ROUNDS):
-            if self.rows("insert_batch", **named):
-                self.rows("insert_batch_progress", **named)
+            if self.rows("insert_batch", **params):
+                self.rows("insert_batch_progress", **params)
                 return batch.id
-            held = self.rows("find_batch_by_key", unique_hash=batch.unique_hash)
-            if held:
-                return str(held[0][0])
-        message = f"unique key {batch.unique_key!r} is held by a batch this transaction cannot see; try again"
+            holder = self.rows("find_batch_by_key", unique_hash=batch.unique_hash)
+            if holder:
+                return str(holder[0][0])
+        message = (
+            f"unique key {batch.unique_key!r} is held by a batch this transaction cannot see. "
+            "Try again."
+        )
         raise UniqueRace(message)
 
     def get_batch(self, batch_id: str) -> BatchRow | None:
-        return _only(self.rows("get_batch", id=batch_id))
+        return _first_batch(self.rows("get_batch", id=batch_id))
 
     def get_batch_for_share(self, batch_id: str) -> BatchRow | None:
-        return _only(self.rows("get_batch_for_share", id=batch_id))
+        return _first_batch(self.rows("get_batch_for_share", id=batch_id))
 
     def get_batch_for_update(self, batch_id: str) -> BatchRow | None:
-        return _only(self.rows("get_batch_for_update", id=batch_id))
+        return _first_batch(self.rows("get_batch_for_update", id=batch_id))
 
     def seal_batch(self, batch_id: str, *, wait: bool = True) -> bool:
         return bool(self.rows("seal_batch" if wait else "seal_free_batch", id=batch_id))
@@ -180,16 +194,13 @@ class SqlBatchQueries(BatchQueries):
         }
 
     def lock_batches(self, ids: Sequence[str], *, wait: bool = True) -> list[str]:
-        return [
-            row[0]
-            for row in self.rows(
-                "lock_batches" if wait else "lock_free_batches", ids=self.array_param(ids)
-            )
-        ]
+        statement = "lock_batches" if wait else "lock_free_batches"
+        return [row[0] for row in self.rows(statement, ids=self.array_param(ids))]
 
     def list_completable_batches(self, ids: Sequence[str]) -> list[BatchRow]:
         return [
-            _batch(row) for row in self.rows("list_completable_batches", ids=self.array_param(ids))
+            _parse_batch(row)
+            for row in self.rows("list_completable_batches", ids=self.array_param(ids))
         ]
 
     def count_batch_members(self, ids: Sequence[str]) -> list[MemberCount]:
@@ -212,37 +223,37 @@ class SqlBatchQueries(BatchQueries):
         return [row[0] for row in self.rows("list_batches_to_complete", limit=limit)]
 
     def list_batches_to_expire(self, limit: int) -> list[BatchRow]:
-        return [_batch(row) for row in self.rows("list_batches_to_expire", limit=limit)]
+        return [_parse_batch(row) for row in self.rows("list_batches_to_expire", limit=limit)]
 
     def expire_batch(self, batch_id: str) -> bool:
         return bool(self.rows("expire_batch", id=batch_id))
 
     def prune_batch(self, before: Micros, limit: int) -> tuple[BatchRow, list[PrunedJobs]] | None:
-        batch = _only(self.rows("list_prunable_batches", before=before, limit=1))
+        batch = _first_batch(self.rows("list_prunable_batches", before=before, limit=1))
         if batch is None:
             return None
-        records = self.delete_pruned_jobs(
-            self.rows("list_prunable_members", id=batch.id, limit=limit)
-        )
-        gone = not self.count_batch_members([batch.id]) and bool(
-            self.rows("delete_batch", id=batch.id)
-        )
-        if gone:
+        members = self.rows("list_prunable_members", id=batch.id, limit=limit)
+        records = self.delete_pruned_jobs(members)
+        empty = not self.count_batch_members([batch.id])
+        deleted = empty and bool(self.rows("delete_batch", id=batch.id))
+        if deleted:
             self.rows("delete_batch_progress", id=batch.id)
-            record = PrunedJobs(
-                PRUNED_BATCH_KIND, batch.outcome or "", batch.owner, "", 1, batch.id, batch.id
-            )
-            self.rows("record_pruned_jobs", at=self.now(), **record._asdict())
-            records.append(record)
+            records.append(self._record_pruned_batch(batch))
         else:
             self.rows("mark_batch_being_pruned", id=batch.id)
-        return batch._replace(leaving=not gone), records
+        return batch._replace(being_pruned=not deleted), records
+
+    def _record_pruned_batch(self, batch: BatchRow) -> PrunedJobs:
+        outcome = batch.outcome or ""
+        record = PrunedJobs(PRUNED_BATCH_KIND, outcome, batch.owner, "", 1, batch.id, batch.id)
+        self.rows("record_pruned_jobs", at=self.now(), **record._asdict())
+        return record
 
     def list_batches(
         self, state: str | None, owner: str | None, limit: int, before: str | None
     ) -> list[BatchRow]:
         return [
-            _batch(row)
+            _parse_batch(row)
             for row in self.rows(
                 "list_batches", state=state, owner=owner, limit=limit, before=before
             )
@@ -270,10 +281,12 @@ class SqlBatchQueries(BatchQueries):
         return [parse_event(row) for row in self.rows("list_batch_events", id=batch_id)]
 
 
-def _only(rows: Sequence[tuple[Any, ...]]) -> BatchRow | None:
-    return _batch(rows[0]) if rows else None
+def _first_batch(rows: Sequence[tuple[Any, ...]]) -> BatchRow | None:
+    return _parse_batch(rows[0]) if rows else None
 
 
-def _batch(row: tuple[Any, ...]) -> BatchRow:
+def _parse_batch(row: tuple[Any, ...]) -> BatchRow:
     batch = BatchRow._make(row)
-    return batch._replace(told=bool(batch.told), leaving=bool(batch.leaving))
+    return batch._replace(
+        sealed_event_written=bool(batch.sealed_event_written), being_pruned=bool(batch.being_pruned)
+    )

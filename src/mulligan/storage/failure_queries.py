@@ -1,6 +1,6 @@
-"""Verbs of failure groups: dead jobs that died of one cause, and what people have said about them.
+"""Statements about failure groups: dead jobs with one cause, and the states that people set.
 
-Each reads a range of an index, and no more of it than its limit says.
+Each statement reads a range of an index, and no more of it than its limit.
 """
 
 from __future__ import annotations
@@ -21,69 +21,76 @@ from mulligan.storage.search_queries import (
     follow_plan,
 )
 
-MAX_GROUPS = 5000  # at most so many groups are known of; which, beyond that, is chance
+MAX_GROUPS = 5000  # groups that are examined
 
 
 class FailureQueries(ABC):
     """Part of `Transaction`."""
 
     @abstractmethod
-    def list_groups(self, owner: str | None, most: int) -> list[tuple[str, Micros]]:
-        """Groups that have dead jobs (of this owner) and when the last of each died, that one first."""
+    def list_groups(self, owner: str | None, limit: int) -> list[tuple[str, Micros]]:
+        """List groups with dead jobs and the time of their newest death, newest first."""
 
     @abstractmethod
-    def list_groups_matching(self, where: Where, most: int) -> list[tuple[str, Micros]]:
-        """The same of the dead jobs that an indexed argument finds."""
+    def list_groups_matching(self, where: Where, limit: int) -> list[tuple[str, Micros]]:
+        """List groups of dead jobs that an indexed argument finds, as `list_groups` does."""
 
     @abstractmethod
     def get_group_death_times(
         self, names: Sequence[str], where: Where
     ) -> dict[str, tuple[Micros, Micros]]:
-        """When the first and the last of each group died."""
+        """Return the times of the first and the last death of each group."""
 
     @abstractmethod
     def count_group_deaths(
         self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
     ) -> dict[str, Deaths]:
-        """Of each group the newest `cap` deaths, counted by kind, code and class, and by how many hours ago.
+        """Count the newest `cap` deaths of each group by kind, code and class, and by age.
 
-        At most `hours` are told apart. When the first and the last died is said of all of them.
+        Ages are in hours, at most `hours`. The first and last death are those of all jobs.
         """
 
     @abstractmethod
     def get_group_samples(self, names: Sequence[str], where: Where) -> dict[str, JobRow]:
-        """Of each group the one that died last."""
+        """Return the job of each group that died last."""
 
     @abstractmethod
     def count_group_recoveries(
-        self, names: Sequence[str], owner: str | None, most: int
+        self, names: Sequence[str], owner: str | None, limit: int
     ) -> dict[str, tuple[int, int]]:
-        """Of each's newest `most` deaths: jobs retried by hand that have ended since; how many of those succeeded."""
+        """Count jobs of each group that were retried manually and ended, and their successes.
+
+        Considers the newest `limit` deaths.
+        """
 
     @abstractmethod
-    def is_known_group(self, fingerprint: str, owner: str | None, most: int) -> bool:
-        """Did any job die of this, among the newest `most` of them, whatever became of it since?"""
+    def is_known_group(self, fingerprint: str, owner: str | None, limit: int) -> bool:
+        """True if one of the newest `limit` jobs with this fingerprint died."""
 
     @abstractmethod
     def list_group_states(self, scope: str) -> dict[str, FailureGroupRow]:
-        """What people have said, by fingerprint."""
+        """Return the states that people set, by fingerprint."""
 
     @abstractmethod
-    def get_group_state(self, scope: str, fingerprint: str) -> FailureGroupRow | None: ...
+    def get_group_state(self, scope: str, fingerprint: str) -> FailureGroupRow | None:
+        """Read the state of one group."""
 
     @abstractmethod
-    def write_group_state(self, row: FailureGroupRow) -> None: ...
+    def write_group_state(self, row: FailureGroupRow) -> None:
+        """Store the state of a group."""
 
     @abstractmethod
     def delete_old_group_states(self, before: Micros) -> int:
-        """Delete what was said before then of groups that have no dead job."""
+        """Delete old states of groups that have no dead job."""
 
     @abstractmethod
     def find_jobs_by_key(self, prefix: str, limit: int) -> list[str]:
-        """Ids of jobs whose unique key begins so."""
+        """List jobs whose unique key starts with `prefix`."""
 
 
 class SqlFailureQueries(FailureQueries):
+    """FailureQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -100,25 +107,24 @@ class SqlFailureQueries(FailureQueries):
     @abstractmethod
     def array_param(self, ids: Sequence[Any]) -> Any: ...
 
-    def list_groups(self, owner: str | None, most: int) -> list[tuple[str, Micros]]:
-        bounds = {"examined": MAX_GROUPS, "limit": most}
-        rows = (
-            self.rows("list_groups", **bounds)
-            if owner is None
-            else self.rows("list_groups_of_owner", owner=owner, **bounds)
-        )
+    def list_groups(self, owner: str | None, limit: int) -> list[tuple[str, Micros]]:
+        bounds = {"examined": MAX_GROUPS, "limit": limit}
+        if owner is None:
+            rows = self.rows("list_groups", **bounds)
+        else:
+            rows = self.rows("list_groups_of_owner", owner=owner, **bounds)
         return [(row[0], row[1]) for row in rows]
 
-    def list_groups_matching(self, where: Where, most: int) -> list[tuple[str, Micros]]:
-        asked = follow_plan(
-            build_conditions({**where, "state": State.DEAD.value}), choose_plan(where)
+    def list_groups_matching(self, where: Where, limit: int) -> list[tuple[str, Micros]]:
+        conditions = build_conditions({**where, "state": State.DEAD.value})
+        rows = self.rows_matching(
+            "list_groups_matching",
+            follow_plan(conditions, choose_plan(where)),
+            before=ABOVE_ALL_IDS,
+            floor="",
+            limit=limit,
         )
-        return [
-            (row[0], row[1])
-            for row in self.rows_matching(
-                "list_groups_matching", asked, before=ABOVE_ALL_IDS, floor="", limit=most
-            )
-        ]
+        return [(row[0], row[1]) for row in rows]
 
     def get_group_samples(self, names: Sequence[str], where: Where) -> dict[str, JobRow]:
         rows = self.rows_where(
@@ -134,8 +140,8 @@ class SqlFailureQueries(FailureQueries):
         )
         return {name: (first, last) for name, first, last in rows if first is not None}
 
-    def is_known_group(self, fingerprint: str, owner: str | None, most: int) -> bool:
-        return bool(self.rows("is_known_group", fingerprint=fingerprint, owner=owner, limit=most))
+    def is_known_group(self, fingerprint: str, owner: str | None, limit: int) -> bool:
+        return bool(self.rows("is_known_group", fingerprint=fingerprint, owner=owner, limit=limit))
 
     def list_group_states(self, scope: str) -> dict[str, FailureGroupRow]:
         return {
@@ -154,16 +160,12 @@ class SqlFailureQueries(FailureQueries):
         return len(self.rows("delete_old_group_states", before=before))
 
     def find_jobs_by_key(self, prefix: str, limit: int) -> list[str]:
-        beyond = f"{prefix}\U0010ffff"
-        return [
-            row[0]
-            for row in self.rows("find_jobs_by_key", prefix=prefix, upper=beyond, limit=limit)
-        ]
+        upper = f"{prefix}\U0010ffff"
+        rows = self.rows("find_jobs_by_key", prefix=prefix, upper=upper, limit=limit)
+        return [row[0] for row in rows]
 
 
 def dead_jobs_filter(where: Where) -> Where:
-    """Which of them; of which group is said otherwise."""
-    return {
-        **{name: said for name, said in where.items() if name != "group"},
-        "state": State.DEAD.value,
-    }
+    """Restrict a filter to dead jobs. Drop its group, which the statements compare themselves."""
+    fields = {name: value for name, value in where.items() if name != "group"}
+    return {**fields, "state": State.DEAD.value}

@@ -1,7 +1,8 @@
-"""A caller's connection: find the driver's own connection inside whatever was handed to us, and its transaction.
+"""Connections of callers: unwrap them to the driver's connection and check their transaction.
 
-A job given to a connection shares the fate of the caller's rows. So there must be a transaction: where the driver
-begins one before the first write, we see to it; where the caller switched that off and began none, we refuse.
+A job that is enqueued with `connection=` is committed or rolled back with the caller's rows, so
+there must be a transaction. If the driver begins one before the first write, that is enough. If
+the caller has disabled that and has begun none, the connection is refused.
 """
 
 from __future__ import annotations
@@ -18,52 +19,55 @@ from mulligan.core.errors import ConnectionRefused
 from mulligan.storage.sqlite_handle import ApswHandle, Handle, StdlibHandle
 
 NO_TRANSACTION = (
-    "connection= is in autocommit mode and has no transaction open, so the job could not share the fate of your rows. "
-    "Two ways out: (1) begin a transaction on it first; (2) leave connection= out, and the job is committed on its own."
+    "connection= is in autocommit mode and has no open transaction, so the job could not be "
+    "committed together with your rows. Two ways out: (1) begin a transaction on it first; "
+    "(2) leave connection= out, and the job is committed on its own."
 )
 ASYNC = (
-    "connection= got {name}, an async connection; the statement must run on it without a loop of its own. Two ways "
-    "out: (1) with SQLAlchemy: await kind.options(connection=conn).enqueue_async(...), or inside conn.run_sync(...) "
-    "the plain enqueue, the same on an AsyncSession; (2) do this transaction on a thread, with app.transaction() or a "
+    "connection= got {name}, an async connection, but the statement must run on it without an "
+    "event loop. Two ways out: (1) with SQLAlchemy: await "
+    "kind.options(connection=conn).enqueue_async(...), or enqueue inside conn.run_sync(...), the "
+    "same with an AsyncSession; (2) run this transaction in a thread, with app.transaction() or a "
     "sync connection: await asyncio.to_thread(...)."
 )
 SQLITE_TAKES = (
-    "connection= got {name}. Two ways out: (1) hand over what a SQLite store takes: app.transaction(), a "
-    "mulligan.dbapi connection, or SQLAlchemy over sqlite+mulligan:///… (with sqlite+stdlib:///…: a sqlite3 "
-    "connection, or SQLAlchemy or Django over it); (2) leave connection= out and enqueue once your transaction is "
-    "committed."
+    "connection= got {name}. Two ways out: (1) pass what a SQLite store accepts: "
+    "app.transaction(), a mulligan.dbapi connection, or SQLAlchemy over sqlite+mulligan:///… "
+    "(with sqlite+stdlib:///…: a sqlite3 connection, or SQLAlchemy or Django over it); "
+    "(2) leave connection= out and enqueue once your transaction is committed."
 )
 POSTGRES_TAKES = (
-    "connection= got {name}. Two ways out: (1) hand over what a PostgreSQL store takes: app.transaction(), a psycopg "
-    "(3) Connection, Django's connection, or SQLAlchemy over postgresql+psycopg://…; (2) leave connection= out and "
-    "enqueue once your transaction is committed."
+    "connection= got {name}. Two ways out: (1) pass what a PostgreSQL store accepts: "
+    "app.transaction(), a psycopg (3) Connection, Django's connection, or SQLAlchemy over "
+    "postgresql+psycopg://…; (2) leave connection= out and enqueue once your transaction is "
+    "committed."
 )
 
 
 class PostgresConnection(Protocol):
-    """As much of a psycopg Connection as the verbs use."""
+    """The part of a psycopg connection that transactions use."""
 
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None) -> Any: ...
     def transaction(self) -> AbstractContextManager[Any]: ...
 
 
 def unwrap_connection(connection: Any) -> Any:
-    """Unwrap Django's connection, SQLAlchemy's Connection or Session to the driver's; anything else is itself."""
-    connection = _out_of_django(connection)
-    pooled = _pooled(connection)
+    """Return the driver's connection inside a connection of Django or SQLAlchemy."""
+    connection = _unwrap_django(connection)
+    pooled = _unwrap_sqlalchemy(connection)
     return connection if pooled is None else pooled.driver_connection
 
 
-def _out_of_django(connection: Any) -> Any:
-    """`django.db.connection` is a proxy for a wrapper, which connects when it is first used."""
+def _unwrap_django(connection: Any) -> Any:
+    """Unwrap `django.db.connection`, a proxy for a wrapper that connects on first use."""
     if not hasattr(connection, "ensure_connection"):
         return connection
     connection.ensure_connection()
     return connection.connection
 
 
-def _pooled(connection: Any) -> Any:
-    """SQLAlchemy's hold on the driver's connection, or None if this is not SQLAlchemy's."""
+def _unwrap_sqlalchemy(connection: Any) -> Any:
+    """Return SQLAlchemy's pooled connection. None: this is no connection of SQLAlchemy."""
     if any(iscoroutinefunction(getattr(connection, name, None)) for name in ("execute", "commit")):
         raise ConnectionRefused(ASYNC.format(name=_name(connection)))
     if hasattr(connection, "driver_connection"):  # engine.raw_connection()
@@ -74,7 +78,7 @@ def _pooled(connection: Any) -> Any:
     if not hasattr(pooled, "driver_connection"):
         return None
     if not connection.in_transaction():
-        connection.begin()  # as its first statement would: commit() does nothing before that
+        connection.begin()  # as its first statement would; before that, commit() does nothing
     return pooled
 
 
@@ -82,22 +86,27 @@ def _name(connection: Any) -> str:
     return f"{type(connection).__module__}.{type(connection).__qualname__}"
 
 
-# -- SQLite -------------------------------------------------------------------------------------------
+# --- SQLite ---
+
+
 def open_sqlite_handle(connection: Any) -> Handle:
+    """Wrap a caller's SQLite connection, or raise ConnectionRefused."""
     raw = unwrap_connection(connection)
     if hasattr(raw, "apsw_connection"):  # a connection of mulligan.dbapi
         return _JoinedApsw(raw.apsw_connection, raw.begin)
     if isinstance(raw, apsw.Connection):
-        return _JoinedApsw(raw, _nothing)
+        return _JoinedApsw(raw, _no_begin)
     if isinstance(raw, sqlite3.Connection):
         return _JoinedStdlib(raw)
     raise ConnectionRefused(SQLITE_TAKES.format(name=_name(raw)))
 
 
-def _nothing() -> None: ...
+def _no_begin() -> None: ...
 
 
 class _JoinedApsw(ApswHandle):
+    """Caller's apsw connection. `begin` begins a transaction if the caller allows that."""
+
     def __init__(self, connection: apsw.Connection, begin: Callable[[], None]) -> None:
         super().__init__(connection)
         self._begin = begin
@@ -111,26 +120,25 @@ class _JoinedApsw(ApswHandle):
 
 
 class _JoinedStdlib(StdlibHandle):
+    """Caller's sqlite3 connection."""
+
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         if not self.in_transaction():
-            if (
-                self.connection.isolation_level is None
-                or getattr(self.connection, "autocommit", False) is True
-            ):
+            autocommit = getattr(self.connection, "autocommit", False) is True
+            if self.connection.isolation_level is None or autocommit:
                 raise ConnectionRefused(NO_TRANSACTION)
-            self.connection.execute(
-                "BEGIN IMMEDIATE"
-            )  # sqlite3's own would be deferred, and our first look a read
-        with self._tuples():
+            # The transaction of sqlite3 would be deferred, and our first statement a read.
+            self.connection.execute("BEGIN IMMEDIATE")
+        with self._tuple_rows():
             return super().execute(sql, params)
 
     def path(self) -> str:
-        with self._tuples():
+        with self._tuple_rows():
             return super().path()
 
     @contextmanager
-    def _tuples(self) -> Iterator[None]:
-        """The caller may like rows of another kind."""
+    def _tuple_rows(self) -> Iterator[None]:
+        """Return rows as tuples, whatever row factory the caller has set."""
         factory, self.connection.row_factory = self.connection.row_factory, None
         try:
             yield
@@ -138,28 +146,30 @@ class _JoinedStdlib(StdlibHandle):
             self.connection.row_factory = factory
 
 
-# -- PostgreSQL ---------------------------------------------------------------------------------------
-def open_postgres_connection(connection: Any) -> PostgresConnection:
-    import psycopg  # noqa: PLC0415 - an optional extra
-    from psycopg.rows import tuple_row  # noqa: PLC0415 - the same
+# --- PostgreSQL ---
 
-    connection = _out_of_django(connection)
-    pooled = _pooled(connection)
+
+def open_postgres_connection(connection: Any) -> PostgresConnection:
+    """Wrap a caller's PostgreSQL connection, or raise ConnectionRefused."""
+    import psycopg  # noqa: PLC0415 - an optional extra
+    from psycopg.rows import tuple_row  # noqa: PLC0415 - an optional extra
+
+    connection = _unwrap_django(connection)
+    pooled = _unwrap_sqlalchemy(connection)
     raw = connection if pooled is None else pooled.driver_connection
     if not isinstance(raw, psycopg.Connection | psycopg.AsyncConnection):
         raise ConnectionRefused(POSTGRES_TAKES.format(name=_name(raw)))
     if raw.autocommit and raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         raise ConnectionRefused(NO_TRANSACTION)
     if isinstance(raw, psycopg.Connection):
-        # Not raw.cursor(): the caller may have chosen cursors that bind on the client, as Django does.
+        # Not raw.cursor(): the caller may have set cursors that bind on the client, as Django does.
         return _JoinedPsycopg(lambda: psycopg.Cursor(raw, row_factory=tuple_row))
-    return _JoinedPsycopg(
-        pooled.cursor
-    )  # inside SQLAlchemy's run_sync, whose cursors need no await
+    # Inside SQLAlchemy's run_sync: its cursors need no await.
+    return _JoinedPsycopg(pooled.cursor)
 
 
 class _JoinedPsycopg:
-    """A caller's connection by its cursors alone: they answer with tuples and never end the caller's transaction."""
+    """Caller's connection. Uses only its cursors, so the caller's transaction is never ended."""
 
     def __init__(self, cursor: Callable[[], Any]) -> None:
         self._cursor = cursor
@@ -171,7 +181,7 @@ class _JoinedPsycopg:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A savepoint, always: psycopg's own would commit where it is the first to begin."""
+        """Open a savepoint. The block of psycopg would commit if it is the first to begin."""
         self.execute("SAVEPOINT mulligan")
         try:
             yield

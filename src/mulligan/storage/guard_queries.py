@@ -1,6 +1,7 @@
-"""Verbs of the guards: what is remembered of a dependency or a kind, and the tallies that are folded into it.
+"""Statements about guards: their stored state, and the tallies that are folded into it.
 
-Nobody waits here. Who cannot have a guard's row leaves a tally, and the next one who has the row takes it along.
+Nothing waits here. If a guard is locked, a worker appends a tally, and the next one that locks the
+guard folds it.
 """
 
 from __future__ import annotations
@@ -17,62 +18,65 @@ class GuardQueries(ABC):
 
     @abstractmethod
     def list_guards(self, *, active_only: bool = False) -> list[GuardRow]:
-        """All of them as they stand, or only those that claims must ask."""
+        """List all guards, or only those that restrict claims."""
 
     @abstractmethod
     def lock_guard(self, key: LimitKey) -> GuardRow | None:
-        """To change it in this transaction, made where there is none; None: it is in another hand."""
+        """Lock a guard, creating it if it does not exist. None: another worker has locked it."""
 
     @abstractmethod
     def update_guard(self, row: GuardRow) -> bool:
-        """Compare-and-set on the version that was seen."""
+        """Store a guard by compare-and-set on its version. False: it has changed."""
 
     @abstractmethod
-    def append_tally(self, key: LimitKey, body: str) -> None: ...
+    def append_tally(self, key: LimitKey, body: str) -> None:
+        """Append outcomes to a guard without locking it."""
 
     @abstractmethod
     def take_tallies(self, key: LimitKey) -> list[str]:
-        """Remove and return what was appended, oldest first."""
+        """Delete and return the tallies of a guard, oldest first."""
 
     @abstractmethod
     def list_tallied_guards(self) -> list[LimitKey]:
-        """Of whom there are tallies."""
+        """List guards that have tallies."""
 
     @abstractmethod
     def set_probe_time(self, key: LimitKey, at: Micros | None) -> None:
-        """Enter at a closed gate when its guard looks again."""
+        """Store when a guard probes its closed gate next."""
 
     @abstractmethod
     def delete_idle_guards(self, before: Micros) -> int:
-        """Delete those that rest and of whom nothing was heard since."""
+        """Delete guards that restrict nothing and were not updated since a time."""
 
     @abstractmethod
     def is_running(self, job_id: str, token: int) -> bool:
-        """Is this very attempt under way?"""
+        """True if this attempt is running."""
 
     @abstractmethod
-    def find_last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
-        """When a job of this kind last succeeded, looking at so many successes of all kinds, the newest; and back to
-        when that was. 0: there are no more.
+    def find_last_success(self, kind: str, limit: int) -> tuple[Micros | None, Micros]:
+        """Return when a job of this kind last succeeded, and how far back was looked.
+
+        Considers the newest `limit` successes of all kinds. 0: all of them.
         """
 
 
 class SqlGuardQueries(GuardQueries):
+    """GuardQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
     def list_guards(self, *, active_only: bool = False) -> list[GuardRow]:
-        return [
-            _guard(row) for row in self.rows("list_active_guards" if active_only else "list_guards")
-        ]
+        statement = "list_active_guards" if active_only else "list_guards"
+        return [_parse_guard(row) for row in self.rows(statement)]
 
     def lock_guard(self, key: LimitKey) -> GuardRow | None:
-        named = {"scope": key[0], "key": key[1]}
-        found = self.rows("lock_guard", **named)
-        if not found and not self.rows("guard_exists", **named):
-            self.rows("insert_guard", **named)
-            found = self.rows("lock_guard", **named)
-        return _guard(found[0]) if found else None
+        name = {"scope": key[0], "key": key[1]}
+        found = self.rows("lock_guard", **name)
+        if not found and not self.rows("guard_exists", **name):
+            self.rows("insert_guard", **name)
+            found = self.rows("lock_guard", **name)
+        return _parse_guard(found[0]) if found else None
 
     def update_guard(self, row: GuardRow) -> bool:
         return bool(self.rows("update_guard", **row._asdict()))
@@ -95,14 +99,14 @@ class SqlGuardQueries(GuardQueries):
     def is_running(self, job_id: str, token: int) -> bool:
         return bool(self.rows("is_running", id=job_id, token=token))
 
-    def find_last_success(self, kind: str, most: int) -> tuple[Micros | None, Micros]:
-        found = self.rows("find_last_success", kind=kind, limit=most)
+    def find_last_success(self, kind: str, limit: int) -> tuple[Micros | None, Micros]:
+        found = self.rows("find_last_success", kind=kind, limit=limit)
         if found:
             return found[0][0], found[0][0]
-        oldest = self.rows("find_nth_success", n=most - 1)
+        oldest = self.rows("find_nth_success", n=limit - 1)
         return None, oldest[0][0] if oldest else 0
 
 
-def _guard(row: tuple[Any, ...]) -> GuardRow:
+def _parse_guard(row: tuple[Any, ...]) -> GuardRow:
     scope, key, version, active, body = row
     return GuardRow(scope, key, version, bool(active), body)

@@ -1,4 +1,4 @@
-"""Verbs that look back: what became of gates meanwhile, what many attempts came to. They count and decide nothing."""
+"""Statements about the past: gate events, insight, classified attempts, `doctor --verify`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from mulligan.storage.rows import BatchRow, parse_event
 
 
 class InsightScope(NamedTuple):
-    """Which jobs insight looks at, and at how many at most."""
+    """Jobs that insight considers, and its limits."""
 
-    low: str  # ids above this one
+    low: str  # only ids above this one
     since: Micros
     age_step: Micros
     kind: str | None
     queue: str | None
     jobs: int
     attempts: int
-    rows: int  # of one answer
+    rows: int  # of one result
 
 
 class PastAttemptRow(NamedTuple):
-    """One attempt as a back-test needs it."""
+    """Attempt with the columns that a back-test needs."""
 
     job_id: str
     kind: str
@@ -57,7 +57,7 @@ class PastAttemptRow(NamedTuple):
 
 
 class RuleHitRow(NamedTuple):
-    """Failures that one rule has judged alike, and what was in shadow meanwhile would have said of them."""
+    """Failures that a rule classified, and what rules and policies in shadow mode would decide."""
 
     rule: str
     code: str
@@ -66,13 +66,13 @@ class RuleHitRow(NamedTuple):
     would_rule: str | None
     would_code: str | None
     would_cls: str | None
-    would_verb: str | None  # of a policy in shadow
+    would_verb: str | None  # of a policy in shadow mode
     n: int
     last: Micros
 
 
 class ClassifiedAttemptRow(NamedTuple):
-    """One attempt that a rule has judged."""
+    """Attempt that a rule classified."""
 
     job_id: str
     kind: str
@@ -85,82 +85,83 @@ class ClassifiedAttemptRow(NamedTuple):
 
 
 class HistoryQueries(ABC):
-    """Part of every `Unit`. Each verb reads a range of an index, and no more of it than its limit says."""
+    """Part of `Transaction`. Each statement reads a range of an index, bounded by its limit."""
 
     @abstractmethod
-    def list_gate_events(self, after: int, before: int, most: int) -> list[Event]:
-        """Pauses, holds and their ends among the first and the last `most` events between two ids."""
+    def list_gate_events(self, after: int, before: int, limit: int) -> list[Event]:
+        """List gate events among the first and the last `limit` events between two ids."""
 
     @abstractmethod
-    def count_insight(self, asked: InsightScope) -> InsightCounts:
-        """What the newest jobs came to: at most `asked.jobs` of them and `asked.attempts` attempts are read."""
+    def count_insight(self, scope: InsightScope) -> InsightCounts:
+        """Count outcomes of the newest jobs, within the limits of `scope`."""
 
     @abstractmethod
     def find_backtest_start(self, low: str, attempts: int) -> str:
-        """The id after which the newest so many attempts lie, at least `low`."""
+        """Return the id after which the newest `attempts` attempts lie, at least `low`."""
 
     @abstractmethod
     def list_past_attempts(
-        self, begin: tuple[str, int], since: Micros, kind: str | None, most: int
+        self, begin: tuple[str, int], since: Micros, kind: str | None, limit: int
     ) -> list[PastAttemptRow]:
-        """Attempts after this (job, token), in that order."""
+        """List attempts after (job, token), in this order."""
 
     @abstractmethod
     def count_rule_hits(
-        self, after: str, since: Micros, kind: str | None, most: int
+        self, after: str, since: Micros, kind: str | None, limit: int
     ) -> list[RuleHitRow]:
-        """What rules have judged among the attempts of jobs after this id, the commonest first."""
+        """Count what rules classified among attempts of jobs after an id, most first."""
 
     @abstractmethod
     def list_attempts_by_rule(
-        self, rule: str, after: str, since: Micros, kind: str | None, most: int
+        self, rule: str, after: str, since: Micros, kind: str | None, limit: int
     ) -> list[ClassifiedAttemptRow]:
-        """Of the same attempts those of this rule, also one in shadow; of the newest jobs first."""
+        """List attempts that a rule classified, also in shadow mode, newest jobs first."""
 
 
 class SqlHistoryQueries(HistoryQueries):
+    """HistoryQueries in SQL."""
+
     @abstractmethod
     def now(self) -> Micros: ...
 
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
-    def list_gate_events(self, after: int, before: int, most: int) -> list[Event]:
+    def list_gate_events(self, after: int, before: int, limit: int) -> list[Event]:
         return [
             parse_event(row)
-            for row in self.rows("list_gate_events", after=after, before=before, limit=most)
+            for row in self.rows("list_gate_events", after=after, before=before, limit=limit)
         ]
 
-    def count_insight(self, asked: InsightScope) -> InsightCounts:
+    def count_insight(self, scope: InsightScope) -> InsightCounts:
         bounds = self.rows(
-            "insight_bounds", low=asked.low, jobs=asked.jobs, attempts=asked.attempts
-        )[0]
-        after = max(asked.low, *(bound or "" for bound in bounds))
-        chosen = {"after": after, "since": asked.since, "kind": asked.kind, "queue": asked.queue}
-        counted = defaultdict(list)
-        for what, *row in self.rows(
-            "insight_attempts", **chosen, age_step=asked.age_step, limit=asked.rows
-        ):
-            counted[what].append(row)
-        lives = self.rows("insight_generations", **chosen, limit=asked.rows)
+            "insight_bounds", low=scope.low, jobs=scope.jobs, attempts=scope.attempts
+        )
+        after = max(scope.low, *(bound or "" for bound in bounds[0]))
+        chosen = {"after": after, "since": scope.since, "kind": scope.kind, "queue": scope.queue}
+        attempts = self.rows(
+            "insight_attempts", **chosen, age_step=scope.age_step, limit=scope.rows
+        )
+        generations = self.rows("insight_generations", **chosen, limit=scope.rows)
+        manual_retries = self.rows("insight_manual_retries", **chosen, limit=scope.rows)
         jobs = self.rows("insight_jobs", **chosen)
-        at_once = sum(row[4] for row in jobs)
+        first_successes = sum(row[4] for row in jobs)
+        counts = _group_by_type(attempts)
         return InsightCounts(
             now=self.now(),
-            since=asked.since,
-            age_step=asked.age_step,
-            truncated=after > asked.low
-            or asked.rows in (len(lives), sum(map(len, counted.values()))),
+            since=scope.since,
+            age_step=scope.age_step,
+            truncated=after > scope.low or scope.rows in (len(generations), len(attempts)),
             jobs=[JobCount(*row[:4]) for row in jobs],
-            ended=_ended(Counter({row[0]: row[5] for row in counted["ended"]}), at_once),
-            codes=[CodeCount(row[0], row[1], row[5], row[4]) for row in counted["code"]],
-            failures=[_failure(row) for row in counted["failure"]],
-            trials=[TrialCount._make((*row[:8], int(row[8]))) for row in counted["trial"]],
-            generations=[*map(_life, lives), *_at_once(at_once)],
-            manual_retries=[
-                ManualRetryCount(*row)
-                for row in self.rows("insight_manual_retries", **chosen, limit=asked.rows)
+            ended=_count_endings(counts["ended"], first_successes),
+            codes=[CodeCount(row[0], row[1], row[5], row[4]) for row in counts["code"]],
+            failures=[_parse_failure(row) for row in counts["failure"]],
+            trials=[TrialCount._make((*row[:8], int(row[8]))) for row in counts["trial"]],
+            generations=[
+                *map(_parse_generation, generations),
+                *_count_first_successes(first_successes),
             ],
+            manual_retries=[ManualRetryCount(*row) for row in manual_retries],
         )
 
     def find_backtest_start(self, low: str, attempts: int) -> str:
@@ -168,7 +169,7 @@ class SqlHistoryQueries(HistoryQueries):
         return max(low, begin or "")
 
     def list_past_attempts(
-        self, begin: tuple[str, int], since: Micros, kind: str | None, most: int
+        self, begin: tuple[str, int], since: Micros, kind: str | None, limit: int
     ) -> list[PastAttemptRow]:
         job_id, token = begin
         found = self.rows(
@@ -177,57 +178,67 @@ class SqlHistoryQueries(HistoryQueries):
             from_token=token,
             since=since,
             kind=kind,
-            limit=most,
+            limit=limit,
         )
         return [PastAttemptRow(*row) for row in found]
 
     def count_rule_hits(
-        self, after: str, since: Micros, kind: str | None, most: int
+        self, after: str, since: Micros, kind: str | None, limit: int
     ) -> list[RuleHitRow]:
         return [
             RuleHitRow._make(row)
-            for row in self.rows("count_rule_hits", after=after, since=since, kind=kind, limit=most)
+            for row in self.rows(
+                "count_rule_hits", after=after, since=since, kind=kind, limit=limit
+            )
         ]
 
     def list_attempts_by_rule(
-        self, rule: str, after: str, since: Micros, kind: str | None, most: int
+        self, rule: str, after: str, since: Micros, kind: str | None, limit: int
     ) -> list[ClassifiedAttemptRow]:
         found = self.rows(
-            "list_attempts_by_rule", rule=rule, after=after, since=since, kind=kind, limit=most
+            "list_attempts_by_rule", rule=rule, after=after, since=since, kind=kind, limit=limit
         )
         return [ClassifiedAttemptRow._make(row) for row in found]
 
 
-def _failure(row: list[Any]) -> FailureCount:
+def _group_by_type(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[list[Any]]]:
+    """Group the rows of `insight_attempts` by their first column."""
+    groups: defaultdict[str, list[list[Any]]] = defaultdict(list)
+    for row_type, *row in rows:
+        groups[row_type].append(row)
+    return groups
+
+
+def _parse_failure(row: list[Any]) -> FailureCount:
     rule, _, verb = row[2].rpartition(" ")
     return FailureCount(row[0], row[1], rule, verb, row[3], row[5], row[7], int(row[8]))
 
 
-def _ended(attempts: Counter[str], at_once: int) -> list[EndCount]:
-    attempts["returned"] += at_once
+def _count_endings(rows: Sequence[list[Any]], first_successes: int) -> list[EndCount]:
+    attempts = Counter({row[0]: row[5] for row in rows})
+    attempts["returned"] += first_successes
     return [EndCount(ended, n) for ended, n in sorted(attempts.items()) if n]
 
 
-def _life(row: tuple[Any, ...]) -> GenerationCount:
+def _parse_generation(row: tuple[Any, ...]) -> GenerationCount:
     cls, outcome, retried, hopeless, ms, jobs = row
     return GenerationCount(cls, outcome, bool(retried), bool(hopeless), ms, jobs)
 
 
-def _at_once(jobs: int) -> list[GenerationCount]:
-    return (
-        [GenerationCount("", "succeeded", retried=False, hopeless=False, ms=None, jobs=jobs)]
-        if jobs
-        else []
-    )
+def _count_first_successes(jobs: int) -> list[GenerationCount]:
+    """Count jobs that succeeded with their first attempt, which have no attempt rows."""
+    if not jobs:
+        return []
+    return [GenerationCount("", "succeeded", retried=False, hopeless=False, ms=None, jobs=jobs)]
 
 
-# Verbs of the checker: everything there is, in the order of its keys, a page at a time. They only read.
+# --- Reading everything page by page, for `doctor --verify` ---
 
 SlotRow = tuple[str, Micros, str]  # schedule, slot, job
 
 
 class WholeJobRow(NamedTuple):
-    """A job with what no view shows."""
+    """Job with the columns that no view shows."""
 
     job: JobRow
     announced: bool
@@ -236,6 +247,8 @@ class WholeJobRow(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
+    """Checkpoint without its value."""
+
     job_id: str
     name: str
     token: int
@@ -243,6 +256,8 @@ class CheckpointRow(NamedTuple):
 
 
 class PruneRecordRow(NamedTuple):
+    """Range of ids from which retention has deleted jobs."""
+
     kind: str
     first_id: str
     last_id: str
@@ -253,46 +268,48 @@ class VerifyQueries(ABC):
 
     @abstractmethod
     def list_whole_jobs(self, after: str, limit: int) -> list[WholeJobRow]:
-        """In the order of ids, those above `after`."""
+        """List jobs in order of id, starting after `after`."""
 
     @abstractmethod
     def list_events_of_jobs(self, ids: Sequence[str]) -> list[Event]:
-        """All events of these jobs, in the order of jobs and of what happened."""
+        """List all events of jobs, by job and in order."""
 
     @abstractmethod
-    def list_attempts_of_jobs(self, ids: Sequence[str]) -> list[AttemptRow]: ...
+    def list_attempts_of_jobs(self, ids: Sequence[str]) -> list[AttemptRow]:
+        """List the attempts of jobs in order."""
 
     @abstractmethod
-    def list_checkpoints(self, ids: Sequence[str]) -> list[CheckpointRow]: ...
+    def list_checkpoints(self, ids: Sequence[str]) -> list[CheckpointRow]:
+        """List the checkpoints of jobs."""
 
     @abstractmethod
-    def list_batches_by_id(self, after: str, limit: int) -> list[BatchRow]: ...
+    def list_batches_by_id(self, after: str, limit: int) -> list[BatchRow]:
+        """List batches in order of id, starting after `after`."""
 
     @abstractmethod
-    def list_slots(self, after: tuple[str, Micros], limit: int) -> list[SlotRow]: ...
+    def list_slots(self, after: tuple[str, Micros], limit: int) -> list[SlotRow]:
+        """List slots of schedules in order, starting after (schedule, slot)."""
 
     @abstractmethod
     def find_prune_records(self, job_id: str) -> list[PruneRecordRow]:
-        """What retention has removed around this id."""
+        """List records of retention whose range of ids contains this job."""
 
     @abstractmethod
     def list_pruned_kinds(self) -> list[tuple[str, Micros]]:
-        """Of which kinds retention has removed jobs, and when it last did."""
+        """List kinds of which retention has deleted jobs, and when it last did."""
 
     @abstractmethod
     def count_running_since(self, since: Micros) -> list[tuple[str, str, int]]:
-        """(queue, uses, how many run that began after this moment)."""
-
-    @abstractmethod
-    def events_gone(self) -> int:
-        """Up to this id only what people did is left of the log."""
+        """Count running jobs that started after a time, by (queue, dependencies)."""
 
     def check_integrity(self) -> list[str]:
-        """What the database itself finds wrong with its file, where it can tell."""
+        """Return the damage that the database itself finds in its file, if it can."""
         return []
 
 
 class SqlVerifyQueries(VerifyQueries):
+    """VerifyQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -300,36 +317,31 @@ class SqlVerifyQueries(VerifyQueries):
     def array_param(self, ids: Sequence[Any]) -> Any: ...
 
     def list_whole_jobs(self, after: str, limit: int) -> list[WholeJobRow]:
-        return [
-            WholeJobRow(JobRow._make(row[:-3]), bool(row[-3]), row[-2], bool(row[-1]))
-            for row in self.rows("list_whole_jobs", after=after, limit=limit)
-        ]
+        found = []
+        for row in self.rows("list_whole_jobs", after=after, limit=limit):
+            *columns, announced, unique_until, must_have = row
+            job = JobRow._make(columns)
+            found.append(WholeJobRow(job, bool(announced), unique_until, bool(must_have)))
+        return found
 
     def list_events_of_jobs(self, ids: Sequence[str]) -> list[Event]:
-        found = self.rows("list_events_of_jobs", ids=self.array_param(ids)) if ids else []
-        return sorted(
-            events_about(found, frozenset(ids)), key=lambda event: (event.job_id or "", event.id)
-        )
+        if not ids:
+            return []
+        rows = self.rows("list_events_of_jobs", ids=self.array_param(ids))
+        events = events_about(rows, frozenset(ids))
+        return sorted(events, key=lambda event: (event.job_id or "", event.id))
 
     def list_attempts_of_jobs(self, ids: Sequence[str]) -> list[AttemptRow]:
-        return (
-            [
-                AttemptRow._make(row)
-                for row in self.rows("list_attempts_of_jobs", ids=self.array_param(ids))
-            ]
-            if ids
-            else []
-        )
+        if not ids:
+            return []
+        rows = self.rows("list_attempts_of_jobs", ids=self.array_param(ids))
+        return [AttemptRow._make(row) for row in rows]
 
     def list_checkpoints(self, ids: Sequence[str]) -> list[CheckpointRow]:
-        return (
-            [
-                CheckpointRow._make(row)
-                for row in self.rows("list_checkpoints", ids=self.array_param(ids))
-            ]
-            if ids
-            else []
-        )
+        if not ids:
+            return []
+        rows = self.rows("list_checkpoints", ids=self.array_param(ids))
+        return [CheckpointRow._make(row) for row in rows]
 
     def list_batches_by_id(self, after: str, limit: int) -> list[BatchRow]:
         return [
@@ -348,7 +360,3 @@ class SqlVerifyQueries(VerifyQueries):
 
     def count_running_since(self, since: Micros) -> list[tuple[str, str, int]]:
         return [(row[0], row[1], row[2]) for row in self.rows("count_running_since", since=since)]
-
-    def events_gone(self) -> int:
-        found = self.rows("pruned_event_id")
-        return int(found[0][0]) if found else 0

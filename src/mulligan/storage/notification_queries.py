@@ -1,6 +1,6 @@
-"""Verbs of what tells people: readers of the log, subscriptions, incidents.
+"""Statements about readers of the event log, subscriptions, incidents and message counts.
 
-A reader's row is its lease: who has it locked reads on, everybody else passes by. There is no leader.
+A reader's row is its lease: the worker that has locked it reads, the others skip it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from mulligan.core.durations import Micros
 from mulligan.core.event import Event
 
-SubscriptionsVersion = tuple[int, int, int]
+SubscriptionsVersion = tuple[int, int, int]  # changes with every change of a subscription
 
 
 class ReaderRow(NamedTuple):
-    """How far somebody has read the log of events."""
+    """Position of a consumer of the event log."""
 
     name: str
     cursor: int
@@ -25,22 +25,22 @@ class ReaderRow(NamedTuple):
 
 
 class SubscriptionRow(NamedTuple):
-    """Who is told of what. Of a declared one only its state is here; the rest is in its app's manifest."""
+    """Subscription as stored. The definition of a declared one is in its app's manifest."""
 
     id: str
     declared: bool
     name: str
-    patterns: str  # of event types, with commas
-    owner: str | None  # None: whoever's
+    patterns: str  # patterns of event types, comma separated
+    owner: str | None  # None: all owners
     batch_id: str | None
     filter: str
     form: str  # each, incident
     channel: str
     body: str  # JSON: the channel, with its secrets
-    endpoint: str  # the dependency its deliveries use
-    after: int  # it hears of what came after this event
+    endpoint: str  # dependency of its deliveries
+    after: int  # it receives events after this one
     state: str  # on, off
-    reason: str  # of off
+    reason: str  # why it is off
     version: int
     failures: int  # in a row
     failing_since: Micros | None
@@ -49,12 +49,12 @@ class SubscriptionRow(NamedTuple):
 
 
 class IncidentRow(NamedTuple):
-    """Failures that are told as one thing."""
+    """Failures that are reported as one."""
 
     id: str
     subscription: str
     owner: str
-    key: str  # a failure group or a batch
+    key: str  # failure group or batch
     body: str  # JSON
     due_at: Micros
     opened_at: Micros
@@ -62,7 +62,7 @@ class IncidentRow(NamedTuple):
 
 
 class MessageCountRow(NamedTuple):
-    """What one subscription has told one owner within an hour."""
+    """Number of messages that a subscription sent to an owner within an hour."""
 
     subscription: str
     owner: str
@@ -77,110 +77,124 @@ class NotificationQueries(ABC):
     # --- Readers ---
     @abstractmethod
     def lock_reader(self, name: str, *, start: int | None = None) -> ReaderRow | None:
-        """Locked until the end of this transaction. None: somebody else is at it.
+        """Lock a reader until the commit. None: another worker has locked it.
 
-        The first call makes it: from `start` on, else from the newest event on.
+        The first call creates it: at `start`, or at the newest event.
         """
 
     @abstractmethod
     def get_reader(self, name: str) -> ReaderRow | None:
-        """A look. None: nobody has read yet."""
+        """Read the position of a reader. None: it does not exist."""
 
     @abstractmethod
-    def advance_reader(self, name: str, cursor: int, body: str = "") -> None: ...
+    def advance_reader(self, name: str, cursor: int, body: str = "") -> None:
+        """Store the position of a locked reader."""
 
     @abstractmethod
     def list_events_of_types(
         self, types: Sequence[str], cursor: int, top: int, limit: int
     ) -> list[Event]:
-        """Those of these types, in order; `top` is not above `newest_event()`, so none is still to be committed."""
+        """List events of these types in order. `top` must not be above `newest_event()`."""
 
     @abstractmethod
     def get_kinds_and_queues(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """By job: kind and queue."""
+        """Return (kind, queue) of jobs."""
 
     # --- Subscriptions ---
     @abstractmethod
-    def list_subscriptions(self) -> list[SubscriptionRow]: ...
+    def list_subscriptions(self) -> list[SubscriptionRow]:
+        """List all subscriptions."""
 
     @abstractmethod
     def subscriptions_version(self) -> SubscriptionsVersion:
-        """How many there are, and numbers that are others whenever something about them has changed."""
+        """Return a value that changes with every change of a subscription."""
 
     @abstractmethod
-    def get_subscription(self, subscription: str) -> SubscriptionRow | None: ...
+    def get_subscription(self, subscription: str) -> SubscriptionRow | None:
+        """Read one subscription."""
 
     @abstractmethod
-    def find_subscriptions(self, prefix: str, limit: int) -> list[str]: ...
+    def find_subscriptions(self, prefix: str, limit: int) -> list[str]:
+        """List ids that start with `prefix`."""
 
     @abstractmethod
     def insert_subscription(self, row: SubscriptionRow) -> bool:
-        """False: there is one of this id."""
+        """Insert a subscription. False: the id exists."""
 
     @abstractmethod
     def update_subscription(self, row: SubscriptionRow) -> bool:
-        """Its channel and its state. Compare-and-set on the version that was seen."""
+        """Store channel and state by compare-and-set on the version."""
 
     @abstractmethod
     def delete_subscription(self, subscription: str) -> bool:
-        """With its open incidents."""
+        """Delete a subscription and close its incidents. False: it does not exist."""
 
     @abstractmethod
     def delete_orphaned_subscriptions(self, before: Micros) -> int:
-        """Delete those of batches that have left."""
+        """Delete subscriptions of batches that were deleted."""
 
     @abstractmethod
     def record_delivery(self, subscription: str) -> None:
-        """It is not failing any more."""
+        """Reset the failure count of a subscription."""
 
     @abstractmethod
     def record_failed_delivery(self, subscription: str) -> SubscriptionRow | None:
-        """Once more in a row; as it is then. None: it is gone."""
+        """Count a failed delivery. Return the subscription. None: it was deleted."""
 
     # --- Incidents ---
     @abstractmethod
-    def list_open_incidents(self, keys: Sequence[str]) -> list[IncidentRow]: ...
+    def list_open_incidents(self, keys: Sequence[str]) -> list[IncidentRow]:
+        """List open incidents of these causes."""
 
     @abstractmethod
-    def list_due_incidents(self, now: Micros, limit: int) -> list[IncidentRow]: ...
+    def list_due_incidents(self, now: Micros, limit: int) -> list[IncidentRow]:
+        """List open incidents that are due."""
 
     @abstractmethod
     def next_incident_due(self) -> Micros | None:
-        """When the next open one wants to be looked at."""
+        """Return when the next open incident is due."""
 
     @abstractmethod
     def list_incidents(self, subscription: str | None, limit: int) -> list[IncidentRow]:
-        """Newest first."""
+        """List incidents, newest first."""
 
     @abstractmethod
-    def insert_incident(self, row: IncidentRow) -> None: ...
+    def insert_incident(self, row: IncidentRow) -> None:
+        """Insert an incident."""
 
     @abstractmethod
-    def update_incident(self, row: IncidentRow) -> None: ...
+    def update_incident(self, row: IncidentRow) -> None:
+        """Store an incident."""
 
     @abstractmethod
-    def prune_incidents(self, before: Micros, limit: int) -> int: ...
+    def prune_incidents(self, before: Micros, limit: int) -> int:
+        """Delete at most `limit` incidents that were closed before a time."""
 
-    # --- How much was told ---
+    # --- Message counts ---
     @abstractmethod
-    def get_message_count(self, subscription: str, owner: str) -> MessageCountRow | None: ...
+    def get_message_count(self, subscription: str, owner: str) -> MessageCountRow | None:
+        """Read the message count of a subscription and owner."""
 
     @abstractmethod
     def list_message_counts(self, before: Micros, limit: int) -> list[MessageCountRow]:
-        """Hours that began before then."""
+        """List message counts whose hour began before a time."""
 
     @abstractmethod
     def oldest_message_count(self) -> Micros | None:
-        """When the oldest of these hours began."""
+        """Return when the oldest hour began."""
 
     @abstractmethod
-    def write_message_count(self, row: MessageCountRow) -> None: ...
+    def write_message_count(self, row: MessageCountRow) -> None:
+        """Store a message count."""
 
     @abstractmethod
-    def delete_message_count(self, subscription: str, owner: str) -> None: ...
+    def delete_message_count(self, subscription: str, owner: str) -> None:
+        """Delete a message count."""
 
 
 class SqlNotificationQueries(NotificationQueries):
+    """NotificationQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -194,14 +208,13 @@ class SqlNotificationQueries(NotificationQueries):
     def events_in_range(
         self, statement: str, cursor: int, top: int, limit: int, /, **params: Any
     ) -> list[Event]:
-        """Those that lie above the cursor and not above the top."""
+        """List events with ids above `cursor` and not above `top`."""
 
     def lock_reader(self, name: str, *, start: int | None = None) -> ReaderRow | None:
         found = self.rows("lock_reader", name=name)
         if not found and not self.rows("get_reader", name=name):
-            self.rows(
-                "insert_reader", name=name, cursor=self.newest_event() if start is None else start
-            )
+            cursor = self.newest_event() if start is None else start
+            self.rows("insert_reader", name=name, cursor=cursor)
             found = self.rows("lock_reader", name=name)
         return ReaderRow._make(found[0][:4]) if found else None
 
@@ -224,7 +237,7 @@ class SqlNotificationQueries(NotificationQueries):
         return {job_id: (kind, queue) for job_id, kind, queue in found}
 
     def list_subscriptions(self) -> list[SubscriptionRow]:
-        return [_subscription(row) for row in self.rows("list_subscriptions")]
+        return [_parse_subscription(row) for row in self.rows("list_subscriptions")]
 
     def subscriptions_version(self) -> SubscriptionsVersion:
         count, versions, times = self.rows("subscriptions_version")[0]
@@ -232,19 +245,20 @@ class SqlNotificationQueries(NotificationQueries):
 
     def get_subscription(self, subscription: str) -> SubscriptionRow | None:
         found = self.rows("get_subscription", id=subscription)
-        return _subscription(found[0]) if found else None
+        return _parse_subscription(found[0]) if found else None
 
     def find_subscriptions(self, prefix: str, limit: int) -> list[str]:
         found = self.rows("find_subscriptions", prefix=prefix, upper=f"{prefix}~", limit=limit)
         return [row[0] for row in found]
 
     def insert_subscription(self, row: SubscriptionRow) -> bool:
-        return bool(self.rows("insert_subscription", **_said(row, {"created_at"})))
+        params = row._asdict()
+        del params["created_at"]  # set by the database
+        return bool(self.rows("insert_subscription", **params))
 
     def update_subscription(self, row: SubscriptionRow) -> bool:
-        return bool(
-            self.rows("update_subscription", **{name: getattr(row, name) for name in _CHANGES})
-        )
+        params = {name: getattr(row, name) for name in _UPDATED_FIELDS}
+        return bool(self.rows("update_subscription", **params))
 
     def delete_subscription(self, subscription: str) -> bool:
         self.rows("close_incidents", subscription=subscription)
@@ -258,7 +272,7 @@ class SqlNotificationQueries(NotificationQueries):
 
     def record_failed_delivery(self, subscription: str) -> SubscriptionRow | None:
         found = self.rows("record_failed_delivery", id=subscription)
-        return _subscription(found[0]) if found else None
+        return _parse_subscription(found[0]) if found else None
 
     def list_open_incidents(self, keys: Sequence[str]) -> list[IncidentRow]:
         found = self.rows("list_open_incidents", keys=self.array_param(keys)) if keys else []
@@ -310,13 +324,9 @@ class SqlNotificationQueries(NotificationQueries):
         self.rows("delete_message_count", subscription=subscription, owner=owner)
 
 
-_CHANGES = ("id", "version", "body", "after", "state", "reason", "failures", "failing_since")
+_UPDATED_FIELDS = ("id", "version", "body", "after", "state", "reason", "failures", "failing_since")
 
 
-def _said(row: SubscriptionRow, without: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in row._asdict().items() if name not in without}
-
-
-def _subscription(row: tuple[Any, ...]) -> SubscriptionRow:
+def _parse_subscription(row: tuple[Any, ...]) -> SubscriptionRow:
     found = SubscriptionRow._make(row)
     return found._replace(declared=bool(found.declared))

@@ -1,6 +1,7 @@
-"""Verbs of operations: a bulk action, how far it is, and the jobs it is about.
+"""Statements about operations: bulk actions, their progress, and the jobs they act on.
 
-Whoever changes an operation or its items holds the operation's row, so its tallies are exact.
+A transaction that changes an operation or its items locks the operation's row, so its tallies are
+exact.
 """
 
 from __future__ import annotations
@@ -19,52 +20,52 @@ class OperationRow(NamedTuple):
 
     id: str
     action: str
-    asked: str  # the filter as it was given
-    fixed: str  # JSON: what it means for good
+    filter: str  # filter as passed
+    fixed: str  # JSON: the filter with all relative times resolved
     params: str  # JSON: queue, choice, overrides
     steps: str  # JSON
-    rate: float  # items a second
+    rate: float  # items per second
     stop_if: float
-    scope: str  # "*": of all owners, else of one
+    scope: str  # an owner, or "*" for all owners
     actor: str
     reason: str
-    key: str | None  # the starter's, against doubles
-    digest: str  # of all that was asked for
+    key: str | None  # idempotency key of the caller
+    digest: str  # hash of the request
     state: str
     step: int  # from 0
     total: int
-    tallies: str  # JSON: the steps, each with its numbers
-    recent: str  # how the last items of this step ended, a letter each
+    tallies: str  # JSON: the counts of each step
+    recent: str  # outcomes of the last items of this step, one letter each
     tokens: float
     tokens_at: Micros
     version: int
-    active: bool  # there is something to do for it
-    due_at: Micros  # when the next turn may be taken
+    active: bool  # it has work left
+    due_at: Micros  # when it may continue
     moved_at: Micros  # when an item was last sent or ended
     created_at: Micros
-    started_at: Micros | None  # when all its items were there
+    started_at: Micros | None  # when all its items were collected
     finished_at: Micros | None
     note: str
 
 
 class ItemRow(NamedTuple):
-    """One job of an operation, as it was when the operation began, and what became of it."""
+    """Job of an operation, as it was when the operation began, and the result of the action."""
 
     operation: str
     place: int  # from 1, in the order of ids
     job_id: str
     generation: int
-    was: str  # its state
-    cause: str | None  # the group it was in, if it was dead
+    initial_state: str  # state of the job when it was collected
+    cause: str | None  # failure group, if it was dead
     code: str | None
     state: str  # waiting, sent, ended
     outcome: str | None
-    why: str
+    message: str
     ended_at: Micros | None
 
 
 class ItemEndRow(NamedTuple):
-    """An item that was sent, and how its first attempt that counts has ended, if there was one."""
+    """Sent item whose job has ended its first counted attempt since then, or will have none."""
 
     place: int
     cause: str | None
@@ -78,7 +79,7 @@ class ItemEndRow(NamedTuple):
 
 
 class MatchedJobs(NamedTuple):
-    """Jobs that a filter finds, counted by what matters to who would act on them."""
+    """Number of matching jobs with the same values in a preview."""
 
     kind: str
     owner: str
@@ -94,6 +95,8 @@ class MatchedJobs(NamedTuple):
 
 
 class ReleasedKeyRow(NamedTuple):
+    """Job that has a unique key but does not hold it any more."""
+
     id: str
     owner: str
     kind: str
@@ -106,103 +109,112 @@ class OperationQueries(ABC):
 
     @abstractmethod
     def insert_operation(self, row: OperationRow) -> bool:
-        """False: its key, or its content under way, is there already (`find_equal_operation`)."""
+        """Insert an operation. False: there is an equal one (`find_equal_operation`)."""
 
     @abstractmethod
-    def get_operation(self, operation: str) -> OperationRow | None: ...
+    def get_operation(self, operation: str) -> OperationRow | None:
+        """Read one operation."""
 
     @abstractmethod
     def lock_operation(self, operation: str, *, wait: bool) -> OperationRow | None:
-        """To change it in this transaction. Without `wait` None also means: it is in another hand."""
+        """Lock an operation. Without `wait`, None also means that another worker has locked it."""
 
     @abstractmethod
-    def find_equal_operation(
-        self, scope: str, key: str | None, digest: str
-    ) -> OperationRow | None: ...
+    def find_equal_operation(self, scope: str, key: str | None, digest: str) -> OperationRow | None:
+        """Find an operation with this key, or an unfinished one with the same content."""
 
     @abstractmethod
     def list_operations(
         self, scope: str | None, limit: int, before: str | None
     ) -> list[OperationRow]:
-        """Newest first."""
+        """List operations, newest first."""
 
     @abstractmethod
-    def find_operations(self, prefix: str, scope: str | None, limit: int) -> list[str]: ...
+    def find_operations(self, prefix: str, scope: str | None, limit: int) -> list[str]:
+        """List ids that start with `prefix`."""
 
     @abstractmethod
     def list_due_operations(self, now: Micros | None, limit: int) -> list[str]:
-        """Those that want a turn by now; None: all for which there is something to do."""
+        """List operations that may continue now. None: all that have work left."""
 
     @abstractmethod
     def update_operation(self, row: OperationRow) -> bool:
-        """Compare-and-set on the version that was seen."""
+        """Store an operation by compare-and-set on its version. False: it has changed."""
 
     @abstractmethod
     def add_items(self, operation: str, where: Where, limit: int) -> int:
-        """Enter the next jobs that match, as they are; returns how many."""
+        """Add the next matching jobs as they are now. Return how many."""
 
     @abstractmethod
     def get_last_item(self, operation: str) -> tuple[int, str]:
-        """(place, job) of the last one entered; (0, ""): none."""
+        """Return (place, job) of the last item, or (0, "")."""
 
     @abstractmethod
     def list_waiting_items(self, operation: str, place: int, limit: int) -> list[ItemRow]:
-        """Up to this place, in order."""
+        """List waiting items up to a place, in order."""
 
     @abstractmethod
-    def list_ended_items(self, operation: str, limit: int) -> list[ItemEndRow]: ...
+    def list_ended_items(self, operation: str, limit: int) -> list[ItemEndRow]:
+        """List sent items whose job has ended an attempt."""
 
     @abstractmethod
-    def mark_items_sent(self, operation: str, places: Sequence[int]) -> None: ...
+    def mark_items_sent(self, operation: str, places: Sequence[int]) -> None:
+        """Mark items as sent."""
 
     @abstractmethod
     def mark_items_ended(
-        self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros
-    ) -> None: ...
+        self, operation: str, places: Sequence[int], outcome: str, message: str, at: Micros
+    ) -> None:
+        """Store the outcome of items."""
 
     @abstractmethod
     def list_items(
         self, operation: str, status: str | None, limit: int, after: int
     ) -> list[ItemRow]:
-        """In order; `wanted`: of this state or outcome."""
+        """List items in order. `status`: only with this state or outcome."""
 
     @abstractmethod
     def count_repeated_failures(self, operation: str) -> list[tuple[str, int]]:
-        """(code, how many) of those that failed of the same cause again."""
+        """List (code, count) of items that failed again with the same cause."""
 
     @abstractmethod
     def get_first_sent_job(self, operation: str) -> JobRow | None:
-        """The job of the first item that is under way."""
+        """Return the job of the first item that has not ended."""
 
     @abstractmethod
     def lock_jobs(self, ids: Sequence[str]) -> list[JobRow]:
-        """To change them in this transaction, by id; those in another hand are left out."""
+        """Lock and list jobs by id. Skip those that are locked."""
 
     @abstractmethod
     def count_late_matches(
-        self, operation: str, where: Where, after: str, began: Micros, looked: int
-    ) -> int: ...
+        self, operation: str, where: Where, after: str, began: Micros, examined: int
+    ) -> int:
+        """Count jobs that began to match the filter after the operation began."""
 
     @abstractmethod
-    def preview_operation(self, where: Where, cap: int) -> list[MatchedJobs]: ...
+    def preview_operation(self, where: Where, cap: int) -> list[MatchedJobs]:
+        """Count matching jobs by what a preview shows, up to `cap`."""
 
     @abstractmethod
     def sum_costs_by_kind(self, limit: int) -> dict[str, tuple[float, int]]:
-        """By kind: what the newest jobs have cost in all, and how many attempts that were."""
+        """Return (cost, attempts) of the newest jobs, by kind."""
 
     @abstractmethod
-    def list_released_keys(self, where: Where, limit: int) -> list[ReleasedKeyRow]: ...
+    def list_released_keys(self, where: Where, limit: int) -> list[ReleasedKeyRow]:
+        """List matching jobs that do not hold their unique key any more."""
 
     @abstractmethod
     def find_key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
-        """By hash: the job that holds the unique key."""
+        """Return the jobs that hold unique keys, by hash."""
 
     @abstractmethod
     def prune_operations(self, before: Micros, limit: int) -> int:
-        """Delete at most `limit` items of operations that ended before then, and those that have none left."""
+        """Delete at most `limit` items of old operations, and old operations without items."""
 
 
 class SqlOperationQueries(OperationQueries):
+    """OperationQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -218,13 +230,17 @@ class SqlOperationQueries(OperationQueries):
         return bool(self.rows("insert_operation", **row._asdict()))
 
     def get_operation(self, operation: str) -> OperationRow | None:
-        return _one(self.rows("get_operation", id=operation))
+        return _first_operation(self.rows("get_operation", id=operation))
 
     def lock_operation(self, operation: str, *, wait: bool) -> OperationRow | None:
-        return _one(self.rows("lock_operation" if wait else "try_lock_operation", id=operation))
+        return _first_operation(
+            self.rows("lock_operation" if wait else "try_lock_operation", id=operation)
+        )
 
     def find_equal_operation(self, scope: str, key: str | None, digest: str) -> OperationRow | None:
-        return _one(self.rows("find_equal_operation", scope=scope, key=key, digest=digest))
+        return _first_operation(
+            self.rows("find_equal_operation", scope=scope, key=key, digest=digest)
+        )
 
     def list_operations(
         self, scope: str | None, limit: int, before: str | None
@@ -241,22 +257,23 @@ class SqlOperationQueries(OperationQueries):
         return [row[0] for row in found]
 
     def list_due_operations(self, now: Micros | None, limit: int) -> list[str]:
-        moment, beyond = (0, 0) if now is None else (now, now + FAR)
-        return [
-            row[0]
-            for row in self.rows("list_due_operations", at_time=moment, upper=beyond, limit=limit)
-        ]
+        if now is None:
+            at_time, upper = 0, 0
+        else:
+            at_time, upper = now, now + MAX_PAUSE
+        rows = self.rows("list_due_operations", at_time=at_time, upper=upper, limit=limit)
+        return [row[0] for row in rows]
 
     def update_operation(self, row: OperationRow) -> bool:
-        return bool(self.rows("update_operation", **{name: getattr(row, name) for name in CHANGES}))
+        params = {name: getattr(row, name) for name in UPDATED_FIELDS}
+        return bool(self.rows("update_operation", **params))
 
     def add_items(self, operation: str, where: Where, limit: int) -> int:
         place, after = self.get_last_item(operation)
-        return len(
-            self.rows_where(
-                "add_items", where, operation=operation, place=place, after=after, limit=limit
-            )
+        added = self.rows_where(
+            "add_items", where, operation=operation, place=place, after=after, limit=limit
         )
+        return len(added)
 
     def get_last_item(self, operation: str) -> tuple[int, str]:
         found = self.rows("get_last_item", operation=operation)
@@ -277,14 +294,14 @@ class SqlOperationQueries(OperationQueries):
             self.rows("mark_items_sent", operation=operation, places=self.array_param(places))
 
     def mark_items_ended(
-        self, operation: str, places: Sequence[int], outcome: str, why: str, at: Micros
+        self, operation: str, places: Sequence[int], outcome: str, message: str, at: Micros
     ) -> None:
         self.rows(
             "mark_items_ended",
             operation=operation,
             places=self.array_param(places),
             outcome=outcome,
-            why=why,
+            message=message,
             at=at,
         )
 
@@ -307,17 +324,22 @@ class SqlOperationQueries(OperationQueries):
         return JobRow._make(rows[0]) if rows else None
 
     def lock_jobs(self, ids: Sequence[str]) -> list[JobRow]:
-        return (
-            [JobRow._make(row) for row in self.rows("lock_jobs", ids=self.array_param(ids))]
-            if ids
-            else []
-        )
+        if not ids:
+            return []
+        return [JobRow._make(row) for row in self.rows("lock_jobs", ids=self.array_param(ids))]
 
     def count_late_matches(
-        self, operation: str, where: Where, after: str, began: Micros, looked: int
+        self, operation: str, where: Where, after: str, began: Micros, examined: int
     ) -> int:
-        said = {"operation": operation, "after": after, "began": began, "examined": looked}
-        return int(self.rows_where("count_late_matches", where, **said)[0][0])
+        rows = self.rows_where(
+            "count_late_matches",
+            where,
+            operation=operation,
+            after=after,
+            began=began,
+            examined=examined,
+        )
+        return int(rows[0][0])
 
     def preview_operation(self, where: Where, cap: int) -> list[MatchedJobs]:
         return [
@@ -334,22 +356,19 @@ class SqlOperationQueries(OperationQueries):
         ]
 
     def find_key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
-        return (
-            {
-                row[0]: row[1]
-                for row in self.rows("find_key_holders", hashes=self.array_param(hashes))
-            }
-            if hashes
-            else {}
-        )
+        if not hashes:
+            return {}
+        rows = self.rows("find_key_holders", hashes=self.array_param(hashes))
+        return {row[0]: row[1] for row in rows}
 
     def prune_operations(self, before: Micros, limit: int) -> int:
         removed = len(self.rows("prune_items", before=before, limit=limit))
         return removed + len(self.rows("prune_operations", before=before))
 
 
-FAR = 60_000_000  # microseconds; a turn is never put off for longer
-CHANGES = (
+# Longest pause between two steps. A later due time comes from a clock that was set back.
+MAX_PAUSE: Micros = 60_000_000
+UPDATED_FIELDS = (
     "id",
     "version",
     "state",
@@ -368,5 +387,5 @@ CHANGES = (
 )
 
 
-def _one(rows: Sequence[tuple[Any, ...]]) -> OperationRow | None:
+def _first_operation(rows: Sequence[tuple[Any, ...]]) -> OperationRow | None:
     return OperationRow._make(rows[0]) if rows else None

@@ -1,7 +1,7 @@
-"""PostgreSQL: a pool, transactions, LISTEN as a hint, the schema.
+"""PostgreSQL store: connection pool, transactions, schema, and LISTEN for wake-ups.
 
-Works behind a transaction pooler: no session settings, no session locks, names fully qualified. Whether
-LISTEN and prepared statements survive the way to the server is tried, not assumed (`watch`).
+Works behind a transaction pooler: no session settings, no session locks, qualified names. Whether
+LISTEN and prepared statements work on the way to the server is tested, not assumed (`watch`).
 """
 
 from __future__ import annotations
@@ -32,41 +32,43 @@ from mulligan.storage.foreign import PostgresConnection, open_postgres_connectio
 from mulligan.storage.postgres_transaction import PooledConnection, PostgresTransaction, warm_up
 from mulligan.storage.url import mask_password
 
-# What a connection is told by NOTIFY, with as little between the socket and who waits as there can be: an idle worker
+# --- Notifications ---
 
 
 class NotifyReader:
+    """Read notifications with as few calls as possible, because an idle worker waits here."""
+
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
-        self._told: list[str] = []
+        self._payloads: list[str] = []
         self._socket = select.poll()
         self._socket.register(connection.fileno(), select.POLLIN)
-        connection.add_notify_handler(
-            lambda note: self._told.append(note.payload)
-        )  # what comes with an answer
+        # For notifications that arrive together with a result.
+        connection.add_notify_handler(lambda note: self._payloads.append(note.payload))
 
     def wait_for_payloads(self, seconds: float) -> list[str]:
-        """What it was told since it was last asked; waits for it."""
-        if self._connection.closed:  # and its descriptor may be somebody else's by now
+        """Return the payloads received since the last call. Wait if there are none."""
+        if self._connection.closed:  # its descriptor may belong to another file by now
             message = "the connection that listens is closed"
             raise psycopg.OperationalError(message)
-        self._take_in()  # what was read with an answer lies in the driver: the socket does not tell of it
-        if not self._told and self._socket.poll(seconds * 1000):
+        # What was read together with a result is in the driver; the socket does not show it.
+        self._collect()
+        if not self._payloads and self._socket.poll(seconds * 1000):
             self._connection.pgconn.consume_input()
-            self._take_in()
-        told, self._told = self._told, []
-        return told
+            self._collect()
+        payloads, self._payloads = self._payloads, []
+        return payloads
 
-    def _take_in(self) -> None:
+    def _collect(self) -> None:
         while (note := self._connection.pgconn.notifies()) is not None:
-            self._told.append(note.extra.decode(errors="replace"))
+            self._payloads.append(note.extra.decode(errors="replace"))
 
 
-# PostgreSQL: a pool, transactions, LISTEN as a hint, the schema.
+# --- Store ---
 
 log = logging.getLogger("mulligan.storage")
 
-# A server that is gone without a word must be noticed well within a lease.
+# A server that vanishes silently must be noticed well within a lease.
 KEEPALIVE: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -84,26 +86,33 @@ UNAVAILABLE = (
     pg.ReadOnlySqlTransaction,
 )
 CONNECTION_ERRORS = (*UNAVAILABLE, psycopg.InternalError)
-IDLE_TRUST = 0.5  # seconds for which a connection that just worked is believed to work
-REPLAN_EVERY = 10.0  # seconds
-LISTEN_PROOF_TIMEOUT = 2.0  # seconds to wait for our own nonce
-LISTEN_PROOF_INTERVAL = 60.0
+IDLE_TRUST = 0.5  # seconds for which an idle connection is used without a check
+DISCARD_INTERVAL = 10.0  # seconds between two DISCARD PLANS of one connection
+LISTEN_PROOF_TIMEOUT = 2.0  # seconds to wait for our own notification
+LISTEN_PROOF_INTERVAL = 60.0  # seconds between two tests of LISTEN
 AUTHENTICATION_REFUSED = re.compile(
     r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist'
 )
-# A statement alone has no BEGIN that would say so.
+# In autocommit mode there is no BEGIN that could set the isolation level.
 READ_COMMITTED = "SELECT set_config('default_transaction_isolation', 'read committed', false)"
-# A plan that does not know how few are wanted looks expensive where many wait, and would be compiled each time it runs.
-KEEP_PLANS = f"{READ_COMMITTED}, set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
+# A generic plan does not know the LIMIT, so it looks expensive and would be compiled on every run.
+CACHE_PLANS = (
+    f"{READ_COMMITTED}, set_config('plan_cache_mode', 'force_generic_plan', false), "
+    "set_config('jit', 'off', false)"
+)
 
 T = TypeVar("T")
 
 
 class _ListeningConnection(threading.local):
+    """Connection of a thread that listens, while it calls `hint` or `idle`."""
+
     connection: psycopg.Connection[Any] | None = None
 
 
 class PostgresStore(Store):
+    """Store in a schema of a PostgreSQL database."""
+
     concurrent_writers = True
 
     def __init__(
@@ -116,47 +125,51 @@ class PostgresStore(Store):
     ) -> None:
         self.dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._listen_dsn = listen_url or self.dsn
-        for name, given in (("database_url", self.dsn), ("listen_url", self._listen_dsn)):
-            _check_url(name, given)
+        _check_url("database_url", self.dsn)
+        _check_url("listen_url", self._listen_dsn)
         self.url = mask_password(self.dsn)
         self.schema = schema
         self.prefix = f'"{schema}".'
         self.channel = f"mulligan_{schema}"
         self.notify_callers = notify_callers
         self.prepared = True
-        self._habits = False
-        self._apart: PostgresStore | None = None
+        self._caches_plans = False
+        self._dedicated: PostgresStore | None = None
         self._lock = threading.Lock()
-        self._at_hand = _ListeningConnection()
+        self._listening = _ListeningConnection()
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
-        self._doubted = 0.0  # when a way to the server was last found broken
-        self._replanned: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = (
+        self._last_failure = 0.0  # monotonic time of the last broken connection
+        self._discarded: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = (
             weakref.WeakKeyDictionary()
         )
         _stores.add(self)
 
-    # -- connections ------------------------------------------------------------------------------
+    # --- Connections ---
     def dedicated(self) -> PostgresStore:
-        """With connections of its own, on which plans are kept from the first time on. A pool hands its connections out
-        in turns, and each would plan each statement ten times before it keeps the plan: 1.5 to 2 ms each time.
+        """Return a store with its own connections that cache plans from the first execution.
+
+        A pool rotates its connections, and each would plan each statement ten times before it
+        caches the plan, 1.5 to 2 ms each time.
         """
         with self._lock:
-            if self._apart is None:
-                twin = PostgresStore(
+            if self._dedicated is None:
+                store = PostgresStore(
                     self.dsn, schema=self.schema, notify_callers=self.notify_callers
                 )
-                twin.prepared, twin._habits, twin._at_hand = self.prepared, True, self._at_hand
-                self._apart = twin
-            return self._apart
+                store.prepared = self.prepared
+                store._caches_plans = True
+                store._listening = self._listening
+                self._dedicated = store
+            return self._dedicated
 
     def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
         with self._lock:
             if self._pool is None:
+                options = KEEPALIVE | {"prepare_threshold": self._prepare_threshold}
                 self._pool = ConnectionPool(
                     self.dsn,
                     connection_class=PooledConnection,
-                    kwargs=KEEPALIVE
-                    | {"prepare_threshold": self._prepare_after if self.prepared else None},
+                    kwargs=options,
                     min_size=0,
                     max_size=16,
                     max_idle=120,
@@ -170,70 +183,78 @@ class PostgresStore(Store):
             return self._pool
 
     @property
-    def _prepare_after(self) -> int:
-        return 1 if self._habits else 5
+    def _prepare_threshold(self) -> int | None:
+        """Number of executions after which the driver prepares a statement. None: never."""
+        if not self.prepared:
+            return None
+        return 1 if self._caches_plans else 5
 
     def after_fork(self) -> None:
-        """In a forked child the parent's sockets are not ours: leave them alone and start afresh."""
+        """Forget the parent's connections in a forked child: their sockets belong to the parent."""
         _inherited.append(self._pool)
         self._pool = None
         self._lock = threading.Lock()
 
     def _configure(self, connection: psycopg.Connection[Any]) -> None:
-        """Each statement must see what was committed before it, whatever the database's own default says.
+        """Set the isolation level of a new connection, and test for a pooler.
 
-        A pooler between us and the server gives itself away by the wrong process id; what one statement prepares
-        there, the next one may not find.
+        Each statement must see what was committed before it, whatever the database's default is. A
+        pooler between us and the server shows by another process id. Statements prepared through it
+        may be missing later.
         """
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         with connection.transaction():
             found = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
             pooled = found is not None and found[0] != connection.info.backend_pid
-            if not pooled:  # a pooler would hand it on to others
-                connection.execute(KEEP_PLANS if self._habits else READ_COMMITTED, prepare=False)
+            if not pooled:  # a pooler would pass the setting on to other clients
+                connection.execute(
+                    CACHE_PLANS if self._caches_plans else READ_COMMITTED, prepare=False
+                )
         if pooled:
             connection.prepare_threshold = None
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Ask one that is new or in doubt, and one that was idle if it has something to say: who leaves says so."""
-        used = connection.last_used if isinstance(connection, PooledConnection) else 0.0
-        if used <= self._doubted or (time.monotonic() - used > IDLE_TRUST and _speaks(connection)):
+        """Test a connection if it is new, older than the last failure, or has unread input."""
+        last_used = connection.last_used if isinstance(connection, PooledConnection) else 0.0
+        idle = time.monotonic() - last_used
+        suspect = last_used <= self._last_failure
+        if suspect or (idle > IDLE_TRUST and _has_input(connection)):
             ConnectionPool.check_connection(connection)
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction."""
-        lent: list[psycopg.Connection[Any]] = []
+        """Borrow a connection for one transaction."""
+        borrowed: list[psycopg.Connection[Any]] = []
         try:
             with self._open_pool().connection() as connection:
-                lent.append(connection)
+                borrowed.append(connection)
                 if connection.autocommit:
                     connection.autocommit = False
                 yield connection
                 self.mark_used(connection)
         except CONNECTION_ERRORS as error:
-            self.raise_if_unavailable(error, lent)
+            self.raise_if_unavailable(error, borrowed)
             raise
 
     def raise_if_unavailable(
-        self, error: BaseException, lent: Sequence[psycopg.Connection[Any]]
+        self, error: BaseException, borrowed: Sequence[psycopg.Connection[Any]]
     ) -> None:
-        """Say it in our words if it speaks of the way to the server."""
+        """Raise StoreUnavailable if the error means that the connection is broken."""
         if isinstance(error, psycopg.InternalError) and not isinstance(error, UNAVAILABLE):
-            if error.sqlstate is not None:  # the server's own word
+            if error.sqlstate is not None:  # an error of the server
                 return
-            # More answers than questions, as a pooler may leave them that was killed: no word on this line counts.
-            for connection in lent:
+            # More results than statements, as a killed pooler may leave behind: the connection
+            # cannot be trusted any more.
+            for connection in borrowed:
                 connection.close()
-        self._doubted = (
-            time.monotonic()
-        )  # where one is dead the others may be: ask each before its next use
+        # If one connection is broken, others may be: test each before its next use.
+        self._last_failure = time.monotonic()
         raise unavailable(error) from error
 
     def borrow_connection(
         self,
     ) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
-        """A connection on which each statement is a transaction, and where to put it back."""
+        """Borrow a connection in autocommit mode. Return it with its pool."""
         pool = self._pool or self._open_pool()
         connection = pool.getconn()
         try:
@@ -245,21 +266,22 @@ class PostgresStore(Store):
         return pool, connection
 
     def mark_used(self, connection: psycopg.Connection[Any]) -> None:
+        """Record that a connection works."""
         if isinstance(connection, PooledConnection):
             connection.last_used = time.monotonic()
 
     @property
     def listening_connection(self) -> psycopg.Connection[Any] | None:
-        """One that is awake in this thread already."""
-        return self._at_hand.connection
+        """Connection that listens in this thread, if `watch` is calling back."""
+        return self._listening.connection
 
     def discard_plans(self, connection: PostgresConnection) -> None:
-        """But not over and over: it may be slow for other reasons."""
+        """Discard cached plans, but not often: the statement may be slow for other reasons."""
         if not isinstance(connection, psycopg.Connection):
             return
         now = time.monotonic()
-        if now - self._replanned.get(connection, -REPLAN_EVERY) >= REPLAN_EVERY:
-            self._replanned[connection] = now
+        if now - self._discarded.get(connection, -DISCARD_INTERVAL) >= DISCARD_INTERVAL:
+            self._discarded[connection] = now
             connection.execute("DISCARD PLANS", prepare=False)
 
     @contextmanager
@@ -268,17 +290,17 @@ class PostgresStore(Store):
             yield PostgresTransaction(connection, self)
 
     def single_statement(self) -> AbstractContextManager[PostgresTransaction]:
-        """A statement alone is a transaction: one trip instead of three."""
-        return _Once(self)
+        """Run each statement as a transaction: one round trip instead of three."""
+        return _Autocommit(self)
 
     def read(self) -> AbstractContextManager[PostgresTransaction]:
-        """Nothing is written and no two answers need to agree: each statement for itself."""
-        return _Once(self)
+        """Run each statement for itself. Use `snapshot` if results must agree."""
+        return _Autocommit(self)
 
     def warm_up(self) -> None:
         if self.prepared:
-            with self.single_statement() as unit:
-                warm_up(unit)
+            with self.single_statement() as tx:
+                warm_up(tx)
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:
@@ -296,12 +318,12 @@ class PostgresStore(Store):
     def join(self, connection: Any) -> PostgresTransaction:
         return PostgresTransaction(open_postgres_connection(connection), self)
 
-    # -- schema -----------------------------------------------------------------------------------
+    # --- Schema ---
     def migrate(self, *, dry_run: bool = False) -> list[str]:
         todo = migrations.pending_steps(
             migrations.load_steps("postgres", self.prefix), self._applied()
         )
-        return migrations.apply_steps(todo, self._take_steps, dry_run=dry_run)
+        return migrations.apply_steps(todo, self._apply_steps, dry_run=dry_run)
 
     def is_empty(self) -> bool:
         return not self._applied()
@@ -311,11 +333,11 @@ class PostgresStore(Store):
             migrations.load_steps("postgres", self.prefix), self._applied()
         ):
             message = (
-                f"schema {self.schema!r} of {self.url} is not up to date; run: mulligan migrate"
+                f"schema {self.schema!r} of {self.url} is not up to date. Run: mulligan migrate"
             )
             raise SchemaError(message)
 
-    def _take_steps(self, steps: list[migrations.Step]) -> list[str]:
+    def _apply_steps(self, steps: list[migrations.Step]) -> list[str]:
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
             run(
@@ -327,9 +349,9 @@ class PostgresStore(Store):
                 f"CREATE TABLE IF NOT EXISTS {self.prefix}schema "
                 "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL)"
             )
-            return [step.name for step in steps if self._take_step(run, step)]
+            return [step.name for step in steps if self._apply_step(run, step)]
 
-    def _take_step(self, run: Callable[..., Any], step: migrations.Step) -> bool:
+    def _apply_step(self, run: Callable[..., Any], step: migrations.Step) -> bool:
         if run(f"SELECT 1 FROM {self.prefix}schema WHERE number = %s", (step.number,)).fetchone():
             return False
         run(step.text)
@@ -346,7 +368,7 @@ class PostgresStore(Store):
                 for row in run(f"SELECT * FROM {self.prefix}schema ORDER BY 1").fetchall()
             ]
 
-    # -- hints and upkeep ---------------------------------------------------------------------------
+    # --- Wake-ups and upkeep ---
     def watch(
         self,
         hint: Callable[[], None],
@@ -354,85 +376,88 @@ class PostgresStore(Store):
         busy: Callable[[], bool] = lambda: False,
         idle: Callable[[], float] = lambda: MAX_IDLE_WAIT,
     ) -> None:
-        """LISTEN until stopped; whatever breaks, the caller's poll goes on underneath."""
-        del busy  # to listen costs nothing
+        """LISTEN until stopped. If LISTEN fails, the caller still polls."""
+        del busy  # listening does not delay writers
         warned = False
         while not stop.is_set():
             try:
-                heard = self._listen(hint, stop, idle)
+                listening = self._listen(hint, stop, idle)
             except UNAVAILABLE:
-                hint()  # nobody hears from now on
+                hint()  # no notifications from now on
                 stop.wait(1.0)
                 continue
-            if not heard and not stop.is_set():
+            if not listening and not stop.is_set():
                 hint()
                 if not warned:
                     log.warning(
-                        "LISTEN does not reach this process (a transaction pooler?): polling instead, "
-                        "prepared statements off. Set listen_url to a direct connection to get wake-ups."
+                        "LISTEN does not reach this process (a transaction pooler?): polling "
+                        "instead, prepared statements off. Set listen_url to a direct connection "
+                        "to get wake-ups."
                     )
                     warned = True
                 self.disable_prepared_statements()
                 stop.wait(LISTEN_PROOF_INTERVAL)
 
     def _listen(
-        self, hint: Callable[[], None], stop: threading.Event, quiet: Callable[[], float]
+        self, hint: Callable[[], None], stop: threading.Event, idle: Callable[[], float]
     ) -> bool:
-        """False: we did not hear our own nonce, so nothing else will arrive either."""
+        """Listen until stopped. False: our own notification did not arrive, so none will."""
         with PooledConnection.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             self._configure(connection)
-            ear = NotifyReader(connection)
+            reader = NotifyReader(connection)
             connection.execute(f'LISTEN "{self.channel}"')
-            hint()  # for what came before we could hear it
-            proved, pause = 0.0, MAX_IDLE_WAIT
+            hint()  # for what was written before LISTEN
+            last_proof = 0.0
+            max_wait = MAX_IDLE_WAIT
             while not stop.is_set():
-                if time.monotonic() - proved > LISTEN_PROOF_INTERVAL:
-                    if not self._hears(ear, hint):
+                if time.monotonic() - last_proof > LISTEN_PROOF_INTERVAL:
+                    if not self._test_listen(reader, hint):
                         return False
-                    self._rehearse(connection)
-                    proved = time.monotonic()
-                if ear.wait_for_payloads(min(pause, MAX_IDLE_WAIT)):
-                    self._over(connection, hint)
+                    self._warm_up_listener(connection)
+                    last_proof = time.monotonic()
+                if reader.wait_for_payloads(min(max_wait, MAX_IDLE_WAIT)):
+                    self._call_with(connection, hint)
                 else:
-                    pause = self._over(connection, quiet)
+                    max_wait = self._call_with(connection, idle)
         return True
 
-    def _rehearse(self, connection: psycopg.Connection[Any]) -> None:
-        """A claim for nobody, so that the first ones after a hint need not wait for a plan: it takes ten of them until
-        the server keeps one by itself, each several times as long as the claim.
+    def _warm_up_listener(self, connection: psycopg.Connection[Any]) -> None:
+        """Run a claim without effect, so that the first claim after a hint has a cached plan.
+
+        The server would plan it ten times first, each time several times as long as the claim.
         """
         if self._listen_dsn != self.dsn or connection.prepare_threshold is None:
             return
         connection.prepare_threshold = 0
-        connection.execute(KEEP_PLANS, prepare=False)  # of this session, as LISTEN is
-        PostgresTransaction(connection, self, autocommit=True).read_state_and_claim_one(
-            "", UnlimitedLanes((), 0, 0)
-        )
+        connection.execute(CACHE_PLANS, prepare=False)
+        tx = PostgresTransaction(connection, self, autocommit=True)
+        tx.read_state_and_claim_one("", UnlimitedLanes((), 0, 0))
 
-    def _over(self, connection: psycopg.Connection[Any], call: Callable[[], T]) -> T:
-        """What the one who is called asks next, it asks over the connection that is awake already."""
+    def _call_with(self, connection: psycopg.Connection[Any], call: Callable[[], T]) -> T:
+        """Let transactions within `call` use the listening connection, whose session is awake."""
         if self._listen_dsn == self.dsn:
-            self._at_hand.connection = connection
+            self._listening.connection = connection
         try:
             return call()
         finally:
-            self._at_hand.connection = None
+            self._listening.connection = None
 
-    def _hears(self, ear: NotifyReader, hint: Callable[[], None]) -> bool:
+    def _test_listen(self, reader: NotifyReader, hint: Callable[[], None]) -> bool:
+        """Send a notification to ourselves. True if it arrives."""
         nonce = f"nonce {uuid4()}"
         with self._connection() as other:
             other.execute("SELECT pg_notify(%s, %s)", (self.channel, nonce))
         deadline = time.monotonic() + LISTEN_PROOF_TIMEOUT
-        while (left := deadline - time.monotonic()) > 0:
-            told = ear.wait_for_payloads(left)
-            if any(said != nonce for said in told):
+        while (remaining := deadline - time.monotonic()) > 0:
+            payloads = reader.wait_for_payloads(remaining)
+            if any(payload != nonce for payload in payloads):
                 hint()
-            if nonce in told:
+            if nonce in payloads:
                 return True
         return False
 
     def disable_prepared_statements(self) -> None:
-        """Somebody stands between us and the server."""
+        """Stop preparing statements: a pooler is between us and the server."""
         with self._lock:
             if not self.prepared:
                 return
@@ -440,45 +465,47 @@ class PostgresStore(Store):
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close(timeout=5)
-        if self._apart is not None:
-            self._apart.disable_prepared_statements()
+        if self._dedicated is not None:
+            self._dedicated.disable_prepared_statements()
 
     def check_connection(self, timeout: float = 5.0) -> None:
-        """A pool tries until its time is up and does not say why; one plain connection does."""
+        """Connect once without the pool, which would retry and not report the reason."""
+        options = KEEPALIVE | {"connect_timeout": max(1, round(timeout))}
         try:
-            psycopg.connect(
-                self.dsn, **KEEPALIVE | {"connect_timeout": max(1, round(timeout))}
-            ).close()
+            psycopg.connect(self.dsn, **options).close()
         except psycopg.Error as error:
             if _is_refusal(str(error)):
-                message = f"PostgreSQL does not let us in: {error}"
+                message = f"PostgreSQL refused the connection: {error}"
                 raise AccessDenied(message) from error
             raise unavailable(error) from error
 
     def receives_notifications(self) -> bool:
         with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
             connection.execute(f'LISTEN "{self.channel}"')
-            return self._hears(NotifyReader(connection), lambda: None)
+            return self._test_listen(NotifyReader(connection), lambda: None)
 
     def reclaim_space(self) -> None:
-        """Autovacuum is told to come early by the schema; there is nothing to do by hand."""
+        """Do nothing: the schema makes autovacuum run early."""
 
     def shift_clock(self, by: Micros) -> None:
+        meta = f"{self.prefix}meta"
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
-            moved = run(
-                f"INSERT INTO {self.prefix}meta VALUES ('clock_offset', %s) ON CONFLICT (key) DO UPDATE "
-                f"SET value = CAST(CAST({self.prefix}meta.value AS bigint) + CAST(excluded.value AS bigint) AS text) "
-                "RETURNING xmax <> 0",
+            updated = run(
+                f"INSERT INTO {meta} VALUES ('clock_offset', %s) ON CONFLICT (key) DO UPDATE "
+                f"SET value = CAST(CAST({meta}.value AS bigint) + CAST(excluded.value AS bigint) "
+                "AS text) RETURNING xmax <> 0",
                 (str(by),),
             ).fetchone()[0]
-            if not moved:  # for the first time; a new function makes every session plan anew
+            # Only the first time: replacing the function makes every session plan again.
+            if not updated:
                 run(
-                    f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT LANGUAGE sql STABLE AS $$ "
+                    f"CREATE OR REPLACE FUNCTION {self.prefix}now_us() RETURNS BIGINT "
+                    "LANGUAGE sql STABLE AS $$ "
                     "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + "
-                    f"(SELECT CAST(value AS bigint) FROM {self.prefix}meta WHERE key = 'clock_offset') $$"
+                    f"(SELECT CAST(value AS bigint) FROM {meta} WHERE key = 'clock_offset') $$"
                 )
-            run("SELECT pg_notify(%s, '')", (self.channel,))  # something may have become due
+            run("SELECT pg_notify(%s, '')", (self.channel,))  # a job may have become due
 
     def erase(self) -> None:
         with self._connection() as connection:
@@ -490,17 +517,17 @@ class PostgresStore(Store):
             run: Callable[..., Any] = connection.execute
             version, sync, fsync, size, pid = run(
                 "SELECT current_setting('server_version'), current_setting('synchronous_commit'), "
-                "current_setting('fsync'), pg_size_pretty(pg_database_size(current_database())), pg_backend_pid()"
+                "current_setting('fsync'), "
+                "pg_size_pretty(pg_database_size(current_database())), pg_backend_pid()"
             ).fetchone()
             pooled = pid != connection.info.backend_pid
+        durable = sync in {"on", "remote_apply"}
         return {
             "store": "postgresql",
             "url": self.url,
             "schema": self.schema,
             "server": version,
-            "synchronous_commit": sync
-            if sync in {"on", "remote_apply"}
-            else f"{sync} (weaker than on)",
+            "synchronous_commit": sync if durable else f"{sync} (weaker than on)",
             "fsync": fsync,
             "pooler": "yes, by the server's process id" if pooled else "no",
             "size": size,
@@ -519,36 +546,39 @@ class PostgresStore(Store):
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close(timeout=5)
-        if self._apart is not None:
-            self._apart.close()
+        if self._dedicated is not None:
+            self._dedicated.close()
 
 
-class _Once(AbstractContextManager[PostgresTransaction]):
-    """Not a generator, and not the pool's own block, which would commit: every enqueue passes here."""
+class _Autocommit(AbstractContextManager[PostgresTransaction]):
+    """Block in which each statement is a transaction.
+
+    Not a generator, and not the block of the pool, which would commit: every enqueue pays for it.
+    """
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._lent: (
+        self._borrowed: (
             tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]] | None
         ) = None
 
     def __enter__(self) -> PostgresTransaction:
-        at_hand = self._store.listening_connection
-        if at_hand is not None:
-            return PostgresTransaction(at_hand, self._store, autocommit=True)
+        listening = self._store.listening_connection
+        if listening is not None:
+            return PostgresTransaction(listening, self._store, autocommit=True)
         try:
-            self._lent = self._store.borrow_connection()
+            self._borrowed = self._store.borrow_connection()
         except CONNECTION_ERRORS as error:
             self._store.raise_if_unavailable(error, ())
             raise
-        return PostgresTransaction(self._lent[1], self._store, autocommit=True)
+        return PostgresTransaction(self._borrowed[1], self._store, autocommit=True)
 
     def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
-        if self._lent is None:
+        if self._borrowed is None:
             if isinstance(error, UNAVAILABLE):
                 raise unavailable(error) from error
             return
-        pool, connection = self._lent
+        pool, connection = self._borrowed
         if error is None:
             self._store.mark_used(connection)
         pool.putconn(connection)
@@ -556,31 +586,32 @@ class _Once(AbstractContextManager[PostgresTransaction]):
             self._store.raise_if_unavailable(error, [connection])
 
 
-def _speaks(connection: psycopg.Connection[Any]) -> bool:
-    """Is there something to read that nobody asked for? An end of the line is read too."""
+def _has_input(connection: psycopg.Connection[Any]) -> bool:
+    """True if there is unread input. A closed connection counts as input."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _is_refusal(text: str) -> bool:
-    """libpq gives no code for a connection that was never made."""
+    """True if the server refused to authenticate. libpq has no code for failed connections."""
     return AUTHENTICATION_REFUSED.search(text) is not None
 
 
 def unavailable(error: BaseException) -> StoreUnavailable:
+    """Return the error for a server that cannot be used now."""
     return StoreUnavailable(f"PostgreSQL does not answer: {type(error).__name__}: {error}")
 
 
 def _check_url(name: str, url: str) -> None:
-    """What the driver would say of one it cannot read may be the very password that is written wrongly."""
+    """Raise ConfigError for a malformed URL. The driver's message could contain the password."""
     try:
         readable = "@" not in str(conninfo_to_dict(url).get("host", ""))
     except psycopg.ProgrammingError:
         readable = False
     if not readable:
         message = (
-            f"{name} cannot be read as an address of PostgreSQL ({mask_password(url)}); "
+            f"{name} is not a valid PostgreSQL URL ({mask_password(url)}); "
             "in a password write %20 for a space, %25 for %, %2F for / and %40 for @"
         )
         raise ConfigError(message)

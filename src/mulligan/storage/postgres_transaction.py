@@ -291,7 +291,7 @@ class PostgresTransaction(SqlTransaction):
         insert = self._insert_one if len(jobs) == 1 else self._insert_many
         try:
             return insert(
-                jobs, params, unconstrained=unconstrained, own_transaction=self._autocommit
+                jobs, params, unconstrained=unconstrained, is_transaction=self._autocommit
             )
         except pg.SerializationFailure as error:
             # Only in a caller's transaction: our own are READ COMMITTED.
@@ -350,7 +350,7 @@ class PostgresTransaction(SqlTransaction):
             _claim_params(worker, lanes, 1),
             reuse_cursor=True,
             single_row=True,
-            own_transaction=self._autocommit,
+            is_transaction=self._autocommit,
         )
         if first[0] != "lease":
             rows = (first, *rest)

@@ -221,7 +221,7 @@ class ScheduleRow(NamedTuple):
     cron: str
     timezone: str
     cursor: Micros  # every slot up to here has been handled
-    named_at: Micros  # when a manifest in use last declared it, to the day
+    declared_at: Micros  # when a manifest in use last declared it, to the day
     paused_at: Micros | None = None
     paused_until: Micros | None = None  # None: until it is resumed
     pause_reason: str = ""
@@ -259,10 +259,10 @@ class BatchRow(NamedTuple):
     outcome: str | None  # ready, partial or failed
     outcome_at: Micros | None
     previous: str | None  # outcome of the previous generation
-    told: bool  # the event batch.sealed is written
+    sealed_event_written: bool  # the event batch.sealed is written
     expires_at: Micros | None
     expired_at: Micros | None
-    leaving: bool  # retention has started to delete it
+    being_pruned: bool  # retention has started to delete it
 
 
 # --- Rows and column sets ---

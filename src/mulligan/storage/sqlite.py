@@ -1,7 +1,7 @@
 """SQLite store: connections, transactions, schema and wake-ups.
 
-Every write transaction begins IMMEDIATE: a deferred one that starts to write later fails at once with
-"database is locked", whatever the busy timeout is.
+Every write transaction begins IMMEDIATE: a deferred one that starts to write later fails at once
+with "database is locked", whatever the busy timeout is.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class SqliteStore(Store):
             handle.close()
 
     def after_fork(self) -> None:
-        """Forget the parent's connections in a child. Closing them would drop the parent's locks."""
+        """Forget the parent's connections in a child, without closing them."""
         _inherited_handles.extend(self._idle)
         self._idle = []
         self._lock = threading.Lock()
@@ -226,7 +226,7 @@ class SqliteStore(Store):
             raise unavailable(self.file, error) from error
 
     def discard_failed(self, handle: Handle, error: BaseException) -> None:
-        """Return a connection after a failure. Raise StoreUnavailable if the file cannot be used."""
+        """Return a connection after a failure. Raise StoreUnavailable if the file is unusable."""
         self._abandon(handle)
         if isinstance(error, UNAVAILABLE):
             raise unavailable(self.file, error) from error
@@ -393,7 +393,8 @@ class SqliteStore(Store):
     def shift_clock(self, by: Micros) -> None:
         with self._transaction("BEGIN IMMEDIATE") as handle:
             handle.execute(
-                f"INSERT INTO {PREFIX}meta VALUES ('clock_offset', :by) ON CONFLICT (key) DO UPDATE SET "
+                f"INSERT INTO {PREFIX}meta VALUES ('clock_offset', :by) "
+                "ON CONFLICT (key) DO UPDATE SET "
                 "value = CAST(CAST(value AS INTEGER) + CAST(:by AS INTEGER) AS TEXT)",
                 {"by": str(by)},
             )

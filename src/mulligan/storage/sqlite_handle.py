@@ -310,7 +310,7 @@ class ApswHandle(Handle):
 
 
 class StdlibHandle(Handle):
-    """Connection of the standard library. Never checkpoints: old versions have the WAL-reset race."""
+    """Connection of the standard library. Never checkpoints: it may have the WAL-reset race."""
 
     library = "sqlite3"
 

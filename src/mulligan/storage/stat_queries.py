@@ -1,10 +1,10 @@
-"""Verbs of what was counted: numbers by minute, name and labels, which only grow."""
+"""Statements about statistics (counts by minute, name and labels) and about alerts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import SECOND, Micros
@@ -14,27 +14,29 @@ from mulligan.storage.notification_queries import ReaderRow
 
 MINUTE = 60 * SECOND
 HOUR = 60  # minutes
-ALL_TIME = 0  # the minute of what was counted since counting began
+ALL_TIME = 0  # minute of the totals since counting began
 MAX_MINUTE = 2**62
 
 
 class StatRow(NamedTuple):
-    minute: int  # since 1970; of what is older than a day the first minute of its hour
+    """Count of one minute, name and set of labels."""
+
+    minute: int  # since 1970; after a day, the first minute of the hour
     name: str
     labels: str  # JSON, sorted
     n: int
-    total: float  # of what is summed beside the count: seconds, or cost
+    total: float  # sum of seconds or cost
 
 
-# As much of an event as is counted: at, type, attempt, data; and how many are like it, where that is known.
+# Columns of an event that are counted: at, type, attempt, data, and a number of equal events.
 CountedEvent = tuple[Any, ...]
 
 
 class LaneDepthRow(NamedTuple):
-    """What waits in a lane at one priority."""
+    """Number of waiting jobs of a lane at one priority."""
 
     lane: str
-    first: Micros  # when the first of them is due
+    first: Micros  # when the first job is due
     due: int
     later: int
 
@@ -44,40 +46,48 @@ class StatQueries(ABC):
 
     @abstractmethod
     def list_readers(self) -> list[ReaderRow]:
-        """All who read the events. A look: nobody is kept from going on."""
+        """List the consumers of the event log. Locks nothing."""
 
     @abstractmethod
-    def list_events_to_count(self, cursor: int, most: int) -> tuple[int, list[CountedEvent]]:
-        """Up to which event one may count, at most so many ids further; and what is counted of those between."""
+    def list_events_to_count(self, cursor: int, limit: int) -> tuple[int, list[CountedEvent]]:
+        """Return the id up to which events may be counted, and the events up to it.
+
+        Advances by at most `limit` ids.
+        """
 
     @abstractmethod
-    def count_waiting_by_lane(self, moment: Micros, cap: int, most: int) -> list[LaneDepthRow]:
-        """Of at most so many lanes; each count stops at the cap."""
+    def count_waiting_by_lane(self, now: Micros, cap: int, limit: int) -> list[LaneDepthRow]:
+        """Count waiting jobs of at most `limit` lanes. Each count stops at `cap`."""
 
     @abstractmethod
     def list_stats(
         self, names: Sequence[str], since: Micros, until: Micros | None = None
     ) -> list[StatRow]:
-        """What was counted from the minute of `since` to before that of `until`, in order of time."""
+        """List counts from the minute of `since` to before that of `until`, in order."""
 
     @abstractmethod
     def list_stat_totals(self) -> list[StatRow]:
-        """Everything since counting began, one row for each name and its labels."""
+        """List totals since counting began, by name and labels."""
 
     @abstractmethod
     def add_stats(self, rows: Sequence[StatRow]) -> None:
-        """Add to what is there, also to what was counted ever. Only for who holds the reader that counts."""
+        """Add to counts and totals. Only for the worker that has locked the counting reader."""
 
     @abstractmethod
     def roll_up_stats(self, since: int, until: int) -> int:
-        """Make one hour of the minutes of the first that has any; returns the minute from which to go on."""
+        """Merge the minutes of the first hour that has any into one row each.
+
+        Return the minute to continue from.
+        """
 
     @abstractmethod
     def delete_stats(self, before: int) -> None:
-        """Forget when it was; what was counted ever stays."""
+        """Delete counts before a minute. Totals stay."""
 
 
 class SqlStatQueries(StatQueries):
+    """StatQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
@@ -93,42 +103,39 @@ class SqlStatQueries(StatQueries):
     def list_readers(self) -> list[ReaderRow]:
         return [ReaderRow._make(row) for row in self.rows("list_readers")]
 
-    def list_events_to_count(self, cursor: int, most: int) -> tuple[int, list[CountedEvent]]:
-        top = min(self.newest_event(cursor), cursor + most)
+    def list_events_to_count(self, cursor: int, limit: int) -> tuple[int, list[CountedEvent]]:
+        top = min(self.newest_event(cursor), cursor + limit)
         if top <= cursor:
             return cursor, []
-        span = {"cursor": cursor, "top": top}
-        alone = (
-            *self.rows("count_queued_events", **span),
-            *self.rows("list_events_to_count", **span),
-        )
-        bundled = self.rows("list_bundles_to_count", **span, upper=top + BUNDLE_LIMIT)
-        return top, [*alone, *(news for row in bundled for news in _news(row, cursor, top))]
+        bounds = {"cursor": cursor, "top": top}
+        events = [
+            *self.rows("count_queued_events", **bounds),
+            *self.rows("list_events_to_count", **bounds),
+        ]
+        for row in self.rows("list_bundles_to_count", **bounds, upper=top + BUNDLE_LIMIT):
+            events += _count_bundle(row, cursor, top)
+        return top, events
 
-    def count_waiting_by_lane(self, moment: Micros, cap: int, most: int) -> list[LaneDepthRow]:
+    def count_waiting_by_lane(self, now: Micros, cap: int, limit: int) -> list[LaneDepthRow]:
         return [
             LaneDepthRow._make(row)
-            for row in self.rows("count_waiting_by_lane", at_time=moment, cap=cap, limit=most)
+            for row in self.rows("count_waiting_by_lane", at_time=now, cap=cap, limit=limit)
         ]
 
     def list_stats(
         self, names: Sequence[str], since: Micros, until: Micros | None = None
     ) -> list[StatRow]:
-        span = {
-            "since": max(since // MINUTE, ALL_TIME + 1),
-            "until": MAX_MINUTE if until is None else until // MINUTE,
-        }
-        return [
-            StatRow._make(row)
-            for row in self.rows("list_stats", names=self.array_param(names), **span)
-        ]
+        first = max(since // MINUTE, ALL_TIME + 1)
+        end = MAX_MINUTE if until is None else until // MINUTE
+        rows = self.rows("list_stats", names=self.array_param(names), since=first, until=end)
+        return [StatRow._make(row) for row in rows]
 
     def list_stat_totals(self) -> list[StatRow]:
         return [StatRow._make(row) for row in self.rows("list_stat_totals")]
 
     def add_stats(self, rows: Sequence[StatRow]) -> None:
         if rows:
-            self.write_stats([*rows, *_ever(rows)])
+            self.write_stats([*rows, *_totals(rows)])
 
     def roll_up_stats(self, since: int, until: int) -> int:
         first: int | None = self.rows("first_stat_minute", since=max(since, HOUR), until=until)[0][
@@ -145,37 +152,38 @@ class SqlStatQueries(StatQueries):
         self.rows("delete_stats", after=ALL_TIME, before=before)
 
 
-def _news(row: Sequence[Any], cursor: int, top: int) -> Iterator[CountedEvent]:
-    """What a bundle tells, each text once."""
-    _, at, kind, *_ = row
-    said = Counter(data for number, _, data in unpack_bundle(row) if cursor < number <= top)
-    attempt = None if kind == EventType.JOB_QUEUED else 1
-    return ((at, kind, attempt, data, n) for data, n in said.items())
+def _count_bundle(row: Sequence[Any], cursor: int, top: int) -> list[CountedEvent]:
+    """Count the events of a bundle with ids in a range, by their data."""
+    _, at, event_type, *_ = row
+    counts = Counter(data for event_id, _, data in unpack_bundle(row) if cursor < event_id <= top)
+    attempt = None if event_type == EventType.JOB_QUEUED else 1
+    return [(at, event_type, attempt, data, n) for data, n in counts.items()]
 
 
-def _ever(rows: Sequence[StatRow]) -> list[StatRow]:
-    """The same, whenever it was."""
+def _totals(rows: Sequence[StatRow]) -> list[StatRow]:
+    """Sum counts over all minutes, by name and labels."""
     sums: dict[tuple[str, str], StatRow] = {}
     for row in rows:
-        known = sums.get((row.name, row.labels), row._replace(minute=ALL_TIME, n=0, total=0.0))
-        sums[row.name, row.labels] = known._replace(
-            n=known.n + row.n, total=known.total + row.total
-        )
+        key = (row.name, row.labels)
+        total = sums.get(key, row._replace(minute=ALL_TIME, n=0, total=0.0))
+        sums[key] = total._replace(n=total.n + row.n, total=total.total + row.total)
     return list(sums.values())
 
 
-# Verbs of the alerts: how each rule stands, and what was counted, summed over a time.
+# --- Alerts ---
 
 
 class AlertRow(NamedTuple):
+    """State of an alert rule for one key."""
+
     rule: str
     key: str
     state: str
     since: Micros
-    seen_at: Micros
+    evaluated_at: Micros
     value: float
     evidence: str  # JSON
-    acted: str  # JSON; empty: nothing was done that still holds
+    acted: str  # JSON of the action in force, or ""
     until: Micros | None
     actor: str
     reason: str
@@ -185,22 +193,28 @@ class AlertQueries(ABC):
     """Part of `Transaction`."""
 
     @abstractmethod
-    def list_alerts(self) -> list[AlertRow]: ...
+    def list_alerts(self) -> list[AlertRow]:
+        """List the states of all alert rules."""
 
     @abstractmethod
     def write_alert(self, row: AlertRow) -> None:
-        """As it stands now, whatever it was. Only for who holds the reader of the alerts, or a person."""
+        """Store the state of an alert.
+
+        Only the worker that has locked the alerts' reader, or a person, may do so.
+        """
 
     @abstractmethod
     def delete_old_alerts(self, before: Micros) -> int:
-        """Delete those that were over before then, and silences that had ended."""
+        """Delete alerts that were resolved before a time, and silences that had ended."""
 
     @abstractmethod
     def sum_stats(self, names: Sequence[str], since: Micros) -> list[tuple[str, str, int, float]]:
-        """What was counted from the minute of `since` on: name, labels, n, total."""
+        """Return (name, labels, n, total) summed from the minute of `since` on."""
 
 
 class SqlAlertQueries(AlertQueries):
+    """AlertQueries in SQL."""
+
     @abstractmethod
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 

@@ -5,109 +5,59 @@ payload validation, classification, policies, backoffs and counters, unique keys
 deadlines of waiting jobs, holds, events and history.
 
 Inline mode has no time or memory limits (a handler that hangs, hangs the test), does not survive a
-handler that kills its process, ignores `isolate=True`, and runs one job at a time. Test those with a
-real worker: `worker(app, "jobs:app")`.
+handler that kills its process, ignores `isolate=True`, and runs one job at a time. Test those with
+a real worker: `worker(app, "jobs:app")`.
+
+Names are loaded when they are first used: pytest imports this package in every project that has
+Mulligan installed, because the plugin lives here.
 """
 
-from __future__ import annotations
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from datetime import datetime
-from typing import Any, Unpack
+if TYPE_CHECKING:
+    from mulligan.testing.asserts import (
+        assert_enqueued,
+        assert_state,
+        assert_will_retry,
+        refute_enqueued,
+    )
+    from mulligan.testing.helper import Helper
+    from mulligan.testing.inline import (
+        Drained,
+        Force,
+        Returns,
+        StillBusy,
+        advance,
+        drain,
+        drain_async,
+        force,
+        now,
+    )
+    from mulligan.testing.workers import RealWorker, environ, temporary, worker
 
-from mulligan.app.mulligan import Mulligan
-from mulligan.core.errors import Duration, DurationOrTime
-from mulligan.core.job import Job, State
-from mulligan.testing import asserts, inline, workers
-from mulligan.testing.asserts import (
-    ExpectedJob,
-    Named,
-    assert_enqueued,
-    assert_state,
-    assert_will_retry,
-    refute_enqueued,
-)
-from mulligan.testing.inline import (
-    Drained,
-    Force,
-    Returns,
-    StillBusy,
-    advance,
-    drain,
-    drain_async,
-    force,
-    now,
-)
-from mulligan.testing.workers import RealWorker, environ, temporary, worker
-
-
-class Helper:
-    """The functions of this package bound to one app: the pytest fixture `mulligan`."""
-
-    def __init__(self, app: Mulligan, spec: str = "") -> None:
-        self.app = app
-        self._spec = spec
-
-    # --- Clock and execution ---
-    def drain(
-        self, *, scheduled: bool = False, most: int = inline.MAX_ATTEMPTS, seed: int | None = None
-    ) -> inline.Drained:
-        __tracebackhide__ = True
-        return inline.drain(self.app, scheduled=scheduled, most=most, seed=seed)
-
-    async def drain_async(
-        self, *, scheduled: bool = False, most: int = inline.MAX_ATTEMPTS, seed: int | None = None
-    ) -> inline.Drained:
-        __tracebackhide__ = True
-        return await inline.drain_async(self.app, scheduled=scheduled, most=most, seed=seed)
-
-    def advance(self, by: DurationOrTime, *, leases: bool = False) -> datetime:
-        return inline.advance(self.app, by, leases=leases)
-
-    def now(self) -> datetime:
-        return inline.now(self.app)
-
-    def force(self, kind: Named, *endings: Any, times: int = 1) -> inline.Force:
-        return inline.force(self.app, kind, *endings, times=times)
-
-    # --- Assertions ---
-    def assert_enqueued(
-        self, kind: Named | None = None, *, count: int | None = None, **wanted: Unpack[ExpectedJob]
-    ) -> list[Job]:
-        __tracebackhide__ = True
-        return asserts.assert_enqueued(self.app, kind, count=count, **wanted)
-
-    def refute_enqueued(self, kind: Named | None = None, **wanted: Unpack[ExpectedJob]) -> None:
-        __tracebackhide__ = True
-        asserts.refute_enqueued(self.app, kind, **wanted)
-
-    def assert_will_retry(
-        self,
-        job: Job | str,
-        *,
-        after: asserts.After | None = None,
-        code: str | None = None,
-        within: Duration = 1,
-    ) -> datetime:
-        __tracebackhide__ = True
-        return asserts.assert_will_retry(self.app, job, after=after, code=code, within=within)
-
-    def assert_state(self, job: Job | str, state: State | str) -> Job:
-        __tracebackhide__ = True
-        return asserts.assert_state(self.app, job, state)
-
-    # --- Other processes ---
-    def worker(
-        self, spec: str = "", *, env: Mapping[str, str] | None = None
-    ) -> AbstractContextManager[workers.RealWorker]:
-        """Run a real worker of `spec`, or of the app named by the ini option `mulligan_app`."""
-        return workers.worker(self.app, spec or self._spec, env=env)
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return workers.environ(self.app)
-
+_NAMES_BY_MODULE = {
+    "mulligan.testing.asserts": (
+        "assert_enqueued",
+        "assert_state",
+        "assert_will_retry",
+        "refute_enqueued",
+    ),
+    "mulligan.testing.helper": ("Helper",),
+    "mulligan.testing.inline": (
+        "Drained",
+        "Force",
+        "Returns",
+        "StillBusy",
+        "advance",
+        "drain",
+        "drain_async",
+        "force",
+        "now",
+    ),
+    "mulligan.testing.workers": ("RealWorker", "environ", "temporary", "worker"),
+}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
     "Drained",
@@ -129,3 +79,18 @@ __all__ = [
     "temporary",
     "worker",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use."""
+    if name not in _MODULES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(__all__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
@@ -35,6 +35,13 @@ def kind_name(kind: Any) -> str:
     raise Refused(message)
 
 
+def _kind_filter(kind: Any) -> str:
+    """Return the name of the kind to match; empty for any kind."""
+    if kind is None:
+        return ""
+    return kind_name(kind)
+
+
 def job_id_of(job: Any) -> str:
     """Return the id, given a Job or an id."""
     if isinstance(job, Job):
@@ -43,6 +50,14 @@ def job_id_of(job: Any) -> str:
         return job
     message = f"job must be a Job or its id, not {job!r:.80}"
     raise Refused(message)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean …?" with the most similar known name; empty if none is similar."""
+    similar = difflib.get_close_matches(name, sorted(known), n=1)
+    if not similar:
+        return ""
+    return f" Did you mean {similar[0]!r}?"
 
 
 # --- Matching ---
@@ -80,7 +95,9 @@ class JobMatcher:
             for name, value in self.wanted.items()
             if name not in {"state", "within"}
         ]
-        text = f"job of kind {self.kind!r}" if self.kind else "job"
+        text = "job"
+        if self.kind:
+            text = f"job of kind {self.kind!r}"
         if state != ANY:
             text = f"{state} {text}"
         if parts:
@@ -216,7 +233,7 @@ def assert_enqueued(
     """
     __tracebackhide__ = True
     _check_count(count)
-    matcher = build_matcher("" if kind is None else kind_name(kind), wanted)
+    matcher = build_matcher(_kind_filter(kind), wanted)
     jobs = list(_list_jobs(app, matcher))
     found = [job for job in jobs if not matcher.differences(job)]
     is_expected = bool(found) if count is None else len(found) == count
@@ -230,7 +247,7 @@ def refute_enqueued(
 ) -> None:
     """Assert that no such job exists. An unknown kind is an error: it may be misspelt."""
     __tracebackhide__ = True
-    matcher = build_matcher("" if kind is None else kind_name(kind), wanted)
+    matcher = build_matcher(_kind_filter(kind), wanted)
     jobs = list(_list_jobs(app, matcher))
     _refuse_unknown(app, matcher.kind, jobs)
     found = [job for job in jobs if not matcher.differences(job)]
@@ -315,10 +332,8 @@ def _refuse_unknown(app: Mulligan, kind: str, jobs: Sequence[Job]) -> None:
     with app.store.read() as tx:
         known = {*app.registry.handlers, *load_kinds(tx)}
     if kind not in known:
-        near = difflib.get_close_matches(kind, sorted(known), n=1)
-        question = f" Did you mean {near[0]!r}?" if near else ""
         message = (
-            f"unknown kind {kind!r}.{question} If it belongs to another app, use "
+            f"unknown kind {kind!r}.{suggest(kind, known)} If it belongs to another app, use "
             "assert_enqueued(…, count=0)."
         )
         raise UnknownKind(message)
@@ -327,16 +342,17 @@ def _refuse_unknown(app: Mulligan, kind: str, jobs: Sequence[Job]) -> None:
 def _describe_mismatch(
     app: Mulligan, matcher: JobMatcher, jobs: Sequence[Job], found: Sequence[Job], count: int | None
 ) -> str:
-    expected = f"expected a {matcher}" if count is None else f"expected {count} × {matcher}"
+    expected = f"expected a {matcher}"
+    if count is not None:
+        expected = f"expected {count} × {matcher}"
     lines = [
         f"{expected}, but found {len(found) or 'none'}{_hint(app, matcher, jobs)}",
         *_describe_jobs(found),
     ]
     others = sorted((job for job in jobs if job not in found), key=matcher.distance)
     if others:
-        lines.append(
-            f"{len(others)} other job{'s' if len(others) > 1 else ''}, most similar first:"
-        )
+        noun = "job" if len(others) == 1 else "jobs"
+        lines.append(f"{len(others)} other {noun}, most similar first:")
     elif not found:
         lines.append("there are no jobs")
     return "\n".join([*lines, *_describe_jobs(others, matcher)])
@@ -346,9 +362,7 @@ def _hint(app: Mulligan, matcher: JobMatcher, jobs: Sequence[Job]) -> str:
     known = app.registry.handlers
     if not matcher.kind or matcher.kind in known or any(job.kind == matcher.kind for job in jobs):
         return ""
-    near = difflib.get_close_matches(matcher.kind, known, n=1)
-    question = f", did you mean {near[0]!r}?" if near else ""
-    return f"; this app has no kind {matcher.kind!r}{question}"
+    return f". This app has no kind {matcher.kind!r}.{suggest(matcher.kind, known)}"
 
 
 def _describe_jobs(jobs: Sequence[Job], matcher: JobMatcher | None = None) -> Iterator[str]:
@@ -386,14 +400,18 @@ def _why_no_retry(
 def _parse_after(after: Any) -> tuple[float, float]:
     if after is None:
         return 0.0, float("inf")
-    least, most = after if isinstance(after, tuple | list) and len(after) == 2 else (after, after)
+    least = most = after
+    if isinstance(after, tuple | list) and len(after) == 2:
+        least, most = after
     return check_duration("after", least) / SECOND, check_duration("after", most) / SECOND
 
 
 def _format_after(after: Any) -> str:
     if isinstance(after, tuple | list):
         return f"between {_format_after(after[0])} and {_format_after(after[1])}"
-    return f"{after.total_seconds() if isinstance(after, timedelta) else after:g} s"
+    if isinstance(after, timedelta):
+        return f"{after.total_seconds():g} s"
+    return f"{after:g} s"
 
 
 def _describe_attempts(attempts: Sequence[AttemptRow]) -> Iterator[str]:
@@ -403,7 +421,9 @@ def _describe_attempts(attempts: Sequence[AttemptRow]) -> Iterator[str]:
 
 
 def _trace(attempts: Sequence[AttemptRow]) -> Iterator[str]:
-    private = json.loads(attempts[-1].private or "{}") if attempts else {}
+    if not attempts:
+        return
+    private = json.loads(attempts[-1].private or "{}")
     for name in ("message", "trace", "stderr"):
         if private.get(name):
             yield f"{name}:"

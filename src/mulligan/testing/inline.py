@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import inspect
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ from mulligan.failures.codes import timed_out, worker_lost
 from mulligan.manifest.specs import DELIVERY_QUEUE, Handler
 from mulligan.storage.base import Store
 from mulligan.storage.url import boot_id
-from mulligan.testing.asserts import Named, kind_name
+from mulligan.testing.asserts import Named, kind_name, suggest
 from mulligan.testing.workers import refuse_other_database
 from mulligan.worker import upkeep
 from mulligan.worker.inline import InlineWorker
@@ -41,12 +40,12 @@ def advance(
     """Move the database's clock forward, by a duration or to a datetime. Return the new time.
 
     Due times, backoffs, schedules, deadlines, retention and holds follow. Workers on this database
-    notice within half a second. The time limit of a running attempt and `datetime.now()` in your code
-    do not move. No worker is declared lost, unless `leases=True`: then leases shorter than the move
-    expire and their jobs are lost.
+    notice within half a second. The time limit of a running attempt and `datetime.now()` in your
+    code do not move. No worker is declared lost, unless `leases=True`: then leases shorter than the
+    move expire and their jobs are lost.
 
-    The move cannot be undone, so it is refused outside of `temporary`. `anywhere=True` allows it for a
-    database that holds only test jobs.
+    The move cannot be undone, so it is refused outside of `temporary`. `anywhere=True` allows it
+    for a database that holds only test jobs.
     """
     if not anywhere:
         refuse_other_database(app, "advance", "moves the clock of a database permanently")
@@ -95,7 +94,10 @@ class StillBusy(MulliganError, AssertionError):
 
 @dataclass(frozen=True)
 class Drained:
-    """Result of a drain. `jobs`: each job that ran, in the order of first attempts, as it is now."""
+    """Result of a drain.
+
+    `jobs`: each job that ran, in the order of first attempts, in its current state.
+    """
 
     jobs: tuple[Job, ...]
     attempts: int
@@ -113,7 +115,9 @@ class Drained:
     def __str__(self) -> str:
         ends = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
         text = f"{self.attempts} attempts of {len(self.jobs)} jobs"
-        return f"{text}: {ends}" if ends else text
+        if not ends:
+            return text
+        return f"{text}: {ends}"
 
 
 def drain(
@@ -267,7 +271,7 @@ class Force:
 
 
 def force(app: Mulligan, kind: Named, *endings: Any, times: int = 1) -> Force:
-    """Force how the next attempts of this kind end, in order; afterwards the handler is called again.
+    """Force how the next attempts of this kind end, in order. Then the handler is called again.
 
     An ending is an outcome (`Fail("GW_5XX")`, `Retry()`, `Snooze(60)`, `Park("…")`,
     `Hold("gateway")`, `Cancel("…")`), an exception (instance or class), `Returns(value)`, "timeout"
@@ -280,8 +284,10 @@ def force(app: Mulligan, kind: Named, *endings: Any, times: int = 1) -> Force:
     _check_positive("force(times)", times)
     scripts: list[Script] = []
     for ending in endings:
-        alternatives = ending if isinstance(ending, list | tuple) else [ending]
-        scripts.extend(_build_script(one) for one in alternatives)
+        if isinstance(ending, list | tuple):
+            scripts.extend(_build_script(one) for one in ending)
+        else:
+            scripts.append(_build_script(ending))
     if not scripts:
         message = f"force({name!r}): pass at least one ending"
         raise Refused(message)
@@ -328,8 +334,9 @@ _NAMED_ENDINGS: dict[str, Script] = {"timeout": _timeout, "lost": _lost}
 
 
 def _unknown_ending(ending: Any) -> str:
-    near = difflib.get_close_matches(ending, _NAMED_ENDINGS, n=1) if isinstance(ending, str) else []
-    question = f" Did you mean {near[0]!r}?" if near else ""
+    question = ""
+    if isinstance(ending, str):
+        question = suggest(ending, _NAMED_ENDINGS)
     return (
         f"force: invalid ending {ending!r:.80}. Pass an outcome (Fail, Retry, Snooze, Park, Hold, "
         f"Cancel), an exception, Returns(value), 'timeout' or 'lost'.{question}"

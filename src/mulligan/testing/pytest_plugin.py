@@ -40,8 +40,8 @@ def mulligan_app(
 ) -> Iterator[Mulligan]:
     """Return the app named by the ini option `mulligan_app`, on an empty database.
 
-    A project without that option defines a fixture of this name that returns its app; `mulligan` then
-    uses it.
+    A project without that option defines a fixture of this name that returns its app. The fixture
+    `mulligan` then uses it.
     """
     from mulligan.testing import temporary  # noqa: PLC0415 - see the module docstring
     from mulligan.worker.startup import load_app  # noqa: PLC0415 - see the module docstring
@@ -66,7 +66,7 @@ def mulligan(
     mulligan_url: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Helper]:
-    """Return `drain`, `advance`, `force` and assertions for `mulligan_app`, on an empty database."""
+    """Return a helper with `drain`, `force` and assertions for the app, on an empty database."""
     from mulligan.testing import Helper, temporary  # noqa: PLC0415 - see the module docstring
     from mulligan.testing.workers import is_temporary  # noqa: PLC0415 - see the module docstring
 

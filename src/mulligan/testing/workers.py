@@ -31,9 +31,9 @@ def temporary(
 ) -> Iterator[Mulligan]:
     """Put the app on an empty database during the block; everything in this process uses it.
 
-    Without a URL it is a SQLite file, in `folder`, where it is kept, or in a temporary folder. With a
-    postgresql:// URL it is a new schema, dropped at the end. Afterwards the app is back on its own
-    database, untouched, and forced outcomes are removed.
+    Without a URL it is a SQLite file in `folder`; the default is a temporary folder. With a
+    postgresql:// URL it is a new schema, dropped at the end. Afterwards the app uses its own
+    database again, and forced outcomes are removed.
     """
     with ExitStack() as stack:
         settings = _settings(app.settings, url, _make_folder(folder, stack))
@@ -84,15 +84,18 @@ def _make_folder(folder: Path | str | None, stack: ExitStack) -> Path:
 def _settings(settings: Settings, url: str | None, folder: Path) -> Settings:
     if url and not url.startswith(POSTGRES):
         message = (
-            f"temporary(): {mask_password(url)!r} is not a postgresql:// URL. Leave it out to get a "
-            "SQLite file."
+            f"temporary(): {mask_password(url)!r} is not a postgresql:// URL. Leave it out to get "
+            "a SQLite file."
         )
         raise ConfigError(message)
+    schema = settings.schema_name
+    if url:
+        schema = f"{PREFIX}{secrets.token_hex(8)}"
     scheme = "sqlite+stdlib" if settings.database_url.startswith("sqlite+stdlib:") else "sqlite"
     return settings.model_copy(
         update={
             "database_url": url or f"{scheme}:///{folder.absolute() / 'mulligan.db'}",
-            "schema_name": f"{PREFIX}{secrets.token_hex(8)}" if url else settings.schema_name,
+            "schema_name": schema,
             "listen_url": "",
             "worker": settings.worker.model_copy(
                 update={"state_dir": str(folder.absolute() / "state")}
@@ -138,7 +141,7 @@ class RealWorker:
         self.process.wait()
 
     def stop(self) -> int:
-        """Send SIGTERM, wait until it has finished or released its jobs, and return the exit code."""
+        """Send SIGTERM, wait until its jobs are finished or released, and return the exit code."""
         return stop_command(self.process, within=self._grace + STOP_MARGIN)
 
 

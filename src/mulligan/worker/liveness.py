@@ -72,15 +72,15 @@ def _create_locked(path: Path) -> int:
 
 def is_certainly_dead(worker: WorkerRow, boot_id: str) -> bool:
     """True if the worker's liveness file exists here and is not locked. False: unknown."""
-    if not worker.life_path or worker.boot_id != boot_id:
+    if not worker.lock_path or worker.boot_id != boot_id:
         return False
     try:
-        fd = os.open(worker.life_path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(worker.lock_path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         status = os.fstat(fd)
-        is_same_file = (status.st_dev, status.st_ino) == (worker.life_dev, worker.life_ino)
+        is_same_file = (status.st_dev, status.st_ino) == (worker.lock_dev, worker.lock_ino)
         return is_same_file and _can_lock(fd)
     finally:
         os.close(fd)
@@ -388,9 +388,9 @@ def worker_row(
         renewed_mono=time.monotonic_ns() // 1000,
         closed_at=None,
         close_reason="",
-        life_path=str(life.path),
-        life_dev=life.dev,
-        life_ino=life.ino,
+        lock_path=str(life.path),
+        lock_dev=life.dev,
+        lock_ino=life.ino,
         kinds=json.dumps(sorted(manifest.kinds)),
         queues=json.dumps(sorted(queues)),
         concurrency=concurrency,

@@ -1,4 +1,4 @@
-"""Anything may be in a payload, a name, an error, a reason. On a page it is text and nothing else."""
+"""Hostile text in every field is escaped on every page."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from support.dashboard_client import sign_in_with_key
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
-EVIL = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{ 7*7 }}"
+HOSTILE = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{ 7*7 }}"
 NEEDLE = "needle in a stack "
-PUBLIC = EVIL.translate(str.maketrans("{}", "()"))
+PUBLIC = HOSTILE.translate(str.maketrans("{}", "()"))
 NAME = "<script>alert(1)</script>'\"><img/src=x/onerror=alert(2)>{{7*7}}"  # names have no spaces
 
 
 @pytest.fixture
-def infested(app):
-    """Hostile strings in every field that somebody outside can fill."""
+def hostile_app(app):
+    """An app with hostile text in every field that a client can set."""
     app.rules.add(
         Rule("odd", message=r"\bneedle in a stack\b", code="ODD", cls="permanent", public=PUBLIC)
     )
@@ -29,55 +29,59 @@ def infested(app):
     @app.job(name=NAME, queue=NAME, uses=NAME, editable="text")
     def odd(ctx: Context, text: str):
         if text == "park":
-            return Park(EVIL, choices=(EVIL,))
-        return Fail("BAD", f"{text} {EVIL}", detail={EVIL: EVIL}, public=EVIL, final=True)
+            return Park(HOSTILE, choices=(HOSTILE,))
+        return Fail(
+            "BAD", f"{text} {HOSTILE}", detail={HOSTILE: HOSTILE}, public=HOSTILE, final=True
+        )
 
-    app.schedule(NAME, "0 3 * * *", odd, payload={"text": EVIL}, owner=EVIL)
+    app.schedule(NAME, "0 3 * * *", odd, payload={"text": HOSTILE}, owner=HOSTILE)
     app.store.prepare()
     with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest(EVIL))
+        publish_manifest(unit, app.manifest(HOSTILE))
         unit.write_events(
             [
                 NewEvent(
                     EventType.QUEUE_CHANGED,
-                    actor=EVIL,
-                    owner=EVIL,
-                    data={"queue": EVIL, "before": {EVIL: EVIL}, "after": {EVIL: 1}},
+                    actor=HOSTILE,
+                    owner=HOSTILE,
+                    data={"queue": HOSTILE, "before": {HOSTILE: HOSTILE}, "after": {HOSTILE: 1}},
                 )
             ]
         )
-    with app.batch(EVIL, owner=EVIL) as batch:
-        app.enqueue(NAME, {"text": EVIL}, owner=EVIL, unique=EVIL, batch=batch)
+    with app.batch(HOSTILE, owner=HOSTILE) as batch:
+        app.enqueue(NAME, {"text": HOSTILE}, owner=HOSTILE, unique=HOSTILE, batch=batch)
     app.enqueue(NAME, {"text": "park"})
     app.run_inline()
-    app.enqueue(NAME, {"text": EVIL}, owner=EVIL, delay=60)
-    app.subscriptions.add("job.died", Webhook("https://example.com/hook"), name=EVIL, reason=EVIL)
-    app.queues.pause(NAME, reason=EVIL)
-    app.kinds.hold(NAME, reason=EVIL)
-    app.dependencies.open(NAME, reason=EVIL)
-    app.alerts.silence("dead_letters", 3600, reason=EVIL)
+    app.enqueue(NAME, {"text": HOSTILE}, owner=HOSTILE, delay=60)
+    app.subscriptions.add(
+        "job.died", Webhook("https://example.com/hook"), name=HOSTILE, reason=HOSTILE
+    )
+    app.queues.pause(NAME, reason=HOSTILE)
+    app.kinds.hold(NAME, reason=HOSTILE)
+    app.dependencies.open(NAME, reason=HOSTILE)
+    app.alerts.silence("dead_letters", 3600, reason=HOSTILE)
     group = app.failures.groups()[0].fingerprint
-    app.failures.mute(group, reason=EVIL)
-    app.operations.start("discard", "state:dead", reason=EVIL)
+    app.failures.mute(group, reason=HOSTILE)
+    app.operations.start("discard", "state:dead", reason=HOSTILE)
     return app
 
 
-ASKED = (
-    ("/jobs", {"filter": f'"{EVIL[:25]}"'}),
+QUERIES = (
+    ("/jobs", {"filter": f'"{HOSTILE[:25]}"'}),
     ("/events", {"filter": f"owner:{NAME}"}),
-    ("/audit", {"actor": EVIL, "job": EVIL}),
-    ("/policies", {"kind": EVIL}),
-    ("/operations/new", {"action": EVIL, "filter": "state:dead"}),
-    ("/batches", {"state": EVIL}),
-    ("/notifications", {"state": EVIL}),
-    ("/insight", {"kind": EVIL, "since": EVIL}),
+    ("/audit", {"actor": HOSTILE, "job": HOSTILE}),
+    ("/policies", {"kind": HOSTILE}),
+    ("/operations/new", {"action": HOSTILE, "filter": "state:dead"}),
+    ("/batches", {"state": HOSTILE}),
+    ("/notifications", {"state": HOSTILE}),
+    ("/insight", {"kind": HOSTILE, "since": HOSTILE}),
     (f"/policies/rules/{NAME}", {}),
-    ("/sign-in", {"next": EVIL, "link": EVIL}),
+    ("/sign-in", {"next": HOSTILE, "link": HOSTILE}),
 )
 
 
 @pytest.mark.security("S25")
-def test_hostile_fields_are_escaped_on_every_page(infested):
+def test_hostile_fields_are_escaped_on_every_page(hostile_app):
     screens = {
         "/",
         "/jobs",
@@ -96,9 +100,9 @@ def test_hostile_fields_are_escaped_on_every_page(infested):
         "/doctor",
         "/operations/new?filter=state:dead",
     }
-    with sign_in_with_key(infested, role="admin") as guest:
+    with sign_in_with_key(hostile_app, role="admin") as client:
         for path in sorted(screens):
-            found = re.findall(r'href="(/[^"#]*)"', guest.client.get(path).text)
+            found = re.findall(r'href="(/[^"#]*)"', client.client.get(path).text)
             screens |= {
                 one.replace("&amp;", "&")
                 for one in found
@@ -107,42 +111,44 @@ def test_hostile_fields_are_escaped_on_every_page(infested):
         screens |= {f"{one}/edit" for one in screens if re.fullmatch(r"/jobs/\w{28}", one)}
         assert len(screens) > 25
         for path in sorted(screens):
-            _is_clean(path, guest.client.get(path))
-        for job in infested.jobs.list():
-            _is_clean("status", guest.client.get(infested.status.link(job)))
-        _is_clean("status", guest.client.get(infested.status.link(infested.batches.list()[0])))
-        for path, params in ASKED:
-            _is_clean(path, guest.client.get(path, params=params))
+            _check_escaped(path, client.client.get(path))
+        for job in hostile_app.jobs.list():
+            _check_escaped("status", client.client.get(hostile_app.status.link(job)))
+        _check_escaped(
+            "status", client.client.get(hostile_app.status.link(hostile_app.batches.list()[0]))
+        )
+        for path, params in QUERIES:
+            _check_escaped(path, client.client.get(path, params=params))
 
 
 @pytest.mark.security("S25")
-def test_hostile_fields_are_escaped_in_responses_to_forms(infested):
-    job = infested.jobs.list("state:dead")[0]
-    with sign_in_with_key(infested, role="admin") as guest:
+def test_hostile_fields_are_escaped_in_responses_to_forms(hostile_app):
+    job = hostile_app.jobs.list("state:dead")[0]
+    with sign_in_with_key(hostile_app, role="admin") as client:
         forms = {
             f"/jobs/{job.id}/edit": {
-                "payload.text": EVIL,
-                "at": EVIL,
-                "reason": EVIL,
+                "payload.text": HOSTILE,
+                "at": HOSTILE,
+                "reason": HOSTILE,
                 "queue": NAME,
             },
             "/policies/what-if": {
-                "text": NEEDLE + EVIL,
-                "exception_type": EVIL,
+                "text": NEEDLE + HOSTILE,
+                "exception_type": HOSTILE,
                 "kind": NAME,
-                "program": EVIL,
+                "program": HOSTILE,
             },
-            "/queues/x/set": {"concurrency": EVIL, "reason": EVIL},
-            "/queues/x/pause": {"until": EVIL},
-            "/operations": {"action": EVIL, "filter": EVIL},
-            f"/jobs/{job.id}/release": {"choice": EVIL},
+            "/queues/x/set": {"concurrency": HOSTILE, "reason": HOSTILE},
+            "/queues/x/pause": {"until": HOSTILE},
+            "/operations": {"action": HOSTILE, "filter": HOSTILE},
+            f"/jobs/{job.id}/release": {"choice": HOSTILE},
         }
-        mark = re.search(r'name="csrf" value="([0-9a-f]+)"', guest.client.get("/jobs").text)[1]
+        csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', client.client.get("/jobs").text)[1]
         for path, form in forms.items():
-            _is_clean(path, guest.client.post(path, data={"csrf": mark, **form}))
+            _check_escaped(path, client.client.post(path, data={"csrf": csrf, **form}))
 
 
-def _is_clean(path, answer):
+def _check_escaped(path, answer):
     assert answer.status_code < 500, (path, answer.status_code)
     page = answer.text
     assert "<script>alert" not in page, path

@@ -26,7 +26,7 @@ def test_a_count_links_to_a_list_with_the_same_count(app, client):
         app.enqueue("add", {"a": number, "b": 0}, delay=60)
     page = client.page("/")
     for state, count in (("dead", 3), ("parked", 1), ("queued", 60)):
-        link = re.search(rf'href="([^"]*state%3A{state})"><span class="count">{count}<', page)[1]
+        link = re.search(rf'href="([^"]*state%3A{state})"><span class="many">{count}<', page)[1]
         assert f"{count} job" in client.page(link)
     assert "60 jobs" in client.page(
         "/jobs", filter="kind:add", before=app.jobs.list("kind:add")[9].id

@@ -11,7 +11,7 @@ from mulligan.access.keys import Sessions
 from mulligan.core.durations import SECOND
 from mulligan.http.app import create_app
 
-pytestmark = pytest.csrf.any_store  # on PostgreSQL in `make slow`
+pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
 SCREENS = (
     "/",
@@ -64,7 +64,7 @@ def dead(app):
     return job
 
 
-@pytest.csrf.security("S01")
+@pytest.mark.security("S01")
 def test_every_screen_redirects_to_the_sign_in(client):
     for path in (*SCREENS, "/jobs/x", "/failures/x"):
         answer = client.get(path)
@@ -85,7 +85,7 @@ def test_a_sign_in_link_works_once_and_for_ten_minutes(app, client):
     assert client.post("/sign-in", data={"link": unused}).status_code == 401
 
 
-@pytest.csrf.security("S05", "S06")
+@pytest.mark.security("S05", "S06")
 def test_a_session_ends_by_revocation_expiry_or_sign_out(app, client, sign_in_as):
     key = sign_in_as()
     app.keys.revoke(key.id)
@@ -100,7 +100,7 @@ def test_a_session_ends_by_revocation_expiry_or_sign_out(app, client, sign_in_as
     assert client.get("/").status_code == 303
 
 
-@pytest.csrf.security("S04", "S06")
+@pytest.mark.security("S04", "S06")
 def test_the_cookie_is_protected_and_no_secret_is_stored(app, client):
     made = app.keys.create("*", "admin")
     cookie = client.post("/sign-in", data={"key": made.text}).headers["set-cookie"]
@@ -113,7 +113,7 @@ def test_the_cookie_is_protected_and_no_secret_is_stored(app, client):
     assert made.text not in str(rows)
 
 
-@pytest.csrf.security("S07")
+@pytest.mark.security("S07")
 def test_wrong_keys_at_the_sign_in_are_rate_limited(client):
     answers = [
         client.post("/sign-in", data={"key": f"mk_{guess}"}).status_code for guess in range(12)
@@ -121,8 +121,8 @@ def test_wrong_keys_at_the_sign_in_are_rate_limited(client):
     assert answers == [401] * 10 + [429] * 2
 
 
-@pytest.csrf.security("A16")
-@pytest.csrf.parametrize(
+@pytest.mark.security("A16")
+@pytest.mark.parametrize(
     "next_", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"]
 )
 def test_the_sign_in_redirects_to_local_pages_only(app, client, next_):
@@ -130,7 +130,7 @@ def test_the_sign_in_redirects_to_local_pages_only(app, client, next_):
     assert client.post("/sign-in", data={"key": key, "next": next_}).headers["location"] == "/"
 
 
-@pytest.csrf.security("S29")
+@pytest.mark.security("S29")
 def test_a_form_without_csrf_token_or_from_another_site_is_refused(app, client, sign_in_as, dead):
     sign_in_as()
     csrf = csrf_token(client)
@@ -155,7 +155,7 @@ def test_a_form_without_csrf_token_or_from_another_site_is_refused(app, client, 
     assert app.jobs.get(dead.id).generation == 2
 
 
-@pytest.csrf.security("S11", "S13", "S14")
+@pytest.mark.security("S11", "S13", "S14")
 def test_a_viewer_cannot_act_and_an_owner_sees_only_its_own_jobs(app, client, sign_in_as, dead):
     other = app.enqueue("refuse", owner="other")
     app.run_inline()
@@ -253,7 +253,7 @@ def test_selected_jobs_are_retried_one_by_one(app, client, sign_in_as):
     assert [app.jobs.get(job.id).generation for job in (*jobs, waiting)] == [2, 2, 1, 1]
 
 
-@pytest.csrf.security("S14")
+@pytest.mark.security("S14")
 def test_quoted_search_finds_private_text_for_operators_only(app, client, sign_in_as):
     app.enqueue("crash", {"text": "nowhere-else"}, owner="acme")
     app.run_inline()

@@ -1,4 +1,4 @@
-"""A process whose wall clock is wrong by `MUTANT_SKEW` seconds; its monotonic clock is right."""
+"""Shift the wall clock of this process by `MUTANT_SKEW` seconds; the monotonic clock is unchanged."""
 
 import os
 import time

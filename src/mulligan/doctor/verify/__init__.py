@@ -1,7 +1,7 @@
-"""The checker: what clients were told, what the store remembers and what handlers saw, held against each other.
+"""Check the guarantees of Mulligan: compare the database with what clients and handlers recorded.
 
-`verify(store_or_url, clients=[…], witness=[…])` answers with a `VerifyReport`; `Clients`, `witness` and `witnessed` write the
-files that go with it (`mulligan.doctor.verify.records` is their format).
+`verify(store_or_url, clients=[…], witness=[…])` returns a `VerifyReport`. `Clients`, `witness` and
+`witnessed` write the files; `mulligan.doctor.verify.records` describes their format.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ __all__ = ["Clients", "VerifyReport", "verify", "witness", "witnessed"]
 
 
 def __getattr__(name: str) -> Any:
-    """A handler that bears witness should not have to load the checker."""
+    """Load the checker on first use: handlers that only record do not need it."""
     if name in {"VerifyReport", "verify"}:
         return getattr(import_module("mulligan.doctor.verify.checker"), name)
     message = f"module {__name__!r} has no attribute {name!r}"

@@ -1,6 +1,7 @@
-"""The run: page by page through the store, each page one moment of it, each job with what the files say of it.
+"""Run all checks: read the database page by page and compare each job with the recorded files.
 
-Read-only, in bounded memory, and of a database in use: what is judged was read in one snapshot, the files before it.
+Reads only, in bounded memory, and works on a database in use: each page is one snapshot, and the
+files are read before it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +19,42 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import MulliganError
 from mulligan.core.event import Event, EventType
 from mulligan.doctor.verify.case import (
-    ALL,
     CLIENTS,
-    FOR_EVER,
-    KEPT,
+    FOREVER,
+    INVARIANTS,
     WITNESS,
     ClosedPeriod,
     Findings,
     JobCase,
+    VerifyContext,
     Violation,
-    World,
-    case_of,
+    build_case,
 )
 from mulligan.doctor.verify.clients import (
     check_calls,
-    check_ghosts,
+    check_handlers,
     check_missing,
-    check_runs,
-    ghost_of,
+    check_unrequested,
+    find_unrequested,
 )
 from mulligan.doctor.verify.completion import (
-    check_alive,
     check_breakers,
+    check_dispatch,
     check_limits,
-    check_outbox,
+    check_liveness,
+    check_messages,
     check_received,
     check_streams,
-    check_told,
-    gather_message,
+    collect_delivery,
 )
 from mulligan.doctor.verify.job_history import JobReplay, check_row, check_worker
-from mulligan.doctor.verify.records import Side
+from mulligan.doctor.verify.records import RecordIndex
 from mulligan.doctor.verify.shared import (
     check_batches,
     check_keys,
     check_schedules,
-    events_of,
-    gather,
+    collect_facts,
+    iter_events,
 )
 from mulligan.guards.describe import CLOSED, OPENED
 from mulligan.jobs.service import Jobs
@@ -64,25 +64,24 @@ from mulligan.storage.base import Transaction
 from mulligan.storage.history_queries import WholeJobRow
 from mulligan.worker.liveness import worker_statuses
 
-PAGE = 500
-STORIES = 10  # violations that are told with the whole story of their job
-FEW_SECONDS = (
-    15.0  # beyond lease and sweep: how long after the faults something may still be on its way
-)
+PAGE_SIZE = 500
+MAX_STORIES = 10  # violations that are reported with the whole story of their job
+EXTRA_SLACK_SECONDS = 15.0  # added to lease and sweep: the default of `slack`
 
 Progress = Callable[[int], None]
+ClosuresByGate = dict[tuple[str, str], list[ClosedPeriod]]
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was looked at, and what was found."""
+    """Result of a verification: how much was read, and what is wrong."""
 
     jobs: int
     events: int
     calls: int
     lines: int
     unreadable: int
-    checked: tuple[str, ...]  # the invariants that could be judged with what was given
+    checked: tuple[str, ...]  # ids of the invariants that could be checked with these files
     counts: Counter[str]
     violations: tuple[Violation, ...]
 
@@ -90,16 +89,20 @@ class VerifyReport:
     def ok(self) -> bool:
         return not self.counts
 
-    def to_plain(self) -> dict[str, Any]:
-        looked = {
-            name: getattr(self, name) for name in ("jobs", "events", "calls", "lines", "unreadable")
+    def to_dict(self) -> dict[str, Any]:
+        looked_at = {
+            "jobs": self.jobs,
+            "events": self.events,
+            "calls": self.calls,
+            "lines": self.lines,
+            "unreadable": self.unreadable,
         }
         return {
             "ok": self.ok,
-            "looked_at": looked,
+            "looked_at": looked_at,
             "checked": list(self.checked),
             "counts": dict(self.counts),
-            "violations": [one.to_plain() for one in self.violations],
+            "violations": [violation.to_dict() for violation in self.violations],
         }
 
 
@@ -113,12 +116,14 @@ def verify(
     settings: Settings | None = None,
     progress: Progress = lambda _: None,
 ) -> VerifyReport:
-    """Hold the histories against each other. `settled`: the faults have stopped, so what should end must have ended,
-    up to `slack` seconds ago (else: lease, sweep and a little more).
+    """Check the invariants of a database against its history and the recorded files.
+
+    `settled`: the faults have stopped, so jobs that should have ended must have ended, up to
+    `slack` seconds ago. The default slack is lease, sweep and 15 seconds.
     """
-    known = settings or read_settings()
+    known_settings = settings or read_settings()
     if isinstance(store, str):
-        opened = open_store(store, schema=known.schema_name)
+        opened = open_store(store, schema=known_settings.schema_name)
         with contextlib.closing(opened):
             return verify(
                 opened,
@@ -126,214 +131,239 @@ def verify(
                 witness=witness,
                 settled=settled,
                 slack=slack,
-                settings=known,
+                settings=known_settings,
                 progress=progress,
             )
     if slack is None:
-        slack = known.worker.lease + known.worker.sweep + FEW_SECONDS
-    world = _world(store, round(slack * SECOND))
-    with Side(clients, witness) as side:
-        return _Checker(store, side, world, known, settled=settled).run(progress)
+        worker = known_settings.worker
+        slack = worker.lease + worker.sweep + EXTRA_SLACK_SECONDS
+    context = _load_context(store, round(slack * SECOND))
+    with RecordIndex(clients, witness) as records:
+        checker = _Checker(store, records, context, known_settings, settled=settled)
+        return checker.run(progress)
 
 
-def _world(store: Store, slack: Micros) -> World:
-    one_clock = store.facts().get("store") == "postgresql"
-    with store.snapshot() as unit:
-        kinds, gone = load_kinds(unit), unit.events_gone()
-        seen = worker_statuses(unit)
-        now = unit.now()
-        limited = {(limit.scope, limit.key) for limit in unit.list_limits()} | load_declared_limits(
-            unit, now
-        ).keys()
-        world = World(
+# --- Facts about the whole database ---
+
+
+def _load_context(store: Store, slack: Micros) -> VerifyContext:
+    single_clock = store.facts().get("store") == "postgresql"
+    with store.snapshot() as tx:
+        now = tx.now()
+        context = VerifyContext(
             now=now,
-            gone=gone,
-            one_clock=one_clock,
+            pruned_upto=tx.pruned_event_id(),
+            single_clock=single_clock,
             restored=False,
-            workers={row.id: row for row in unit.list_workers(closed=True)},
-            gates=unit.list_gates(),
-            live_kinds=frozenset(
-                kind for one in seen if one.is_live for kind in json.loads(one.row.kinds)
-            ),
-            limited=frozenset(
-                limited | {(row.scope, row.key) for row in unit.read_claim_state().guards}
-            ),
-            timeouts={name: spec.timeout for name, spec in kinds.items()},
+            workers={row.id: row for row in tx.list_workers(closed=True)},
+            gates=tx.list_gates(),
+            live_kinds=_load_live_kinds(tx),
+            limited=_load_limited(tx, now),
+            timeouts={name: spec.timeout for name, spec in load_kinds(tx).items()},
             slack=slack,
         )
-    _history(store, world)
-    return world
+    _load_history(store, context)
+    return context
 
 
-def _history(store: Store, world: World) -> None:
-    """What happened to workers, gates and the whole database: few events, found by their types."""
-    lost: dict[str, Event] = {}
-    shut: dict[tuple[str, str], list[ClosedPeriod]] = {}
+def _load_live_kinds(tx: Transaction) -> frozenset[str]:
+    kinds: set[str] = set()
+    for status in worker_statuses(tx):
+        if status.is_live:
+            kinds.update(json.loads(status.row.kinds))
+    return frozenset(kinds)
+
+
+def _load_limited(tx: Transaction, now: Micros) -> frozenset[tuple[str, str]]:
+    """Return the queues and dependencies that limit how many jobs may start."""
+    limited = {(limit.scope, limit.key) for limit in tx.list_limits()}
+    limited.update(load_declared_limits(tx, now))
+    limited.update((row.scope, row.key) for row in tx.read_claim_state().guards)
+    return frozenset(limited)
+
+
+def _load_history(store: Store, context: VerifyContext) -> None:
+    """Read the few events about workers, gates and restores into the context."""
+    lost_workers: dict[str, Event] = {}
+    closures: ClosuresByGate = {}
     types = [EventType.WORKER_LOST, EventType.DATABASE_RESTORED, *CLOSED, *OPENED]
-    for event in events_of(
-        store, [str(one.value if isinstance(one, EventType) else one) for one in types], world.gone
-    ):
+    for event in iter_events(store, [str(one) for one in types], context.pruned_upto):
         if event.type == EventType.WORKER_LOST:
-            lost[str(event.data.get("worker"))] = event
+            lost_workers[str(event.data.get("worker"))] = event
         elif event.type == EventType.DATABASE_RESTORED:
-            world.restored = True
+            context.restored = True
         else:
-            _gate(event, shut)
-    world.lost, world.closures = lost, shut
+            _add_gate_event(event, closures)
+    context.lost_workers = lost_workers
+    context.closures = closures
 
 
-def _gate(event: Event, shut: dict[tuple[str, str], list[ClosedPeriod]]) -> None:
+def _add_gate_event(event: Event, closures: ClosuresByGate) -> None:
     scope = CLOSED.get(event.type) or OPENED[event.type]
-    if (
-        scope == "dependency"
-    ):  # probes pass it, and a ramp follows: when it is closed to whom is its breaker's to say
+    # Not for dependencies: probes may pass a closed one, and a ramp follows.
+    if scope == "dependency":
         return
-    found = shut.setdefault((scope, str(event.data.get(scope, ""))), [])
-    if found and found[-1].last == FOR_EVER:
-        found[-1] = found[-1]._replace(last=event.id)
+    periods = closures.setdefault((scope, str(event.data.get(scope, ""))), [])
+    if periods and periods[-1].last == FOREVER:
+        periods[-1] = periods[-1]._replace(last=event.id)
     if event.type in CLOSED:
         until = event.data.get("until")
-        found.append(
-            ClosedPeriod(event.id, event.at, FOR_EVER, FOR_EVER if until is None else int(until))
-        )
+        closed_until = FOREVER if until is None else int(until)
+        periods.append(ClosedPeriod(event.id, event.at, FOREVER, closed_until))
+
+
+# --- The checker ---
 
 
 class _Checker:
+    """One run over all jobs of a database."""
+
     def __init__(
-        self, store: Store, side: Side, world: World, settings: Settings, *, settled: bool
+        self,
+        store: Store,
+        records: RecordIndex,
+        context: VerifyContext,
+        settings: Settings,
+        *,
+        settled: bool,
     ) -> None:
-        self._store, self._side, self._world, self._settings = store, side, world, settings
+        self._store = store
+        self._records = records
+        self._context = context
+        self._settings = settings
         self._settled = settled
         self._findings = Findings()
-        self._jobs = self._events = 0
+        self._job_count = 0
+        self._event_count = 0
 
     def run(self, progress: Progress) -> VerifyReport:
-        self._side.begin()
-        self._all_jobs(progress)
-        self._side.gathered()
-        self._whole()
-        found = tuple(self._with_story(place, one) for place, one in enumerate(self._findings.kept))
-        calls, lines = (
-            next(self._side.ask(f"SELECT count(*) FROM {name}"))[0] for name in ("call", "witness")
-        )
+        self._records.begin_collecting()
+        self._check_all_jobs(progress)
+        self._records.finish_collecting()
+        self._check_across_jobs()
         return VerifyReport(
-            jobs=self._jobs,
-            events=self._events,
-            calls=calls,
-            lines=lines,
-            unreadable=self._side.unreadable,
-            checked=tuple(self._could_judge()),
+            jobs=self._job_count,
+            events=self._event_count,
+            calls=self._records.count("call"),
+            lines=self._records.count("witness"),
+            unreadable=self._records.unreadable,
+            checked=tuple(self._checked_invariants()),
             counts=self._findings.counts,
-            violations=found,
+            violations=tuple(self._violations_with_stories()),
         )
 
-    def _could_judge(self) -> Iterable[str]:
-        given = {CLIENTS: self._side.has_clients, WITNESS: self._side.has_witness}
-        for one in ALL.values():
-            if all(given.get(need, True) for need in one.needs) and (
-                self._settled or not one.settled
-            ):
-                yield one.id
+    def _checked_invariants(self) -> Iterable[str]:
+        missing = set()
+        if not self._records.has_clients:
+            missing.add(CLIENTS)
+        if not self._records.has_witness:
+            missing.add(WITNESS)
+        for invariant in INVARIANTS.values():
+            if missing.isdisjoint(invariant.needs) and (self._settled or not invariant.settled):
+                yield invariant.id
 
-    # -- each job -----------------------------------------------------------------------------------
-    def _all_jobs(self, progress: Progress) -> None:
+    # --- Each job ---
+    def _check_all_jobs(self, progress: Progress) -> None:
         after = ""
         while True:
-            with self._store.snapshot() as unit:
-                page = unit.list_whole_jobs(after, PAGE)
-                cases = self._cases(unit, page)
+            with self._store.snapshot() as tx:
+                page = tx.list_whole_jobs(after, PAGE_SIZE)
+                cases = self._load_cases(tx, page)
             for case in cases:
-                self._check(case)
-            self._jobs += len(page)
-            progress(self._jobs)
-            if len(page) < PAGE:
+                self._check_job(case)
+            self._job_count += len(page)
+            progress(self._job_count)
+            if len(page) < PAGE_SIZE:
                 return
             after = page[-1].job.id
 
-    def _cases(self, unit: Transaction, page: Sequence[WholeJobRow]) -> list[JobCase]:
+    def _load_cases(self, tx: Transaction, page: Sequence[WholeJobRow]) -> list[JobCase]:
         ids = [whole.job.id for whole in page]
-        events = _by_job(unit.list_events_of_jobs(ids))
-        attempts, kept = (
-            _by_job(unit.list_attempts_of_jobs(ids)),
-            _by_job(unit.list_checkpoints(ids)),
-        )
-        calls, lines = self._side.calls_of(ids), self._side.witnesses_of(ids)
-        self._events += sum(map(len, events.values()))
-        gone = self._world.gone
+        events = _group_by_job(tx.list_events_of_jobs(ids))
+        attempts = _group_by_job(tx.list_attempts_of_jobs(ids))
+        checkpoints = _group_by_job(tx.list_checkpoints(ids))
+        calls = self._records.calls_of(ids)
+        witness_lines = self._records.witness_lines_of(ids)
+        self._event_count += sum(map(len, events.values()))
         return [
-            case_of(
+            build_case(
                 whole,
-                events.get(job, ()),
-                attempts.get(job, ()),
-                kept.get(job, ()),
-                calls.get(job, ()),
-                lines.get(job, ()),
-                gone,
+                events.get(job_id, ()),
+                attempts.get(job_id, ()),
+                checkpoints.get(job_id, ()),
+                calls.get(job_id, ()),
+                witness_lines.get(job_id, ()),
+                self._context.pruned_upto,
             )
-            for whole, job in zip(page, ids, strict=True)
+            for whole, job_id in zip(page, ids, strict=True)
         ]
 
-    def _check(self, case: JobCase) -> None:
-        life = JobReplay(case, self._world, self._findings).told()
+    def _check_job(self, case: JobCase) -> None:
+        replay = JobReplay(case, self._context, self._findings).replay()
         check_row(case, self._findings)
-        if self._side.has_witness:
-            check_runs(
-                case, self._world, self._findings, watched=case.row.kind in self._side.kinds_seen
-            )
-        if self._side.has_clients:
-            self._clients(case)
+        if self._records.has_witness:
+            is_witnessed = case.row.kind in self._records.witnessed_kinds
+            check_handlers(case, self._context, self._findings, is_witnessed=is_witnessed)
+        if self._records.has_clients:
+            self._check_clients(case)
         if self._settled:
-            check_alive(case, self._world, self._findings)
-        gather(case, life, self._side)
-        gather_message(case, self._side)
+            check_liveness(case, self._context, self._findings)
+        collect_facts(case, replay, self._records)
+        collect_delivery(case, self._records)
 
-    def _clients(self, case: JobCase) -> None:
+    def _check_clients(self, case: JobCase) -> None:
         check_calls(case, self._findings)
         if case.calls:
-            self._side.put("seen", [(case.id,)])
-        ghost = ghost_of(case, self._side)
-        if (
-            ghost is not None and case.row.created_at < self._world.now
-        ):  # a later one's call may be in no file yet
-            self._side.put("ghost", [ghost])
+            self._records.insert("existing", [(case.id,)])
+        # The call of a job created after the files were read may be in no file yet.
+        if case.row.created_at >= self._context.now:
+            return
+        unrequested = find_unrequested(case, self._records)
+        if unrequested is not None:
+            self._records.insert("unrequested", [unrequested])
 
-    # -- all of them together -----------------------------------------------------------------------
-    def _whole(self) -> None:
-        store, side, world, findings = self._store, self._side, self._world, self._findings
-        for worker in world.workers.values():
-            check_worker(worker, world, findings)
-        check_keys(side, findings)
-        check_schedules(store, world, side, findings)
-        check_batches(store, world, side, findings, settled=self._settled)
-        check_outbox(store, world, side, findings)
-        with store.snapshot() as unit:
-            check_limits(unit, world, findings)
-            for line in unit.check_integrity():
+    # --- All jobs together ---
+    def _check_across_jobs(self) -> None:
+        store = self._store
+        records = self._records
+        context = self._context
+        findings = self._findings
+        for worker in context.workers.values():
+            check_worker(worker, context, findings)
+        check_keys(records, findings)
+        check_schedules(store, context, records, findings)
+        check_batches(store, context, records, findings, settled=self._settled)
+        check_messages(store, context, records, findings)
+        with store.snapshot() as tx:
+            check_limits(tx, context, findings)
+            for line in tx.check_integrity():
                 findings.add("D1", line)
-        if side.has_clients:
-            check_missing(store, side, findings)
-            check_ghosts(side, findings)
-            check_received(store, side, findings)
-            check_streams(store, world, side, findings)
+        if records.has_clients:
+            check_missing(store, records, findings)
+            check_unrequested(records, findings)
+            check_received(store, records, findings)
+            check_streams(store, context, records, findings)
         if self._settled:
-            check_breakers(world, findings)
-            check_told(store, world, findings)
+            check_breakers(context, findings)
+            check_dispatch(store, context, findings)
 
-    def _with_story(self, place: int, found: Violation) -> Violation:
-        if place >= STORIES or not found.subject:
-            return found
+    def _violations_with_stories(self) -> Iterable[Violation]:
+        for number, violation in enumerate(self._findings.reported):
+            if number < MAX_STORIES and violation.subject:
+                yield self._add_story(violation)
+            else:
+                yield violation
+
+    def _add_story(self, violation: Violation) -> Violation:
         try:
-            told = Jobs(lambda: self._store, self._settings).explain(found.subject)
-        except MulliganError:
-            return found
-        return Violation(found.invariant, found.what, found.subject, found.evidence, str(told))
+            story = Jobs(lambda: self._store, self._settings).explain(violation.subject)
+        except MulliganError:  # the subject is no job
+            return violation
+        return replace(violation, story=str(story))
 
 
-def _by_job(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _group_by_job(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
     for row in rows:
-        found.setdefault(row.job_id, []).append(row)
-    return found
-
-
-__all__ = ["KEPT", "VerifyReport", "verify"]
+        groups.setdefault(row.job_id, []).append(row)
+    return groups

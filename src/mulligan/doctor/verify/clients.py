@@ -1,22 +1,26 @@
-"""What clients were told against what the store says: S1, S2, S16, S17, U2, U3."""
+"""Compare the database with what handlers and clients recorded.
+
+Handlers: S6, S8, S9. Clients: S1, S17, U2, U3.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Verb
 from mulligan.core.event import EventType
-from mulligan.core.job import State
+from mulligan.core.job import AttemptRow, State
 from mulligan.doctor.verify.case import (
     Findings,
     JobCase,
-    World,
-    attempt_line,
-    call_line,
-    event_line,
-    witness_line,
+    VerifyContext,
+    format_attempt,
+    format_call,
+    format_events,
+    format_witness,
 )
 from mulligan.doctor.verify.records import (
     END,
@@ -25,198 +29,226 @@ from mulligan.doctor.verify.records import (
     ROLLED_BACK,
     START,
     SUBMITS,
-    UNKNOWN,
-    Side,
+    RecordIndex,
     digest,
 )
 from mulligan.storage.base import Store
 
-# What handlers saw against what the store says: S6, S8, S9.
+# --- Handlers: S6, S8, S9 ---
 
-APART = frozenset(
-    {"lost", "released"}
-)  # the store went on without knowing what became of the handler
+# Attempts that the database ended without knowing whether their handler had stopped.
+HANDLER_MAY_STILL_RUN = frozenset({"lost", "released"})
 
 
-class Run(NamedTuple):
-    """One call of a handler, as it told of it itself."""
+class HandlerRun(NamedTuple):
+    """One call of a handler, from its witness lines."""
 
     token: int
     start: Mapping[str, Any]
     end: Mapping[str, Any] | None
 
 
-def check_runs(case: JobCase, world: World, findings: Findings, *, watched: bool) -> None:
-    """`watched`: handlers of this kind bear witness, so that none at all says something too."""
-    runs = _runs(case)
-    _given_out(case, runs, findings)
-    _side_by_side(case, runs, findings)
-    if watched and case.row.state == State.SUCCEEDED:
-        _came_to_its_end(case, world, findings)
+def check_handlers(
+    case: JobCase, context: VerifyContext, findings: Findings, *, is_witnessed: bool
+) -> None:
+    """Check the witness lines of a job.
+
+    `is_witnessed`: handlers of this kind write witness lines, so a missing line is a finding.
+    """
+    runs = _handler_runs(case)
+    _check_tokens(case, runs, findings)
+    _check_overlaps(case, runs, findings)
+    if is_witnessed and case.row.state == State.SUCCEEDED:
+        _check_success(case, context, findings)
 
 
-def _runs(case: JobCase) -> list[Run]:
-    ends = {line["token"]: line for line in case.lines if line["what"] in (END, FAIL)}
+def _handler_runs(case: JobCase) -> list[HandlerRun]:
+    ends = {line["token"]: line for line in case.witness_lines if line["what"] in (END, FAIL)}
     return [
-        Run(line["token"], line, ends.get(line["token"]))
-        for line in case.lines
+        HandlerRun(line["token"], line, ends.get(line["token"]))
+        for line in case.witness_lines
         if line["what"] == START
     ]
 
 
-def _given_out(case: JobCase, runs: list[Run], findings: Findings) -> None:
-    """Each run is of a claim, and each claim is run once."""
-    claims = {event.token for event in case.events if event.type == EventType.JOB_STARTED}
-    seen: dict[int, Run] = {}
+def _check_tokens(case: JobCase, runs: list[HandlerRun], findings: Findings) -> None:
+    """Check that each run belongs to a claim, and that each claim was run once."""
+    claimed_tokens = {event.token for event in case.events if event.type == EventType.JOB_STARTED}
+    first_runs: dict[int, HandlerRun] = {}
     for run in runs:
-        before = seen.setdefault(run.token, run)
-        if before is not run:
-            lines = [witness_line(before.start), witness_line(run.start)]
+        first = first_runs.setdefault(run.token, run)
+        if first is not run:
+            lines = [format_witness(first.start), format_witness(run.start)]
             findings.add("S6", f"token {run.token} was run twice", case.id, witness=lines)
-        if case.complete and run.token not in claims:
-            told = [event_line(event) for event in case.events[-6:]]
-            what = f"a handler ran with token {run.token}, which was never given out"
-            findings.add("S6", what, case.id, witness=[witness_line(run.start)], store=told)
+        if case.is_complete and run.token not in claimed_tokens:
+            findings.add(
+                "S6",
+                f"a handler ran with token {run.token}, which was never claimed",
+                case.id,
+                witness=[format_witness(run.start)],
+                store=format_events(case.events),
+            )
 
 
-def _side_by_side(case: JobCase, runs: list[Run], findings: Findings) -> None:
-    rows = {row.token: row for row in case.attempts}
+def _check_overlaps(case: JobCase, runs: list[HandlerRun], findings: Findings) -> None:
+    attempts = {row.token: row for row in case.attempts}
     for earlier in runs:
+        if earlier.end is None:
+            continue
+        attempt = attempts.get(earlier.token)
+        if attempt is not None and attempt.ended in HANDLER_MAY_STILL_RUN:
+            continue
         for later in runs:
-            if (
-                later.token <= earlier.token
-                or earlier.end is None
-                or later.start["ns"] >= earlier.end["ns"]
-            ):
-                continue
-            row = rows.get(earlier.token)
-            if row is None or row.ended not in APART:
-                lines = [witness_line(line) for line in (earlier.start, later.start, earlier.end)]
-                what = f"token {later.token} began before token {earlier.token} had come to its end"
+            if later.token > earlier.token and later.start["ns"] < earlier.end["ns"]:
+                lines = (earlier.start, later.start, earlier.end)
                 findings.add(
-                    "S8", what, case.id, witness=lines, store=[attempt_line(row)] if row else []
+                    "S8",
+                    f"token {later.token} started before token {earlier.token} had ended",
+                    case.id,
+                    witness=[format_witness(line) for line in lines],
+                    store=[format_attempt(attempt)] if attempt else [],
                 )
 
 
-def _came_to_its_end(case: JobCase, world: World, findings: Findings) -> None:
-    row = next((row for row in case.attempts if row.token == case.row.token), None)
-    skipped = row is not None and "skipped" in json.loads(row.judged or "{}")
-    if (
-        skipped or not (row and row.verb == "succeed") or row.ended_at >= world.now
-    ):  # the files were read before
+def _check_success(case: JobCase, context: VerifyContext, findings: Findings) -> None:
+    attempt = _successful_attempt(case)
+    # The files were read before the database, so they cannot know about a later success.
+    if attempt is None or attempt.ended_at >= context.now:
         return
-    mine = [line for line in case.lines if line["token"] == row.token]
-    end = next((line for line in mine if line["what"] == END), None)
-    told = {"store": [attempt_line(row)], "witness": [witness_line(line) for line in case.lines]}
+    evidence = {
+        "store": [format_attempt(attempt)],
+        "witness": [format_witness(line) for line in case.witness_lines],
+    }
+    end = _find_end_line(case, attempt.token)
     if end is None:
-        findings.add(
-            "S9",
-            f"it succeeded with token {row.token}, whose handler never came to its end",
-            case.id,
-            **told,
-        )
+        what = f"it succeeded with token {attempt.token}, but its handler never finished"
+        findings.add("S9", what, case.id, **evidence)
     elif "result" in end and digest(json.loads(case.row.result or "null")) != end["result"]:
-        what = f"the result that is stored is not the one that token {row.token} returned"
-        findings.add("S9", what, case.id, **told)
+        what = f"the stored result is not the one that token {attempt.token} returned"
+        findings.add("S9", what, case.id, **evidence)
 
 
-# What clients were told against what the store says: S1, S2, S16, S17, U2, U3.
+def _successful_attempt(case: JobCase) -> AttemptRow | None:
+    """Return the attempt that made the job succeed, unless `done=` skipped its handler."""
+    for attempt in case.attempts:
+        if attempt.token == case.row.token and attempt.verb == Verb.SUCCEED:
+            is_skipped = "skipped" in json.loads(attempt.judged or "{}")
+            return None if is_skipped else attempt
+    return None
 
-# What must be in the story of a job for which this was told ok, as often as it was told.
-LEAVES = {
+
+def _find_end_line(case: JobCase, token: int) -> Mapping[str, Any] | None:
+    for line in case.witness_lines:
+        if line["token"] == token and line["what"] == END:
+            return line
+    return None
+
+
+# --- Clients: S1, S17, U2, U3 ---
+
+# Events that a successful call of this type leaves, one per call.
+EVENTS_OF_CALL = {
     "retry": (EventType.JOB_RETRIED,),
     "release": (EventType.JOB_RELEASED, EventType.JOB_RETRIED),
     "cancel": (EventType.JOB_CANCELLED, EventType.JOB_CANCEL_REQUESTED),
     "discard": (EventType.JOB_DISCARDED,),
 }
-ONCE_IS_ENOUGH = frozenset({"cancel"})  # to ask again what was asked already is no move
+IDEMPOTENT_CALLS = frozenset({"cancel"})  # a repeated call succeeds without an event
+
+MISSING_JOBS = f"""
+SELECT call_job.job, call.what, call.client, request, begin_ns, end_ns, answer, error FROM call_job
+JOIN call ON call.id = call_job.call WHERE call.answer = ? AND call.what IN {SUBMITS}
+AND NOT EXISTS (SELECT 1 FROM existing WHERE existing.job = call_job.job) GROUP BY call_job.job
+"""
+MISSING_COLUMNS = ("job", "what", "client", "request", "begin_ns", "end_ns", "answer", "error")
 
 
 def check_calls(case: JobCase, findings: Findings) -> None:
-    told = Counter(call["what"] for call in case.calls if call["told"] == OK)
-    there = Counter(event.type for event in case.events)
-    for what, leaves in LEAVES.items():
-        wanted = min(told[what], 1) if what in ONCE_IS_ENOUGH else told[what]
-        found = sum(there[leaf] for leaf in leaves)
-        if case.complete and found < wanted:
-            _say(
-                findings,
-                case,
-                "S1",
-                f"{wanted} × {what} was told ok, and its story has it {found} times",
-                what,
-            )
+    """Check the answers that clients got about a job that exists."""
+    if case.is_complete:
+        _check_moves(case, findings)
     for call in case.calls:
-        if call["told"] == ROLLED_BACK:
-            _say(
-                findings,
-                case,
-                "S17",
-                "its transaction was rolled back, and it is there",
-                call["what"],
-            )
-        if call["told"] == OK and call["what"] in SUBMITS and "key" in call["asked"]:
+        if call["answer"] == ROLLED_BACK:
+            what = "its transaction was rolled back, but it exists"
+            _report(findings, case, "S17", what, call["what"])
+        if call["answer"] == OK and call["what"] in SUBMITS and "key" in call["request"]:
             _check_key(case, call, findings)
 
 
-def _check_key(case: JobCase, call: dict[str, Any] | Any, findings: Findings) -> None:
-    asked = call["asked"]
-    if case.row.unique_key != asked["key"]:
-        what = f"key {asked['key']!r} was answered with a job that has key {case.row.unique_key!r}"
-        _say(findings, case, "U3", what, call["what"])
+def _check_moves(case: JobCase, findings: Findings) -> None:
+    accepted = Counter(call["what"] for call in case.calls if call["answer"] == OK)
+    event_counts = Counter(event.type for event in case.events)
+    for call_type, event_types in EVENTS_OF_CALL.items():
+        expected = accepted[call_type]
+        if call_type in IDEMPOTENT_CALLS:
+            expected = min(expected, 1)
+        found = sum(event_counts[event_type] for event_type in event_types)
+        if found < expected:
+            what = f"{call_type} was accepted {expected} times, but has only {found} events"
+            _report(findings, case, "S1", what, call_type)
+
+
+def _check_key(case: JobCase, call: Mapping[str, Any], findings: Findings) -> None:
+    request = call["request"]
+    key = request["key"]
+    if case.row.unique_key != key:
+        what = f"an enqueue with key {key!r} returned a job with key {case.row.unique_key!r}"
+        _report(findings, case, "U3", what, call["what"])
     elif (
-        "payloads" in asked and case.row.generation == 1 and _payload(case) not in asked["payloads"]
+        "payloads" in request
+        and case.row.generation == 1  # a manual retry may change the payload
+        and _payload_digest(case) not in request["payloads"]
     ):
-        what = f"key {asked['key']!r} was answered with a job that has another payload"
-        _say(findings, case, "U3", what, call["what"])
+        what = f"an enqueue with key {key!r} returned a job with another payload"
+        _report(findings, case, "U3", what, call["what"])
 
 
-def _payload(case: JobCase) -> str:
+def _payload_digest(case: JobCase) -> str:
     return digest(json.loads(case.row.payload))
 
 
-def _say(findings: Findings, case: JobCase, invariant: str, what: str, call: str) -> None:
-    calls = [call_line(one) for one in case.calls if one["what"] == call]
-    findings.add(
-        invariant,
-        what,
-        case.id,
-        clients=calls,
-        store=[event_line(event) for event in case.events[-6:]],
-    )
+def _report(findings: Findings, case: JobCase, invariant: str, what: str, call_type: str) -> None:
+    calls = [format_call(call) for call in case.calls if call["what"] == call_type]
+    findings.add(invariant, what, case.id, clients=calls, store=format_events(case.events))
 
 
-def ghost_of(case: JobCase, side: Side) -> tuple[str, str, str] | None:
-    """A job of a kind that clients enqueue, which none of them was told of: someone must have asked for it."""
-    row, told = case.row, any(call["told"] == OK and call["what"] in SUBMITS for call in case.calls)
-    queued = next((event for event in case.events if event.type == EventType.JOB_QUEUED), None)
-    by_us = queued is not None and queued.actor != ""
-    if told or by_us or row.kind not in side.kinds_asked or not case.complete:
+def find_unrequested(case: JobCase, records: RecordIndex) -> tuple[str, str, str] | None:
+    """Return (kind, payload digest, id) of a job that no accepted call explains, else None.
+
+    Only for kinds that clients enqueue, and not for jobs that Mulligan itself enqueued.
+    """
+    if case.row.kind not in records.requested_kinds or not case.is_complete:
         return None
-    return row.kind, _payload(case), row.id
+    if any(call["answer"] == OK and call["what"] in SUBMITS for call in case.calls):
+        return None
+    for event in case.events:
+        if event.type == EventType.JOB_QUEUED:
+            if event.actor:
+                return None
+            break
+    return case.row.kind, _payload_digest(case), case.id
 
 
-def check_missing(store: Store, side: Side, findings: Findings, page: int = 500) -> None:
-    """S1, U2: told ok, and not there; unless retention has removed it."""
-    sql = (
-        "SELECT named.job, call.what, call.client, asked, begin_ns, end_ns, told, error FROM named "
-        f"JOIN call ON call.id = named.call WHERE call.told = ? AND call.what IN {SUBMITS} "
-        "AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.job = named.job) GROUP BY named.job"
-    )
-    names = ("job", "what", "client", "asked", "begin_ns", "end_ns", "told", "error")
-    for rows in _paged(side.ask(sql, OK), page):
-        with store.snapshot() as unit:
+def check_missing(
+    store: Store, records: RecordIndex, findings: Findings, page_size: int = 500
+) -> None:
+    """Report accepted jobs that do not exist and were not removed by retention: S1, U2."""
+    for rows in _split_pages(records.query(MISSING_JOBS, OK), page_size):
+        with store.snapshot() as tx:
             for row in rows:
-                call = dict(zip(names, row, strict=True))
-                if unit.get_job(call["job"]) is None and not unit.find_prune_records(call["job"]):
-                    keyed = "key" in json.loads(call["asked"])
-                    what = f"{call['client']} was told that it was accepted, and it does not exist"
-                    findings.add(
-                        "U2" if keyed else "S1", what, call["job"], clients=[call_line(call)]
-                    )
+                call = dict(zip(MISSING_COLUMNS, row, strict=True))
+                job_id = call["job"]
+                if tx.get_job(job_id) is None and not tx.find_prune_records(job_id):
+                    _report_missing(call, findings)
 
 
-def _paged(rows: Iterator[tuple[Any, ...]], size: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+def _report_missing(call: Mapping[str, Any], findings: Findings) -> None:
+    invariant = "U2" if "key" in json.loads(call["request"]) else "S1"
+    what = f"the enqueue by {call['client']} was accepted, but the job does not exist"
+    findings.add(invariant, what, call["job"], clients=[format_call(call)])
+
+
+def _split_pages(rows: Iterator[tuple[Any, ...]], size: int) -> Iterator[Sequence[tuple[Any, ...]]]:
     page: list[tuple[Any, ...]] = []
     for row in rows:
         page.append(row)
@@ -227,31 +259,41 @@ def _paged(rows: Iterator[tuple[Any, ...]], size: int) -> Iterator[Sequence[tupl
         yield page
 
 
-def check_ghosts(side: Side, findings: Findings) -> None:
-    """Each unknown submit may stand for as many jobs as it asked for, of the payloads it named."""
-    may: Counter[tuple[str, str]] = Counter()
-    for _, asked in side.unknown_submits():
-        kind = str(asked.get("kind", ""))
-        for payload in asked.get("payloads", ()):
-            may[kind, payload] += 1
-        if "payloads" not in asked:
-            may[kind, ""] += int(asked.get("count", 1))
-    spare: Callable[[str, str], bool] = lambda kind, payload: _take(may, kind, payload)  # noqa: E731
-    for kind, payload, job in side.ask("SELECT kind, payload, job FROM ghost ORDER BY job"):
-        if not spare(kind, payload) and not any(side.ask("SELECT 1 FROM child WHERE job = ?", job)):
-            findings.add(
-                "S1",
-                f"nobody asked for this {kind}: no client was told of it, or left in doubt",
-                job,
-            )
+def check_unrequested(records: RecordIndex, findings: Findings) -> None:
+    """Report jobs that no call explains: S1.
+
+    An unknown submit explains as many jobs as it requested, with the payloads it recorded.
+    """
+    allowed = _count_unknown_submits(records)
+    for kind, payload, job in records.query(
+        "SELECT kind, payload, job FROM unrequested ORDER BY job"
+    ):
+        if _use_one(allowed, kind, payload):
+            continue
+        if records.exists("SELECT 1 FROM child WHERE job = ?", job):
+            continue
+        what = f"no client requested this job of kind {kind}, and no call with unknown answer did"
+        findings.add("S1", what, job)
 
 
-def _take(may: Counter[tuple[str, str]], kind: str, payload: str) -> bool:
+def _count_unknown_submits(records: RecordIndex) -> Counter[tuple[str, str]]:
+    """Count the jobs that unknown submits may have created, by kind and payload.
+
+    The payload is empty if the submit did not record it.
+    """
+    allowed: Counter[tuple[str, str]] = Counter()
+    for request in records.unknown_submits():
+        kind = str(request.get("kind", ""))
+        for payload in request.get("payloads", ()):
+            allowed[kind, payload] += 1
+        if "payloads" not in request:
+            allowed[kind, ""] += int(request.get("count", 1))
+    return allowed
+
+
+def _use_one(allowed: Counter[tuple[str, str]], kind: str, payload: str) -> bool:
     for key in ((kind, payload), (kind, "")):
-        if may[key] > 0:
-            may[key] -= 1
+        if allowed[key] > 0:
+            allowed[key] -= 1
             return True
     return False
-
-
-__all__ = ["UNKNOWN", "check_calls", "check_ghosts", "check_missing", "ghost_of"]

@@ -1,7 +1,9 @@
-"""A job's life as its events tell it, step by step: S2 to S7, S12 to S14, S16, S18.
+"""Replay the events of a job and compare the result with its row and attempts.
 
-The moves that are legal are read from the same table the product's are (`core/lifecycle.py`), everything else is this
-module's own: nothing that decides or writes takes part in judging itself.
+Row alone: S10, S11. Replay: S2 to S7, S12 to S14, S16, S18.
+
+Legal moves are read from the table that the product uses (`core/lifecycle.py`). Everything else is
+written independently: code that decides or writes must not judge itself.
 """
 
 from __future__ import annotations
@@ -12,438 +14,492 @@ from dataclasses import dataclass, field
 from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.event import SYSTEM_ACTORS, Event, EventType
-from mulligan.core.job import State, WorkerRow
+from mulligan.core.job import AttemptRow, State, WorkerRow
 from mulligan.core.lifecycle import MOVES, TERMINAL, event_for
-from mulligan.doctor.verify.case import FOR_EVER, Findings, JobCase, World, attempt_line, event_line
+from mulligan.doctor.verify.case import (
+    FOREVER,
+    ClosedPeriod,
+    Findings,
+    JobCase,
+    VerifyContext,
+    format_attempt,
+    format_event,
+    format_events,
+)
 
-# What one row alone must look like: S10, S11. The schema refuses most of it, but can be changed by hand.
+# --- One row: S10, S11 ---
+# The schema refuses most of this, but a schema can be changed manually.
 
-AHEAD = 5 * SECOND
+MAX_CLOCK_LEAD = 5 * SECOND
+FINISHED_STATES = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 
 
 def check_row(case: JobCase, findings: Findings) -> None:
+    """Check that the columns of a job's row fit its state."""
     row = case.row
     facts = f"state {row.state}, worker {row.worker}, token {row.token}, attempt {row.attempt}"
-    for invariant, what in _wrong(case):
-        findings.add(invariant, what, row.id, store=[facts])
+    for problem in _lease_problems(case):
+        findings.add("S10", problem, row.id, store=[facts])
+    for problem in _column_problems(case):
+        findings.add("S11", problem, row.id, store=[facts])
 
 
-def _wrong(case: JobCase) -> Iterator[tuple[str, str]]:
-    row, running = case.row, case.row.state == State.RUNNING
-    ended = row.state in {State.SUCCEEDED, State.DEAD, State.CANCELLED}
-    if running != (row.worker is not None):
-        yield "S10", "it has a lease and does not run" if row.worker else "it runs and has no lease"
-    if running and row.started_at is None:
-        yield "S10", "it runs, and has not started"
+def _lease_problems(case: JobCase) -> Iterator[str]:
+    row = case.row
+    is_running = row.state == State.RUNNING
+    if is_running and row.worker is None:
+        yield "it is running without a lease"
+    if not is_running and row.worker is not None:
+        yield f"it has a lease but is {row.state}"
+    if is_running and row.started_at is None:
+        yield "it is running but has no start time"
+
+
+def _column_problems(case: JobCase) -> Iterator[str]:
+    row = case.row
     if row.result is not None and row.state != State.SUCCEEDED:
-        yield "S11", f"it has a result and is {row.state}"
-    if (row.error is not None) != (row.state == State.DEAD):
-        yield "S11", f"it is {row.state} and its final error is {'set' if row.error else 'missing'}"
-    if (row.finished_at is not None) != ended:
-        yield "S11", f"it is {row.state} and finished_at is {row.finished_at}"
+        yield f"it has a result but is {row.state}"
+    if row.error is not None and row.state != State.DEAD:
+        yield f"it has a final error but is {row.state}"
+    if row.error is None and row.state == State.DEAD:
+        yield "it is dead but has no final error"
+    if (row.finished_at is not None) != (row.state in FINISHED_STATES):
+        yield f"it is {row.state} but finished_at is {row.finished_at}"
     if row.choices is not None and row.state != State.PARKED:
-        yield "S11", f"it offers choices and is {row.state}"
-    cover = (row.unique_cover or "").split(",")
-    if row.unique_hash is not None and row.state not in cover:
-        yield "S11", f"it holds its unique key while {row.state}, which its key does not cover"
+        yield f"it has choices but is {row.state}"
+    covered_states = (row.unique_cover or "").split(",")
+    if row.unique_hash is not None and row.state not in covered_states:
+        yield f"it holds its unique key while {row.state}, a state that the key does not cover"
     if row.attempt > row.token:
-        yield "S11", f"attempt {row.attempt} of token {row.token}"
+        yield f"attempt {row.attempt} is greater than token {row.token}"
 
 
-def check_worker(worker: WorkerRow, world: World, findings: Findings) -> None:
-    """A lease is judged by one clock, so it must have been written by it: the server's."""
-    if not world.one_clock:
+def check_worker(worker: WorkerRow, context: VerifyContext, findings: Findings) -> None:
+    """Check that a worker's lease was renewed with the server's clock, which also expires it."""
+    if not context.single_clock:
         return
-    evidence = [
-        f"started {worker.started_at}, renewed {worker.renewed_at}, closed {worker.closed_at}, now {world.now}"
-    ]
+    facts = (
+        f"started {worker.started_at}, renewed {worker.renewed_at}, "
+        f"closed {worker.closed_at}, now {context.now}"
+    )
     if worker.renewed_at < worker.started_at:
-        ago = (worker.started_at - worker.renewed_at) / SECOND
-        findings.add(
-            "S10", f"its lease was renewed {ago:.3f} s before it began", worker.id, store=evidence
-        )
-    if worker.renewed_at > world.now + AHEAD:
-        ahead = (worker.renewed_at - world.now) / SECOND
-        findings.add(
-            "S10",
-            f"its lease was renewed {ahead:.3f} s ahead of the clock",
-            worker.id,
-            store=evidence,
-        )
+        early = (worker.started_at - worker.renewed_at) / SECOND
+        what = f"its lease was renewed {early:.3f} s before it started"
+        findings.add("S10", what, worker.id, store=[facts])
+    if worker.renewed_at > context.now + MAX_CLOCK_LEAD:
+        ahead = (worker.renewed_at - context.now) / SECOND
+        what = f"its lease was renewed {ahead:.3f} s in the future"
+        findings.add("S10", what, worker.id, store=[facts])
 
 
-# A job's life as its events tell it, step by step: S2 to S7, S12 to S14, S16, S18.
+# --- Replay of the events: S2 to S7, S12 to S14, S16, S18 ---
 
-Type = EventType
-ENDS: Mapping[str, str] = {
-    event_for(verb).value: end.value
-    for (verb, start), end in MOVES.items()
-    if start is State.RUNNING
-}
-BY_HAND: dict[str, dict[str, str]] = {}
-for (_verb, _start), _end in MOVES.items():
-    if _start is not State.RUNNING and _verb is not Verb.CLAIM:
-        BY_HAND.setdefault(event_for(_verb).value, {})[_start.value] = _end.value
 
-SILENT = frozenset({Type.JOB_STALE_REFUSED, Type.JOB_PRUNED})
-RUNNING, QUEUED = State.RUNNING.value, State.QUEUED.value
-ENDED = frozenset(state.value for state in TERMINAL)
-KEEPS_LOSSES = frozenset({"lost", "released"})
-STARTS_RACE = 5 * SECOND  # a claim that looked just before a gate closed may start just after
-SKEW = 10 * SECOND  # a supervisor's idea of the database's clock
+def _states_after_attempt() -> dict[str, str]:
+    """Return the state after each event that ends an attempt."""
+    return {
+        event_for(verb).value: end.value
+        for (verb, start), end in MOVES.items()
+        if start is State.RUNNING
+    }
+
+
+def _other_moves() -> dict[str, dict[str, str]]:
+    """Return the legal moves without an attempt: event type → state before → state after."""
+    moves: dict[str, dict[str, str]] = {}
+    for (verb, start), end in MOVES.items():
+        if start is not State.RUNNING and verb is not Verb.CLAIM:
+            moves.setdefault(event_for(verb).value, {})[start.value] = end.value
+    return moves
+
+
+STATE_AFTER: Mapping[str, str] = _states_after_attempt()
+OTHER_MOVES: Mapping[str, Mapping[str, str]] = _other_moves()
+
+NO_STATE_CHANGE = frozenset({EventType.JOB_STALE_REFUSED, EventType.JOB_PRUNED})
+RUNNING = State.RUNNING.value
+QUEUED = State.QUEUED.value
+TERMINAL_STATES = frozenset(state.value for state in TERMINAL)
+KEEPS_LOSSES = frozenset({"lost", "released"})  # endings that do not reduce the losses
+CLAIM_RACE = 5 * SECOND  # a claim that read an open gate may start just after it closed
+MAX_CLOCK_SKEW = 10 * SECOND  # of a supervisor's estimate of the database's clock
 
 
 @dataclass
 class JobReplay:
-    """The fold. `state` None: not known yet, because the beginning of the story is gone."""
+    """The state of a job according to its events.
+
+    `state` is None until it is known, if retention has removed the first events.
+    """
 
     case: JobCase
-    world: World
+    context: VerifyContext
     findings: Findings
     state: str | None = None
     generation: int = 1
     attempt: int | None = None
     token: int = 0
     worker: str = ""
-    asked: bool = False  # somebody wants this attempt to stop
+    cancel_requested: bool = False
     due: int = 0
     failures: int | None = None
     losses: tuple[int, int] | None = None  # at least, at most
-    alone: bool | None = False
-    started: Event | None = None
-    announced: int = 0
-    path: list[tuple[int, str]] = field(default_factory=list)  # (event, state it led to)
-    ended: dict[int, Event] = field(default_factory=dict)
+    runs_alone: bool | None = False  # after a loss the next attempt runs alone; None: unknown
+    last_start: Event | None = None
+    queued_events: int = 0
+    states: list[tuple[int, str]] = field(default_factory=list)  # (event id, state after it)
+    ends: dict[int, Event] = field(default_factory=dict)  # token → event that ended it
 
     def __post_init__(self) -> None:
-        if self.case.complete:
-            self.state, self.attempt, self.failures, self.losses = QUEUED, 0, 0, (0, 0)
+        if self.case.is_complete:
+            self.state = QUEUED
+            self.attempt = 0
+            self.failures = 0
+            self.losses = (0, 0)
 
-    # -- the story ----------------------------------------------------------------------------------
-    def told(self) -> JobReplay:
+    def replay(self) -> JobReplay:
+        """Replay all events, then compare with the row and the attempts."""
         for event in self.case.events:
-            self._tell(event)
-        self._against_row()
-        self._against_attempts()
+            self._apply(event)
+        self._compare_row()
+        self._compare_counters()
+        self._compare_attempts()
+        self._check_checkpoints()
         return self
 
-    def _tell(self, event: Event) -> None:
-        if event.type in SILENT:
+    def _apply(self, event: Event) -> None:
+        if event.type in NO_STATE_CHANGE:
             return
-        if event.type == Type.JOB_QUEUED:
-            self._queued(event)
-        elif event.type == Type.JOB_CANCEL_REQUESTED:
-            self._asked(event)
-        elif event.type == Type.JOB_STARTED:
-            self._started(event)
-        elif event.token is not None and event.type in ENDS:
-            self._ended(event)
+        if event.type == EventType.JOB_QUEUED:
+            self._apply_queued(event)
+        elif event.type == EventType.JOB_CANCEL_REQUESTED:
+            self._apply_cancel_request(event)
+        elif event.type == EventType.JOB_STARTED:
+            self._apply_start(event)
+        elif event.token is not None and event.type in STATE_AFTER:
+            self._apply_end(event)
         else:
-            self._moved(event)
+            self._apply_move(event)
 
-    def _broken(self, invariant: str, what: str, *events: Event) -> None:
-        near = events or tuple(self.case.events[-6:])
-        self.findings.add(
-            invariant, what, self.case.id, store=[event_line(event) for event in near]
-        )
+    def _report(self, invariant: str, what: str, *events: Event) -> None:
+        evidence = format_events(events or self.case.events)
+        self.findings.add(invariant, what, self.case.id, store=evidence)
 
-    def _to(self, event: Event, state: str) -> None:
+    def _set_state(self, event: Event, state: str) -> None:
         self.state = state
-        self.path.append((event.id, state))
+        self.states.append((event.id, state))
 
-    def _queued(self, event: Event) -> None:
-        """Its place in the story says nothing: of a caller's transaction it is told when somebody comes by."""
-        self.announced += 1
-        if self.announced > 1:
-            self._broken("S4", "it was enqueued twice")
-        self.due = max(self.due, int(event.data.get("run_at") or 0)) if not self.token else self.due
-        if not self.path:
-            self.path.append((event.id, QUEUED))
+    def _apply_queued(self, event: Event) -> None:
+        """Apply `job.queued`. It may come late: after a caller's transaction a worker writes it."""
+        self.queued_events += 1
+        if self.queued_events > 1:
+            self._report("S4", "it was enqueued twice")
+        if not self.token:
+            self.due = max(self.due, int(event.data.get("run_at") or 0))
+        if not self.states:
+            self.states.append((event.id, QUEUED))
 
-    def _asked(self, event: Event) -> None:
+    def _apply_cancel_request(self, event: Event) -> None:
         if self.state not in (RUNNING, None):
-            self._broken("S4", f"asked to stop while {self.state}", event)
-        self.asked = self.state == RUNNING
+            self._report("S4", f"cancel requested while {self.state}", event)
+        self.cancel_requested = self.state == RUNNING
 
-    # -- attempts -----------------------------------------------------------------------------------
-    def _started(self, event: Event) -> None:
-        before = [self.started] if self.started else []
-        if self.state == RUNNING:
-            self._broken(
-                "S6",
-                f"given out again while its attempt with token {self.token} was running",
-                *before,
-                event,
-            )
-        elif self.state in ENDED:
-            broken = "S16" if self.state == State.CANCELLED else "S3"
-            self._broken(broken, f"started although it was {self.state}")
-        elif self.state not in (QUEUED, None):
-            self._broken("S4", f"started while {self.state}")
-        self._numbers(event)
+    # --- Attempts ---
+    def _apply_start(self, event: Event) -> None:
+        self._check_state_before_start(event)
+        self._check_numbers(event)
         if event.at < self.due:
             early = (self.due - event.at) / SECOND
-            self._broken("S13", f"started {early:.3f} s before its time", *before, event)
-        self._claimant(event)
-        self.attempt, self.token, self.asked, self.started = (
-            event.attempt,
-            event.token or 0,
-            False,
-            event,
-        )
+            self._report_start("S13", f"started {early:.3f} s before its due time", event)
+        self._check_claimant(event)
+        self.attempt = event.attempt
+        self.token = event.token or 0
+        self.cancel_requested = False
+        self.last_start = event
         self.worker = str(event.data.get("worker", ""))
-        self._to(event, RUNNING)
+        self._set_state(event, RUNNING)
 
-    def _numbers(self, event: Event) -> None:
+    def _report_start(self, invariant: str, what: str, event: Event) -> None:
+        """Report a wrong start, with the start before it as evidence."""
+        if self.last_start is None:
+            self._report(invariant, what, event)
+        else:
+            self._report(invariant, what, self.last_start, event)
+
+    def _check_state_before_start(self, event: Event) -> None:
+        if self.state == RUNNING:
+            what = f"claimed again while its attempt with token {self.token} was running"
+            self._report_start("S6", what, event)
+        elif self.state in TERMINAL_STATES:
+            invariant = "S16" if self.state == State.CANCELLED else "S3"
+            self._report(invariant, f"started although it was {self.state}")
+        elif self.state not in (QUEUED, None):
+            self._report("S4", f"started while {self.state}")
+
+    def _check_numbers(self, event: Event) -> None:
         token = event.token or 0
         if token <= self.token:
-            self._broken("S5", f"token {token} after token {self.token}")
+            self._report("S5", f"token {token} after token {self.token}")
         if self.attempt is not None and event.attempt != self.attempt + 1:
-            self._broken(
-                "S5",
-                f"attempt {event.attempt} after attempt {self.attempt} of generation {self.generation}",
+            what = (
+                f"attempt {event.attempt} after attempt {self.attempt} "
+                f"of generation {self.generation}"
             )
+            self._report("S5", what)
 
-    def _claimant(self, event: Event) -> None:
-        """A worker that was declared lost is never used again; one that looked just before is not yet one of those."""
-        lost = self.world.lost.get(str(event.data.get("worker", "")))
+    def _check_claimant(self, event: Event) -> None:
+        """Check that the claiming worker was not declared lost, except for a race."""
+        lost = self.context.lost_workers.get(str(event.data.get("worker", "")))
         if lost is None or event.id < lost.id:
             return
-        if not self.world.one_clock or event.at > lost.at + STARTS_RACE:
-            self._broken("S10", "given to a worker that had been declared lost", lost, event)
+        if not self.context.single_clock or event.at > lost.at + CLAIM_RACE:
+            self._report("S10", "claimed by a worker that had been declared lost", lost, event)
 
-    def _ended(self, event: Event) -> None:
-        to = ENDS[event.type]
+    def _apply_end(self, event: Event) -> None:
+        state_after = STATE_AFTER[event.type]
+        self._check_lease_of_end(event, state_after)
+        if event.token in self.ends:
+            self._report("S2", f"token {event.token} ended twice", self.ends[event.token], event)
+        if self.cancel_requested and state_after not in (State.CANCELLED, State.SUCCEEDED):
+            self._report("S16", f"cancel was requested, but it became {state_after}")
+        self.ends[event.token or 0] = event
+        self._check_closed_gates(event)
+        self._count_failures(event)
+        self._count_losses(event)
+        self._set_due(event)
+        self._set_state(event, state_after)
+
+    def _check_lease_of_end(self, event: Event, state_after: str) -> None:
+        token = event.token
         if self.state is None:
-            self.token = event.token or 0
-        elif self.state in ENDED:
-            self._broken("S2", f"token {event.token} ended it as {to}, and it was {self.state}")
+            self.token = token or 0
+        elif self.state in TERMINAL_STATES:
+            self._report("S2", f"token {token} made it {state_after}, but it was {self.state}")
         elif self.state != RUNNING:
-            self._broken("S7", f"token {event.token} ended while the job was {self.state}")
-        elif event.token != self.token:
-            self._broken("S7", f"token {event.token} ended while token {self.token} held the lease")
-        if event.token in self.ended:
-            self._broken("S2", f"token {event.token} ended twice", self.ended[event.token], event)
-        if self.asked and to not in (State.CANCELLED, State.SUCCEEDED):
-            self._broken("S16", f"asked to stop, and went on as {to}")
-        self.ended[event.token or 0] = event
-        self._gates(event)
-        self._charged(event)
-        self._next(event)
-        self._to(event, to)
+            self._report("S7", f"token {token} ended while the job was {self.state}")
+        elif token != self.token:
+            self._report("S7", f"token {token} ended while token {self.token} held the lease")
 
-    def _next(self, event: Event) -> None:
-        at = event.data.get("next_retry_at")
-        self.due = int(at) if at is not None else 0
-        if (
-            at is not None
-            and event.type == Type.JOB_RETRY_SCHEDULED
-            and self.world.one_clock
-            and at < event.at - SKEW
-        ):
-            self._broken(
-                "S14",
-                f"the next try is due {(event.at - at) / SECOND:.3f} s before this one ended",
-                event,
-            )
+    def _set_due(self, event: Event) -> None:
+        next_retry_at = event.data.get("next_retry_at")
+        if next_retry_at is None:
+            self.due = 0
+            return
+        self.due = int(next_retry_at)
+        is_retry = event.type == EventType.JOB_RETRY_SCHEDULED
+        if is_retry and self.context.single_clock and self.due < event.at - MAX_CLOCK_SKEW:
+            early = (event.at - self.due) / SECOND
+            what = f"the next attempt is due {early:.3f} s before this one ended"
+            self._report("S14", what, event)
 
-    def _gates(self, event: Event) -> None:
-        """The end of an attempt says in which queue it was."""
-        start = self.started
+    def _check_closed_gates(self, event: Event) -> None:
+        """Check that queue and kind were open at the start; the end event has their names."""
+        start = self.last_start
         if start is None or start.token != event.token:
             return
-        names = (
-            ("queue", str(event.data.get("queue", ""))),
-            ("kind", str(event.data.get("kind", ""))),
-        )
-        for name in names:
-            for shut in self.world.closures.get(name, ()):
-                inside = shut.first < start.id < shut.last and start.at < shut.until
-                if inside and (not self.world.one_clock or start.at > shut.since + STARTS_RACE):
-                    self._broken(
-                        "S13",
-                        f"started while {name[0]} {name[1]} was closed by event #{shut.first}",
-                        start,
-                    )
+        for scope in ("queue", "kind"):
+            name = str(event.data.get(scope, ""))
+            for period in self.context.closures.get((scope, name), ()):
+                if self._started_during(start, period):
+                    what = f"started while {scope} {name} was closed by event #{period.first}"
+                    self._report("S13", what, start)
 
-    # -- counters -----------------------------------------------------------------------------------
-    def _charged(self, event: Event) -> None:
-        said, most = event.data.get("failures"), event.data.get("max_retries")
-        if said is not None:
-            retried = event.type == Type.JOB_RETRY_SCHEDULED
-            if self.failures is not None and not self._may(said, retried=retried):
-                self._broken("S12", f"{said} failures counted after {self.failures}", event)
-            if most is not None and retried and said > most:
-                self._broken("S12", f"retry {said}, and {most} are allowed", event)
-            self.failures = int(said)
-        self._lost(event)
+    def _started_during(self, start: Event, period: ClosedPeriod) -> bool:
+        if not (period.first < start.id < period.last and start.at < period.until):
+            return False
+        return not self.context.single_clock or start.at > period.since + CLAIM_RACE
 
-    def _may(self, said: int, *, retried: bool) -> bool:
-        assert self.failures is not None  # noqa: S101 - asked by who calls
-        return said == self.failures + 1 or (not retried and said == self.failures)
-
-    def _lost(self, event: Event) -> None:
-        said, most = event.data.get("losses"), event.data.get("max_losses")
-        known = self.losses if not self.case.checkpoints else None
-        if said is not None:
-            if known is not None and not known[0] < said <= known[1] + 1:
-                self._broken("S12", f"{said} losses counted after {known[1]}")
-            if most is not None and said > most and ENDS[event.type] == QUEUED:
-                self._broken("S12", f"lost {said} times, {most} allowed, and it goes on")
-            self.losses, self.alone = (int(said), int(said)), True
-        elif event.type == Type.JOB_LOST:
-            self.losses, self.alone = None, True
-        elif self._how(event) in KEEPS_LOSSES:
-            self.alone = True if self.alone else None
-        else:
-            self._survived()
-
-    def _how(self, event: Event) -> str:
-        """How the attempt ended, as its row has it."""
-        return next((row.ended for row in self.case.attempts if row.token == event.token), "")
-
-    def _survived(self) -> None:
-        """Who survives alone gets a loss back."""
-        if self.losses is not None and self.alone is not False:
-            low, high = self.losses
-            self.losses = (max(0, low - 1), max(0, high - 1) if self.alone else high)
-        self.alone = None
-
-    # -- moves --------------------------------------------------------------------------------------
-    def _moved(self, event: Event) -> None:
-        legal = BY_HAND.get(event.type)
-        if legal is None:
+    # --- Counters ---
+    def _count_failures(self, event: Event) -> None:
+        count = event.data.get("failures")
+        if count is None:
             return
-        was = event.data.get("from")
-        if self.state is None:
-            self.state = str(was) if was else next(iter(legal))
-        if was is not None and was != self.state:
-            self._broken("S4", f"{event.type} says it was {was}, and it was {self.state}")
-        if self.state not in legal:
-            broken = "S2" if self.state in ENDED and legal_end(event.type) else "S4"
-            self._broken(broken, f"{event.type} while {self.state}")
-        if event.type == Type.JOB_RETRIED:
-            self._retried(event)
-        elif event.type == Type.JOB_RELEASED:
-            self.due = 0
-        self.asked = False
-        self._to(event, legal.get(self.state, next(iter(legal.values()))))
+        is_retry = event.type == EventType.JOB_RETRY_SCHEDULED
+        if self.failures is not None:
+            is_counted = count == self.failures + 1
+            is_unchanged = count == self.failures and not is_retry
+            if not is_counted and not is_unchanged:
+                self._report("S12", f"{count} failures counted after {self.failures}", event)
+        max_retries = event.data.get("max_retries")
+        if max_retries is not None and is_retry and count > max_retries:
+            self._report("S12", f"retry {count}, but only {max_retries} are allowed", event)
+        self.failures = int(count)
 
-    def _retried(self, event: Event) -> None:
+    def _count_losses(self, event: Event) -> None:
+        count = event.data.get("losses")
+        if count is not None:
+            self._check_losses(event, int(count))
+            self.losses = (int(count), int(count))
+            self.runs_alone = True
+        elif event.type == EventType.JOB_LOST:
+            self.losses = None
+            self.runs_alone = True
+        elif self._ended_how(event) in KEEPS_LOSSES:
+            self.runs_alone = True if self.runs_alone else None
+        else:
+            self._forgive_loss()
+
+    def _check_losses(self, event: Event, count: int) -> None:
+        # A checkpoint resets the losses, and the events do not tell when.
+        if self.losses is not None and not self.case.checkpoints:
+            least, most = self.losses
+            if not least < count <= most + 1:
+                self._report("S12", f"{count} losses counted after {most}")
+        max_losses = event.data.get("max_losses")
+        if max_losses is not None and count > max_losses and STATE_AFTER[event.type] == QUEUED:
+            self._report("S12", f"lost {count} times, {max_losses} allowed, but queued again")
+
+    def _ended_how(self, event: Event) -> str:
+        """Return how the attempt ended, according to its row; empty if it has none."""
+        for row in self.case.attempts:
+            if row.token == event.token:
+                return row.ended
+        return ""
+
+    def _forgive_loss(self) -> None:
+        """Reduce the losses by one: an attempt that ran alone after a loss has survived."""
+        if self.losses is not None and self.runs_alone is not False:
+            least, most = self.losses
+            if self.runs_alone:
+                most = max(0, most - 1)
+            self.losses = (max(0, least - 1), most)
+        self.runs_alone = None
+
+    # --- Moves without an attempt ---
+    def _apply_move(self, event: Event) -> None:
+        moves = OTHER_MOVES.get(event.type)
+        if moves is None:
+            return
+        state_before = event.data.get("from")
+        if self.state is None:
+            self.state = str(state_before) if state_before else next(iter(moves))
+        if state_before is not None and state_before != self.state:
+            what = f"{event.type} says that it was {state_before}, but it was {self.state}"
+            self._report("S4", what)
+        if self.state not in moves:
+            is_second_end = self.state in TERMINAL_STATES and ends_a_job(event.type)
+            invariant = "S2" if is_second_end else "S4"
+            self._report(invariant, f"{event.type} while {self.state}")
+        if event.type == EventType.JOB_RETRIED:
+            self._start_generation(event)
+        elif event.type == EventType.JOB_RELEASED:
+            self.due = 0
+        self.cancel_requested = False
+        self._set_state(event, moves.get(self.state, next(iter(moves.values()))))
+
+    def _start_generation(self, event: Event) -> None:
         if not event.actor:
-            self._broken("S2", "a new generation began, and nobody is named for it", event)
-        told = int(event.data.get("generation", self.generation + 1))
-        if self.case.complete and told != self.generation + 1:
-            self._broken("S2", f"generation {told} after generation {self.generation}")
-        self.generation, self.attempt, self.failures, self.losses, self.alone = (
-            told,
-            0,
-            0,
-            (0, 0),
-            None,
-        )
+            self._report("S2", "a new generation began without an actor", event)
+        generation = int(event.data.get("generation", self.generation + 1))
+        if self.case.is_complete and generation != self.generation + 1:
+            self._report("S2", f"generation {generation} after generation {self.generation}")
+        self.generation = generation
+        self.attempt = 0
+        self.failures = 0
+        self.losses = (0, 0)
+        self.runs_alone = None
         self.due = int(event.data.get("run_at") or 0)
 
-    # -- what it comes to ---------------------------------------------------------------------------
-    def _against_row(self) -> None:
+    # --- Comparison with the rows ---
+    def _compare_row(self) -> None:
         row = self.case.row
-        said = {
+        for name, value in self._expected_columns().items():
+            stored = getattr(row, name)
+            if stored != value:
+                self._report("S18", f"its row has {name} {stored}, its events give {value}")
+        if row.state == RUNNING and self.worker and row.worker != self.worker:
+            self._report("S18", f"its row has worker {row.worker}, its events give {self.worker}")
+        start = self.last_start
+        deadline = row.deadline_at
+        if start is not None and self.attempt and deadline is not None and start.at >= deadline:
+            late = (start.at - deadline) / SECOND
+            self._report("S13", f"started {late:.3f} s after its deadline", start)
+        if self.case.whole.announced and self.case.is_complete and not self.queued_events:
+            self._report("S18", "it is marked as announced, but has no job.queued event")
+
+    def _expected_columns(self) -> dict[str, object]:
+        """Return the columns that the events determine."""
+        if not self.case.is_complete:
+            return {} if self.state is None else {"state": self.state}
+        columns: dict[str, object] = {
             "state": self.state,
             "generation": self.generation,
             "attempt": self.attempt,
-            "token": self.token,
         }
-        if not self.case.complete:
-            said = {"state": self.state} if self.state is not None else {}
-        if self.world.restored:
-            said.pop("token", None)
-        for name, value in said.items():
-            if getattr(row, name) != value:
-                self._broken(
-                    "S18", f"its row says {name} {getattr(row, name)}, its events say {value}"
-                )
-        if row.state == RUNNING and self.worker and row.worker != self.worker:
-            self._broken(
-                "S18", f"its row says it runs on {row.worker}, its events say {self.worker}"
-            )
-        start, deadline = self.started, row.deadline_at
-        if start is not None and self.attempt and deadline is not None and start.at >= deadline:
-            self._broken(
-                "S13", f"started {(start.at - deadline) / SECOND:.3f} s after its deadline", start
-            )
-        self._counters()
-        if self.case.whole.announced and self.case.complete and not self.announced:
-            self._broken("S18", "it is marked as announced, and no event tells of it")
+        if not self.context.restored:
+            columns["token"] = self.token
+        return columns
 
-    def _counters(self) -> None:
+    def _compare_counters(self) -> None:
         row = self.case.row
         if self.failures is not None and row.failures != self.failures:
-            self._broken(
-                "S12", f"its row says {row.failures} failures, its events say {self.failures}"
-            )
+            what = f"its row has {row.failures} failures, its events give {self.failures}"
+            self._report("S12", what)
         if self.losses is None or self.case.checkpoints:
             return
-        if not self.losses[0] <= row.losses <= self.losses[1]:
-            self._broken(
-                "S12", f"its row says {row.losses} losses, its events say {self.losses[1]}"
-            )
+        least, most = self.losses
+        if not least <= row.losses <= most:
+            self._report("S12", f"its row has {row.losses} losses, its events give {most}")
 
-    def _against_attempts(self) -> None:
+    def _compare_attempts(self) -> None:
         rows = {row.token: row for row in self.case.attempts}
-        if self.case.complete:
-            for token in sorted(rows.keys() ^ self.ended.keys()):
-                there = "row" if token in rows else "event"
-                self._broken("S18", f"the end of token {token} has only an {there}")
+        if self.case.is_complete:
+            for token in sorted(rows.keys() - self.ends.keys()):
+                self._report("S18", f"token {token} has an attempt row, but no event of its end")
+            for token in sorted(self.ends.keys() - rows.keys()):
+                self._report("S18", f"token {token} has an event of its end, but no attempt row")
         starts = {
-            event.token: event for event in self.case.events if event.type == Type.JOB_STARTED
+            event.token: event for event in self.case.events if event.type == EventType.JOB_STARTED
         }
         for token, row in rows.items():
-            start = starts.get(token)
-            claimed = (
-                start is None or "worker" not in start.data or start.data["worker"] == row.worker
-            )
-            if not claimed or row.settled_by not in {row.worker, *SYSTEM_ACTORS}:
-                self.findings.add(
-                    "S7",
-                    f"token {token} was ended by {row.settled_by} for {row.worker}, who did not hold it",
-                    self.case.id,
-                    store=[*([event_line(start)] if start else ()), attempt_line(row)],
-                )
-        self._kept()
+            self._check_lease_holder(row, starts.get(token))
 
-    def _kept(self) -> None:
-        """A checkpoint that was written after its attempt had ended."""
-        if not self.world.one_clock:
+    def _check_lease_holder(self, row: AttemptRow, start: Event | None) -> None:
+        """Check that the worker that claimed an attempt has ended it, or the system has."""
+        claimed_by = row.worker if start is None else start.data.get("worker", row.worker)
+        if claimed_by == row.worker and row.settled_by in {row.worker, *SYSTEM_ACTORS}:
             return
-        ends = {row.token: row for row in self.case.attempts}
-        for kept in self.case.checkpoints:
-            end = ends.get(kept.token)
-            if (
-                end is None or end.ended_at < end.started_at
-            ):  # the clock was set back meanwhile: times prove nothing
-                continue
-            if kept.at > end.ended_at:
-                late = (kept.at - end.ended_at) / SECOND
-                self.findings.add(
-                    "S7",
-                    f"checkpoint {kept.name!r} of token {kept.token} was kept {late:.3f} s after it had ended",
-                    self.case.id,
-                    store=[attempt_line(end)],
-                )
+        what = (
+            f"token {row.token} was ended by {row.settled_by} for {row.worker}, "
+            "which did not hold its lease"
+        )
+        evidence = [format_attempt(row)]
+        if start is not None:
+            evidence.insert(0, format_event(start))
+        self.findings.add("S7", what, self.case.id, store=evidence)
 
-    # -- for those who judge several jobs -----------------------------------------------------------
-    def spans(self, states: frozenset[str]) -> Iterator[tuple[int, int]]:
-        """From which event to which other it was in one of these states."""
+    def _check_checkpoints(self) -> None:
+        """Check that no checkpoint was written after its attempt had ended."""
+        if not self.context.single_clock:
+            return
+        attempts = {row.token: row for row in self.case.attempts}
+        for checkpoint in self.case.checkpoints:
+            attempt = attempts.get(checkpoint.token)
+            if attempt is None or checkpoint.at <= attempt.ended_at:
+                continue
+            if attempt.ended_at < attempt.started_at:
+                continue  # the clock was set back during the attempt: its times prove nothing
+            late = (checkpoint.at - attempt.ended_at) / SECOND
+            what = (
+                f"checkpoint {checkpoint.name!r} of token {checkpoint.token} was written "
+                f"{late:.3f} s after its attempt had ended"
+            )
+            self.findings.add("S7", what, self.case.id, store=[format_attempt(attempt)])
+
+    # --- For checks across jobs ---
+    def periods_in(self, states: frozenset[str]) -> Iterator[tuple[int, int]]:
+        """Yield the periods in which the job was in one of these states, as pairs of event ids."""
         since: int | None = None
-        for event, state in self.path:
+        for event_id, state in self.states:
             if state in states and since is None:
-                since = event
+                since = event_id
             elif state not in states and since is not None:
-                yield since, event
+                yield since, event_id
                 since = None
         if since is not None:
-            yield since, FOR_EVER
+            yield since, FOREVER
 
 
-def legal_end(kind: str) -> bool:
-    return any(to in ENDED for to in BY_HAND.get(kind, {}).values())
+def ends_a_job(event_type: str) -> bool:
+    """Return whether a move without an attempt leads to a terminal state."""
+    return any(state in TERMINAL_STATES for state in OTHER_MOVES.get(event_type, {}).values())

@@ -1,24 +1,30 @@
-"""What several jobs have in common: unique keys, slots of schedules, batches. U1, C1, B1 to B3."""
+"""Check what several jobs share: unique keys (U1), slots of schedules (C1), batches (B1 to B3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from mulligan.batches.rules import UNFINISHED, BatchCounts, compute_outcome, count_members
 from mulligan.core.durations import Micros
 from mulligan.core.event import Event, EventType
-from mulligan.doctor.verify.case import FOR_EVER, Findings, JobCase, World, event_line
+from mulligan.doctor.verify.case import (
+    FOREVER,
+    Findings,
+    JobCase,
+    VerifyContext,
+    format_events,
+)
 from mulligan.doctor.verify.job_history import JobReplay
-from mulligan.doctor.verify.records import Side
+from mulligan.doctor.verify.records import RecordIndex
 from mulligan.manifest.specs import Manifest
 from mulligan.schedules.chore import load_timezone
 from mulligan.schedules.rules import check_cron, slots_between
 from mulligan.storage.base import BatchRow, ScheduleRow, Store, Transaction
 
-PAGE = 200
-MOST_SLOTS = 100_000
-WAITING = frozenset(state.value for state in UNFINISHED)
+PAGE_SIZE = 200
+MAX_SLOTS = 100_000
+UNFINISHED_STATES = frozenset(state.value for state in UNFINISHED)
 OUTCOMES = {
     EventType.BATCH_READY: "ready",
     EventType.BATCH_PARTIAL: "partial",
@@ -26,280 +32,318 @@ OUTCOMES = {
 }
 
 
-# -- keys ---------------------------------------------------------------------------------------------
-def gather(case: JobCase, life: JobReplay, side: Side) -> None:
-    """Put down what is judged once all jobs were seen."""
+def collect_facts(case: JobCase, replay: JobReplay, records: RecordIndex) -> None:
+    """Store the facts about one job that are checked after all jobs were read."""
     row = case.row
-    covered = frozenset((row.unique_cover or "").split(","))
     if (
         row.unique_key is not None
         and case.whole.unique_until is None
-        and case.complete
+        and case.is_complete
         and row.generation == 1
     ):
+        covered_states = frozenset((row.unique_cover or "").split(","))
         name = f"{row.owner}\n{row.kind}\n{row.unique_key}"
-        side.put("keyed", [(name, row.id, *span) for span in life.spans(covered)])
-    if row.batch_id is not None and case.complete:
-        side.put(
-            "member", [(row.batch_id, row.id, *span) for span in list(life.spans(WAITING))[:1]]
-        )
-    side.put("slotted", list(_slots_told(case)))
+        periods = replay.periods_in(covered_states)
+        records.insert("key_holder", [(name, row.id, *period) for period in periods])
+    if row.batch_id is not None and case.is_complete:
+        first_period = next(replay.periods_in(UNFINISHED_STATES), None)
+        if first_period is not None:
+            records.insert("member", [(row.batch_id, row.id, *first_period)])
+    records.insert("slot_job", list(_slots_of_job(case)))
 
 
-def _slots_told(case: JobCase) -> Iterator[tuple[str, Micros, str]]:
+def _slots_of_job(case: JobCase) -> Iterator[tuple[str, Micros, str]]:
     for event in case.events:
-        if (
-            event.type == EventType.JOB_QUEUED
-            and "schedule" in event.data
-            and "slot_at" in event.data
-        ):
-            yield str(event.data["schedule"]), int(event.data["slot_at"]), case.id
+        data = event.data
+        if event.type == EventType.JOB_QUEUED and "schedule" in data and "slot_at" in data:
+            yield str(data["schedule"]), int(data["slot_at"]), case.id
 
 
-def check_keys(side: Side, findings: Findings) -> None:
-    sql = (
-        "SELECT a.hash, a.job, b.job, a.since, a.until, b.since FROM keyed AS a JOIN keyed AS b "
-        "ON b.hash = a.hash AND b.job <> a.job AND b.since >= a.since AND b.since < a.until"
-    )
-    for name, first, second, since, until, other in side.ask(sql):
+def iter_events(
+    store: Store, types: Sequence[str], after: int, upto: int | None = None
+) -> Iterator[Event]:
+    """Yield the events of these types, page by page, up to the newest one at the start."""
+    if upto is None:
+        with store.snapshot() as tx:
+            upto = tx.newest_event()
+    while True:
+        with store.snapshot() as tx:
+            page = tx.list_events_of_types(types, after, upto, PAGE_SIZE)
+        yield from page
+        if len(page) < PAGE_SIZE:
+            return
+        after = page[-1].id
+
+
+# --- Unique keys: U1 ---
+
+OVERLAPPING_HOLDERS = """
+SELECT a.name, a.job, b.job, a.since, a.until, b.since FROM key_holder AS a
+JOIN key_holder AS b
+ON b.name = a.name AND b.job <> a.job AND b.since >= a.since AND b.since < a.until
+"""
+
+
+def check_keys(records: RecordIndex, findings: Findings) -> None:
+    """Report unique keys that two jobs held at the same time."""
+    for name, first, second, since, until, second_since in records.query(OVERLAPPING_HOLDERS):
         owner, kind, key = name.split("\n", 2)
-        whose = f" of {owner}" if owner else ""
-        lines = [
-            f"{first}: from event #{since} to {'now' if until == FOR_EVER else f'#{until}'}",
-            f"{second}: from #{other}",
-        ]
+        holder = f"kind {kind} and owner {owner}" if owner else f"kind {kind}"
+        end = "now" if until == FOREVER else f"event #{until}"
         findings.add(
             "U1",
-            f"key {key!r} of {kind}{whose} is held by {first} and {second} at once",
+            f"key {key!r} of {holder} was held by {first} and {second} at the same time",
             second,
-            store=lines,
+            store=[
+                f"{first}: from event #{since} to {end}",
+                f"{second}: from event #{second_since}",
+            ],
         )
 
 
-# -- schedules ----------------------------------------------------------------------------------------
-def check_schedules(store: Store, world: World, side: Side, findings: Findings) -> None:
-    sql = "SELECT schedule, slot, min(job), max(job), count(DISTINCT job) AS n FROM slotted GROUP BY 1, 2 HAVING n > 1"
-    for schedule, slot, first, last, n in side.ask(sql):
-        findings.add(
-            "C1", f"slot {slot} of schedule {schedule} has {n} jobs: {first}, {last}", last
-        )
-    with store.snapshot() as unit:
-        rows = {row.name: row for row in unit.list_schedules()}
-        steady = _steady(
-            [Manifest.from_json(body) for _, _, _, body, _ in unit.list_manifests()], rows
-        )
-    last_seen: dict[str, Micros] = {}
-    for schedule, slot, job in _all_slots(store):
-        with_job = slot > 0 and job
-        if with_job:
-            _between(
-                store,
-                world,
-                rows.get(schedule) if schedule in steady else None,
-                last_seen.get(schedule),
-                slot,
-                findings,
-            )
-        last_seen[schedule] = slot
+# --- Schedules: C1 ---
+
+SLOTS_WITH_SEVERAL_JOBS = """
+SELECT schedule, slot, min(job), max(job), count(DISTINCT job) AS jobs FROM slot_job
+GROUP BY 1, 2 HAVING jobs > 1
+"""
 
 
-def _all_slots(store: Store) -> Iterator[tuple[str, Micros, str]]:
+def check_schedules(
+    store: Store, context: VerifyContext, records: RecordIndex, findings: Findings
+) -> None:
+    """Report slots with two jobs, and slots without a job that were not skipped."""
+    for schedule, slot, first, last, count in records.query(SLOTS_WITH_SEVERAL_JOBS):
+        what = f"slot {slot} of schedule {schedule} has {count} jobs, such as {first} and {last}"
+        findings.add("C1", what, last)
+    with store.snapshot() as tx:
+        rows = {row.name: row for row in tx.list_schedules()}
+        manifests = [Manifest.from_json(body) for _, _, _, body, _ in tx.list_manifests()]
+    unchanged = _find_unchanged(manifests, rows)
+    slots_before: dict[str, Micros] = {}
+    for schedule, slot, job in _iter_slots(store):
+        before = slots_before.get(schedule)
+        if slot > 0 and job and schedule in unchanged and before is not None:
+            _check_gap(store, context, rows[schedule], before, slot, findings)
+        slots_before[schedule] = slot
+
+
+def _iter_slots(store: Store) -> Iterator[tuple[str, Micros, str]]:
     after: tuple[str, Micros] = ("", 0)
     while True:
-        with store.snapshot() as unit:
-            page = unit.list_slots(after, PAGE)
+        with store.snapshot() as tx:
+            page = tx.list_slots(after, PAGE_SIZE)
         yield from page
-        if len(page) < PAGE:
+        if len(page) < PAGE_SIZE:
             return
         after = page[-1][:2]
 
 
-def _steady(manifests: Iterable[Manifest], rows: Mapping[str, ScheduleRow]) -> set[str]:
-    """Those whose times were never declared otherwise, as far as anybody remembers."""
-    said: dict[str, set[tuple[str, str]]] = {}
+def _find_unchanged(manifests: Iterable[Manifest], rows: Mapping[str, ScheduleRow]) -> set[str]:
+    """Return the schedules whose times are the same in every stored manifest."""
+    declared: dict[str, set[tuple[str, str]]] = {}
     for manifest in manifests:
         for name, spec in manifest.schedules.items():
-            said.setdefault(name, set()).add((check_cron(spec.cron), spec.timezone))
+            declared.setdefault(name, set()).add((check_cron(spec.cron), spec.timezone))
     return {
         name
         for name, row in rows.items()
-        if said.get(name) == {(check_cron(row.cron), row.timezone)}
+        if declared.get(name) == {(check_cron(row.cron), row.timezone)}
     }
 
 
-def _between(
+def _check_gap(
     store: Store,
-    world: World,
-    row: ScheduleRow | None,
-    before: Micros | None,
+    context: VerifyContext,
+    row: ScheduleRow,
+    before: Micros,
     slot: Micros,
     findings: Findings,
 ) -> None:
-    """Slots between two that have a job: each was skipped, and that was told."""
-    if row is None or before is None:
-        return
+    """Check that every slot between two slots with jobs was skipped."""
     missing = []
     for at in slots_between(check_cron(row.cron), load_timezone(row.timezone), before, slot - 1):
         missing.append(at)
-        if len(missing) > MOST_SLOTS:
+        if len(missing) > MAX_SLOTS:
             return
     if not missing:
         return
-    told = _skipped(store, world, row.name)
+    skipped = _skipped_ranges(store, context, row.name)
     for at in missing:
-        if not any(first <= at <= last for first, last in told):
-            findings.add(
-                "C1",
-                f"slot {at} of schedule {row.name} has no job, and nothing says that it was skipped",
-                row.name,
-            )
+        if not any(first <= at <= last for first, last in skipped):
+            what = f"slot {at} of schedule {row.name} has no job, and no event says it was skipped"
+            findings.add("C1", what, row.name)
 
 
-def _skipped(store: Store, world: World, name: str) -> list[tuple[Micros, Micros]]:
-    """Ranges that were skipped or passed over while it was paused; what is gone from the log is forgiven."""
-    found: list[tuple[Micros, Micros]] = []
-    paused: Micros | None = None
-    types = [EventType.SCHEDULE_SKIPPED, EventType.SCHEDULE_PAUSED, EventType.SCHEDULE_RESUMED]
-    for event in events_of(store, [one.value for one in types], world.gone):
+def _skipped_ranges(store: Store, context: VerifyContext, name: str) -> list[tuple[Micros, Micros]]:
+    """Return the ranges of skipped slots: skipped, paused, or before the first event in the log."""
+    ranges: list[tuple[Micros, Micros]] = []
+    paused_at: Micros | None = None
+    types = (EventType.SCHEDULE_SKIPPED, EventType.SCHEDULE_PAUSED, EventType.SCHEDULE_RESUMED)
+    for event in iter_events(store, [one.value for one in types], context.pruned_upto):
         if event.data.get("schedule") != name:
             continue
         if event.type == EventType.SCHEDULE_SKIPPED:
-            found.append((int(event.data["first"]), int(event.data["last"])))
+            ranges.append((int(event.data["first"]), int(event.data["last"])))
         elif event.type == EventType.SCHEDULE_PAUSED:
-            paused = event.at
+            paused_at = event.at
         else:
-            found.append((paused or 0, event.at))
-            paused = None
-    if world.gone:
-        found.append((0, _log_begins(store, world.gone)))
-    if paused is not None:
-        found.append((paused, FOR_EVER))
-    return found
+            ranges.append((paused_at or 0, event.at))
+            paused_at = None
+    if context.pruned_upto:
+        ranges.append((0, _log_start(store, context.pruned_upto)))
+    if paused_at is not None:
+        ranges.append((paused_at, FOREVER))
+    return ranges
 
 
-def _log_begins(store: Store, gone: int) -> Micros:
-    with store.snapshot() as unit:
-        first = unit.list_events_after(gone, 1)
-        return first[0].at if first else unit.now()
+def _log_start(store: Store, pruned_upto: int) -> Micros:
+    """Return the time of the first event that was not pruned."""
+    with store.snapshot() as tx:
+        for event in tx.list_events_after(pruned_upto, 1):
+            return event.at
+        return tx.now()
 
 
-def events_of(
-    store: Store, types: Sequence[str], after: int, upto: int | None = None
-) -> Iterator[Event]:
-    """Those of some types, page by page, up to what is there now."""
-    with store.snapshot() as unit:
-        top = unit.newest_event() if upto is None else upto
-    while True:
-        with store.snapshot() as unit:
-            page = unit.list_events_of_types(types, after, top, PAGE)
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1].id
+# --- Batches: B1 to B3 ---
+
+MEMBERS_UNFINISHED_AT = "SELECT job FROM member WHERE batch = ? AND since < ? AND until > ?"
 
 
-# -- batches ------------------------------------------------------------------------------------------
 def check_batches(
-    store: Store, world: World, side: Side, findings: Findings, *, settled: bool
+    store: Store, context: VerifyContext, records: RecordIndex, findings: Findings, *, settled: bool
 ) -> None:
+    """Check every batch that retention is not removing."""
     after = ""
     while True:
-        with store.snapshot() as unit:
-            page = unit.list_batches_by_id(after, PAGE)
+        with store.snapshot() as tx:
+            page = tx.list_batches_by_id(after, PAGE_SIZE)
             for row in page:
-                if not row.leaving:
-                    _check_batch(unit, row, world, side, findings, settled=settled)
-        if len(page) < PAGE:
+                if not row.being_pruned:
+                    check = _BatchCheck.load(tx, row, context, records, findings)
+                    check.run(settled=settled)
+        if len(page) < PAGE_SIZE:
             return
         after = page[-1].id
 
 
-def _check_batch(
-    unit: Transaction, row: BatchRow, world: World, side: Side, findings: Findings, *, settled: bool
-) -> None:
-    story = [event for event in unit.list_batch_events(row.id) if event.id > world.gone]
-    counts = count_members(
-        (state, must, n) for _, state, must, n in unit.count_batch_members([row.id])
-    )
-    ends = [event for event in story if event.type in OUTCOMES]
+@dataclass(frozen=True)
+class _BatchCheck:
+    """One batch with its events and the counts of its members."""
 
-    def broken(invariant: str, what: str, events: Sequence[Event] = story) -> None:
-        findings.add(invariant, what, row.id, store=[event_line(event) for event in events[-6:]])
+    tx: Transaction
+    row: BatchRow
+    context: VerifyContext
+    records: RecordIndex
+    findings: Findings
+    events: Sequence[Event]
+    completions: Sequence[Event]
+    counts: BatchCounts
 
-    _once(row, story, ends, broken)
-    for end in ends:
-        _when(end, row, unit, side, broken)
-        _figures(end, row, broken)
-    if row.outcome is None:
-        if (
-            settled
-            and row.sealed_at is not None
-            and not counts.unfinished
-            and row.sealed_at < world.now - world.slack
-        ):
-            broken("B2", "it is sealed and no member is unfinished, and it has no outcome")
-        return
-    if counts.unfinished:
-        broken("B2", f"it is {row.outcome}, and {counts.unfinished} of its members are unfinished")
-    last = next(
-        (end for end in reversed(ends) if end.data.get("generation") == row.generation), None
-    )
-    if last is not None and last.data.get("succeeded") is not None:
-        said, there = (
-            (last.data["succeeded"], last.data.get("total")),
-            (counts.succeeded, counts.total),
-        )
-        if said != there:
-            broken(
-                "B1",
-                f"it told of {said[0]} succeeded of {said[1]}, and there are {there[0]} of {there[1]}",
+    @classmethod
+    def load(
+        cls,
+        tx: Transaction,
+        row: BatchRow,
+        context: VerifyContext,
+        records: RecordIndex,
+        findings: Findings,
+    ) -> _BatchCheck:
+        events = [event for event in tx.list_batch_events(row.id) if event.id > context.pruned_upto]
+        completions = [event for event in events if event.type in OUTCOMES]
+        members = tx.count_batch_members([row.id])
+        counts = count_members((state, must, count) for _, state, must, count in members)
+        return cls(tx, row, context, records, findings, events, completions, counts)
+
+    def run(self, *, settled: bool) -> None:
+        self._check_once()
+        for completion in self.completions:
+            self._check_members_finished(completion)
+            self._check_on_complete(completion)
+            self._check_outcome(completion)
+        if self.row.outcome is not None:
+            self._check_counts()
+        elif settled:
+            self._check_completed()
+
+    def _report(self, invariant: str, what: str, events: Sequence[Event] | None = None) -> None:
+        evidence = self.events if events is None else events
+        self.findings.add(invariant, what, self.row.id, store=format_events(evidence))
+
+    def _check_once(self) -> None:
+        """B2: one completion per generation, after the batch was sealed."""
+        completions = self.completions
+        generations = [completion.data.get("generation") for completion in completions]
+        for generation in set(generations):
+            if generations.count(generation) > 1:
+                self._report("B2", f"generation {generation} completed more than once", completions)
+        if not completions:
+            return
+        if self.row.sealed_at is None:
+            self._report("B2", "it has completed, but is not sealed", completions)
+        seals = [event.id for event in self.events if event.type == EventType.BATCH_SEALED]
+        if seals and seals[0] > completions[0].id:
+            self._report("B2", "it completed before it was sealed")
+
+    def _check_members_finished(self, completion: Event) -> None:
+        """B2: no member was unfinished when the batch completed."""
+        at = completion.id
+        unfinished = list(self.records.query(MEMBERS_UNFINISHED_AT, self.row.id, at, at))
+        if unfinished:
+            what = (
+                f"it completed while {len(unfinished)} of its members were unfinished, "
+                f"such as {unfinished[0][0]}"
             )
+            self._report("B2", what, [completion])
 
+    def _check_on_complete(self, completion: Event) -> None:
+        """B2: the job that follows a completed batch exists, or was removed by retention."""
+        job_id = completion.data.get("on_complete")
+        if not job_id:
+            return
+        if self.tx.get_job(str(job_id)) is None and not self.tx.find_prune_records(str(job_id)):
+            self._report("B2", f"its on_complete job {job_id} does not exist", [completion])
 
-def _once(
-    row: BatchRow, story: Sequence[Event], ends: Sequence[Event], broken: Callable[..., None]
-) -> None:
-    generations = [end.data.get("generation") for end in ends]
-    for generation in {one for one in generations if generations.count(one) > 1}:
-        broken("B2", f"generation {generation} came to an outcome more than once", ends)
-    if ends and row.sealed_at is None:
-        broken("B2", "it has come to an outcome and is not sealed", ends)
-    sealed = next((event.id for event in story if event.type == EventType.BATCH_SEALED), None)
-    if ends and sealed is not None and sealed > ends[0].id:
-        broken("B2", "it came to an outcome before it was sealed", story)
+    def _check_outcome(self, completion: Event) -> None:
+        """B3: the outcome follows from the counts in the same event."""
+        names = [one.name for one in fields(BatchCounts)]
+        if not all(name in completion.data for name in names):
+            return
+        counts = BatchCounts(**{name: int(completion.data[name]) for name in names})
+        expected = compute_outcome(counts, self.row.tolerance).value
+        outcome = OUTCOMES[EventType(completion.type)]
+        if outcome != expected:
+            what = f"its outcome is {outcome}, but its members make it {expected}"
+            self._report("B3", what, [completion])
 
+    def _check_completed(self) -> None:
+        """B2: a sealed batch without unfinished members has completed."""
+        sealed_at = self.row.sealed_at
+        if sealed_at is None or self.counts.unfinished:
+            return
+        if sealed_at < self.context.now - self.context.slack:
+            self._report("B2", "it is sealed and no member is unfinished, but it has no outcome")
 
-def _when(
-    end: Event, row: BatchRow, unit: Transaction, side: Side, broken: Callable[..., None]
-) -> None:
-    late = list(
-        side.ask(
-            "SELECT job FROM member WHERE batch = ? AND since < ? AND until > ?",
-            row.id,
-            end.id,
-            end.id,
-        )
-    )
-    if late:
-        broken(
-            "B2",
-            f"it came to an outcome while {len(late)} of its members had not ended, such as {late[0][0]}",
-            [end],
-        )
-    follows = end.data.get("on_complete")
-    if follows and unit.get_job(str(follows)) is None and not unit.find_prune_records(str(follows)):
-        broken("B2", f"its on_complete {follows} does not exist", [end])
+    def _check_counts(self) -> None:
+        """B1, B2: the counts of the last completion match the members."""
+        row = self.row
+        counts = self.counts
+        if counts.unfinished:
+            what = f"it is {row.outcome}, but {counts.unfinished} of its members are unfinished"
+            self._report("B2", what)
+        for completion in reversed(self.completions):
+            if completion.data.get("generation") == row.generation:
+                self._check_event_counts(completion)
+                return
 
-
-def _figures(end: Event, row: BatchRow, broken: Callable[..., None]) -> None:
-    names = [one.name for one in fields(BatchCounts)]
-    if not all(name in end.data for name in names):
-        return
-    counts = BatchCounts(**{name: int(end.data[name]) for name in names})
-    outcome = compute_outcome(counts, row.tolerance).value
-    if outcome != OUTCOMES[EventType(end.type)]:
-        broken(
-            "B3",
-            f"it told of {OUTCOMES[EventType(end.type)]}, and its members make it {outcome}",
-            [end],
-        )
+    def _check_event_counts(self, completion: Event) -> None:
+        succeeded = completion.data.get("succeeded")
+        if succeeded is None:
+            return
+        total = completion.data.get("total")
+        if (succeeded, total) != (self.counts.succeeded, self.counts.total):
+            what = (
+                f"its event has {succeeded} of {total} succeeded, "
+                f"its members are {self.counts.succeeded} of {self.counts.total}"
+            )
+            self._report("B1", what)

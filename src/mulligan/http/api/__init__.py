@@ -21,8 +21,7 @@ from mulligan.http.api import (
     policies,
     webhooks,
 )
-from mulligan.http.api.auth import KEY_SECURITY
-from mulligan.http.api.context import ApiContext, ManifestApp
+from mulligan.http.api.auth import KEY_SECURITY, ApiContext, ManifestApp
 from mulligan.http.api.openapi import complete_openapi
 from mulligan.http.api.problems import add_error_handlers
 from mulligan.http.middleware import HeadMiddleware, RateLimitHeaderMiddleware

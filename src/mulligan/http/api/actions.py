@@ -15,9 +15,8 @@ from mulligan.core.errors import DurationOrTime, Refused, UnknownKind
 from mulligan.core.job import Job, NewJob
 from mulligan.failures.rules import format_validation_error
 from mulligan.http.api.auth import Caller, owned_batch
-from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.problems import forbidden
-from mulligan.http.api.requests import RequestBody, json_body
+from mulligan.http.api.requests import IdempotencyKey, JsonAnswer, RequestBody, json_body, run_once
 from mulligan.http.api.serialize import JsonObject, job_to_json, to_json
 from mulligan.jobs.filter import parse_seconds
 from mulligan.manifest.declared import load_kinds

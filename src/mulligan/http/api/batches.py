@@ -32,7 +32,6 @@ from mulligan.http.api.actions import (
     run_action,
 )
 from mulligan.http.api.auth import Caller, Operator, Viewer, owned_batch
-from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.openapi import (
     BATCH,
     BATCH_FAILURES,
@@ -46,11 +45,14 @@ from mulligan.http.api.openapi import (
     responses,
 )
 from mulligan.http.api.requests import (
+    IdempotencyKey,
+    JsonAnswer,
     RequestBody,
     decode_cursor,
     describe_body,
     encode_cursor,
     json_body,
+    run_once,
 )
 from mulligan.http.api.serialize import JsonObject, event_to_json, job_to_json, to_json
 

@@ -21,7 +21,6 @@ from mulligan.http.api.actions import (
     run_action,
 )
 from mulligan.http.api.auth import Caller, OperatorOfAll, ViewerOfAll
-from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.openapi import (
     DEPENDENCIES,
     DEPENDENCY,
@@ -37,7 +36,7 @@ from mulligan.http.api.openapi import (
     WORKERS,
     responses,
 )
-from mulligan.http.api.requests import describe_body
+from mulligan.http.api.requests import IdempotencyKey, JsonAnswer, describe_body, run_once
 from mulligan.http.api.serialize import JsonObject, iso_time, job_to_json, to_json
 from mulligan.storage.base import Transaction
 from mulligan.worker.liveness import WorkerStatus, request_drain, worker_statuses

@@ -29,7 +29,6 @@ from mulligan.http.api.actions import (
     run_action,
 )
 from mulligan.http.api.auth import Caller, Operator, Viewer, owned_job
-from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.openapi import (
     ATTEMPTS,
     COUNT,
@@ -42,7 +41,15 @@ from mulligan.http.api.openapi import (
     RETRY_PREVIEW,
     responses,
 )
-from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body
+from mulligan.http.api.requests import (
+    IdempotencyKey,
+    JsonAnswer,
+    decode_cursor,
+    describe_body,
+    encode_cursor,
+    json_body,
+    run_once,
+)
 from mulligan.http.api.serialize import (
     JsonObject,
     attempt_to_json,

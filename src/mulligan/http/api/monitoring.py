@@ -21,8 +21,7 @@ from mulligan.http.api.actions import (
     parse_time,
     run_action,
 )
-from mulligan.http.api.auth import KEY_SECURITY, OperatorOfAll, Viewer, ViewerOfAll
-from mulligan.http.api.context import ApiContext
+from mulligan.http.api.auth import KEY_SECURITY, ApiContext, OperatorOfAll, Viewer, ViewerOfAll
 from mulligan.http.api.openapi import ALERT_RULE, ALERT_RULES, ALERTS, AUDIT, responses
 from mulligan.http.api.problems import Problem, forbidden
 from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body

@@ -19,14 +19,16 @@ from mulligan.http.api.actions import (
     run_action,
 )
 from mulligan.http.api.auth import Caller, Operator, Viewer, check_id
-from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.openapi import ITEMS, OPERATION, OPERATIONS, PREVIEW, responses
 from mulligan.http.api.requests import (
+    IdempotencyKey,
+    JsonAnswer,
     RequestBody,
     decode_cursor,
     describe_body,
     encode_cursor,
     json_body,
+    run_once,
 )
 from mulligan.http.api.serialize import JsonObject, to_json
 from mulligan.operations.service import Operation, Operations

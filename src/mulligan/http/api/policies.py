@@ -21,9 +21,8 @@ from mulligan.http.api.actions import (
     run_action,
 )
 from mulligan.http.api.auth import Caller, OperatorOfAll, ViewerOfAll
-from mulligan.http.api.idempotency import JsonAnswer, run_once
 from mulligan.http.api.openapi import BACKTEST, CLASSIFICATION, INSIGHT, POLICIES, POLICY, responses
-from mulligan.http.api.requests import RequestBody, describe_body, json_body
+from mulligan.http.api.requests import JsonAnswer, RequestBody, describe_body, json_body, run_once
 from mulligan.http.api.serialize import JsonObject, to_json
 from mulligan.insight.service import load_insight
 from mulligan.manifest.declared import load_rules

@@ -21,7 +21,6 @@ from mulligan.http.api.actions import (
     run_action,
 )
 from mulligan.http.api.auth import Caller, Operator, Viewer, check_id
-from mulligan.http.api.idempotency import IdempotencyKey, JsonAnswer, run_once
 from mulligan.http.api.openapi import (
     DELIVERIES,
     DELIVERY,
@@ -30,7 +29,15 @@ from mulligan.http.api.openapi import (
     WEBHOOKS,
     responses,
 )
-from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body
+from mulligan.http.api.requests import (
+    IdempotencyKey,
+    JsonAnswer,
+    decode_cursor,
+    describe_body,
+    encode_cursor,
+    json_body,
+    run_once,
+)
 from mulligan.http.api.serialize import JsonObject, to_json
 from mulligan.notifications.deliveries import DeliveryList
 from mulligan.notifications.subscriptions import Subscription, Subscriptions

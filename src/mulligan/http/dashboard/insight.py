@@ -164,11 +164,18 @@ def _wasted(numbers: Numbers) -> list[tuple[str, str, str, str]]:
 
 
 def _share(share: Share) -> dict[str, Any]:
+    if not share.whole:
+        return {
+            "percent": format_percent(share.value),
+            "share": round((share.value or 0.0) * 100, 1),
+            "counts": "no data",
+            "range": "",
+        }
     return {
         "percent": format_percent(share.value),
         "share": round((share.value or 0.0) * 100, 1),
-        "counts": f"{share.part:,} of {share.whole:,}" if share.whole else "no data",
-        "range": f"{share.low * 100:.0f}–{share.high * 100:.0f} %" if share.whole else "",
+        "counts": f"{share.part:,} of {share.whole:,}",
+        "range": f"{share.low * 100:.0f}–{share.high * 100:.0f} %",
     }
 
 

@@ -58,6 +58,14 @@ class RuleCount(NamedTuple):
     died: int = 0
     last: Micros = 0
 
+    def add(self, row: RuleHitRow) -> RuleCount:
+        """Return the count with the attempts of a row added."""
+        retried = row.n if row.verb in RETRY_VERBS else 0
+        died = row.n if row.verb in DEATH_VERBS else 0
+        return RuleCount(
+            self.hits + row.n, self.retried + retried, self.died + died, max(self.last, row.last)
+        )
+
 
 class RuleTable(NamedTuple):
     """The hits of all rules, and how often each matched."""
@@ -124,13 +132,7 @@ def _count_hits(rows: Iterable[RuleHitRow]) -> dict[str, RuleCount]:
     counts: dict[str, RuleCount] = {}
     for row in rows:
         for name in filter(None, (row.rule, row.would_rule)):
-            count = counts.get(name, RuleCount())
-            counts[name] = RuleCount(
-                count.hits + row.n,
-                count.retried + (row.n if row.verb in RETRY_VERBS else 0),
-                count.died + (row.n if row.verb in DEATH_VERBS else 0),
-                max(count.last, row.last),
-            )
+            counts[name] = counts.get(name, RuleCount()).add(row)
     return counts
 
 

@@ -101,8 +101,15 @@ def _kinds_by_dependency(tx: Transaction) -> dict[str, str]:
 
 
 def _queue(queue: Queue, now: Micros) -> dict[str, Any]:
-    was_changed = queue.paused or queue.set_by_hand
     limits = format_limits(queue.concurrency, queue.rate)
+    if queue.fair:
+        limits += ", fair between owners"
+    oldest = ""
+    if queue.oldest is not None:
+        oldest = format_elapsed(to_micros(queue.oldest), now)
+    changed_by = ""
+    if queue.paused or queue.set_by_hand:
+        changed_by = _changed_by(queue.actor, queue.reason)
     return {
         "name": queue.name,
         "badge": PAUSED if queue.paused else FLOWING,
@@ -110,11 +117,11 @@ def _queue(queue: Queue, now: Micros) -> dict[str, Any]:
         "ready": format_count(queue.ready),
         "later": format_count(queue.later),
         "running": format_count(queue.running),
-        "oldest": "" if queue.oldest is None else format_elapsed(to_micros(queue.oldest), now),
-        "limits": f"{limits}, fair between owners" if queue.fair else limits,
+        "oldest": oldest,
+        "limits": limits,
         "set_manually": queue.set_by_hand,
         "until": optional_time_label(queue.paused_until or queue.set_until, now),
-        "changed_by": _changed_by(queue.actor, queue.reason) if was_changed else "",
+        "changed_by": changed_by,
     }
 
 
@@ -160,7 +167,11 @@ def worker_row(worker: WorkerStatus, now: Micros) -> dict[str, Any]:
 def dependency_row(dependency: Dependency, now: Micros) -> dict[str, Any]:
     """Build the row of a dependency for a table."""
     calls = dependency.calls
-    share = dependency.failed / calls if calls else 0.0
+    share = 0.0
+    failed = "no recent calls"
+    if calls:
+        share = dependency.failed / calls
+        failed = f"{dependency.failed:,} of {calls:,} failed"
     return {
         "key": dependency.key,
         "badge": BREAKER_BADGES.get(dependency.state, CLOSED),
@@ -168,7 +179,7 @@ def dependency_row(dependency: Dependency, now: Micros) -> dict[str, Any]:
         "reason": _breaker_reason(dependency),
         "held": format_count(dependency.held),
         "running": format_count(dependency.running),
-        "failed": f"{dependency.failed:,} of {calls:,} failed" if calls else "no recent calls",
+        "failed": failed,
         "share": round(share * 100, 1),
         "mode": BREAKER_MODES[dependency.mode],
         "limits": _dependency_limits(dependency),

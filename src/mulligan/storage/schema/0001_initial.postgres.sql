@@ -41,7 +41,7 @@ CREATE TABLE {p}meta (
 -- died_code, _class, _group   code, class and fingerprint of the failure; only while dead
 -- must_have               the batch fails if this member fails
 -- trace                   W3C trace context of the enqueuer: traceparent, a space, tracestate
--- ran_by                  worker of a job that succeeded with its first attempt. Such a job has no
+-- succeeded_by            worker of a job that succeeded with its first attempt. Such a job has no
 --                         row in attempt: its own row holds everything that belongs there
 --
 -- Most rows change three times within seconds: vacuum early, leave room on the page for new
@@ -98,7 +98,7 @@ CREATE TABLE {p}job (
   must_have        BOOLEAN NOT NULL DEFAULT false
     CONSTRAINT job_must_have CHECK (NOT must_have OR batch_id IS NOT NULL),
   trace            TEXT,
-  ran_by           TEXT,
+  succeeded_by           TEXT,
   CONSTRAINT job_sound CHECK (
     (state = 'running') = (worker IS NOT NULL) AND (state = 'dead') = (error IS NOT NULL)
     AND state = ANY (CASE WHEN finished_at IS NULL THEN '{queued,running,parked}'::text[]
@@ -246,14 +246,14 @@ CREATE INDEX event_for_audit ON {p}event (id)
     AND type <> 'job.stale_refused';
 
 -- Events are append-only; retention may delete them.
-CREATE FUNCTION {p}keep_events() RETURNS trigger LANGUAGE plpgsql
+CREATE FUNCTION {p}refuse_event_update() RETURNS trigger LANGUAGE plpgsql
   AS $$
 BEGIN
   RAISE EXCEPTION 'events are never changed'
   USING ERRCODE = 'integrity_constraint_violation';
 END $$;
 CREATE TRIGGER events_are_never_changed BEFORE UPDATE ON {p}event
-  FOR EACH STATEMENT EXECUTE FUNCTION {p}keep_events();
+  FOR EACH STATEMENT EXECUTE FUNCTION {p}refuse_event_update();
 
 -- A reader of the log must not pass an event that is not committed yet, and ids can commit out of
 -- order. Before a transaction draws its first event id, mark_events takes a shared advisory lock
@@ -276,7 +276,7 @@ BEGIN
 END $$;
 
 -- The line of one job in the text of a bundle: a JSON array of id, batch, owner, attempt and token.
-CREATE FUNCTION {p}line(
+CREATE FUNCTION {p}bundle_line(
   job_id TEXT, batch_id TEXT, owner TEXT, attempt BIGINT, token BIGINT
 ) RETURNS TEXT LANGUAGE sql STABLE AS $$
 SELECT '["' || job_id || '",'
@@ -286,7 +286,7 @@ SELECT '["' || job_id || '",'
 
 -- Write events of several types or times, as bundles where possible. One array per column.
 -- Transactions draw ids concurrently, so a bundle ends where its ids are no longer consecutive.
-CREATE FUNCTION {p}tell_apart(
+CREATE FUNCTION {p}write_mixed_events(
   ats BIGINT[], types TEXT[], jobs TEXT[], batches TEXT[], owners TEXT[], attempts BIGINT[],
   tokens BIGINT[], texts TEXT[]
 ) RETURNS INTEGER LANGUAGE plpgsql VOLATILE AS $$
@@ -306,7 +306,7 @@ BEGIN
               ELSE string_agg(data || E'\n' || line, E'\n' ORDER BY id) END,
          NULLIF(count(*), 1)
   FROM (
-    SELECT *, {p}line(job_id, batch_id, owner, attempt, token) AS line,
+    SELECT *, {p}bundle_line(job_id, batch_id, owner, attempt, token) AS line,
            id - row_number() OVER same_event AS id_run,
            (row_number() OVER same_event - 1) / 1000 AS chunk
     FROM (
@@ -321,7 +321,7 @@ END $$;
 
 -- The text of a bundle. The usual cases are built by array functions, at a third of the cost of
 -- one row per job; the text is the same in every case.
-CREATE FUNCTION {p}text_of(
+CREATE FUNCTION {p}bundle_text(
   jobs TEXT[], batches TEXT[], owners TEXT[], attempts BIGINT[], tokens BIGINT[], texts TEXT[]
 ) RETURNS TEXT LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -340,7 +340,7 @@ BEGIN
       SELECT CASE WHEN same_data THEN texts[1] || E'\n' || string_agg(line, E'\n')
                   ELSE string_agg(data || E'\n' || line, E'\n') END
       FROM (
-        SELECT data, {p}line(job_id, batch_id, owner, attempt, token) AS line
+        SELECT data, {p}bundle_line(job_id, batch_id, owner, attempt, token) AS line
         FROM unnest(jobs, batches, owners, attempts, tokens, texts)
              AS item(job_id, batch_id, owner, attempt, token, data)
       ) AS lines
@@ -356,8 +356,8 @@ BEGIN
 END $$;
 
 -- Write events given as one array per column. Usually all have one type and time: those are
--- bundled here without sorting, everything else by tell_apart.
-CREATE FUNCTION {p}tell(
+-- bundled here without sorting, everything else by write_mixed_events.
+CREATE FUNCTION {p}write_events(
   ats BIGINT[], types TEXT[], jobs TEXT[], batches TEXT[], owners TEXT[], attempts BIGINT[],
   tokens BIGINT[], texts TEXT[]
 ) RETURNS INTEGER LANGUAGE plpgsql VOLATILE AS $$
@@ -371,7 +371,7 @@ BEGIN
     RETURN 0;
   END IF;
   IF ats[1] <> ANY (ats) OR types[1] <> ANY (types) THEN
-    RETURN {p}tell_apart(ats, types, jobs, batches, owners, attempts, tokens, texts);
+    RETURN {p}write_mixed_events(ats, types, jobs, batches, owners, attempts, tokens, texts);
   END IF;
   PERFORM {p}mark_events();
   ids := ARRAY(SELECT nextval('{p}event_id_seq') FROM generate_series(1, total));
@@ -391,7 +391,7 @@ BEGIN
     ELSE
       INSERT INTO {p}event (id, at, type, owner, data, bundle)
       VALUES (ids[hi], ats[lo], types[lo], '',
-              {p}text_of(jobs[lo:hi], batches[lo:hi], owners[lo:hi], attempts[lo:hi], tokens[lo:hi],
+              {p}bundle_text(jobs[lo:hi], batches[lo:hi], owners[lo:hi], attempts[lo:hi], tokens[lo:hi],
                          texts[lo:hi]),
               hi - lo + 1);
     END IF;
@@ -401,12 +401,12 @@ BEGIN
 END $$;
 
 -- Write events of jobs that differ in nothing but their ids, without comparing anything.
-CREATE FUNCTION {p}tell_alike(
+CREATE FUNCTION {p}write_uniform_events(
   event_at BIGINT, event_type TEXT, jobs TEXT[], event_batch TEXT, event_owner TEXT, event_data TEXT
 ) RETURNS INTEGER LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   total CONSTANT INTEGER := cardinality(jobs);
-  tail CONSTANT TEXT := substr({p}line('', event_batch, event_owner, NULL, NULL), 3);
+  tail CONSTANT TEXT := substr({p}bundle_line('', event_batch, event_owner, NULL, NULL), 3);
   ids BIGINT[];
   lo INTEGER := 1;
   hi INTEGER;
@@ -455,8 +455,8 @@ CREATE TABLE {p}pruned (
 --
 -- lease                   how long a renewal is valid
 -- renewed_mono            CLOCK_MONOTONIC of the host's boot `boot_id` at the last renewal
--- life_path, _dev, _ino   the file that the worker keeps locked while it is alive
--- drain_reason            why a person asked the worker to finish its jobs and exit, else NULL
+-- lock_path, _dev, _ino   the file that the worker keeps locked while it is alive
+-- drain_reason            reason of a request to finish its jobs and exit, else NULL
 CREATE TABLE {p}worker (
   id           TEXT COLLATE "C" PRIMARY KEY,
   host         TEXT NOT NULL,
@@ -468,9 +468,9 @@ CREATE TABLE {p}worker (
   renewed_mono BIGINT NOT NULL,
   closed_at    BIGINT,
   close_reason TEXT NOT NULL DEFAULT '',
-  life_path    TEXT NOT NULL DEFAULT '',
-  life_dev     BIGINT NOT NULL DEFAULT 0,
-  life_ino     BIGINT NOT NULL DEFAULT 0,
+  lock_path    TEXT NOT NULL DEFAULT '',
+  lock_dev     BIGINT NOT NULL DEFAULT 0,
+  lock_ino     BIGINT NOT NULL DEFAULT 0,
   kinds        TEXT NOT NULL DEFAULT '[]',
   queues       TEXT NOT NULL DEFAULT '[]',
   concurrency  INTEGER NOT NULL DEFAULT 1,
@@ -485,12 +485,12 @@ CREATE INDEX worker_for_sweep ON {p}worker (renewed_at) WHERE closed_at IS NULL;
 
 -- manifest: apps as data (JSON): kinds, policies, rules, dependencies, schedules, release.
 CREATE TABLE {p}manifest (
-  id         TEXT COLLATE "C" PRIMARY KEY,
-  app        TEXT NOT NULL,
-  release    TEXT NOT NULL,
-  body       TEXT NOT NULL,
-  first_seen BIGINT NOT NULL,
-  last_named BIGINT NOT NULL
+  id           TEXT COLLATE "C" PRIMARY KEY,
+  app          TEXT NOT NULL,
+  release      TEXT NOT NULL,
+  body         TEXT NOT NULL,
+  created_at   BIGINT NOT NULL,
+  last_used_at BIGINT NOT NULL
 );
 
 
@@ -533,12 +533,12 @@ CREATE TABLE {p}meter (
 
 -- guard: state (JSON) of the circuit breaker, ramp and retry budget of a dependency or kind.
 CREATE TABLE {p}guard (
-  scope   TEXT COLLATE "C" NOT NULL CHECK (scope IN ('dependency', 'kind')),
-  key     TEXT COLLATE "C" NOT NULL,
-  version BIGINT NOT NULL,
-  active  BOOLEAN NOT NULL,
-  seen_at BIGINT NOT NULL,
-  body    TEXT NOT NULL,
+  scope      TEXT COLLATE "C" NOT NULL CHECK (scope IN ('dependency', 'kind')),
+  key        TEXT COLLATE "C" NOT NULL,
+  version    BIGINT NOT NULL,
+  active     BOOLEAN NOT NULL,
+  updated_at BIGINT NOT NULL,
+  body       TEXT NOT NULL,
   PRIMARY KEY (scope, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
@@ -599,18 +599,18 @@ CREATE UNIQUE INDEX batch_for_unique ON {p}batch (unique_hash) WHERE unique_hash
 -- a transaction that adds members.
 --
 -- previous                outcome of the generation before
--- told                    the event batch.sealed is written
--- leaving                 retention has begun to remove members, so none may be retried
+-- sealed_event_written    the event batch.sealed is written
+-- being_pruned            retention has begun to remove members, so none may be retried
 CREATE TABLE {p}batch_progress (
-  id         TEXT PRIMARY KEY,
-  generation INTEGER NOT NULL DEFAULT 1,
-  outcome    TEXT,
-  outcome_at BIGINT,
-  previous   TEXT,
-  told       BOOLEAN NOT NULL DEFAULT false,
-  expires_at BIGINT,
-  expired_at BIGINT,
-  leaving    BOOLEAN NOT NULL DEFAULT false,
+  id                   TEXT PRIMARY KEY,
+  generation           INTEGER NOT NULL DEFAULT 1,
+  outcome              TEXT,
+  outcome_at           BIGINT,
+  previous             TEXT,
+  sealed_event_written BOOLEAN NOT NULL DEFAULT false,
+  expires_at           BIGINT,
+  expired_at           BIGINT,
+  being_pruned         BOOLEAN NOT NULL DEFAULT false,
   CONSTRAINT batch_outcome    CHECK (outcome IN ('ready', 'partial', 'failed')),
   CONSTRAINT batch_outcome_at CHECK ((outcome IS NULL) = (outcome_at IS NULL)),
   CONSTRAINT batch_previous   CHECK (previous IS NULL OR previous IN ('ready', 'partial', 'failed')
@@ -618,7 +618,7 @@ CREATE TABLE {p}batch_progress (
   CONSTRAINT batch_generation CHECK (generation >= 1),
   CONSTRAINT batch_expired    CHECK (expired_at IS NULL
                                      OR (outcome IS NOT NULL AND expires_at IS NOT NULL)),
-  CONSTRAINT batch_leaving    CHECK (NOT leaving OR outcome IS NOT NULL)
+  CONSTRAINT batch_being_pruned CHECK (NOT being_pruned OR outcome IS NOT NULL)
 ) WITH (fillfactor = 70);
 
 -- Upkeep: find batches without an outcome whose members have all ended.
@@ -632,13 +632,13 @@ CREATE INDEX batch_for_retention ON {p}batch_progress (outcome_at) WHERE outcome
 
 -- schedule: cron schedules; every slot up to `cursor` has a job or was skipped with an event.
 --
--- named_at                when a manifest in use last declared the schedule, to the day
+-- declared_at             when a manifest in use last declared the schedule, to the day
 CREATE TABLE {p}schedule (
   name         TEXT COLLATE "C" PRIMARY KEY,
   cron         TEXT NOT NULL,
   timezone     TEXT NOT NULL,
   cursor       BIGINT NOT NULL,
-  named_at     BIGINT NOT NULL,
+  declared_at  BIGINT NOT NULL,
   paused_at    BIGINT,
   paused_until BIGINT,
   pause_reason TEXT NOT NULL DEFAULT '',
@@ -660,7 +660,7 @@ CREATE INDEX slot_for_retention ON {p}slot (slot);
 
 -- operation: bulk actions such as "retry these 10,000 jobs", with their settings and progress.
 --
--- asked, fixed            the filter as written; JSON of the filter with relative times resolved
+-- filter, fixed           the filter as written; JSON of the filter with relative times resolved
 -- params, steps, tallies  JSON: arguments of the action; planned steps; results of each step
 -- rate, stop_if           jobs per second; share of repeated failures that stops the operation
 -- scope, key, digest      owner or '*'; idempotency key; hash of the whole request
@@ -671,7 +671,7 @@ CREATE INDEX slot_for_retention ON {p}slot (slot);
 CREATE TABLE {p}operation (
   id          TEXT COLLATE "C" PRIMARY KEY,
   action      TEXT NOT NULL CHECK (action IN ('retry', 'cancel', 'discard', 'release', 'move')),
-  asked       TEXT NOT NULL,
+  filter      TEXT NOT NULL,
   fixed       TEXT NOT NULL,
   params      TEXT NOT NULL DEFAULT '{}',
   steps       TEXT NOT NULL,
@@ -715,19 +715,20 @@ CREATE INDEX operation_for_retention ON {p}operation (finished_at) WHERE NOT act
 -- operation_item: one row per job of an operation: how it was at the start, and what became of it.
 --
 -- place                   position within the operation, from 1, in order of job ids
--- was, cause, code        state, failure group and code of the job when the operation started
+-- initial_state           state of the job when the operation started
+-- cause, code             its failure group and code at that time
 CREATE TABLE {p}operation_item (
-  operation  TEXT COLLATE "C" NOT NULL,
-  place      BIGINT NOT NULL,
-  job_id     TEXT COLLATE "C" NOT NULL,
-  generation BIGINT NOT NULL,
-  was        TEXT NOT NULL,
-  cause      TEXT COLLATE "C",
-  code       TEXT COLLATE "C",
-  state      TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'ended')),
-  outcome    TEXT CHECK (outcome IN ('recovered', 'same', 'other', 'done', 'refused', 'skipped')),
-  why        TEXT NOT NULL DEFAULT '',
-  ended_at   BIGINT,
+  operation     TEXT COLLATE "C" NOT NULL,
+  place         BIGINT NOT NULL,
+  job_id        TEXT COLLATE "C" NOT NULL,
+  generation    BIGINT NOT NULL,
+  initial_state TEXT NOT NULL,
+  cause         TEXT COLLATE "C",
+  code          TEXT COLLATE "C",
+  state         TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'ended')),
+  outcome       TEXT CHECK (outcome IN ('recovered', 'same', 'other', 'done', 'refused', 'skipped')),
+  message       TEXT NOT NULL DEFAULT '',
+  ended_at      BIGINT,
   PRIMARY KEY (operation, place),
   CHECK ((state = 'ended') = (outcome IS NOT NULL) AND (state = 'ended') = (ended_at IS NOT NULL))
 );
@@ -821,20 +822,20 @@ CREATE TABLE {p}notified (
 
 -- alert: the state of each alert rule for each key; key '*' is a silence of the whole rule.
 --
--- seen_at                 when the rule was last evaluated for this key
+-- evaluated_at            when the rule was last evaluated for this key
 -- acted                   JSON of the alert's action that is still in force, or empty
 CREATE TABLE {p}alert (
-  rule     TEXT COLLATE "C" NOT NULL,
-  key      TEXT COLLATE "C" NOT NULL,
-  state    TEXT NOT NULL CHECK (state IN ('pending', 'firing', 'resolved', 'silenced')),
-  since    BIGINT NOT NULL,
-  seen_at  BIGINT NOT NULL,
-  value    DOUBLE PRECISION NOT NULL,
-  evidence TEXT NOT NULL,
-  acted    TEXT NOT NULL DEFAULT '',
-  until    BIGINT,
-  actor    TEXT NOT NULL DEFAULT '',
-  reason   TEXT NOT NULL DEFAULT '',
+  rule         TEXT COLLATE "C" NOT NULL,
+  key          TEXT COLLATE "C" NOT NULL,
+  state        TEXT NOT NULL CHECK (state IN ('pending', 'firing', 'resolved', 'silenced')),
+  since        BIGINT NOT NULL,
+  evaluated_at BIGINT NOT NULL,
+  value        DOUBLE PRECISION NOT NULL,
+  evidence     TEXT NOT NULL,
+  acted        TEXT NOT NULL DEFAULT '',
+  until        BIGINT,
+  actor        TEXT NOT NULL DEFAULT '',
+  reason       TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (rule, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 

@@ -33,7 +33,7 @@ CREATE TABLE {p}meta (
 -- died_code, _class, _group   code, class and fingerprint of the failure; only while dead
 -- must_have               the batch fails if this member fails
 -- trace                   W3C trace context of the enqueuer: traceparent, a space, tracestate
--- ran_by                  worker of a job that succeeded with its first attempt. Such a job has no
+-- succeeded_by            worker of a job that succeeded with its first attempt. Such a job has no
 --                         row in attempt: its own row holds everything that belongs there
 CREATE TABLE {p}job (
   id               TEXT PRIMARY KEY,
@@ -85,7 +85,7 @@ CREATE TABLE {p}job (
   died_group       TEXT CHECK (died_group IS NULL OR state = 'dead'),
   must_have        INTEGER NOT NULL DEFAULT 0 CHECK (NOT must_have OR batch_id IS NOT NULL),
   trace            TEXT,
-  ran_by           TEXT,
+  succeeded_by           TEXT,
   CONSTRAINT job_sound CHECK (CASE state
     WHEN 'running'
     THEN worker IS NOT NULL AND finished_at IS NULL
@@ -268,8 +268,8 @@ CREATE TABLE {p}pruned (
 --
 -- lease                   how long a renewal is valid
 -- renewed_mono            CLOCK_MONOTONIC of the host's boot `boot_id` at the last renewal
--- life_path, _dev, _ino   the file that the worker keeps locked while it is alive
--- drain_reason            why a person asked the worker to finish its jobs and exit, else NULL
+-- lock_path, _dev, _ino   the file that the worker keeps locked while it is alive
+-- drain_reason            reason of a request to finish its jobs and exit, else NULL
 CREATE TABLE {p}worker (
   id           TEXT PRIMARY KEY,
   host         TEXT NOT NULL,
@@ -281,9 +281,9 @@ CREATE TABLE {p}worker (
   renewed_mono INTEGER NOT NULL,
   closed_at    INTEGER,
   close_reason TEXT NOT NULL DEFAULT '',
-  life_path    TEXT NOT NULL DEFAULT '',
-  life_dev     INTEGER NOT NULL DEFAULT 0,
-  life_ino     INTEGER NOT NULL DEFAULT 0,
+  lock_path    TEXT NOT NULL DEFAULT '',
+  lock_dev     INTEGER NOT NULL DEFAULT 0,
+  lock_ino     INTEGER NOT NULL DEFAULT 0,
   kinds        TEXT NOT NULL DEFAULT '[]',
   queues       TEXT NOT NULL DEFAULT '[]',
   concurrency  INTEGER NOT NULL DEFAULT 1,
@@ -298,12 +298,12 @@ CREATE INDEX {p}worker_for_sweep ON {p}worker (renewed_at) WHERE closed_at IS NU
 
 -- manifest: apps as data (JSON): kinds, policies, rules, dependencies, schedules, release.
 CREATE TABLE {p}manifest (
-  id         TEXT PRIMARY KEY,
-  app        TEXT NOT NULL,
-  release    TEXT NOT NULL,
-  body       TEXT NOT NULL,
-  first_seen INTEGER NOT NULL,
-  last_named INTEGER NOT NULL
+  id           TEXT PRIMARY KEY,
+  app          TEXT NOT NULL,
+  release      TEXT NOT NULL,
+  body         TEXT NOT NULL,
+  created_at   INTEGER NOT NULL,
+  last_used_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 
@@ -346,12 +346,12 @@ CREATE TABLE {p}meter (
 
 -- guard: state (JSON) of the circuit breaker, ramp and retry budget of a dependency or kind.
 CREATE TABLE {p}guard (
-  scope   TEXT NOT NULL CHECK (scope IN ('dependency', 'kind')),
-  key     TEXT NOT NULL,
-  version INTEGER NOT NULL,
-  active  INTEGER NOT NULL,
-  seen_at INTEGER NOT NULL,
-  body    TEXT NOT NULL,
+  scope      TEXT NOT NULL CHECK (scope IN ('dependency', 'kind')),
+  key        TEXT NOT NULL,
+  version    INTEGER NOT NULL,
+  active     INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  body       TEXT NOT NULL,
   PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -412,18 +412,18 @@ CREATE UNIQUE INDEX {p}batch_for_unique ON {p}batch (unique_hash) WHERE unique_h
 -- a transaction that adds members.
 --
 -- previous                outcome of the generation before
--- told                    the event batch.sealed is written
--- leaving                 retention has begun to remove members, so none may be retried
+-- sealed_event_written    the event batch.sealed is written
+-- being_pruned            retention has begun to remove members, so none may be retried
 CREATE TABLE {p}batch_progress (
-  id         TEXT PRIMARY KEY,
-  generation INTEGER NOT NULL DEFAULT 1,
-  outcome    TEXT,
-  outcome_at INTEGER,
-  previous   TEXT,
-  told       INTEGER NOT NULL DEFAULT 0,
-  expires_at INTEGER,
-  expired_at INTEGER,
-  leaving    INTEGER NOT NULL DEFAULT 0,
+  id                   TEXT PRIMARY KEY,
+  generation           INTEGER NOT NULL DEFAULT 1,
+  outcome              TEXT,
+  outcome_at           INTEGER,
+  previous             TEXT,
+  sealed_event_written INTEGER NOT NULL DEFAULT 0,
+  expires_at           INTEGER,
+  expired_at           INTEGER,
+  being_pruned         INTEGER NOT NULL DEFAULT 0,
   CONSTRAINT batch_outcome    CHECK (outcome IN ('ready', 'partial', 'failed')),
   CONSTRAINT batch_outcome_at CHECK ((outcome IS NULL) = (outcome_at IS NULL)),
   CONSTRAINT batch_previous   CHECK (previous IS NULL OR previous IN ('ready', 'partial', 'failed')
@@ -431,7 +431,7 @@ CREATE TABLE {p}batch_progress (
   CONSTRAINT batch_generation CHECK (generation >= 1),
   CONSTRAINT batch_expired    CHECK (expired_at IS NULL
                                      OR (outcome IS NOT NULL AND expires_at IS NOT NULL)),
-  CONSTRAINT batch_leaving    CHECK (NOT leaving OR outcome IS NOT NULL)
+  CONSTRAINT batch_being_pruned CHECK (NOT being_pruned OR outcome IS NOT NULL)
 ) STRICT;
 
 -- Upkeep: find batches without an outcome whose members have all ended.
@@ -445,13 +445,13 @@ CREATE INDEX {p}batch_for_retention ON {p}batch_progress (outcome_at) WHERE outc
 
 -- schedule: cron schedules; every slot up to `cursor` has a job or was skipped with an event.
 --
--- named_at                when a manifest in use last declared the schedule, to the day
+-- declared_at             when a manifest in use last declared the schedule, to the day
 CREATE TABLE {p}schedule (
   name         TEXT PRIMARY KEY,
   cron         TEXT NOT NULL,
   timezone     TEXT NOT NULL,
   cursor       INTEGER NOT NULL,
-  named_at     INTEGER NOT NULL,
+  declared_at  INTEGER NOT NULL,
   paused_at    INTEGER,
   paused_until INTEGER,
   pause_reason TEXT NOT NULL DEFAULT '',
@@ -473,7 +473,7 @@ CREATE INDEX {p}slot_for_retention ON {p}slot (slot);
 
 -- operation: bulk actions such as "retry these 10,000 jobs", with their settings and progress.
 --
--- asked, fixed            the filter as written; JSON of the filter with relative times resolved
+-- filter, fixed           the filter as written; JSON of the filter with relative times resolved
 -- params, steps, tallies  JSON: arguments of the action; planned steps; results of each step
 -- rate, stop_if           jobs per second; share of repeated failures that stops the operation
 -- scope, key, digest      owner or '*'; idempotency key; hash of the whole request
@@ -484,7 +484,7 @@ CREATE INDEX {p}slot_for_retention ON {p}slot (slot);
 CREATE TABLE {p}operation (
   id          TEXT PRIMARY KEY,
   action      TEXT NOT NULL CHECK (action IN ('retry', 'cancel', 'discard', 'release', 'move')),
-  asked       TEXT NOT NULL,
+  filter      TEXT NOT NULL,
   fixed       TEXT NOT NULL,
   params      TEXT NOT NULL DEFAULT '{}',
   steps       TEXT NOT NULL,
@@ -528,19 +528,20 @@ CREATE INDEX {p}operation_for_retention ON {p}operation (finished_at) WHERE NOT 
 -- operation_item: one row per job of an operation: how it was at the start, and what became of it.
 --
 -- place                   position within the operation, from 1, in order of job ids
--- was, cause, code        state, failure group and code of the job when the operation started
+-- initial_state           state of the job when the operation started
+-- cause, code             its failure group and code at that time
 CREATE TABLE {p}operation_item (
-  operation  TEXT NOT NULL,
-  place      INTEGER NOT NULL,
-  job_id     TEXT NOT NULL,
-  generation INTEGER NOT NULL,
-  was        TEXT NOT NULL,
-  cause      TEXT,
-  code       TEXT,
-  state      TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'ended')),
-  outcome    TEXT CHECK (outcome IN ('recovered', 'same', 'other', 'done', 'refused', 'skipped')),
-  why        TEXT NOT NULL DEFAULT '',
-  ended_at   INTEGER,
+  operation     TEXT NOT NULL,
+  place         INTEGER NOT NULL,
+  job_id        TEXT NOT NULL,
+  generation    INTEGER NOT NULL,
+  initial_state TEXT NOT NULL,
+  cause         TEXT,
+  code          TEXT,
+  state         TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'ended')),
+  outcome       TEXT CHECK (outcome IN ('recovered', 'same', 'other', 'done', 'refused', 'skipped')),
+  message       TEXT NOT NULL DEFAULT '',
+  ended_at      INTEGER,
   PRIMARY KEY (operation, place),
   CHECK ((state = 'ended') = (outcome IS NOT NULL) AND (state = 'ended') = (ended_at IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
@@ -634,20 +635,20 @@ CREATE TABLE {p}notified (
 
 -- alert: the state of each alert rule for each key; key '*' is a silence of the whole rule.
 --
--- seen_at                 when the rule was last evaluated for this key
+-- evaluated_at            when the rule was last evaluated for this key
 -- acted                   JSON of the alert's action that is still in force, or empty
 CREATE TABLE {p}alert (
-  rule     TEXT NOT NULL,
-  key      TEXT NOT NULL,
-  state    TEXT NOT NULL CHECK (state IN ('pending', 'firing', 'resolved', 'silenced')),
-  since    INTEGER NOT NULL,
-  seen_at  INTEGER NOT NULL,
-  value    REAL NOT NULL,
-  evidence TEXT NOT NULL,
-  acted    TEXT NOT NULL DEFAULT '',
-  until    INTEGER,
-  actor    TEXT NOT NULL DEFAULT '',
-  reason   TEXT NOT NULL DEFAULT '',
+  rule         TEXT NOT NULL,
+  key          TEXT NOT NULL,
+  state        TEXT NOT NULL CHECK (state IN ('pending', 'firing', 'resolved', 'silenced')),
+  since        INTEGER NOT NULL,
+  evaluated_at INTEGER NOT NULL,
+  value        REAL NOT NULL,
+  evidence     TEXT NOT NULL,
+  acted        TEXT NOT NULL DEFAULT '',
+  until        INTEGER,
+  actor        TEXT NOT NULL DEFAULT '',
+  reason       TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (rule, key)
 ) STRICT, WITHOUT ROWID;
 

@@ -105,14 +105,14 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     shared: frozenset[str] = frozenset(),
     defaulted: frozenset[str] = frozenset(),
     unconstrained: bool = False,
-    own_transaction: bool = False,
+    is_transaction: bool = False,
     shape: Shape = (),
 ) -> str:
     """Return the text of a statement, ready to execute.
 
     `single_row`: its set has one row. `shared`: columns that are equal in all rows of its set.
     `defaulted`: columns with their default value. `unconstrained`: no row has a unique key.
-    `own_transaction`: the statement is a transaction. `shape`: the conditions of its filter.
+    `is_transaction`: the statement is a transaction. `shape`: the conditions of its filter.
     """
     text = _read(_statement_file(name, dialect))
     conditions = [_condition(field, values, dialect) for field, values in shape]
@@ -124,7 +124,7 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     text = _SHARED.sub(lambda match: _shared_row(_SETS[match[1]], shared, defaulted), text)
     if unconstrained:
         text = text.replace(_SKIP_CONFLICT, "")
-    if own_transaction:
+    if is_transaction:
         text = text.replace("{p}mark_events()", _MARK_EVENTS_ONCE)
     if dialect == "postgres":
         text = _NOW.sub("{p}now_us()", text)

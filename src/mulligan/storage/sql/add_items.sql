@@ -1,5 +1,5 @@
 -- Add the next matching jobs to an operation, as they are now, in order of id.
-INSERT INTO {p}operation_item (operation, place, job_id, generation, was, cause, code)
+INSERT INTO {p}operation_item (operation, place, job_id, generation, initial_state, cause, code)
 SELECT CAST(:operation AS TEXT), CAST(:place AS BIGINT) + row_number() OVER (ORDER BY id), id, generation, state,
        died_group, died_code
 FROM (

@@ -1,2 +1,2 @@
 -- Delete schedules that no manifest has declared for long.
-DELETE FROM {p}schedule WHERE named_at < :before RETURNING name
+DELETE FROM {p}schedule WHERE declared_at < :before RETURNING name

@@ -9,7 +9,7 @@ WITH shared AS (
   {part:queued_events}
   FROM shared WHERE CAST(:announce AS boolean)
 ), logged AS (
-  SELECT {p}tell_alike(at, type, CAST(:id AS text[]), batch_id, owner, data) AS n FROM events
+  SELECT {p}write_uniform_events(at, type, CAST(:id AS text[]), batch_id, owner, data) AS n FROM events
 )
 SELECT id, run_at, created_at,
        CASE WHEN run_at <= created_at AND CAST(:channel AS text) IS NOT NULL

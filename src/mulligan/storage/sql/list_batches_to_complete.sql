@@ -3,6 +3,6 @@
 SELECT id FROM {p}batch_progress AS progress
 WHERE outcome IS NULL AND EXISTS (
   SELECT 1 FROM {p}batch AS definition
-  WHERE definition.id = progress.id AND sealed_at IS NOT NULL AND (NOT told OR {part:all_members_ended})
+  WHERE definition.id = progress.id AND sealed_at IS NOT NULL AND (NOT sealed_event_written OR {part:all_members_ended})
 )
 ORDER BY id LIMIT :limit

@@ -1,7 +1,7 @@
 -- Find sent items whose job has ended its first counted attempt since the retry, or will have none.
--- A job that died unclaimed and then succeeded at once has no attempt row; its `ran_by` is set.
+-- A job that died unclaimed and then succeeded at once has no attempt row; its `succeeded_by` is set.
 SELECT item.place, item.cause,
-       COALESCE(attempt.verb, CASE WHEN job.ran_by IS NOT NULL AND job.generation = item.generation + 1 THEN 'succeed' END),
+       COALESCE(attempt.verb, CASE WHEN job.succeeded_by IS NOT NULL AND job.generation = item.generation + 1 THEN 'succeed' END),
        NULLIF(attempt.fingerprint, ''), attempt.code,
        COALESCE(NULLIF(attempt.public, ''), attempt.reason, ''), job.state, job.died_group,
        CASE WHEN job.generation > item.generation + 1 THEN 1 ELSE 0 END

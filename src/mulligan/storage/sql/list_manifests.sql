@@ -1,2 +1,2 @@
 -- List the stored manifests, newest first.
-SELECT id, app, release, body, last_named FROM {p}manifest ORDER BY first_seen DESC, id
+SELECT id, app, release, body, last_used_at FROM {p}manifest ORDER BY created_at DESC, id

@@ -1,3 +1,3 @@
 -- Store the outcome of items of an operation.
-UPDATE {p}operation_item SET state = 'ended', outcome = :outcome, why = :why, ended_at = :at
+UPDATE {p}operation_item SET state = 'ended', outcome = :outcome, message = :message, ended_at = :at
 WHERE operation = :operation AND place = ANY (CAST(:places AS bigint[]))

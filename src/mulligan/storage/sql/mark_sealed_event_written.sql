@@ -1,2 +1,2 @@
 -- Record that the event batch.sealed is written. No row: it was already.
-UPDATE {p}batch_progress SET told = true WHERE id = :id AND NOT told RETURNING id
+UPDATE {p}batch_progress SET sealed_event_written = true WHERE id = :id AND NOT sealed_event_written RETURNING id

@@ -7,7 +7,7 @@ WITH locked AS MATERIALIZED (
 ), settled AS (
   UPDATE {p}job AS job SET
     state = 'succeeded', worker = NULL, result = locked.result, reason = 'returned', finished_at = locked.at,
-    ran_by = CASE job.token WHEN 1 THEN CAST(:worker AS text) END
+    succeeded_by = CASE job.token WHEN 1 THEN CAST(:worker AS text) END
   FROM locked
   WHERE job.ctid = locked.row_location AND locked.was_state = 'running' AND locked.was_worker = :worker
     AND locked.was_token = locked.token AND NOT locked.cancel_requested

@@ -8,7 +8,7 @@
 WITH settled AS (
   UPDATE {p}job AS job SET
     state = 'succeeded', worker = NULL, result = i.result, reason = 'returned', finished_at = i.at,
-    ran_by = CASE job.token WHEN 1 THEN CAST(:worker AS text) END
+    succeeded_by = CASE job.token WHEN 1 THEN CAST(:worker AS text) END
   FROM (
     SELECT i.*, (SELECT {p}now_us()) AS at FROM {set:located_success}
     WHERE i.id || '' = i.id AND i.token + 0 = i.token ORDER BY i.id COLLATE "C"

@@ -1,2 +1,2 @@
 -- Record that a manifest in use still declares a schedule.
-UPDATE {p}schedule SET named_at = :now WHERE name = :name
+UPDATE {p}schedule SET declared_at = :now WHERE name = :name

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TypeVar
 
-from mulligan.config import OURS_ALONE
+from mulligan.config import PRIVATE_VARIABLES
 from mulligan.core.errors import ProcessFailed, Refused, Stopped
 from mulligan.worker.liveness import MARK, kill_marked
 
@@ -128,7 +128,7 @@ class Program:
 
 def _inherited_environment() -> dict[str, str]:
     """Return our environment without the credentials of our database and mail."""
-    return {name: value for name, value in os.environ.items() if name not in OURS_ALONE}
+    return {name: value for name, value in os.environ.items() if name not in PRIVATE_VARIABLES}
 
 
 async def run_in_thread(call: Callable[[], T], stop: Callable[[], None]) -> T:
