@@ -1,4 +1,4 @@
-"""What every test may ask for: a store of its own, on SQLite, on PostgreSQL, or on one after the other."""
+"""Fixtures for all tests: databases on SQLite and PostgreSQL, and the marks of slow tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pytest
 from mulligan.storage import open_store
 from support.postgres import PostgresServer
 
-# Whoever starts us in the background has SIGINT ignored, and so would every program that we start.
+# In the background SIGINT is ignored, and every program that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Fixtures that start a worker, a server or a browser. Modules that do so by themselves set the mark themselves.
+# Fixtures that start a worker, a server or a browser. Modules that start processes without them set
+# the mark themselves.
 PROCESS_FIXTURES = frozenset({"start", "terminal", "hire", "on", "chromium"})
 
 
@@ -56,7 +57,7 @@ def _parameters(item: pytest.Item) -> Mapping[str, Any]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """The session's own PostgreSQL. A test may stop, kill or restart it; the next fresh database starts it again."""
+    """PostgreSQL server of the session. If a test stops it, the next new database starts it."""
     server = PostgresServer.for_session()
     yield server
     server.close()
@@ -64,7 +65,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """A fresh, empty PostgreSQL database."""
+    """URL of a new, empty PostgreSQL database."""
     url = postgres_server.create_database()
     yield url
     if postgres_server.running:
@@ -73,13 +74,13 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """A SQLite file that does not exist yet."""
+    """URL of a SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path}/mulligan.db"
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> Iterator[str]:
-    """A database with our tables and nothing in them: to copy it is quicker than to make them for every test."""
+    """Name of a database with an empty schema. Copying it is faster than migrating."""
     url = postgres_server.create_database()
     with closing(open_store(url)) as store:
         store.prepare()
@@ -90,7 +91,7 @@ def postgres_template(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as a file."""
+    """SQLite file with an empty schema, to be copied."""
     file = tmp_path_factory.mktemp("template") / "mulligan.db"
     with closing(open_store(f"sqlite:///{file}")) as store:
         store.prepare()
@@ -99,6 +100,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ready_postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """URL of a new PostgreSQL database with an empty schema."""
     url = postgres_server.create_database(postgres_template)
     yield url
     if postgres_server.running:
@@ -107,6 +109,7 @@ def ready_postgres_url(postgres_server: PostgresServer, postgres_template: str) 
 
 @pytest.fixture
 def ready_sqlite_url(sqlite_template: Path, sqlite_url: str) -> str:
+    """URL of a new SQLite file with an empty schema."""
     file = Path(sqlite_url.removeprefix("sqlite:///"))
     shutil.copyfile(sqlite_template, file)
     file.chmod(0o600)
@@ -115,11 +118,11 @@ def ready_sqlite_url(sqlite_template: Path, sqlite_url: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest) -> str:
-    """A fresh store that has its tables. A test that takes it runs twice: once on each."""
+    """URL of a new database with an empty schema. The test runs on both databases."""
     return request.getfixturevalue(f"ready_{request.param}_url")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_url(request: pytest.FixtureRequest) -> str:
-    """The same without tables."""
+    """URL of a new, empty database. The test runs on both databases."""
     return request.getfixturevalue(f"{request.param}_url")

@@ -1,7 +1,7 @@
-"""`make audit`: what we use, and what is known about it. Says what could not be asked.
+"""Check licences, pins, hashes and known vulnerabilities of dependencies: `make audit`.
 
-Known vulnerabilities come from the advisories of PyPI, through pip-audit. Where they cannot be reached nothing is
-claimed about them, and the exit code is 3. Licences and hashes need no network.
+Vulnerabilities come from the advisories of PyPI, through pip-audit. If they cannot be read, the exit
+code is 3. Licences and hashes need no network.
 """
 # ruff: noqa: T201 - a script that prints
 
@@ -19,9 +19,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-SHELVES = (ROOT / "src/mulligan/http/dashboard/static/vendor", ROOT / "tests/browser/vendor")
-FOUND, UNKNOWN = 1, 3
-# Of what is installed with Mulligan and its extras; all of them allow use in closed and open programs.
+VENDORED_FOLDERS = (ROOT / "src/mulligan/http/dashboard/static/vendor", ROOT / "tests/browser/vendor")
+EXIT_FOUND = 1
+EXIT_UNKNOWN = 3
+# Licences that allow use in closed and open programs.
 LICENCES = re.compile(
     r"MIT|BSD|Apache|PSF|ISC|MPL|Mozilla Public|any-OSI|Python Software Foundation|LGPL-3\.0-only|0BSD|Zlib",
     re.IGNORECASE,
@@ -32,64 +33,65 @@ EXTRAS = ("postgres", "otel", "apprise")
 def pinned() -> dict[str, str]:
     lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     pairs = [line.partition("==")[::2] for line in lines if line and not line.startswith("#")]
-    return {plain(name): version for name, version in pairs}
+    return {normalise_name(name): version for name, version in pairs}
 
 
-def plain(name: str) -> str:
+def normalise_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def shipped() -> dict[str, str]:
-    """What comes along with Mulligan and its extras, by name: its licence."""
+def installed_licences() -> dict[str, str]:
+    """Return the licence of every distribution installed with Mulligan and its extras."""
     found: dict[str, str] = {}
     todo = [("mulligan", EXTRAS)]
     while todo:
         name, extras = todo.pop()
-        if plain(name) in found:
+        if normalise_name(name) in found:
             continue
         try:
             known = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # for another system or another Python
+        except metadata.PackageNotFoundError:  # needed only by another system or Python
             continue
-        found[plain(name)] = licence_of(known)
-        todo += [(one, ()) for one in _needed(known, extras)]
+        found[normalise_name(name)] = licence_of(known)
+        todo += [(one, ()) for one in _requirements(known, extras)]
     return found
 
 
-def _needed(known: metadata.Distribution, extras: tuple[str, ...]) -> Iterator[str]:
+def _requirements(known: metadata.Distribution, extras: tuple[str, ...]) -> Iterator[str]:
     for line in known.requires or []:
-        wanted, _, marker = line.partition(";")
-        asked = re.findall(r"extra\s*==\s*['\"](\w+)['\"]", marker)
-        if not asked or set(asked) & set(extras):
-            yield re.split(r"[\s\[<>=!~(]", wanted.strip())[0]
+        requirement, _, marker = line.partition(";")
+        marker_extras = re.findall(r"extra\s*==\s*['\"](\w+)['\"]", marker)
+        if not marker_extras or set(marker_extras) & set(extras):
+            yield re.split(r"[\s\[<>=!~(]", requirement.strip())[0]
 
 
 def licence_of(known: metadata.Distribution) -> str:
-    told: Any = known.metadata
+    fields: Any = known.metadata
     classified = [
         one.rpartition("::")[2].strip()
-        for one in told.get_all("Classifier") or ()
+        for one in fields.get_all("Classifier") or ()
         if one.startswith("License")
     ]
     return str(
-        told.get("License-Expression")
+        fields.get("License-Expression")
         or (classified or [""])[0]
-        or (told.get("License") or "")[:60]
+        or (fields.get("License") or "")[:60]
     )
 
 
-def wrong() -> list[str]:
-    """What needs no network, in sentences."""
-    said, pins = shipped(), pinned()
+def find_problems() -> list[str]:
+    """Return a sentence for each problem that can be found without a network."""
+    licences = installed_licences()
+    pins = pinned()
     return [
         *(
             f"{name} is not in constraints.txt"
-            for name in said
+            for name in licences
             if name not in pins and name != "mulligan"
         ),
         *(
             f"{name} has the licence {one!r}: may we use it?"
-            for name, one in said.items()
+            for name, one in licences.items()
             if not LICENCES.search(one)
         ),
         *_vendored(),
@@ -97,14 +99,14 @@ def wrong() -> list[str]:
 
 
 def _vendored() -> Iterator[str]:
-    for shelf in SHELVES:
-        for name, told in json.loads((shelf / "manifest.json").read_text(encoding="utf-8")).items():
-            if hashlib.sha256((shelf / name).read_bytes()).hexdigest() != told["sha256"]:
-                yield f"{name} is not what its manifest says"
+    for folder in VENDORED_FOLDERS:
+        for name, entry in json.loads((folder / "manifest.json").read_text(encoding="utf-8")).items():
+            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != entry["sha256"]:
+                yield f"{name} differs from its manifest"
 
 
-def asked(program: str) -> tuple[list[str], int, int]:
-    """(what is known, how many were asked for, of how many nothing could be learned)."""
+def find_vulnerabilities(program: str) -> tuple[list[str], int, int]:
+    """Return (vulnerabilities, number of pinned versions, number that could not be checked)."""
     command = [
         program,
         "-r",
@@ -131,30 +133,30 @@ def asked(program: str) -> tuple[list[str], int, int]:
 
 
 def main() -> int:
-    said = shipped()
+    licences = installed_licences()
     print(
-        f"{len(said) - 1} distributions come with Mulligan and its extras {', '.join(EXTRAS)}; licences:"
+        f"{len(licences) - 1} distributions come with Mulligan and its extras {', '.join(EXTRAS)}; licences:"
     )
-    for licence in sorted(set(said.values())):
+    for licence in sorted(set(licences.values())):
         print(
-            f"  {licence}: {', '.join(sorted(name for name, one in said.items() if one == licence))}"
+            f"  {licence}: {', '.join(sorted(name for name, one in licences.items() if one == licence))}"
         )
-    troubles = wrong()
+    problems = find_problems()
     print(
-        "\n".join(troubles)
-        or "all are pinned, all licences are known, vendored files are what their manifest says"
+        "\n".join(problems)
+        or "All are pinned, all licences are known, vendored files match their manifests."
     )
-    known, many, unasked = asked(sys.argv[1])
+    known, total, unchecked = find_vulnerabilities(sys.argv[1])
     print(
-        "\n".join(known) or f"no known vulnerability in {many - unasked} of {many} pinned versions"
+        "\n".join(known) or f"No known vulnerability in {total - unchecked} of {total} pinned versions."
     )
-    if unasked:
+    if unchecked:
         print(
-            f"of {unasked} nothing could be learned: the advisories could not be reached, or do not know the version"
+            f"{unchecked} versions were not checked: no advisories, or an unknown version."
         )
-    if troubles or known:
-        return FOUND
-    return UNKNOWN if unasked else 0
+    if problems or known:
+        return EXIT_FOUND
+    return EXIT_UNKNOWN if unchecked else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Prints the parts of the docs that come from the code: `python docs/generate.py`.
+"""Write the parts of the docs that come from the code: `python docs/generate.py`.
 
-Whole pages: settings.md, codes.md, events.md and cli.md in reference/. Parts between two marks: the
-state diagram in ARCHITECTURE.md. `tests/docs/test_generated.py` fails when one of them is stale.
+`PAGES` lists whole pages; `PARTS` lists sections between two marks, such as the state diagram in
+ARCHITECTURE.md. `tests/docs/test_generated.py` fails when one of them is stale.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ NOTICE = "<!-- Printed from the code by docs/generate.py. Do not edit. -->"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Format a Markdown table."""
     cells = [list(head), *([_cell(value) for value in row] for row in rows)]
     rule = ["---"] * len(cells[0])
     return "\n".join("| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:]))
@@ -40,8 +41,8 @@ def _cell(value: str) -> str:
     return value.replace("|", "\\|")
 
 
-# -- settings ------------------------------------------------------------------------------------
-# What the fields do not say of themselves.
+# --- Settings ---
+# Descriptions of settings whose field has none.
 MEANING = {
     "database_url": "`sqlite:///path`, `sqlite+stdlib:///path` or `postgresql://…`",
     "schema_name": "the PostgreSQL schema that holds all tables; SQLite ignores it",
@@ -131,7 +132,7 @@ def _section(name: str) -> str:
 
 
 def _setting(name: str, value: Any) -> list[str]:
-    shown = "" if value in ("", None) else f"`{_plain(value)}`"
+    shown = "" if value in ("", None) else f"`{_format_value(value)}`"
     if _section(name) == "retention":
         shown += f" ({format_duration(value)})"
     environment = ENV_PREFIX + name.upper().replace(".", "__").replace("__TRANSIENT__", "__CLASS__")
@@ -144,32 +145,32 @@ def _setting(name: str, value: Any) -> list[str]:
     ]
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def setting_meaning(name: str) -> str:
-    """Its own description, or ours; a setting without either must not reach the page."""
-    words = MEANING.get(name) or _field(name).description
-    if not words:
-        message = f"{name}: say what it means, in config.py (description=) or in docs/generate.py (MEANING)"
+    """Return the description of a setting. Raise LookupError if it has none."""
+    meaning = MEANING.get(name) or _field(name).description
+    if not meaning:
+        message = f"{name}: add a description in config.py or in MEANING of docs/generate.py"
         raise LookupError(message)
-    return words if _used(name) else f"{words}. **Nothing reads it yet.**"
+    return meaning if _used(name) else f"{meaning}. **Nothing reads it yet.**"
 
 
 def _used(name: str) -> bool:
-    """Does any code ask for it?"""
-    asked = re.compile(rf"\.{name.rpartition('.')[2]}\b")
-    return any(asked.search(text) for text in _source("config.py"))
+    """True if any code reads the setting."""
+    access = re.compile(rf"\.{name.rpartition('.')[2]}\b")
+    return any(access.search(text) for text in _source("config.py"))
 
 
-def _source(*without: str) -> list[str]:
+def _source(*excluded: str) -> list[str]:
     return [
         path.read_text(encoding="utf-8")
         for path in SOURCE.rglob("*.py")
-        if path.name not in without
+        if path.name not in excluded
     ]
 
 
@@ -193,13 +194,13 @@ def _allowed(name: str) -> str:
 
 
 def _arm(arm: Any) -> str:
-    """One choice of a union."""
+    """Describe the allowed values of one member of a union."""
     if typing.get_origin(arm) is typing.Literal:
         return ", ".join(f"`{value}`" for value in typing.get_args(arm))
     return _bounds(
         part
-        for given in getattr(arm, "__metadata__", ())
-        for part in getattr(given, "metadata", ())
+        for field_info in getattr(arm, "__metadata__", ())
+        for part in getattr(field_info, "metadata", ())
     )
 
 
@@ -212,13 +213,11 @@ def _bounds(metadata: Iterable[Any]) -> str:
     }
     if "pattern" in found:
         return f"`{found['pattern']}`"
-    least = (
-        f"above {_plain(found['gt'])}"
-        if "gt" in found
-        else f"from {_plain(found['ge'])}"
-        if "ge" in found
-        else ""
-    )
+    least = ""
+    if "gt" in found:
+        least = f"above {_format_value(found['gt'])}"
+    elif "ge" in found:
+        least = f"from {_format_value(found['ge'])}"
     return f"{least} to {_number(found['le'])}" if least and "le" in found else least
 
 
@@ -227,7 +226,7 @@ def _number(value: float) -> str:
     return f"{years:.0f} years" if years >= 1 and years.is_integer() else f"{value:,.0f}"
 
 
-# -- codes ---------------------------------------------------------------------------------------
+# --- Codes ---
 CLASSES = {
     Cls.TRANSIENT: "it will probably work later",
     Cls.TIMEOUT: "it took too long",
@@ -328,7 +327,7 @@ exit code, signal), then text. For each of these the deepest matching exception 
 
 
 def codes_page() -> str:
-    _every_end_is_told()
+    _check_ends()
     return CODES.format(
         notice=NOTICE,
         classes=table(("class", "retried", "means"), _classes()),
@@ -353,13 +352,14 @@ def _ends() -> Iterator[list[str]]:
         yield [f"`{failure.code}`", f"`{failure.cls}`", counts, f"`{failure.rule}`", when]
 
 
-def _every_end_is_told() -> None:
+def _check_ends() -> None:
+    """Raise LookupError unless ENDS has every failure that Mulligan itself makes."""
     makers = {name for name, thing in vars(ends).items() if _makes_failures(thing)}
-    told = {
+    documented = {
         name for name in makers if f"ends.{name}(" in Path(__file__).read_text(encoding="utf-8")
     }
-    if makers - told:
-        message = f"docs/generate.py: ENDS does not tell of {', '.join(sorted(makers - told))}"
+    if makers - documented:
+        message = f"docs/generate.py: ENDS lacks {', '.join(sorted(makers - documented))}"
         raise LookupError(message)
 
 
@@ -372,7 +372,7 @@ def _makes_failures(thing: Any) -> bool:
 
 
 def _rows() -> Iterator[list[str]]:
-    """One line per code: which rules give it, and by what they know it."""
+    """Yield one row per code: the rules that assign it and what they match."""
     for code in codes.CODES.values():
         rules = [rule for rule in (*RULES, PROCESS_FAILED, UNKNOWN) if rule.code == code.name]
         names = ", ".join(f"`{rule.id}`" for rule in rules)
@@ -390,7 +390,7 @@ def _rows() -> Iterator[list[str]]:
         ]
 
 
-FEW = 4  # of a kind are named; the rest is counted: the table itself is in policy/builtin
+FEW = 4  # values shown per field; failures/builtin has them all
 
 
 def _matches(rule: Rule) -> str:
@@ -423,7 +423,7 @@ def _few(names: Iterable[Any]) -> str:
 
 
 def _errno(number: int) -> str:
-    """The shortest of its names: some systems have two for one number."""
+    """Return the shortest name of an errno; some systems have two names for one number."""
     return min(
         (name for name in dir(errno) if getattr(errno, name) == number),
         key=lambda name: (len(name), name),
@@ -441,47 +441,47 @@ def _exceptions() -> Iterator[list[str]]:
             yield [f"`{name}`", f"`{thing.code}`", _yes(answer=thing.retryable)]
 
 
-# -- events --------------------------------------------------------------------------------------
+# --- Events ---
 def events_page() -> str:
     return _page_of("generate_events", table, "\n".join(_source("event.py")))
 
 
-# -- the command line ----------------------------------------------------------------------------
+# --- The command line ---
 def cli_page() -> str:
     return _page_of("generate_cli")
 
 
-# -- metrics -------------------------------------------------------------------------------------
+# --- Metrics ---
 def metrics_page() -> str:
     return _page_of("generate_metrics", table)
 
 
-def _page_of(module: str, *given: Any) -> str:
+def _page_of(module: str, *arguments: Any) -> str:
     sys.path.insert(0, str(Path(__file__).parent))
-    return importlib.import_module(module).page(NOTICE, *given)  # type: ignore[no-any-return]
+    return importlib.import_module(module).page(NOTICE, *arguments)  # type: ignore[no-any-return]
 
 
-# -- the runbook ---------------------------------------------------------------------------------
+# --- The runbook ---
 def runbook_page() -> str:
     return _page_of("generate_runbook")
 
 
-# -- HTTP ----------------------------------------------------------------------------------------
+# --- HTTP ---
 def http_page() -> str:
     return _page_of("generate_http", table)
 
 
-# -- the five specifications ---------------------------------------------------------------------
+# --- The five specifications ---
 def seeds_page() -> str:
     return _page_of("generate_seeds")
 
 
-# -- security ------------------------------------------------------------------------------------
+# --- Security ---
 def security_page() -> str:
     return _page_of("generate_security")
 
 
-# -- the fault storm -----------------------------------------------------------------------------
+# --- The fault storm ---
 def storm_page() -> str:
     return _page_of("generate_storm", table)
 
@@ -490,7 +490,7 @@ def diagram() -> str:
     return f"```mermaid\n{lifecycle.diagram()}\n```"
 
 
-# -- all of it -----------------------------------------------------------------------------------
+# --- All of it ---
 PAGES = {
     "docs/reference/settings.md": settings_page,
     "docs/reference/codes.md": codes_page,
@@ -515,11 +515,11 @@ def elsewhere() -> str:
 
 
 PARTS = {"states": diagram, "invariants": invariants, "elsewhere": elsewhere}
-PARTLY = ("ARCHITECTURE.md", "docs/operate/verify.md")
+PAGES_WITH_PARTS = ("ARCHITECTURE.md", "docs/operate/verify.md")
 
 
-def within(text: str) -> str:
-    """The text with every marked part printed anew."""
+def replace_parts(text: str) -> str:
+    """Return the text with every marked part replaced."""
     for name, make in PARTS.items():
         begin, end = f"<!-- {name}: printed by docs/generate.py -->", f"<!-- {name}: end -->"
         if begin in text:
@@ -528,16 +528,16 @@ def within(text: str) -> str:
     return text
 
 
-def wanted() -> dict[Path, str]:
-    """Every generated file as it should be."""
+def generated_files() -> dict[Path, str]:
+    """Return every generated file with its current text."""
     whole = {ROOT / name: make() for name, make in PAGES.items()}
     return whole | {
-        ROOT / name: within((ROOT / name).read_text(encoding="utf-8")) for name in PARTLY
+        ROOT / name: replace_parts((ROOT / name).read_text(encoding="utf-8")) for name in PAGES_WITH_PARTS
     }
 
 
 def main() -> None:
-    for path, text in wanted().items():
+    for path, text in generated_files().items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")

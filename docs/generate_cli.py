@@ -1,4 +1,4 @@
-"""The page of the command line, from the commands themselves. Used by `generate.py`."""
+"""Generate docs/reference/cli.md from the commands. Used by `generate.py`."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ FIELDS = "../operate/dead-letters.md#which-jobs-can-i-find"
 
 
 def page(notice: str) -> str:
-    codes = table(("exit code", "means"), ([str(code), words] for code, words in EXIT_CODE_MEANINGS.items()))
+    codes = table(("exit code", "means"), ([str(code), meaning] for code, meaning in EXIT_CODE_MEANINGS.items()))
     parts = [
-        part for path, command in every(cli, ("mulligan",)) for part in _command(path, command)
+        part for path, command in list_commands(cli, ("mulligan",)) for part in _command(path, command)
     ]
     return PAGE.format(notice=notice, fields=FIELDS, codes=codes, commands="\n\n".join(parts))
 
 
-def every(
+def list_commands(
     command: click.Command, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that does something, with its words."""
+    """Yield every command that is not a group, with its path."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -59,7 +59,7 @@ def every(
     for name in command.list_commands(ctx):
         found = command.get_command(ctx, name)
         if found is not None:
-            yield from every(found, (*path, name))
+            yield from list_commands(found, (*path, name))
 
 
 def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
@@ -74,10 +74,10 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
 
 
 def _sentences(text: str) -> str:
-    """Paragraphs on one line each; what looks like a filter stays as it is typed."""
-    words, _, example = text.partition("FILTER: ")
-    told = "\n\n".join(" ".join(part.split()) for part in words.split("\n\n")).strip()
-    return f"{told} FILTER: `{example}`" if example else told
+    """Join each paragraph into one line; format an example of a filter as code."""
+    prose, _, example = text.partition("FILTER: ")
+    joined = "\n\n".join(" ".join(part.split()) for part in prose.split("\n\n")).strip()
+    return f"{joined} FILTER: `{example}`" if example else joined
 
 
 def _option(option: click.Option) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page of events. Used by `generate.py`."""
+"""Generate docs/reference/events.md. Used by `generate.py`."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ job, `mulligan jobs show ID` prints them.
 
 {events}
 
-{silent}Progress is not an event: it would drown the others.
+{unused}Progress is not an event: it would drown the others.
 
 ## What does an event hold?
 
@@ -169,20 +169,20 @@ job, `mulligan jobs show ID` prints them.
 
 
 def page(notice: str, table: Table, code: str) -> str:
-    """`code`: all the source that may write an event."""
+    """Return the page. `code` is all source that may write an event."""
     written = _written(code)
     for kind in EventType:
         if bool(WHEN.get(kind)) != (kind in written):
-            message = f"docs/generate_events.py: WHEN[{kind}] must be told if and only if the code writes it"
+            message = f"docs/generate_events.py: WHEN[{kind}] must exist if and only if the code writes the event"
             raise LookupError(message)
     rows = [[f"`{kind}`", WHEN[kind], _verbs(kind)] for kind in EventType if kind in written]
-    silent = ", ".join(f"`{kind}`" for kind in EventType if kind not in written)
+    unused = ", ".join(f"`{kind}`" for kind in EventType if kind not in written)
     return EVENTS.format(
         notice=notice,
         events=table(("event", "when", "move"), rows),
-        silent=f"Reserved names that nothing writes yet: {silent}.\n\n" if silent else "",
-        fields=table(("field", "meaning"), ([f"`{name}`", words] for name, words in FIELDS)),
-        data=table(("key", "meaning"), ([f"`{name}`", words] for name, words in DATA)),
+        unused=f"Reserved names that nothing writes yet: {unused}.\n\n" if unused else "",
+        fields=table(("field", "meaning"), ([f"`{name}`", meaning] for name, meaning in FIELDS)),
+        data=table(("key", "meaning"), ([f"`{name}`", meaning] for name, meaning in DATA)),
     )
 
 
@@ -191,6 +191,6 @@ def _verbs(kind: EventType) -> str:
 
 
 def _written(code: str) -> set[EventType]:
-    """Named by a move, or somewhere in the code that writes."""
+    """Return the event types that a lifecycle move or the source names."""
     by_moves = {lifecycle.event_for(verb) for verb in Verb}
     return by_moves | {kind for kind in EventType if f"EventType.{kind.name}" in code}

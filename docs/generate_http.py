@@ -1,5 +1,5 @@
-"""The page of the HTTP API, from its routes. Used by `generate.py`."""
-# ruff: noqa: E501 - a script beside the pages it writes; their lines are as long as they are
+"""Generate docs/reference/http.md from the routes of the API. Used by `generate.py`."""
+# ruff: noqa: E501 - the page is prose with long lines
 
 from __future__ import annotations
 
@@ -140,20 +140,20 @@ def page(notice: str, table: Table) -> str:
 def _row(route: Any, document: Mapping[str, Any]) -> list[str]:
     (method,) = route.methods
     path = route.path.replace(":path", "")
-    told = " ".join((inspect.getdoc(route.endpoint) or "").split())
+    description = " ".join((inspect.getdoc(route.endpoint) or "").split())
     fields = ", ".join(_fields(route))
-    said = f"`{{{fields}}}`" if fields else ""
+    body = f"`{{{fields}}}`" if fields else ""
     operation = document["paths"][path][method.lower()]
     return [
         f"`{method} {path}`",
         _key(operation),
-        " ".join(filter(None, (said, told))),
+        " ".join(filter(None, (body, description))),
         _answer(operation),
     ]
 
 
 def _answer(operation: Mapping[str, Any]) -> str:
-    """Each status with the name of what comes."""
+    """Return each success status with the name of its answer."""
     found = {
         status: one for status, one in operation["responses"].items() if status.startswith("2")
     }

@@ -1,5 +1,5 @@
-"""The page of metrics. Used by `generate.py`."""
-# ruff: noqa: E501 - a script beside the pages it writes, one row a line
+"""Generate docs/reference/metrics.md. Used by `generate.py`."""
+# ruff: noqa: E501 - the page is prose with long lines
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def page(notice: str, table: Table) -> str:
 
 
 def _row(metric: object) -> list[str]:
-    name, labels, said = (getattr(metric, field) for field in ("name", "labels", "help"))
-    return [f"`{name}`", ", ".join(f"`{label}`" for label in labels), said]
+    name, labels, meaning = (getattr(metric, field) for field in ("name", "labels", "help"))
+    return [f"`{name}`", ", ".join(f"`{label}`" for label in labels), meaning]
 
 
 def _bounds(bounds: tuple[float, ...]) -> str:

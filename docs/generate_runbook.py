@@ -1,4 +1,4 @@
-"""Prints docs/operate/runbook.md: an entry for each class, code and alert. What is said of them is in runbook.toml."""
+"""Generate docs/operate/runbook.md: an entry per class, code and alert, from runbook.toml."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from mulligan.core.attempt import Cls
 from mulligan.failures import codes
 
-SAID: dict[str, dict[str, Any]] = tomllib.loads(
+ENTRIES: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "runbook.toml").read_text(encoding="utf-8")
 )
-DOES = {
+ACTIONS = {
     "reduce": "reduces the concurrency until the alert ends",
     "open": "holds the dependency until the alert ends",
     "pause": "pauses the queue for a while",
@@ -39,7 +39,7 @@ If a code is not listed, your own app defined it: read the entry of its class.""
 
 
 def page(notice: str) -> str:
-    _nothing_is_missing()
+    _check_complete()
     return (
         "\n\n".join([notice, HEAD, "## Classes", *_classes(), "## Codes", *_codes(), *_alerts()])
         + "\n"
@@ -48,28 +48,28 @@ def page(notice: str) -> str:
 
 def _classes() -> Iterator[str]:
     for cls in Cls:
-        yield _entry(f"Class {cls}", "", SAID["by_itself"][cls], SAID["classes"][cls])
+        yield _entry(f"Class {cls}", "", ENTRIES["automatic"][cls], ENTRIES["classes"][cls])
 
 
 def _codes() -> Iterator[str]:
     for code in codes.CODES.values():
         means = f"{code.public} Class [`{code.cls}`](#class-{code.cls})."
-        yield _entry(code.name, means, SAID["by_itself"][code.cls], SAID["codes"][code.name])
+        yield _entry(code.name, means, ENTRIES["automatic"][code.cls], ENTRIES["codes"][code.name])
 
 
 def _alerts() -> Iterator[str]:
-    """Of the built-in rules, where there are any."""
+    """Yield an entry per built-in alert rule."""
     rules = _rules()
     if rules:
         yield "## Alerts"
     for rule in rules:
         means = rule.summary.replace("{}", "…")
-        by_itself = DOES.get(rule.action, "sends one message, and another when it ends")
+        automatic = ACTIONS.get(rule.action, "sends one message, and another when it ends")
         yield _entry(
             f"Alert {rule.name}",
             f"{means[:1].upper()}{means[1:]}.",
-            by_itself,
-            SAID["alerts"][rule.name],
+            automatic,
+            ENTRIES["alerts"][rule.name],
         )
 
 
@@ -80,20 +80,20 @@ def _rules() -> tuple[Any, ...]:
         return ()
 
 
-def _entry(title: str, means: str, by_itself: str, said: dict[str, str]) -> str:
-    told = (("Automatic", by_itself), ("Check", said["look"]), ("Do", said["do"]))
-    rows = "\n".join(f"- **{label}:** {text}." for label, text in told)
+def _entry(title: str, means: str, automatic: str, advice: dict[str, str]) -> str:
+    steps = (("Automatic", automatic), ("Check", advice["look"]), ("Do", advice["do"]))
+    rows = "\n".join(f"- **{label}:** {text}." for label, text in steps)
     return "\n\n".join(part for part in (f"### {title}", means, rows) if part)
 
 
-def _nothing_is_missing() -> None:
-    alerts = {rule.name for rule in _rules()} or set(SAID["alerts"])
+def _check_complete() -> None:
+    alerts = {rule.name for rule in _rules()} or set(ENTRIES["alerts"])
     wanted = {"classes": set(map(str, Cls)), "codes": set(codes.CODES), "alerts": alerts}
     wrong = {
-        part: sorted(names ^ set(SAID[part]))
+        part: sorted(names ^ set(ENTRIES[part]))
         for part, names in wanted.items()
-        if names != set(SAID[part])
+        if names != set(ENTRIES[part])
     }
     if wrong:
-        message = f"docs/runbook.toml: missing, or not known to anybody: {wrong}"
+        message = f"docs/runbook.toml: missing or unknown entries: {wrong}"
         raise LookupError(message)

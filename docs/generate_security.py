@@ -1,7 +1,7 @@
-"""docs/operate/security-checks.md: every check, and the tests that prove it.
+"""Generate docs/operate/security-checks.md: every check and the tests that prove it.
 
-Words and reasons are in docs/security/checks.toml. Which test proves what is read from the marks
-`@pytest.mark.security("S01")` in the tests, without running them.
+Texts and reasons are in docs/security/checks.toml. The tests are found by their marks
+`@pytest.mark.security("S01")`, without running them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPENING = """# Security checks
 Every check has a test that runs with `make test` or `make slow`, or a reason why it is handled differently.
 [Security](security.md) says what is defended and what is not.
 
-{told}
+{counts}
 """
 
 
@@ -39,22 +39,22 @@ def checks() -> list[dict[str, str]]:
 
 
 def proofs() -> dict[str, list[Proof]]:
-    """By check, the tests that are marked with it."""
+    """Return the tests marked with each check."""
     found: dict[str, list[Proof]] = {}
     for file in sorted(ROOT.glob("tests/**/test_*.py")):
         text = file.read_text(encoding="utf-8")
         if "mark.security(" not in text:
             continue
         tree = ast.parse(text)
-        whole = [one for node in tree.body if isinstance(node, ast.Assign) for one in _all_of(node)]
+        whole = [one for node in tree.body if isinstance(node, ast.Assign) for one in _file_marks(node)]
         for test, ids in _marked(tree):
             for one in dict.fromkeys([*whole, *ids]):
                 found.setdefault(one, []).append(Proof(str(file.relative_to(ROOT)), test))
     return found
 
 
-def _all_of(node: ast.Assign) -> list[str]:
-    """What the mark of a whole file says."""
+def _file_marks(node: ast.Assign) -> list[str]:
+    """Return the checks that the `pytestmark` of a file names."""
     if "pytestmark" not in [ast.unparse(target) for target in node.targets]:
         return []
     return [one for call in ast.walk(node.value) for one in _ids(call)]
@@ -74,8 +74,8 @@ def _ids(node: ast.AST) -> list[str]:
     return []
 
 
-def wrong() -> list[str]:
-    """What is missing, unknown or without proof, in sentences."""
+def find_problems() -> list[str]:
+    """Return a sentence for everything that is missing, unknown or without a test."""
     proved, known = proofs(), checks()
     names = [one["id"] for one in known]
     return [
@@ -84,18 +84,18 @@ def wrong() -> list[str]:
             for one in sorted(set(proved) - set(names))
         ),
         *(
-            f"{one} is there twice"
+            f"{one} is listed twice"
             for one in sorted({name for name in names if names.count(name) > 1})
         ),
-        *(f"{one['id']}: {trouble}" for one in known for trouble in _troubles(one, proved)),
+        *(f"{one['id']}: {problem}" for one in known for problem in _row_problems(one, proved)),
     ]
 
 
-def _troubles(one: dict[str, str], proved: dict[str, list[Proof]]) -> Iterator[str]:
+def _row_problems(one: dict[str, str], proved: dict[str, list[Proof]]) -> Iterator[str]:
     if set(one) - FIELDS:
-        yield f"nobody knows {', '.join(sorted(set(one) - FIELDS))}"
+        yield f"unknown fields: {', '.join(sorted(set(one) - FIELDS))}"
     if bool(one.get("otherwise")) != bool(one.get("why")):
-        yield "what is done otherwise needs its reason (why), and the other way round"
+        yield "`otherwise` and `why` must be given together"
     if one["id"] not in proved and not one.get("otherwise"):
         yield "neither a test nor a reason"
 
@@ -104,9 +104,9 @@ def page(notice: str) -> str:
     proved, known = proofs(), checks()
     tests = {proof for one in known for proof in proved.get(one["id"], [])}
     tested = sum(one["id"] in proved for one in known)
-    told = f"{len(known)} checks, {tested} of them with tests ({len(tests)} in all)."
+    counts = f"{len(known)} checks, {tested} of them with tests ({len(tests)} in all)."
     parts = [_chapter(chapter, proved) for chapter in chapters()]
-    return "\n\n".join([notice, OPENING.format(told=told).rstrip(), *parts]) + "\n"
+    return "\n\n".join([notice, OPENING.format(counts=counts).rstrip(), *parts]) + "\n"
 
 
 def _chapter(chapter: dict[str, Any], proved: dict[str, list[Proof]]) -> str:
@@ -116,11 +116,11 @@ def _chapter(chapter: dict[str, Any], proved: dict[str, list[Proof]]) -> str:
 
 
 def _row(one: dict[str, str], tests: list[Proof]) -> str:
-    said = one["text"]
+    text = one["text"]
     if one.get("otherwise"):
-        said += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
+        text += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
     shown = "<br>".join(
         f"[{test.test.removeprefix('test_').replace('_', ' ')}](../../{test.file})"
         for test in tests
     )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (one["id"], said, shown)) + " |"
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (one["id"], text, shown)) + " |"

@@ -1,7 +1,7 @@
-"""docs/seeds.md: every requirement of the five specifications, where it lives, and the tests that prove it.
+"""Generate docs/seeds.md: every requirement of the five specifications, its code and its tests.
 
-Words and decisions are in docs/seeds/000.toml and its neighbours. Which test proves what is read from the marks
-`@pytest.mark.seed("000-12")` in the tests, without running them.
+Texts and decisions are in docs/seeds/*.toml. The tests are found by their marks
+`@pytest.mark.seed("000-12")`, without running them.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class Seed(NamedTuple):
     """One specification: docs/seeds/NNN.toml."""
 
     application: str
-    complete: bool  # every must has a test or a decision, or it is an error; not while its application is being made
+    complete: bool  # True: every must needs a test or a decision
     rows: list[dict[str, Any]]
 
 
 def seeds() -> dict[str, Seed]:
-    """By number: "000" and its neighbours."""
+    """Return the specifications by number, such as "000"."""
     files = sorted((ROOT / "docs" / "seeds").glob("*.toml"))
     read = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in files}
     return {
-        number: Seed(said["application"], said["complete"], said["requirement"])
-        for number, said in read.items()
+        number: Seed(data["application"], data["complete"], data["requirement"])
+        for number, data in read.items()
     }
 
 
 def proofs() -> dict[str, list[Proof]]:
-    """By requirement, the tests that are marked with it."""
+    """Return the tests marked with each requirement."""
     found: dict[str, list[Proof]] = {}
     for file in sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("apps/*/tests/**/test_*.py")]):
         text = file.read_text(encoding="utf-8")
@@ -80,41 +80,41 @@ def _ids(decorator: ast.expr) -> list[str]:
     return []
 
 
-def wrong() -> list[str]:
-    """What is missing, unknown or without proof, in sentences."""
+def find_problems() -> list[str]:
+    """Return a sentence for everything that is missing, unknown or without a test."""
     proved = proofs()
     known = [one for seed in seeds().values() for one in seed.rows]
-    firm = [
+    required = [
         one
         for seed in seeds().values()
         if seed.complete
         for one in seed.rows
         if one["kind"] == "must"
     ]
-    strange = sorted(set(proved) - {one["id"] for one in known})
+    unknown = sorted(set(proved) - {one["id"] for one in known})
     return [
         *(
             f"{one} is proved by {proved[one][0].test}, but no file of docs/seeds has it"
-            for one in strange
+            for one in unknown
         ),
-        *(f"{one['id']}: {trouble}" for one in known for trouble in _troubles(one)),
+        *(f"{one['id']}: {problem}" for one in known for problem in _row_problems(one)),
         *(
             f"{one['id']} is a must with neither a test nor a decision"
-            for one in firm
+            for one in required
             if one["id"] not in proved and not one.get("otherwise")
         ),
     ]
 
 
-def _troubles(one: dict[str, Any]) -> Iterator[str]:
+def _row_problems(one: dict[str, Any]) -> Iterator[str]:
     if set(one) - FIELDS:
-        yield f"nobody knows {', '.join(sorted(set(one) - FIELDS))}"
+        yield f"unknown fields: {', '.join(sorted(set(one) - FIELDS))}"
     if one["kind"] not in KINDS:
         yield f"kind is one of {', '.join(KINDS)}, not {one['kind']!r}"
     if not one.get("text") or not (one.get("where") or one.get("otherwise")):
-        yield "it needs a text, and where it lives or what is done otherwise"
+        yield "needs `text`, and `where` or `otherwise`"
     if bool(one.get("otherwise")) != bool(one.get("why")):
-        yield "what is done otherwise needs its reason (why), and the other way round"
+        yield "`otherwise` and `why` must be given together"
 
 
 def page(notice: str) -> str:
@@ -125,18 +125,18 @@ def page(notice: str) -> str:
 
 def _chapter(number: str, seed: Seed, proved: dict[str, list[Proof]]) -> str:
     app, tested = seed.application, sum(one["id"] in proved for one in seed.rows)
-    told = f"[`apps/{app}`](../apps/{app}/README.md): {len(seed.rows)} requirements, {tested} with a test of their own."
+    summary = f"[`apps/{app}`](../apps/{app}/README.md): {len(seed.rows)} requirements, {tested} with a test of their own."
     table = ["| | kind | requirement | where | proved by |", "|---|---|---|---|---|"]
     table += [_row(one, proved.get(one["id"], [])) for one in seed.rows]
-    return f"## {number}: {app}\n\n{told}\n\n" + "\n".join(table)
+    return f"## {number}: {app}\n\n{summary}\n\n" + "\n".join(table)
 
 
 def _row(one: dict[str, Any], tests: list[Proof]) -> str:
-    said = one["text"]
+    text = one["text"]
     if one.get("otherwise"):
-        said += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
+        text += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
     shown = "<br>".join(
         f"[{test.test.removeprefix('test_').replace('_', ' ')}](../{test.file})" for test in tests
     )
-    cells = (one["id"], one["kind"], said, one.get("where", ""), shown)
+    cells = (one["id"], one["kind"], text, one.get("where", ""), shown)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

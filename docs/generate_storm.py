@@ -1,5 +1,5 @@
-"""docs/explain/storm.md: what is injected, from the faults themselves; what came of it, from the data of the runs."""
-# ruff: noqa: E501 - a script beside the pages it writes; its text is a page
+"""Generate docs/explain/storm.md from the registered faults and the stored results."""
+# ruff: noqa: E501 - the page is prose with long lines
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def page(notice: str, table: Table) -> str:
 
 
 def _faults(table: Table) -> str:
-    for name in ("on_processes", "on_database", "on_machine"):
+    for name in ("process_faults", "database_faults", "machine_faults"):
         importlib.import_module(f"storm.{name}")
     kinds = importlib.import_module("storm.faults").KINDS
     rows = [

@@ -1,7 +1,7 @@
-"""Takes the pictures of README and docs from a running demo: `make pictures`.
+"""Take the screenshots of README and docs from a running demo: `make pictures`.
 
-Each is taken at a named moment, never after a time, and has a size of its own that never changes. With a folder as
-argument every screen is put there too, at both widths and in both themes, to be looked at.
+Each waits for the content that its caption names, and has a fixed size. With a folder as argument,
+every screen is saved there too, at both widths and in both themes.
 """
 
 from __future__ import annotations
@@ -28,47 +28,48 @@ from support.browser import PHONE_WIDTH, DESKTOP_WIDTH, BrowserSession
 from support.waiting import until
 
 FOLDER = Path(__file__).parent / "pictures"
-LARGEST = 250_000  # bytes of one picture
-WITHIN = 90  # seconds: all that the demo shows happens within a minute
+MAX_BYTES = 250_000  # of one picture
+TIMEOUT = 90  # seconds; the demo shows everything within a minute
 
 
-class Shot(NamedTuple):
+class Screenshot(NamedTuple):
+    """One screenshot and how to reach it."""
+
     name: str
-    reach: Callable[
-        [BrowserSession, Mulligan], Page
-    ]  # waits until there is to be seen what the caption says
+    # Opens the screen and waits for the content that the caption names.
+    reach: Callable[[BrowserSession, Mulligan], Page]
     width: int = DESKTOP_WIDTH
     height: int = 900
     theme: str = "light"
 
 
-def _shown(person: BrowserSession, path: str, *what: str) -> Page:
-    """The screen once all of these are on it together; it is live, so nothing is asked again."""
+def _open_screen(person: BrowserSession, path: str, *selectors: str) -> Page:
+    """Open a screen and wait until it shows all of these selectors. Screens update themselves."""
     page = person.go(path)
-    together = "".join(f":has({one})" for one in what)
-    expect(page.locator(f"main{together}")).to_be_visible(timeout=WITHIN * 1000)
+    together = "".join(f":has({one})" for one in selectors)
+    expect(page.locator(f"main{together}")).to_be_visible(timeout=TIMEOUT * 1000)
     return page
 
 
 def _overview(person: BrowserSession, _: Mulligan) -> Page:
-    return _shown(person, "/", ".banner:has-text('is down')", ".groups tbody tr:nth-child(4)")
+    return _open_screen(person, "/", ".banner:has-text('is down')", ".groups tbody tr:nth-child(4)")
 
 
 def _failures(person: BrowserSession, _: Mulligan) -> Page:
-    return _shown(person, "/failures", ".groups tbody tr:nth-child(4)")
+    return _open_screen(person, "/failures", ".groups tbody tr:nth-child(4)")
 
 
 def _group(person: BrowserSession, app: Mulligan) -> Page:
     groups = until(
         lambda: [one for one in app.failures.groups() if one.code == "BAD_FILE"],
-        WITHIN,
-        "a bad file",
+        TIMEOUT,
+        "a group of BAD_FILE",
     )
-    return _shown(person, f"/failures/{groups[0].fingerprint}", ".jobs tbody tr")
+    return _open_screen(person, f"/failures/{groups[0].fingerprint}", ".jobs tbody tr")
 
 
 def _job(person: BrowserSession, app: Mulligan) -> Page:
-    """One that failed three times and recovered."""
+    """Show a job that failed three times and then succeeded."""
 
     def recovered() -> list[Job]:
         return [
@@ -77,41 +78,41 @@ def _job(person: BrowserSession, app: Mulligan) -> Page:
             if job.failures == 3
         ]
 
-    return _shown(person, f"/jobs/{until(recovered, WITHIN)[0].id}", ".attempts li:nth-child(4)")
+    return _open_screen(person, f"/jobs/{until(recovered, TIMEOUT)[0].id}", ".attempts li:nth-child(4)")
 
 
 def _policies(person: BrowserSession, _: Mulligan) -> Page:
-    return _shown(person, "/policies?kind=send_receipt", ".delays")
+    return _open_screen(person, "/policies?kind=send_receipt", ".delays")
 
 
 def _batches(person: BrowserSession, _: Mulligan) -> Page:
-    return _shown(person, "/batches", ".badge:has-text('ready')", ".badge:has-text('partial')")
+    return _open_screen(person, "/batches", ".badge:has-text('ready')", ".badge:has-text('partial')")
 
 
 def _status(person: BrowserSession, app: Mulligan) -> Page:
     dead = until(
         lambda: app.jobs.list("state:dead kind:import_table", limit=1),
-        WITHIN,
-        "a table that was not read",
+        TIMEOUT,
+        "a dead import_table job",
     )
-    return _shown(person, app.status.link(dead[0]), "button")
+    return _open_screen(person, app.status.link(dead[0]), "button")
 
 
 SHOTS = (
-    Shot("overview", _overview),
-    Shot("overview-phone", _overview, PHONE_WIDTH, 844, "dark"),
-    Shot("failures", _failures, height=620, theme="dark"),
-    Shot("group", _group),
-    Shot("job", _job),
-    Shot("policies", _policies, height=760),
-    Shot("batches", _batches, height=420),
-    Shot("status", _status, width=600, height=480),
+    Screenshot("overview", _overview),
+    Screenshot("overview-phone", _overview, PHONE_WIDTH, 844, "dark"),
+    Screenshot("failures", _failures, height=620, theme="dark"),
+    Screenshot("group", _group),
+    Screenshot("job", _job),
+    Screenshot("policies", _policies, height=760),
+    Screenshot("batches", _batches, height=420),
+    Screenshot("status", _status, width=600, height=480),
 )
 
 
 @contextmanager
-def a_demo(folder: str) -> Iterator[tuple[str, Mulligan]]:
-    """`mulligan demo` in a folder of its own; its address, and its database."""
+def run_demo(folder: str) -> Iterator[tuple[str, Mulligan]]:
+    """Run `mulligan demo` in a folder. Yield its address and an app on its database."""
     command = [
         sys.executable,
         "-m",
@@ -137,7 +138,7 @@ def a_demo(folder: str) -> Iterator[tuple[str, Mulligan]]:
             demo.send_signal(signal.SIGTERM)
 
 
-def take(browser: Browser, home: str, app: Mulligan, shot: Shot) -> None:
+def take(browser: Browser, home: str, app: Mulligan, shot: Screenshot) -> None:
     size = {"width": shot.width, "height": shot.height}
     with browsers.open_session(browser, home, viewport=size, color_scheme=shot.theme) as person:
         person.sign_in(f"{home}/sign-in?link={Sessions(lambda: app.store).create_link()}")
@@ -146,16 +147,16 @@ def take(browser: Browser, home: str, app: Mulligan, shot: Shot) -> None:
 
 
 def save(picture: bytes, path: Path) -> None:
-    """256 colours are enough for a screen, and a third of the bytes."""
+    """Save a picture with 256 colours, which takes a third of the bytes."""
     with Image.open(io.BytesIO(picture)) as image:
         image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
-    if path.stat().st_size > LARGEST:
-        sys.exit(f"{path.name} has {path.stat().st_size:,} bytes")
-    print(f"{path.relative_to(Path.cwd())}: {path.stat().st_size:,} bytes")  # noqa: T201 - a command
+    if path.stat().st_size > MAX_BYTES:
+        sys.exit(f"{path.name} has {path.stat().st_size:,} bytes (limit {MAX_BYTES:,})")
+    print(f"{path.relative_to(Path.cwd())}: {path.stat().st_size:,} bytes")  # noqa: T201 - a script
 
 
-def every_screen(browser: Browser, home: str, app: Mulligan, folder: Path) -> None:
-    """Whole pages, for whoever wants to see what is ugly."""
+def save_all_screens(browser: Browser, home: str, app: Mulligan, folder: Path) -> None:
+    """Save full-page screenshots of every screen, for visual review."""
     folder.mkdir(parents=True, exist_ok=True)
     for width in (DESKTOP_WIDTH, PHONE_WIDTH):
         for theme in ("light", "dark"):
@@ -168,8 +169,8 @@ def every_screen(browser: Browser, home: str, app: Mulligan, folder: Path) -> No
 
 
 def _paths(app: Mulligan) -> dict[str, str]:
-    def job(words: str) -> str:
-        found = app.jobs.list(words, limit=1)
+    def job(filter_: str) -> str:
+        found = app.jobs.list(filter_, limit=1)
         return f"/jobs/{found[0].id}" if found else "/jobs"
 
     menu = {screen.name: screen.path for _, screens in MENU for screen in screens}
@@ -197,13 +198,13 @@ def main(everything: str = "") -> None:
         del os.environ[name]
     with (
         tempfile.TemporaryDirectory() as folder,
-        a_demo(folder) as (home, app),
+        run_demo(folder) as (home, app),
         browsers.browser(found) as browser,
     ):
         for shot in SHOTS:
             take(browser, home, app, shot)
         if everything:
-            every_screen(browser, home, app, Path(everything))
+            save_all_screens(browser, home, app, Path(everything))
 
 
 if __name__ == "__main__":

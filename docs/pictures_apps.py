@@ -1,7 +1,7 @@
-"""Takes the pictures in the READMEs of the applications from their demos: a part of `make pictures`.
+"""Take the screenshots in the READMEs of the applications: a part of `make pictures`.
 
-With a folder as argument every page of each is put there too, at both widths and in both themes, to be looked at.
-Names of applications: only these.
+With a folder as argument, every page is saved there too, at both widths and in both themes. Names
+of applications as arguments restrict it to these.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def take(
     chromium: Browser, page: Page, goal: Path, width: int, height: int, theme: str = "light"
 ) -> None:
     look = {"viewport": {"width": width, "height": height or 900}, "color_scheme": theme}
-    with open_page(chromium, page, **look) as seen:
-        seen.screenshot(path=goal, full_page=not height)
+    with open_page(chromium, page, **look) as shown:
+        shown.screenshot(path=goal, full_page=not height)
     sys.stdout.write(f"{goal}\n")
 
 
@@ -50,12 +50,12 @@ def main() -> None:
     found = browsers.find_browser()
     if found is None:
         sys.exit(browsers.MISSING)
-    names = [word for word in sys.argv[1:] if word in DEMO_PAGES] or list(DEMO_PAGES)
-    folders = [Path(word) for word in sys.argv[1:] if word not in DEMO_PAGES]
+    names = [name for name in sys.argv[1:] if name in DEMO_PAGES] or list(DEMO_PAGES)
+    folders = [Path(name) for name in sys.argv[1:] if name not in DEMO_PAGES]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        with tempfile.TemporaryDirectory() as place, demo(name, Path(place)) as running:
+        with tempfile.TemporaryDirectory() as temporary, demo(name, Path(temporary)) as running:
             pages = DEMO_PAGES[name](running)
             with browsers.browser(found) as chromium:
                 take_all(chromium, name, pages, next(iter(folders), None))

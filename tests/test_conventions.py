@@ -53,6 +53,7 @@ BANNED = frozenset(
 ALLOWED = {
     "first_seen": "public field of a failure group",
     "last_seen": "public field of a failure group",
+    "lately": "public field of app.insight()",
     "tell": "file position, io.IOBase.tell",
 }
 NEEDS_ITS_NEIGHBOUR = re.compile(r"(The same|Of|Who|Whom|What|As|Also|Those|Such|With what)\b")

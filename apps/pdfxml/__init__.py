@@ -1,1 +1,1 @@
-"""PDF to XML through a gateway that fails: uploads, conversions, downloads, on nothing but `mulligan`."""
+"""PDF to XML through a gateway that fails: uploads, conversions and downloads on Mulligan."""

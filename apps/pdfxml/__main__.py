@@ -8,13 +8,18 @@ import stage
 
 
 def main() -> None:
-    about = "PDF to XML through a gateway that can be told to fail."
-    with stage.open_demo("pdfxml", about) as demo, stage.ServiceProcess("pdfxml.gateway") as gateway:
+    description = "PDF to XML through a gateway whose failures you choose."
+    with (
+        stage.open_demo("pdfxml", description) as demo,
+        stage.ServiceProcess("pdfxml.gateway") as gateway,
+    ):
         os.environ.setdefault("STORAGE_URL", str(demo.folder / "files"))
         os.environ["GATEWAY_URL"] = gateway.url
-        from pdfxml.web import web  # noqa: PLC0415 - the app reads its settings when it is imported
+        from pdfxml.web import web  # noqa: PLC0415 - reads settings on import
 
-        demo.serve(web, "pdfxml.jobs:app", note=f"The gateway does as it is told at {gateway.url}/")
+        demo.serve(
+            web, "pdfxml.jobs:app", note=f"The gateway: choose how it fails at {gateway.url}/"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where sources and results live: a folder, or a bucket. What is written is there whole or not at all."""
+"""Storage of sources and results: a folder or a bucket. Every write is atomic."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ STORAGE_ERRORS = (OSError, BaseError)
 
 
 class Files(Protocol):
+    """Storage of files by path. `read` returns None if there is no such file."""
+
     def write(self, path: str, body: BinaryIO) -> None: ...
     def read(self, path: str) -> bytes | None: ...
     def exists(self, path: str) -> bool: ...
@@ -24,20 +26,22 @@ class Files(Protocol):
 
 
 class Folder:
+    """Files in a folder of this machine."""
+
     def __init__(self, root: str) -> None:
         self._root = Path(root)
 
     def write(self, path: str, body: BinaryIO) -> None:
-        goal = self._root / path
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        self._tidy(goal)
-        draft = goal.with_suffix(f".{uuid.uuid4().hex}.draft")
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._remove_drafts(target)
+        draft = target.with_suffix(f".{uuid.uuid4().hex}.draft")
         try:
             with draft.open("xb") as file:
                 shutil.copyfileobj(body, file)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(goal)
+            draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
 
@@ -52,16 +56,16 @@ class Folder:
 
     def remove(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
-        self._tidy(self._root / path)
+        self._remove_drafts(self._root / path)
 
-    def _tidy(self, goal: Path) -> None:
-        """What a process that was killed has left; one that only seems dead finds its draft gone, and fails."""
-        for draft in goal.parent.glob(f"{goal.stem}.*.draft"):
+    def _remove_drafts(self, target: Path) -> None:
+        """Remove drafts of killed processes. A process that still writes one fails and is retried."""
+        for draft in target.parent.glob(f"{target.stem}.*.draft"):
             draft.unlink(missing_ok=True)
 
 
 class Bucket:
-    """S3 and its kin; keys and endpoint come from the usual AWS_… variables. Jobs are what retries, not the client."""
+    """Files in an S3 bucket, configured by the usual AWS_… variables. Jobs retry, not the client."""
 
     def __init__(self, name: str) -> None:
         self._store = S3Store(
@@ -90,5 +94,7 @@ class Bucket:
         obstore.delete(self._store, path)
 
 
-def opened(where: str) -> Files:
-    return Bucket(where.removeprefix("s3://")) if where.startswith("s3://") else Folder(where)
+def open_storage(location: str) -> Files:
+    return (
+        Bucket(location.removeprefix("s3://")) if location.startswith("s3://") else Folder(location)
+    )

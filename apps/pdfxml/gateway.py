@@ -1,13 +1,15 @@
-"""The gateway, as a program of its own: `python -m pdfxml.gateway`. It converts, and fails in every way it is told to.
+"""Emulator of the gateway, a program: `python -m pdfxml.gateway`. It converts PDFs or fails.
 
     POST /convert?mapping=text      a PDF in, XML out
     GET  /health
     POST /orders                    {"do": "503", "times": 3, "document": "SHA-256", …}
-    GET  /calls  DELETE /orders     what was asked so far; all is forgotten
+    GET  /calls                     the conversions requested so far
+    DELETE /orders                  forget orders and calls
 
-`do` is a status, or: hang, slow, reset (no answer), cut (half an answer), garbage (200 and no XML), lose (converted,
-but the answer never arrives). Without `times` it stands until it is taken back, without `document` it is for all of
-them: then the gateway says itself that it is not well. Also: `say`, its words; `retry_after`, `seconds` of slow.
+An order configures failures. `do` is a status, or: hang, slow, reset (no answer), cut (half an
+answer), garbage (200 and no XML), lose (converted, but the answer never arrives). Without `times`
+an order is valid until it is deleted. Without `document` it is valid for all documents, and
+/health fails, too. Optional: `say` (text of the answer), `retry_after`, `seconds` (of slow).
 """
 
 from __future__ import annotations
@@ -24,15 +26,20 @@ from urllib.parse import parse_qs, urlsplit
 import stage
 
 MAPPINGS = ("text", "layout")
-HANG, SLOW = 120, 7  # seconds; who waits for the first has left long before
-PAGE = "<h1>Gateway</h1><p>Standing order: <b>{now}</b></p><form method='post' action='/say'>{buttons}</form>"
+HANG_SECONDS = 120  # seconds; longer than any client waits
+SLOW_SECONDS = 7  # seconds
+PAGE = (
+    "<h1>Gateway</h1><p>Standing order: <b>{now}</b></p>"
+    "<form method='post' action='/say'>{buttons}</form>"
+)
 
 
-# -- conversion ----------------------------------------------------------------------------------
-def as_xml(pdf: bytes, mapping: str) -> bytes:
-    """`layout`: every letter with its place, as pdfminer tells it; `text`: the lines of each page."""
-    from pdfminer.high_level import extract_pages, extract_text_to_fp  # noqa: PLC0415 - only its own process needs it
-    from pdfminer.layout import LTTextContainer  # noqa: PLC0415 - the same
+# --- Conversion ----------------------------------------------------------------------------------
+def convert_to_xml(pdf: bytes, mapping: str) -> bytes:
+    """Convert a PDF. `layout`: every letter with its position; `text`: the lines of each page."""
+    # Slow to import, and only the process of the gateway needs it.
+    from pdfminer.high_level import extract_pages, extract_text_to_fp  # noqa: PLC0415
+    from pdfminer.layout import LTTextContainer  # noqa: PLC0415
 
     if mapping == "layout":
         out = BytesIO()
@@ -48,19 +55,19 @@ def as_xml(pdf: bytes, mapping: str) -> bytes:
         ]
         parts += [
             f"<page number='{number}'>",
-            *(f"<line>{printable(text)}</line>" for text in lines),
+            *(f"<line>{escape_printable(text)}</line>" for text in lines),
             "</page>",
         ]
     return "".join([*parts, "</document>"]).encode()
 
 
-def printable(text: str) -> str:
-    return escape("".join(sign for sign in text if sign.isprintable()).strip())
+def escape_printable(text: str) -> str:
+    return escape("".join(character for character in text if character.isprintable()).strip())
 
 
-# -- orders --------------------------------------------------------------------------------------
-class Desk:
-    """What it was told to do, and what it was asked."""
+# --- Orders --------------------------------------------------------------------------------------
+class Faults:
+    """The configured failures and the log of the calls."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -69,77 +76,83 @@ class Desk:
 
     def clear(self) -> None:
         with self.lock:
-            self.orders, self.calls = [], []
+            self.orders = []
+            self.calls = []
 
     def add(self, order: dict[str, Any]) -> None:
         with self.lock:
             self.orders.append(order)
 
     def take(self, document: str, mapping: str) -> dict[str, Any]:
-        """The order for this call; the call is written down."""
+        """Return the order that applies to this call, and log the call."""
         with self.lock:
-            mine = (order for order in self.orders if order.get("document", document) == document)
-            found: dict[str, Any] = next(mine, {"do": "ok"})
-            if found.get("times"):
-                found["times"] -= 1
-                if not found["times"]:
-                    self.orders.remove(found)
-            self.calls.append({"document": document, "mapping": mapping, "did": found["do"]})
-            return found
+            matching = (
+                order for order in self.orders if order.get("document", document) == document
+            )
+            order: dict[str, Any] = next(matching, {"do": "ok"})
+            if order.get("times"):
+                order["times"] -= 1
+                if not order["times"]:
+                    self.orders.remove(order)
+            self.calls.append({"document": document, "mapping": mapping, "did": order["do"]})
+            return order
 
     @property
-    def standing(self) -> str:
-        """What it does to everybody until it is told otherwise."""
+    def permanent_fault(self) -> str:
+        """The failure of all documents until it is deleted, or "ok"."""
         with self.lock:
-            return next(
-                (o["do"] for o in self.orders if "document" not in o and not o.get("times")), "ok"
-            )
+            for order in self.orders:
+                if "document" not in order and not order.get("times"):
+                    return str(order["do"])
+            return "ok"
 
 
 class Handler(stage.Emulator):
-    desk = Desk()
+    """HTTP handler of the gateway."""
+
+    faults = Faults()
 
     def get(self) -> None:
         if self.path == "/health":
-            self.answer(200 if self.desk.standing == "ok" else 503, b"")
+            self.answer(200 if self.faults.permanent_fault == "ok" else 503, b"")
         elif self.path == "/calls":
-            self.answer(200, json.dumps(self.desk.calls).encode())
+            self.answer(200, json.dumps(self.faults.calls).encode())
         else:
             buttons = "".join(
                 f'<button name="do" value="{do}">{do}</button> '
                 for do in ("ok", "503", "400", "hang")
             )
-            self.send_page("Gateway", PAGE.format(now=self.desk.standing, buttons=buttons))
+            self.send_page("Gateway", PAGE.format(now=self.faults.permanent_fault, buttons=buttons))
 
     def delete(self) -> None:
-        self.desk.clear()
+        self.faults.clear()
         self.answer(204, b"")
 
     def post(self, body: bytes) -> None:
-        where = urlsplit(self.path)
-        if where.path == "/orders":
-            self.desk.add(json.loads(body))
+        url = urlsplit(self.path)
+        if url.path == "/orders":
+            self.faults.add(json.loads(body))
             self.answer(204, b"")
-        elif where.path == "/say":
-            self.desk.clear()
+        elif url.path == "/say":
+            self.faults.clear()
             do = parse_qs(body.decode())["do"][0]
             if do != "ok":
-                self.desk.add({"do": do})
+                self.faults.add({"do": do})
             self.answer(303, b"", headers={"Location": "/"})
         else:
-            self.convert(body, parse_qs(where.query).get("mapping", ["text"])[0])
+            self.convert(body, parse_qs(url.query).get("mapping", ["text"])[0])
 
-    # -- the work ---------------------------------------------------------------------------------
+    # --- Conversion -------------------------------------------------------------------------------
     def convert(self, pdf: bytes, mapping: str) -> None:
-        order = self.desk.take(self.headers.get("X-Document", ""), mapping)
+        order = self.faults.take(self.headers.get("X-Document", ""), mapping)
         match order["do"]:
             case "ok":
-                self.answer(*self.converted(pdf, mapping))
+                self.answer(*self.convert_or_refuse(pdf, mapping))
             case "hang":
-                threading.Event().wait(HANG)
+                threading.Event().wait(HANG_SECONDS)
             case "slow":
-                threading.Event().wait(order.get("seconds", SLOW))
-                self.answer(*self.converted(pdf, mapping))
+                threading.Event().wait(order.get("seconds", SLOW_SECONDS))
+                self.answer(*self.convert_or_refuse(pdf, mapping))
             case "reset":
                 self.drop_connection(reset=True)
             case "cut":
@@ -148,18 +161,18 @@ class Handler(stage.Emulator):
             case "garbage":
                 self.answer(200, b"\x00\x01 Proxy error: see /var/log/proxy.log")
             case "lose":
-                self.converted(pdf, mapping)
+                self.convert_or_refuse(pdf, mapping)
                 self.drop_connection()
             case status:
                 hint = {"Retry-After": str(order["retry_after"])} if "retry_after" in order else {}
                 self.answer(int(status), order.get("say", "told to").encode(), headers=hint)
 
-    def converted(self, pdf: bytes, mapping: str) -> tuple[int, bytes]:
+    def convert_or_refuse(self, pdf: bytes, mapping: str) -> tuple[int, bytes]:
         if mapping not in MAPPINGS:
             return 406, b"Unsupported mapping."
         try:
-            return 200, as_xml(pdf, mapping)
-        except Exception as error:  # noqa: BLE001 - whatever a PDF can do to its reader
+            return 200, convert_to_xml(pdf, mapping)
+        except Exception as error:  # noqa: BLE001 - a PDF may cause any error in its reader
             sys.stderr.write(f"cannot be read: {error!r}\n")
             return 415, b"This PDF cannot be read."
 
@@ -168,22 +181,20 @@ class Handler(stage.Emulator):
         status: int,
         body: bytes,
         *,
-        kind: str = "",
+        content_type: str = "",
         length: int | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         self.send(
             status,
             body,
-            kind or ("application/xml" if status == 200 else "text/plain"),
+            content_type or ("application/xml" if status == 200 else "text/plain"),
             headers or {},
             length,
         )
 
 
 if __name__ == "__main__":
-    with suppress(
-        Exception
-    ):  # no PDF, but now all is loaded that the first one would have to wait for
-        as_xml(b"", "text")
+    with suppress(Exception):  # load pdfminer now, so that the first conversion is not slow
+        convert_to_xml(b"", "text")
     Handler.serve(stage.parse_port(8090))

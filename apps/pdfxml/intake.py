@@ -14,35 +14,37 @@ from mulligan import Fail, Job, State
 from mulligan.core.errors import NotFound
 from pdfxml.files import STORAGE_ERRORS
 from pdfxml.jobs import app, convert, expire, result_path, storage
-from pdfxml.rules import line
+from pdfxml.rules import message_for_code
 from pdfxml.settings import SETTINGS
 
-DOOR = "uploads"  # a queue without jobs: `mulligan queues pause uploads` closes the door
+UPLOAD_QUEUE = "uploads"  # a queue without jobs: `mulligan queues pause uploads` pauses uploads
 PAUSED = "Uploads are paused because of a storage issue. Please come back later."
-ASK_AGAIN = 60  # seconds, if nobody has said until when
-HEAD = 1024  # a PDF says so within these first bytes
+RETRY_AFTER_SECONDS = 60  # if the pause has no end
+HEAD = 1024  # a PDF has its signature within these first bytes
 
 log = logging.getLogger("pdfxml.intake")
 
 
 @dataclass
 class Refusal(Exception):
-    """Nothing was done, and this is the answer."""
+    """A refused request: the status and the error body of the answer."""
 
     status: int
     code: str
-    line: str = ""
+    message_for_code: str = ""
     job: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     retryable: bool = False
 
-    def plain(self) -> dict[str, Any]:
-        said = {
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {
             "error_code": self.code,
-            "error_message": self.line or line(self.code),
+            "error_message": self.line or message_for_code(self.code),
             "retryable": self.retryable,
         }
-        return said | ({"job_id": self.job} if self.job else {})
+        if self.job:
+            body["job_id"] = self.job
+        return body
 
 
 @dataclass(frozen=True)
@@ -53,75 +55,82 @@ class Upload:
     size: int
     body: BinaryIO
 
-    def payload(self, **more: Any) -> dict[str, Any]:
+    def payload(self, **fields: Any) -> dict[str, Any]:
         return {
             "name": self.name,
             "mapping": self.mapping,
             "size": self.size,
             "sha256": "",
             "source": "",
-            **more,
+            **fields,
         }
 
 
 def clean_name(name: str) -> str:
-    """For people to read: the last part of a path, without what cannot be printed."""
+    """Return the last part of a path, without unprintable characters, for display."""
     last = re.split(r"[/\\]", name)[-1]
-    return "".join(sign if sign.isprintable() else "?" for sign in last)[:120] or "document.pdf"
+    return (
+        "".join(character if character.isprintable() else "?" for character in last)[:120]
+        or "document.pdf"
+    )
 
 
-def check_the_door() -> None:
+def refuse_if_paused() -> None:
+    """Raise Refusal (503) while uploads are paused."""
     try:
-        door = app.queues.get(DOOR)
+        queue = app.queues.get(UPLOAD_QUEUE)
     except NotFound:
         return
-    if door.paused:
-        wait = ASK_AGAIN
-        if door.paused_until is not None:
-            wait = max(1, round((door.paused_until - datetime.now(UTC)).total_seconds()))
+    if queue.paused:
+        wait = RETRY_AFTER_SECONDS
+        if queue.paused_until is not None:
+            wait = max(1, round((queue.paused_until - datetime.now(UTC)).total_seconds()))
         raise Refusal(503, "IO_ERROR", PAUSED, headers={"Retry-After": str(wait)}, retryable=True)
 
 
 def accept(upload: Upload) -> Job:
-    """The job of this upload, or of its twin."""
+    """Enqueue the conversion of an upload. Return its job, or the existing job of the same file."""
     if upload.size > SETTINGS.most_bytes:
-        raise rejected(upload, 413, Fail("TOO_LARGE"))
-    digest = sha256_of(upload.body)
+        raise reject(upload, 413, Fail("TOO_LARGE"))
+    digest = compute_sha256(upload.body)
     if b"%PDF-" not in upload.body.read(HEAD):
-        raise rejected(upload, 400, Fail("NOT_PDF"), sha256=digest)
+        raise reject(upload, 400, Fail("NOT_PDF"), sha256=digest)
     upload.body.seek(0)
-    return stored(upload, digest)
+    return store_and_enqueue(upload, digest)
 
 
-def sha256_of(body: BinaryIO) -> str:
-    found = hashlib.sha256()
+def compute_sha256(body: BinaryIO) -> str:
+    digest = hashlib.sha256()
     while chunk := body.read(1 << 20):
-        found.update(chunk)
+        digest.update(chunk)
     body.seek(0)
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
-def rejected(upload: Upload, status: int, why: Fail, **more: Any) -> Refusal:
-    """Its owner finds it in the queue, as failed."""
-    job = convert.options(owner=upload.owner).reject(why, **upload.payload(**more))
-    return Refusal(status, why.failure_code, job=job.id)
+def reject(upload: Upload, status: int, failure: Fail, **fields: Any) -> Refusal:
+    """Record a failed job, so that the owner finds the upload in the queue."""
+    job = convert.options(owner=upload.owner).reject(failure, **upload.payload(**fields))
+    return Refusal(status, failure.failure_code, job=job.id)
 
 
-def stored(upload: Upload, digest: str) -> Job:
-    """Who will remove its files one day is enqueued first: no crash and no refusal can leave a file for ever."""
+def store_and_enqueue(upload: Upload, digest: str) -> Job:
+    """Store the file and enqueue its conversion.
+
+    The job that removes the files is enqueued first, so that no crash leaves a file behind.
+    """
     source = f"uploads/{uuid.uuid4().hex}.pdf"
     expire.options(owner=upload.owner, delay=SETTINGS.keep).enqueue(source=source)
     payload = upload.payload(sha256=digest, source=source)
     try:
         storage.write(source, upload.body)
     except STORAGE_ERRORS as error:
-        log.exception("an upload of %d bytes cannot be written", upload.size)
+        log.exception("cannot store an upload of %d bytes", upload.size)
         job = convert.options(owner=upload.owner).reject(Fail("IO_ERROR", str(error)), **payload)
         if job.deduplicated:
             return job
         raise Refusal(500, "IO_ERROR", job=job.id) from error
     try:
-        job = enqueued(upload.owner, payload)
+        job = enqueue_conversion(upload.owner, payload)
     except BaseException:
         storage.remove(source)
         raise
@@ -130,14 +139,17 @@ def stored(upload: Upload, digest: str) -> Job:
     return job
 
 
-def enqueued(owner: str, payload: dict[str, Any]) -> Job:
-    """A twin whose result is gone is no answer: then its successor is, and there is one for all who ask."""
-    mine = convert.options(owner=owner)
-    job = mine.enqueue(**payload)
+def enqueue_conversion(owner: str, payload: dict[str, Any]) -> Job:
+    """Enqueue a conversion, or return the existing job of the same file.
+
+    If the result of the existing job was removed, one new job replaces it.
+    """
+    kind = convert.options(owner=owner)
+    job = kind.enqueue(**payload)
     while (
         job.deduplicated
         and job.state is State.SUCCEEDED
         and not storage.exists(result_path(job.id))
     ):
-        job = mine.enqueue(**{**payload, "replaces": job.id})
+        job = kind.enqueue(**{**payload, "replaces": job.id})
     return job

@@ -1,4 +1,4 @@
-"""The Mulligan app: one kind converts, one removes what has been kept long enough."""
+"""The Mulligan app: one kind converts, another removes expired files."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ import httpx2
 
 from mulligan import Context, Fail, Mulligan, Snooze, Unique, redact
 from pdfxml import files
-from pdfxml.rules import LINES, PACK, POLICY
+from pdfxml.rules import MESSAGES, PACK, POLICY
 from pdfxml.settings import SETTINGS
 
 DAY = timedelta(days=1)
-UPLOADING = timedelta(hours=1)  # longer than it can take from a file to its job
-NEAR_THE_LIMIT = 60  # seconds beside the gateway's own limit, for reading and writing
-SAFE = re.compile(
-    r"[A-Z][\w ,’'-]{2,80}\."
-)  # of the gateway's own words: a plain sentence, nothing that names a place
+MAX_UPLOAD_TIME = timedelta(hours=1)  # longer than it takes from storing a file to its job
+TIMEOUT_MARGIN = 60  # seconds for reading and writing, on top of the gateway's timeout
+# Text of the gateway that may be shown to owners: one sentence, without paths or addresses.
+SAFE_SENTENCE = re.compile(r"[A-Z][\w ,’'-]{2,80}\.")
 
 app = Mulligan()
-storage = files.opened(SETTINGS.storage)
+storage = files.open_storage(SETTINGS.storage)
 
 
 class Converted(TypedDict):
     path: str
 
 
-# -- the gateway ---------------------------------------------------------------------------------
-def calling(timeout: float) -> httpx2.Client:
-    """Certificates take a while to load, and without TLS nobody looks at them."""
+# --- Gateway ---------------------------------------------------------------------------------
+def connect_gateway(timeout: float) -> httpx2.Client:
+    """Create a client. Certificates are slow to load, so they are loaded only for https."""
     secure = SETTINGS.gateway_url.startswith("https:")
     return httpx2.Client(base_url=SETTINGS.gateway_url, timeout=timeout, verify=secure)
 
 
-def healthy() -> None:
-    with calling(timeout=2) as gateway:
+def check_health() -> None:
+    with connect_gateway(timeout=2) as gateway:
         gateway.get("/health").raise_for_status()
 
 
 app.dependency(
     "gateway",
-    probe=healthy,
+    probe=check_health,
     mode=SETTINGS.breaker_mode,
     open_at=0.5,
     window=180,
@@ -53,53 +52,55 @@ app.dependency(
 
 
 @app.on_start
-def connect(state: Any) -> None:
-    state.gateway = calling(SETTINGS.gateway_timeout)
+def open_client(state: Any) -> None:
+    state.gateway = connect_gateway(SETTINGS.gateway_timeout)
 
 
 @app.on_stop
-def disconnect(state: Any) -> None:
+def close_client(state: Any) -> None:
     state.gateway.close()
 
 
-def ask(gateway: httpx2.Client, pdf: bytes, mapping: str, sha256: str) -> bytes:
-    """The XML. What comes instead is raised, and judged by the rules of the pack."""
+def request_conversion(gateway: httpx2.Client, pdf: bytes, mapping: str, sha256: str) -> bytes:
+    """Return the XML. Errors are raised and classified by the rules of the pack."""
     answer = gateway.post(
         "/convert", params={"mapping": mapping}, content=pdf, headers={"X-Document": sha256}
     )
     try:
         answer.raise_for_status()
     except httpx2.HTTPStatusError as error:
-        if answer.status_code in (400, 406, 413, 415) and (words := safe_words(answer.text)):
-            raise Fail("GW_4XX", public=f"{LINES['GW_4XX']} {words}") from error
+        sentence = extract_safe_sentence(answer.text)
+        if answer.status_code in (400, 406, 413, 415) and sentence:
+            raise Fail("GW_4XX", public=f"{MESSAGES['GW_4XX']} {sentence}") from error
         raise
     try:
-        ET.fromstring(answer.content)  # noqa: S314 - our own gateway, and expat bounds what entities may grow to
+        ET.fromstring(answer.content)  # noqa: S314 - trusted gateway; expat limits entities
     except ET.ParseError as error:
         message = f"no XML in {len(answer.content)} bytes with status {answer.status_code}: {error}"
         raise Fail("UNKNOWN", message) from None
     return answer.content
 
 
-def safe_words(text: str) -> str:
-    """What the gateway said, if an owner may read it."""
-    words = text.strip()
-    return words if SAFE.fullmatch(words) and redact(words) == words else ""
+def extract_safe_sentence(text: str) -> str:
+    """Return the text of the gateway if it may be shown to an owner, else ''."""
+    sentence = text.strip()
+    return sentence if SAFE_SENTENCE.fullmatch(sentence) and redact(sentence) == sentence else ""
 
 
-# -- the conversion ------------------------------------------------------------------------------
+# --- Conversion ------------------------------------------------------------------------------
 def result_path(job_id: str) -> str:
     return f"results/{job_id}.xml"
 
 
-def converted(ctx: Context) -> Converted | None:
-    """An earlier attempt may have written the result and died before anybody heard of it."""
+def find_result(ctx: Context) -> Converted | None:
+    """Return the result if an earlier attempt wrote it and died before it was settled."""
     path = result_path(ctx.job.id)
     return Converted(path=path) if storage.exists(path) else None
 
 
-def source_is_there(source: str) -> str | None:
-    return None if source and storage.exists(source) else LINES["EXPIRED"]
+def check_source(source: str) -> str | None:
+    """Return why a job cannot be retried, or None if its source exists."""
+    return None if source and storage.exists(source) else MESSAGES["EXPIRED"]
 
 
 @app.job(
@@ -107,12 +108,12 @@ def source_is_there(source: str) -> str | None:
     uses="gateway",
     policy=POLICY,
     rules=PACK.rules,
-    timeout=SETTINGS.gateway_timeout + NEAR_THE_LIMIT,
+    timeout=SETTINGS.gateway_timeout + TIMEOUT_MARGIN,
     unique=Unique(
         by=("owner", "payload.sha256", "payload.mapping", "payload.size", "payload.replaces")
     ),
-    done=converted,
-    can_retry=source_is_there,
+    done=find_result,
+    can_retry=check_source,
     index="source",
     retention=30 * DAY,
 )
@@ -123,30 +124,33 @@ def convert(
     source: str,
     name: str,  # noqa: ARG001
     size: int,  # noqa: ARG001
-    replaces: str = "",  # noqa: ARG001 - the job whose result was removed since, if this is not the first
+    replaces: str = "",  # noqa: ARG001 - id of an earlier job whose result was removed
 ) -> Converted | Fail:
     pdf = storage.read(source)
     if pdf is None:
         return Fail("EXPIRED", f"{source} is gone")
-    xml = ask(ctx.state.gateway, pdf, mapping, sha256)
+    xml = request_conversion(ctx.state.gateway, pdf, mapping, sha256)
     path = result_path(ctx.job.id)
     storage.write(path, io.BytesIO(xml))
     return Converted(path=path)
 
 
-# -- retention -----------------------------------------------------------------------------------
+# --- Retention -----------------------------------------------------------------------------------
 @app.job(queue="housekeeping")
 def expire(ctx: Context, source: str) -> str | Snooze:
-    """Remove source and result, once the conversion has been over for long enough, or if there never was one."""
+    """Remove source and result after the retention, or if the file never got a conversion."""
     conversion = next(iter(app.jobs.list(f'kind:convert arg.source:"{source}"', limit=1)), None)
-    ended, kept = ctx.job.created_at, max(SETTINGS.keep, UPLOADING)
     if conversion:
-        ended, kept = conversion.finished_at, SETTINGS.keep
-    if ended is None:
+        ended_at = conversion.finished_at
+        retention = SETTINGS.keep
+    else:
+        ended_at = ctx.job.created_at
+        retention = max(SETTINGS.keep, MAX_UPLOAD_TIME)
+    if ended_at is None:
         return Snooze(DAY, "not converted yet")
-    left = ended + kept - (ctx.job.started_at or ctx.job.created_at)
-    if left > timedelta(0):
-        return Snooze(left, "it ended later, or was tried again")
+    remaining = ended_at + retention - (ctx.job.started_at or ctx.job.created_at)
+    if remaining > timedelta(0):
+        return Snooze(remaining, "the conversion ended later or was retried")
     if conversion:
         storage.remove(result_path(conversion.id))
     storage.remove(source)

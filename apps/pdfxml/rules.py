@@ -1,6 +1,7 @@
-"""The rule pack: what each answer of the gateway and of the disk means, and what people read of it.
+"""The rule pack: what the answers of the gateway and of the disk mean, and the text for owners.
 
-The rows are data, `mulligan/failures/packs/pdfxml.toml`; the ten codes of API, job record, log and page all come from there.
+The rules are data, `mulligan/failures/packs/pdfxml.toml`. The ten codes of API, job record, log and
+page all come from there.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from pdfxml.settings import SETTINGS
 
 PACK = pack("pdfxml")
 UNKNOWN = "UNKNOWN"
-BREAKER = "pdfxml/breaker"  # the rule for jobs that were never sent, because the breaker is open and fails fast
+BREAKER = "pdfxml/breaker"  # rule of jobs that were not sent because the breaker fails fast
 BUSY = "Gateway busy, paused. Will retry automatically."
 
-# By code, the sentence of its first row. None of them promises a retry: that is added while there is one to come.
-LINES = {rule.code: rule.public for rule in reversed(PACK.rules)}
+# Message of the first rule of each code. The promise of a retry is added while one is scheduled.
+MESSAGES = {rule.code: rule.public for rule in reversed(PACK.rules)}
 
 # RETRY_MAX_ATTEMPTS counts attempts, a policy counts retries.
 POLICY = Policy(max_retries=SETTINGS.attempts - 1, backoff=PACK.policy.backoff)
 
 
-def known(code: str) -> str:
-    """One of the ten; whatever else the engine may say of a job is none of its owner's business."""
-    return code if code in LINES else UNKNOWN
+def public_code(code: str) -> str:
+    """Return one of the ten codes. Internal codes of the engine become UNKNOWN."""
+    return code if code in MESSAGES else UNKNOWN
 
 
-def line(code: str) -> str:
-    return LINES[known(code)]
+def message_for_code(code: str) -> str:
+    return MESSAGES[public_code(code)]

@@ -1,4 +1,4 @@
-"""What is set from outside, read once."""
+"""Settings from the environment, read once."""
 
 from __future__ import annotations
 
@@ -15,37 +15,41 @@ class Settings:
     gateway_url: str = "http://127.0.0.1:8090"
     gateway_timeout: float = 30  # seconds, for the whole call
     breaker_mode: str = "hold"  # or fail_fast
-    breaker_cool_down: float = 30  # seconds until the gateway's health is looked at
+    breaker_cool_down: float = 30  # seconds until the gateway's health is checked
     attempts: int = 3
     storage: str = "pdfxml-files"  # a folder, or s3://bucket
     keep: timedelta = timedelta(hours=72)  # sources and results, once a conversion has ended
     most_bytes: int = 50 * MEGABYTE
 
 
-def read(environ: Mapping[str, str]) -> Settings:
-    plain = Settings()
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    defaults = Settings()
     return Settings(
-        gateway_url=environ.get("GATEWAY_URL", plain.gateway_url).rstrip("/"),
-        gateway_timeout=_number(environ, "GATEWAY_TIMEOUT", plain.gateway_timeout),
-        breaker_mode=environ.get("BREAKER_MODE", plain.breaker_mode),
-        breaker_cool_down=_number(environ, "BREAKER_COOL_DOWN", plain.breaker_cool_down),
-        attempts=int(_number(environ, "RETRY_MAX_ATTEMPTS", plain.attempts, least=1)),
-        storage=environ.get("STORAGE_URL", plain.storage),
-        keep=timedelta(hours=_number(environ, "RETENTION_HOURS", plain.keep / timedelta(hours=1))),
-        most_bytes=int(_number(environ, "MAX_UPLOAD_MB", plain.most_bytes / MEGABYTE) * MEGABYTE),
+        gateway_url=environ.get("GATEWAY_URL", defaults.gateway_url).rstrip("/"),
+        gateway_timeout=_number(environ, "GATEWAY_TIMEOUT", defaults.gateway_timeout),
+        breaker_mode=environ.get("BREAKER_MODE", defaults.breaker_mode),
+        breaker_cool_down=_number(environ, "BREAKER_COOL_DOWN", defaults.breaker_cool_down),
+        attempts=int(_number(environ, "RETRY_MAX_ATTEMPTS", defaults.attempts, minimum=1)),
+        storage=environ.get("STORAGE_URL", defaults.storage),
+        keep=timedelta(
+            hours=_number(environ, "RETENTION_HOURS", defaults.keep / timedelta(hours=1))
+        ),
+        most_bytes=int(
+            _number(environ, "MAX_UPLOAD_MB", defaults.most_bytes / MEGABYTE) * MEGABYTE
+        ),
     )
 
 
-def _number(environ: Mapping[str, str], name: str, otherwise: float, least: float = 0) -> float:
-    said = environ.get(name, "")
+def _number(environ: Mapping[str, str], name: str, default: float, minimum: float = 0) -> float:
+    text = environ.get(name, "")
     try:
-        number = float(said) if said else otherwise
+        number = float(text) if text else default
     except ValueError:
         number = float("nan")
-    if not least <= number < float("inf"):
-        message = f"{name}={said!r}: a number, at least {least:g}"
+    if not minimum <= number < float("inf"):
+        message = f"invalid {name}={text!r}. Use a number of at least {minimum:g}."
         raise ValueError(message)
     return number
 
 
-SETTINGS = read(os.environ)
+SETTINGS = read_settings(os.environ)

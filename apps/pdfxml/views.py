@@ -1,4 +1,4 @@
-"""A job in the words of this application. What only the engine or its operators need to know is left out."""
+"""Jobs as JSON of this API, without the fields that only operators need."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from mulligan import Job, State
 from pdfxml.files import STORAGE_ERRORS
-from pdfxml.jobs import app, source_is_there, storage
-from pdfxml.rules import BREAKER, BUSY, UNKNOWN, known, line
+from pdfxml.jobs import app, check_source, storage
+from pdfxml.rules import BREAKER, BUSY, UNKNOWN, message_for_code, public_code
 
 STATUS = {
     State.QUEUED: "queued",
@@ -23,7 +23,7 @@ EVENTS = {
     "job.queued": "queued",
     "job.started": "processing",
     "job.retry_scheduled": "retry",
-    "job.snoozed": "retry",  # while the breaker is open, or opens: it waits, and is not charged
+    "job.snoozed": "retry",  # the breaker is open: the job waits uncharged
     "job.lost": "retry",
     "job.released": "queued",
     "job.succeeded": "complete",
@@ -34,8 +34,8 @@ EVENTS = {
 META = {"gateway_http_status": "http_status", "duration_ms": "duration_ms", "error_code": "code"}
 
 
-def shown(job: Job) -> dict[str, Any]:
-    """`result_path` only when complete, `error_…` only when failed; what a job that waits has met is its notice."""
+def job_view(job: Job) -> dict[str, Any]:
+    """Return a job as JSON: `result_path` only if complete, `error_…` only if failed."""
     status = STATUS[job.state]
     return {
         "id": job.id,
@@ -52,40 +52,47 @@ def shown(job: Job) -> dict[str, Any]:
         "failed_at": job.finished_at if status == "failed" else None,
         "result_path": job.result["path"] if status == "complete" else None,
         "notice": notice(job),
-        **(
-            error_of(job)
-            if status == "failed"
-            else dict.fromkeys(("error_code", "error_message", "error_reason"))
-        ),
+        **error_fields(job),
     }
 
 
-def error_of(job: Job) -> dict[str, Any]:
+def error_fields(job: Job) -> dict[str, Any]:
+    """Return the error of a failed job; for other jobs all fields are None."""
+    if STATUS[job.state] != "failed":
+        return dict.fromkeys(("error_code", "error_message", "error_reason"))
     error = job.error or {}
-    code = known(error.get("code", UNKNOWN))
-    said = error["message"] if code == error.get("code") else line(code)
+    code = public_code(error.get("code", UNKNOWN))
+    message = error["message"] if code == error.get("code") else message_for_code(code)
     reason = "breaker" if error.get("rule") == BREAKER else None
-    return {"error_code": code, "error_message": said, "error_reason": reason}
+    return {"error_code": code, "error_message": message, "error_reason": reason}
 
 
 def notice(job: Job) -> str | None:
-    """What its owner should know while it waits."""
+    """Return why a queued job waits, for its owner."""
     if job.state is not State.QUEUED:
         return None
     if job.phase == "held":
         return BUSY
-    met = job.error if job.attempt else None  # since it was queued, by an upload or by hand
-    return met["message"] if met and known(met["code"]) == met["code"] else None
+    last_error = job.error if job.attempt else None  # of this generation only
+    return (
+        last_error["message"]
+        if last_error and public_code(last_error["code"]) == last_error["code"]
+        else None
+    )
 
 
-def about_files(job: Job) -> dict[str, Any]:
-    """Is its result gone, may it be retried? Where storage does not answer, nothing is said to be gone."""
+def file_fields(job: Job) -> dict[str, Any]:
+    """Tell if the result was removed and if the job can be retried; False if storage is down."""
     try:
-        gone = job.state is State.SUCCEEDED and not storage.exists(job.result["path"])
-        again = STATUS[job.state] == "failed" and source_is_there(job.payload["source"]) is None
+        result_is_gone = job.state is State.SUCCEEDED and not storage.exists(job.result["path"])
+        can_retry = STATUS[job.state] == "failed" and check_source(job.payload["source"]) is None
     except STORAGE_ERRORS:
-        gone = again = False
-    return {"expired": line("EXPIRED") if gone else None, "can_retry": again}
+        result_is_gone = False
+        can_retry = False
+    return {
+        "expired": message_for_code("EXPIRED") if result_is_gone else None,
+        "can_retry": can_retry,
+    }
 
 
 def last_attempt_at(job: Job) -> datetime | None:
@@ -96,22 +103,22 @@ def last_attempt_at(job: Job) -> datetime | None:
 
 
 def events_of(job: Job) -> list[dict[str, Any]]:
-    """Its `job_event`s, in order."""
-    told = sorted(app.jobs.history(job.id), key=lambda event: (event.at, event.id))
+    """Return the `job_event`s of a job, in order."""
+    history = sorted(app.jobs.history(job.id), key=lambda event: (event.at, event.id))
     return [
         {
             "event": EVENTS[event.type],
             "at": datetime.fromtimestamp(event.at / 1e6, UTC),
             "meta": meta_of(event),
         }
-        for event in told
+        for event in history
         if event.type in EVENTS
     ]
 
 
 def meta_of(event: Any) -> dict[str, Any]:
     meta = {"attempt": event.token, **{name: event.data.get(key) for name, key in META.items()}}
-    return meta | ({"error_code": known(meta["error_code"])} if meta["error_code"] else {})
+    return meta | ({"error_code": public_code(meta["error_code"])} if meta["error_code"] else {})
 
 
 METRICS = (
@@ -124,12 +131,12 @@ METRICS = (
 
 
 def metrics() -> str:
-    """Mulligan's numbers, those that were asked for under the names that were asked for."""
+    """Return Mulligan's metrics, some under the names of the specification."""
     text = app.metrics()
     for name in METRICS:
         text = text.replace(f"mulligan_{name}", name)
     return text
 
 
-def listed(owner: str, limit: int = 50) -> Sequence[Job]:
+def list_conversions(owner: str, limit: int = 50) -> Sequence[Job]:
     return app.jobs.list("kind:convert", owner=owner, limit=limit)

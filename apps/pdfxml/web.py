@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import (
@@ -38,20 +38,22 @@ from mulligan.core.errors import (
     UniqueTaken,
 )
 from pdfxml import views
-from pdfxml.intake import Refusal, Upload, accept, check_the_door, clean_name, rejected
+from pdfxml.intake import Refusal, Upload, accept, clean_name, refuse_if_paused, reject
 from pdfxml.jobs import app, storage
-from pdfxml.rules import BUSY, UNKNOWN, line
+from pdfxml.rules import BUSY, UNKNOWN, message_for_code
 from pdfxml.settings import MEGABYTE, SETTINGS
 
 HERE = Path(__file__).parent
-AROUND = MEGABYTE  # of a form beside its file
+FORM_OVERHEAD = MEGABYTE  # largest size of a form without its file
 MAPPING = re.compile(r"[\w-]{1,40}")
 SESSION = re.compile(r"[\w-]{43}")
-NO_LENGTH = "Please say how large the file is (Content-Length)."
+NO_LENGTH = "The Content-Length header is missing."
 NOT_FAILED = "Only a failed conversion can be retried."
-UPLOADED_AGAIN = "The same file was uploaded again since, and is converted as that one."
+UPLOADED_AGAIN = "The same file was uploaded again and is converted there."
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
@@ -71,17 +73,18 @@ web.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
 pages = Jinja2Templates(directory=HERE / "templates")
 
 
-# -- who asks ------------------------------------------------------------------------------------
+# --- Callers ------------------------------------------------------------------------------------
 @web.middleware("http")
-async def with_session(request: Request, call_next: Any) -> Response:
-    """A visitor is a cookie; what is stored of it is a hash, so that no record lets anybody in."""
+async def add_session(request: Request, call_next: Any) -> Response:
+    """Identify a visitor by a cookie. Only its hash is stored, so records grant no access."""
     cookie = request.cookies.get("session", "")
-    known = SESSION.fullmatch(cookie) is not None
-    cookie = cookie if known else secrets.token_urlsafe(32)
+    has_session = SESSION.fullmatch(cookie) is not None
+    if not has_session:
+        cookie = secrets.token_urlsafe(32)
     request.state.owner = sha256(cookie.encode()).hexdigest()[:32]
     answer: Response = await call_next(request)
     answer.headers.update(HEADERS)
-    if not known:
+    if not has_session:
         answer.set_cookie("session", cookie, httponly=True, samesite="lax", max_age=30 * 86_400)
     return answer
 
@@ -90,8 +93,8 @@ def owner_of(request: Request) -> str:
     return str(request.state.owner)
 
 
-def own_job(job_id: str, owner: Annotated[str, Depends(owner_of)]) -> Job:
-    """Whose it is comes before anything else about it. One that nobody knows any more has expired."""
+def find_owned_job(job_id: str, owner: Annotated[str, Depends(owner_of)]) -> Job:
+    """Return a job of the caller: 403 for jobs of others, 404 for unknown or expired ones."""
     try:
         job = app.jobs.get(job_id)
     except NotFound:
@@ -107,61 +110,64 @@ Owner = Annotated[str, Depends(owner_of)]
 
 
 @web.exception_handler(Refusal)
-def refused(_: Request, refusal: Refusal) -> JSONResponse:
-    return JSONResponse(refusal.plain(), refusal.status, refusal.headers)
+def answer_refusal(_: Request, refusal: Refusal) -> JSONResponse:
+    return JSONResponse(refusal.to_json(), refusal.status, refusal.headers)
 
 
 @web.exception_handler(HTTPException)
-def no_such_way(_: Request, error: HTTPException) -> JSONResponse:
+def answer_http_error(_: Request, error: HTTPException) -> JSONResponse:
     return JSONResponse(
-        Refusal(error.status_code, UNKNOWN, str(error.detail)).plain(), error.status_code
+        Refusal(error.status_code, UNKNOWN, str(error.detail)).to_json(), error.status_code
     )
 
 
 @web.exception_handler(OSError)
 @web.exception_handler(BaseError)
-def broken(_: Request, error: Exception) -> JSONResponse:
-    log.error("storage does not answer", exc_info=error)
+def answer_storage_error(_: Request, error: Exception) -> JSONResponse:
+    log.error("storage error", exc_info=error)
     return JSONResponse(
-        Refusal(503, "IO_ERROR", retryable=True).plain(), 503, {"Retry-After": "30"}
+        Refusal(503, "IO_ERROR", retryable=True).to_json(), 503, {"Retry-After": "30"}
     )
 
 
 @web.exception_handler(MulliganError)
 @web.exception_handler(Exception)
-def troubled(_: Request, error: Exception) -> JSONResponse:
-    """The database is away, most likely; the details are in the log."""
-    log.error("a request failed", exc_info=error)
-    away = isinstance(error, MulliganError) and error.retryable
-    return JSONResponse(
-        Refusal(503 if away else 500, UNKNOWN, retryable=away).plain(), 503 if away else 500
-    )
+def answer_error(_: Request, error: Exception) -> JSONResponse:
+    """Answer 503 to a retryable error (most likely a database outage), else 500; log details."""
+    log.error("request failed", exc_info=error)
+    outage = isinstance(error, MulliganError) and error.retryable
+    refusal = Refusal(503 if outage else 500, UNKNOWN, retryable=outage)
+    return JSONResponse(refusal.to_json(), refusal.status)
 
 
-# -- uploads -------------------------------------------------------------------------------------
-async def taken_in(request: Request, owner: str) -> Job:
-    """The job of the form's file. A body that is too large is heard out, or the answer would be lost with it."""
-    await run_in_threadpool(check_the_door)
-    said = request.headers.get("content-length", "")
-    if not said.isdecimal():
+# --- Uploads -------------------------------------------------------------------------------------
+async def receive_upload(request: Request, owner: str) -> Job:
+    """Enqueue the file of a form. Return its job.
+
+    A body that is too large is read anyway: otherwise the client would not receive the answer.
+    """
+    await run_in_threadpool(refuse_if_paused)
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
         raise Refusal(411, "TOO_LARGE", NO_LENGTH)
-    if int(said) > SETTINGS.most_bytes + AROUND:
-        heard = 0
+    if int(length) > SETTINGS.most_bytes + FORM_OVERHEAD:
+        received = 0
         async for chunk in request.stream():
-            heard += len(chunk)
-            if heard > 20 * SETTINGS.most_bytes:
+            received += len(chunk)
+            if received > 20 * SETTINGS.most_bytes:
                 break
-        huge = Upload(owner, "upload", "", int(said), BytesIO())
-        raise await run_in_threadpool(rejected, huge, 413, Fail("TOO_LARGE"))
+        huge = Upload(owner, "upload", "", int(length), BytesIO())
+        raise await run_in_threadpool(reject, huge, 413, Fail("TOO_LARGE"))
     try:
         async with request.form(max_files=1, max_fields=10) as form:
-            return await run_in_threadpool(accept, upload_of(form, owner))
-    except HTTPException:  # no form that could be read
+            return await run_in_threadpool(accept, parse_upload(form, owner))
+    except HTTPException:  # the body is not a form
         raise Refusal(400, "NOT_PDF") from None
 
 
-def upload_of(form: FormData, owner: str) -> Upload:
-    file, mapping = form.get("file"), str(form.get("mapping") or "text")
+def parse_upload(form: FormData, owner: str) -> Upload:
+    file = form.get("file")
+    mapping = str(form.get("mapping") or "text")
     if not isinstance(file, UploadFile):
         raise Refusal(400, "NOT_PDF")
     if not MAPPING.fullmatch(mapping):
@@ -171,29 +177,29 @@ def upload_of(form: FormData, owner: str) -> Upload:
 
 @web.post("/api/upload")
 async def upload(request: Request, owner: Owner) -> JSONResponse:
-    job = await taken_in(request, owner)
-    body = jsonable_encoder({**views.shown(job), "deduplicated": job.deduplicated})
+    job = await receive_upload(request, owner)
+    body = jsonable_encoder({**views.job_view(job), "deduplicated": job.deduplicated})
     return JSONResponse(body, 200 if job.deduplicated else 201)
 
 
-# -- jobs ----------------------------------------------------------------------------------------
+# --- Jobs ----------------------------------------------------------------------------------------
 @web.get("/api/jobs")
 def jobs(owner: Owner) -> list[dict[str, Any]]:
-    return [views.shown(job) for job in views.listed(owner)]
+    return [views.job_view(job) for job in views.list_conversions(owner)]
 
 
 @web.get("/api/jobs/{job_id}")
-def job(job: Annotated[Job, Depends(own_job)]) -> dict[str, Any]:
-    return {**views.shown(job), "last_attempt_at": views.last_attempt_at(job)}
+def job(job: Annotated[Job, Depends(find_owned_job)]) -> dict[str, Any]:
+    return {**views.job_view(job), "last_attempt_at": views.last_attempt_at(job)}
 
 
 @web.get("/api/jobs/{job_id}/events")
-def events(job: Annotated[Job, Depends(own_job)]) -> list[dict[str, Any]]:
+def events(job: Annotated[Job, Depends(find_owned_job)]) -> list[dict[str, Any]]:
     return views.events_of(job)
 
 
 @web.get("/api/jobs/{job_id}/download")
-def download(job: Annotated[Job, Depends(own_job)]) -> Response:
+def download(job: Annotated[Job, Depends(find_owned_job)]) -> Response:
     if job.state is not State.SUCCEEDED:
         ended = job.finished_at is not None
         raise Refusal(
@@ -211,16 +217,16 @@ def download(job: Annotated[Job, Depends(own_job)]) -> Response:
 
 
 @web.post("/api/jobs/{job_id}/retry")
-def retry(job: Annotated[Job, Depends(own_job)]) -> dict[str, Any]:
-    return views.shown(retried(job))
+def retry(job: Annotated[Job, Depends(find_owned_job)]) -> dict[str, Any]:
+    return views.job_view(retry_job(job))
 
 
-def retried(job: Job) -> Job:
+def retry_job(job: Job) -> Job:
     try:
-        return app.jobs.retry(job.id, owner=job.owner, reason="asked for by its owner")
+        return app.jobs.retry(job.id, owner=job.owner, reason="requested by its owner")
     except IllegalMove:
-        waits = job.state in (State.QUEUED, State.RUNNING)
-        raise Refusal(409, "NOT_READY" if waits else UNKNOWN, NOT_FAILED) from None
+        is_unfinished = job.state in (State.QUEUED, State.RUNNING)
+        raise Refusal(409, "NOT_READY" if is_unfinished else UNKNOWN, NOT_FAILED) from None
     except UniqueTaken:
         raise Refusal(409, "NOT_READY", UPLOADED_AGAIN) from None
     except RetryRefused:
@@ -234,25 +240,30 @@ def metrics() -> PlainTextResponse:
     return PlainTextResponse(views.metrics())
 
 
-# -- pages ---------------------------------------------------------------------------------------
+# --- Pages ---------------------------------------------------------------------------------------
 @web.get("/")
-def queue(request: Request, owner: Owner, said: str = "") -> HTMLResponse:
-    rows = [{**views.shown(job), **views.about_files(job)} for job in views.listed(owner)]
+def queue(
+    request: Request, owner: Owner, code: Annotated[str, Query(alias="said")] = ""
+) -> HTMLResponse:
+    rows = [
+        {**views.job_view(job), **views.file_fields(job)} for job in views.list_conversions(owner)
+    ]
     busy = any(
-        found.key == "gateway" and found.state == "open" for found in app.dependencies.list()
+        dependency.key == "gateway" and dependency.state == "open"
+        for dependency in app.dependencies.list()
     )
     try:
-        check_the_door()
-        door = ""
+        refuse_if_paused()
+        pause_notice = ""
     except Refusal as refusal:
-        door = refusal.line
-    words = {
+        pause_notice = refusal.line
+    context = {
         "rows": rows,
         "busy": BUSY if busy else "",
-        "door": door,
-        "said": line(said) if said else "",
+        "pause_notice": pause_notice,
+        "error": message_for_code(code) if code else "",
     }
-    return pages.TemplateResponse(request, "queue.html", words)
+    return pages.TemplateResponse(request, "queue.html", context)
 
 
 @web.get("/runbook")
@@ -262,22 +273,23 @@ def runbook(request: Request) -> HTMLResponse:
 
 @web.post("/upload")
 async def upload_by_form(request: Request, owner: Owner) -> RedirectResponse:
-    """What was refused is in the queue, with its line; what was not even looked at is told above it."""
+    """Accept an upload. Refusals without a job are shown above the queue, others in it."""
     try:
-        await taken_in(request, owner)
+        await receive_upload(request, owner)
     except Refusal as refusal:
-        return back(refusal.code if refusal.job is None else "")
-    return back()
+        return redirect(refusal.code if refusal.job is None else "")
+    return redirect()
 
 
 @web.post("/jobs/{job_id}/retry")
-def retry_by_form(job: Annotated[Job, Depends(own_job)]) -> RedirectResponse:
+def retry_by_form(job: Annotated[Job, Depends(find_owned_job)]) -> RedirectResponse:
     try:
-        retried(job)
+        retry_job(job)
     except Refusal as refusal:
-        return back(refusal.code)
-    return back()
+        return redirect(refusal.code)
+    return redirect()
 
 
-def back(said: str = "") -> RedirectResponse:
-    return RedirectResponse(f"/?said={said}" if said else "/", 303)
+def redirect(code: str = "") -> RedirectResponse:
+    """Redirect to the queue; `code` is the error shown above it."""
+    return RedirectResponse(f"/?said={code}" if code else "/", 303)

@@ -1,1 +1,1 @@
-"""Videos by prompt, made by providers that fail: the retries of seed 002 on Mulligan."""
+"""Videos from prompts, made by providers that fail: specification 002 on Mulligan."""

@@ -1,14 +1,17 @@
-"""The providers, as a program of its own: `python -m videogen.emulator`. It makes videos, and fails as it is told to.
+"""Emulator of the providers, a program: `python -m videogen.emulator`. It makes videos or fails.
 
-    POST /{provider}/generations            {"model", "prompt", "seconds", "size"}, Idempotency-Key → {"id", "status"}
-    GET  /{provider}/generations/{id}       {"id", "status": "processing", "succeeded" or "failed", "progress", "error"}
+    POST /{provider}/generations            {"model", "prompt", "seconds", "size"}, Idempotency-Key
+                                            → {"id", "status"}
+    GET  /{provider}/generations/{id}       → {"id", "status", "progress", "error"}
+                                            status: processing, succeeded or failed
     GET  /{provider}/generations/{id}/content
     GET  /{provider}/health
-    POST /orders {"provider", "do"}         from now on, for everybody; DELETE /orders, GET /calls
+    POST /orders {"provider", "do"}         from now on, for all calls; DELETE /orders, GET /calls
 
-A prompt may say what goes wrong with it: `a cat [503 x2]`: twice, then it is made; without `x`: always. A status, or:
-hang, reset (no answer), garbage (200 and no JSON), odd (JSON, but which?), warming (503 and a code), policy (400 and a
-code), later (429 and a Retry-After), lose (begun, but the answer never arrives), break (begun, then failed), slow.
+A prompt may name its failure: `a cat [503 x2]` fails twice and then succeeds; without `x` it always
+fails. A failure is a status, or: hang, reset (no answer), garbage (200 and no JSON), odd (JSON of an
+unknown form), warming (503 and a code), policy (400 and a code), later (429 and a Retry-After),
+lose (started, but the answer never arrives), break (started, then failed), slow.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ import imageio_ffmpeg
 
 import stage
 
-HANG, SLOW = 120, 4  # seconds
-WISH = re.compile(r"\[(\w+)(?: x(\d+))?\]")
+HANG_SECONDS = 120
+SLOW_SECONDS = 4
+FAULT_IN_PROMPT = re.compile(r"\[(\w+)(?: x(\d+))?\]")
 LIMITED = {"Retry-After": "45"}
 ANSWERS = {
     "warming": (
@@ -53,9 +57,10 @@ NAMES = ("nimbus", "quartz")
 
 
 @lru_cache(maxsize=64)
-def made(prompt: str, seconds: int, size: str) -> bytes:
-    """Colours that flow, and other ones for other words."""
-    program, seed = imageio_ffmpeg.get_ffmpeg_exe(), zlib.crc32(prompt.encode())
+def render_video(prompt: str, seconds: int, size: str) -> bytes:
+    """Render a moving gradient whose colours depend on the prompt."""
+    program = imageio_ffmpeg.get_ffmpeg_exe()
+    seed = zlib.crc32(prompt.encode())
     picture = f"gradients=size={size}:rate=12:duration={seconds}:seed={seed}:speed=0.02:nb_colors=4"
     command = [
         program,
@@ -78,19 +83,21 @@ def made(prompt: str, seconds: int, size: str) -> bytes:
 
 @dataclass
 class Video:
+    """A generation: what was ordered and when it is ready."""
+
     order: dict[str, Any]
     ready_at: float
-    breaks: bool
+    will_fail: bool
     started: float
 
     def state(self, number: str) -> dict[str, Any]:
         now = time.monotonic()
         if now < self.ready_at:
-            share = (now - self.started) / (self.ready_at - self.started)
+            progress = (now - self.started) / (self.ready_at - self.started)
             return {
                 "id": number,
                 "status": "processing",
-                "progress": round(share, 2),
+                "progress": round(progress, 2),
                 "error": None,
             }
         if self.breaks:
@@ -99,8 +106,8 @@ class Video:
         return {"id": number, "status": "succeeded", "progress": 1, "error": None}
 
 
-class Desk:
-    """What was ordered, what it was told, and what it was asked."""
+class Faults:
+    """The videos, the configured failures and the log of the calls."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -111,93 +118,110 @@ class Desk:
         self.standing: dict[str, str] = {}
         self.videos: dict[str, Video] = {}
         self.by_key: dict[str, str] = {}
-        self.wishes: Counter[str] = Counter()
+        self.calls_by_task: Counter[str] = Counter()
         self.calls: list[dict[str, Any]] = []
 
-    def wish(self, provider: str, key: str, prompt: str) -> str:
-        """What to do with this order. A wish is for a task, whatever key its videos have."""
+    def choose_fault(self, provider: str, key: str, prompt: str) -> str:
+        """Return the failure of this call ("ok" for none), counted per task, and log the call."""
         with self.lock:
-            found = WISH.search(prompt)
+            found = FAULT_IN_PROMPT.search(prompt)
             task = key.rpartition("-")[0]
-            self.wishes[task] += 1
-            granted = found and (not found[2] or self.wishes[task] <= int(found[2]))
-            do = self.standing.get(provider) or (found[1] if found and granted else "ok")
+            self.calls_by_task[task] += 1
+            fault = "ok"
+            if found and (not found[2] or self.calls_by_task[task] <= int(found[2])):
+                fault = found[1]
+            fault = self.standing.get(provider) or fault
             self.calls.append(
-                {"provider": provider, "key": key, "prompt": prompt, "did": do, "at": time.time()}
+                {
+                    "provider": provider,
+                    "key": key,
+                    "prompt": prompt,
+                    "did": fault,
+                    "at": time.time(),
+                }
             )
-            return do
+            return fault
 
-    def begin(self, key: str, order: dict[str, Any], do: str) -> str:
+    def begin(self, key: str, order: dict[str, Any], fault: str) -> str:
         with self.lock:
             number = self.by_key.get(key)
             if number is None:
                 number = self.by_key[key] = f"gen_{len(self.videos) + 1}"
                 now = time.monotonic()
-                takes = SLOW if do == "slow" else self.pace
-                self.videos[number] = Video(order, now + takes, do == "break", now)
+                duration = SLOW_SECONDS if fault == "slow" else self.pace
+                self.videos[number] = Video(order, now + duration, fault == "break", now)
             return number
 
 
 class Handler(stage.Emulator):
-    desk = Desk()
+    """HTTP handler of all providers."""
+
+    faults = Faults()
 
     def get(self) -> None:
         match self.path.strip("/").split("/"):
             case ["calls"]:
-                self.answer(200, self.desk.calls)
+                self.answer(200, self.faults.calls)
             case [provider, "health"]:
-                self.answer(503 if self.desk.standing.get(provider) else 200, {})
-            case [_, "generations", number] if number in self.desk.videos:
-                self.answer(200, self.desk.videos[number].state(number))
-            case [_, "generations", number, "content"] if number in self.desk.videos:
-                order = self.desk.videos[number].order
+                self.answer(503 if self.faults.standing.get(provider) else 200, {})
+            case [_, "generations", number] if number in self.faults.videos:
+                self.answer(200, self.faults.videos[number].state(number))
+            case [_, "generations", number, "content"] if number in self.faults.videos:
+                order = self.faults.videos[number].order
                 self.answer(
-                    200, made(WISH.sub("", order["prompt"]), order["seconds"], order["size"])
+                    200,
+                    render_video(
+                        FAULT_IN_PROMPT.sub("", order["prompt"]), order["seconds"], order["size"]
+                    ),
                 )
             case [""]:
                 rows = [
-                    ROW.format(name=name, now=self.desk.standing.get(name, "ok")) for name in NAMES
+                    ROW.format(name=name, now=self.faults.standing.get(name, "ok"))
+                    for name in NAMES
                 ]
                 self.send_page("Providers", f"<h1>Providers</h1><table>{''.join(rows)}</table>")
             case _:
                 self.answer(404, {"error": {"code": "not_found", "message": "No such video"}})
 
     def delete(self) -> None:
-        self.desk.clear()
+        self.faults.clear()
         self.answer(204, b"")
 
     def post(self, body: bytes) -> None:
         match self.path.strip("/").split("/"):
             case ["orders"]:
-                self.stand(**json.loads(body))
+                order = json.loads(body)
+                self.set_standing(order["provider"], order["do"])
                 self.answer(204, b"")
             case ["say"]:
-                said = parse_qs(body.decode())
-                self.stand(said["provider"][0], said["do"][0])
+                form = parse_qs(body.decode())
+                self.set_standing(form["provider"][0], form["do"][0])
                 self.answer(303, "", {"Location": "/"})
             case [provider, "generations"]:
                 self.generate(provider, self.headers.get("Idempotency-Key", ""), json.loads(body))
 
-    def stand(self, provider: str, do: str) -> None:
-        self.desk.standing[provider] = "" if do == "ok" else do
+    def set_standing(self, provider: str, fault: str) -> None:
+        self.faults.standing[provider] = "" if fault == "ok" else fault
 
     def generate(self, provider: str, key: str, order: dict[str, Any]) -> None:
-        match self.desk.wish(provider, key, order["prompt"]):
-            case "ok" | "slow" | "break" as do:
-                self.answer(202, {"id": self.desk.begin(key, order, do), "status": "processing"})
+        match self.faults.choose_fault(provider, key, order["prompt"]):
+            case "ok" | "slow" | "break" as fault:
+                self.answer(
+                    202, {"id": self.faults.begin(key, order, fault), "status": "processing"}
+                )
             case "lose":
-                self.desk.begin(key, order, "ok")
+                self.faults.begin(key, order, "ok")
                 self.drop_connection()
             case "hang":
-                threading.Event().wait(HANG)
+                threading.Event().wait(HANG_SECONDS)
             case "reset":
                 self.drop_connection(reset=True)
             case "garbage":
                 self.answer(200, "<html>Proxy error, see /var/log/proxy.log")
             case "odd":
                 self.answer(200, {"state": 7})
-            case "warming" | "policy" | "later" as do:
-                self.answer(*ANSWERS[do])
+            case "warming" | "policy" | "later" as fault:
+                self.answer(*ANSWERS[fault])
             case status:
                 self.answer(
                     int(status),
@@ -205,19 +229,18 @@ class Handler(stage.Emulator):
                 )
 
     def answer(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
-        kinds = {bytes: "video/mp4", str: "text/html"}
-        raw = (
-            body
-            if isinstance(body, bytes)
-            else (body if isinstance(body, str) else json.dumps(body)).encode()
-        )
-        self.send(status, raw, kinds.get(type(body), "application/json"), headers or {})
+        if isinstance(body, bytes):
+            self.send(status, body, "video/mp4", headers or {})
+        elif isinstance(body, str):
+            self.send(status, body.encode(), "text/html", headers or {})
+        else:
+            self.send(status, json.dumps(body).encode(), "application/json", headers or {})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8091)
     parser.add_argument("--pace", type=float, default=0, help="seconds that a video takes at least")
-    said = parser.parse_args()
-    Handler.desk.pace = said.pace
-    Handler.serve(said.port)
+    arguments = parser.parse_args()
+    Handler.faults.pace = arguments.pace
+    Handler.serve(arguments.port)

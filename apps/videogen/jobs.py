@@ -1,4 +1,4 @@
-"""The Mulligan app: a kind for each provider, so that each has its own policy, rules, breaker and numbers."""
+"""The Mulligan app: one kind per provider, each with its policy, rules, breaker and metrics."""
 
 from __future__ import annotations
 
@@ -17,147 +17,161 @@ SETTINGS = read_settings()
 STATUS_OF = {
     "job.started": "running",
     "job.retry_scheduled": "retrying",
-    "job.snoozed": "retrying",  # its provider is down: it waits, and is not charged
+    "job.snoozed": "retrying",  # the provider is down: the task waits uncharged
     "job.lost": "retrying",
     "job.succeeded": "succeeded",
     "job.died": "failed",
     "job.retried": "pending",
 }
-LONGEST_PAUSE = 2.0  # seconds between two looks at a video in the making
+MAX_POLL_INTERVAL = 2.0  # seconds between two polls of a generation
 
 app = Mulligan()
 
 
-class Made(TypedDict):
+class GeneratedVideo(TypedDict):
+    """Result of a job: the file name of the video."""
+
     video: str
 
 
 class GenerationError(Exception):
-    """The provider could not end what it has begun, or says what nobody understands."""
+    """The provider could not finish a generation, or its answer has an unknown form."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-# -- one video -----------------------------------------------------------------------------------
-class SoFar(TypedDict):
-    """What is known of a task beyond its attempts."""
+# --- One video -----------------------------------------------------------------------------------
+class Progress(TypedDict):
+    """Checkpoint of a task: what must survive the attempt."""
 
-    video: str | None  # that the provider is making
-    given_up: int  # videos that it could not end
+    video: str | None  # id of the running generation
+    given_up: int  # generations that failed
     spent: float
 
 
-async def generate(ctx: Context, model: str, prompt: str, seconds: int, size: str) -> Made:
-    """What was begun goes on at the next attempt, for it is paid for."""
+async def generate(
+    ctx: Context, model: str, prompt: str, seconds: int, size: str
+) -> GeneratedVideo:
+    """Generate one video. A retry continues a started generation, because it is already paid."""
     order = {"model": model, "prompt": prompt, "seconds": seconds, "size": size}
-    so_far = await remembered(ctx)
-    async with calling(BY_MODEL[model]) as provider:
-        if so_far["video"] is None:
-            so_far = await begun(ctx, provider, order, so_far)
-        await finished(ctx, provider, so_far)
-        answer = await provider.get(f"/generations/{so_far['video']}/content")
+    progress = await load_progress(ctx)
+    async with connect_provider(BY_MODEL[model]) as provider:
+        if progress["video"] is None:
+            progress = await start_generation(ctx, provider, order, progress)
+        await wait_for_generation(ctx, provider, progress)
+        answer = await provider.get(f"/generations/{progress['video']}/content")
         answer.raise_for_status()
-    return Made(video=stored(ctx, answer.content))
+    return GeneratedVideo(video=store_video(ctx, answer.content))
 
 
-async def remembered(ctx: Context) -> SoFar:
-    """An attempt whose worker died has told nobody what it spent: then this one does."""
-    so_far: SoFar | None = ctx.checkpoints.get("so_far")
-    if so_far is None:
-        return SoFar(video=None, given_up=0, spent=0.0)
-    ctx.cost(max(0.0, so_far["spent"] - (await app.aio.jobs.get(ctx.job.id)).cost))
-    return so_far
+async def load_progress(ctx: Context) -> Progress:
+    """Load the checkpoint. Report costs of an earlier attempt whose worker died before it could."""
+    progress: Progress | None = ctx.checkpoints.get("so_far")
+    if progress is None:
+        return Progress(video=None, given_up=0, spent=0.0)
+    job = await app.aio.jobs.get(ctx.job.id)
+    ctx.cost(max(0.0, progress["spent"] - job.cost))
+    return progress
 
 
-def calling(provider: Provider) -> httpx2.AsyncClient:
+def connect_provider(provider: Provider) -> httpx2.AsyncClient:
     url = f"{SETTINGS.provider_url}/{provider.name}"
     return httpx2.AsyncClient(
         base_url=url, timeout=SETTINGS.provider_timeout, verify=url.startswith("https:")
     )
 
 
-async def begun(
-    ctx: Context, provider: httpx2.AsyncClient, order: dict[str, Any], so_far: SoFar
-) -> SoFar:
-    """Under the same key until a video was given up: an answer that was lost is no second video."""
-    headers = {"Idempotency-Key": f"{ctx.job.id}-{so_far['given_up']}"}
+async def start_generation(
+    ctx: Context, provider: httpx2.AsyncClient, order: dict[str, Any], progress: Progress
+) -> Progress:
+    """Start a generation.
+
+    The idempotency key changes only after a failed generation, so that a lost answer does not
+    start (and charge) a second one.
+    """
+    headers = {"Idempotency-Key": f"{ctx.job.id}-{progress['given_up']}"}
     answer = await provider.post("/generations", json=order, headers=headers)
     answer.raise_for_status()
-    if not isinstance(video := answer.json().get("id"), str):
+    video = answer.json().get("id")
+    if not isinstance(video, str):
         raise GenerationError("odd_answer", "the answer names no video")
     price = BY_MODEL[order["model"]].price * order["seconds"]
-    so_far = {**so_far, "video": video, "spent": so_far["spent"] + price}
-    await ctx.checkpoint_async("so_far", so_far)
+    progress = {**progress, "video": video, "spent": progress["spent"] + price}
+    await ctx.checkpoint_async("so_far", progress)
     ctx.cost(price)
-    return so_far
+    return progress
 
 
-async def finished(ctx: Context, provider: httpx2.AsyncClient, so_far: SoFar) -> None:
-    pause = 0.02
+async def wait_for_generation(
+    ctx: Context, provider: httpx2.AsyncClient, progress: Progress
+) -> None:
+    interval = 0.02
     while True:
-        answer = await provider.get(f"/generations/{so_far['video']}")
+        answer = await provider.get(f"/generations/{progress['video']}")
         answer.raise_for_status()
-        now = answer.json()
-        if now["status"] == "succeeded":
+        current = answer.json()
+        if current["status"] == "succeeded":
             return
-        if now["status"] == "failed":
+        if current["status"] == "failed":
             await ctx.checkpoint_async(
-                "so_far", {**so_far, "video": None, "given_up": so_far["given_up"] + 1}
+                "so_far", {**progress, "video": None, "given_up": progress["given_up"] + 1}
             )
-            raise GenerationError(now["error"]["code"], now["error"]["message"])
-        ctx.progress(now["progress"])
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+            raise GenerationError(current["error"]["code"], current["error"]["message"])
+        ctx.progress(current["progress"])
+        await asyncio.sleep(interval)
+        interval = min(2 * interval, MAX_POLL_INTERVAL)
 
 
-# -- files ---------------------------------------------------------------------------------------
+# --- Files ---------------------------------------------------------------------------------------
 def video_of(job_id: str) -> Path:
     return Path(SETTINGS.folder) / f"{job_id}.mp4"
 
 
-def stored(ctx: Context, video: bytes) -> str:
-    """Whole or not at all."""
-    goal = video_of(ctx.job.id)
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    draft = goal.with_suffix(f".{ctx.token}.part")
+def store_video(ctx: Context, video: bytes) -> str:
+    """Store the video atomically. Return its file name."""
+    target = video_of(ctx.job.id)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_suffix(f".{ctx.token}.part")
     draft.write_bytes(video)
-    draft.replace(goal)
-    return goal.name
+    draft.replace(target)
+    return target.name
 
 
-def there(ctx: Context) -> Made | None:
-    """An earlier attempt may have stored it and died before anybody heard of it."""
-    goal = video_of(ctx.job.id)
-    return Made(video=goal.name) if goal.exists() else None
+def find_video(ctx: Context) -> GeneratedVideo | None:
+    """Return the video if an earlier attempt stored it and died before it was settled."""
+    target = video_of(ctx.job.id)
+    return GeneratedVideo(video=target.name) if target.exists() else None
 
 
-# -- providers -----------------------------------------------------------------------------------
-def registered(provider: Provider) -> Kind[..., Any]:
-    """With its breaker, unless nothing is tried again: then there is nothing to hold back."""
+# --- Providers -----------------------------------------------------------------------------------
+def register_provider(provider: Provider) -> Kind[..., Any]:
+    """Register the kind of a provider, with a breaker unless retries are disabled."""
 
-    def well() -> None:
+    def check_health() -> None:
         with httpx2.Client(timeout=5, verify=SETTINGS.provider_url.startswith("https:")) as client:
             client.get(f"{SETTINGS.provider_url}/{provider.name}/health").raise_for_status()
 
-    app.dependency(provider.name, probe=well, budget=provider.retries.budget, max_concurrency=20)
+    app.dependency(
+        provider.name, probe=check_health, budget=provider.retries.budget, max_concurrency=20
+    )
     return app.job(
         name=provider.kind,
         uses=provider.name if SETTINGS.enable_retries else None,
         policy=provider.retries.policy,
         rules=provider.all_rules,
         timeout=SETTINGS.task_timeout,
-        done=there,
+        done=find_video,
     )(generate)
 
 
-KINDS = {provider.name: registered(provider) for provider in PROVIDERS}
+KINDS = {provider.name: register_provider(provider) for provider in PROVIDERS}
 
 
-# -- webhooks ------------------------------------------------------------------------------------
-def told(message: Message) -> dict[str, Any]:
-    """A task in a few words; which retry it is counts from one."""
+# --- Webhooks ------------------------------------------------------------------------------------
+def render_webhook(message: Message) -> dict[str, Any]:
+    """Render the body of a webhook. `retryCount` starts at one."""
     data = message.data
     return {
         "taskId": f"task_{message.job_id}",
@@ -172,7 +186,10 @@ for owner, hook in SETTINGS.webhooks.items():
     app.notify(
         on=list(STATUS_OF),
         to=Webhook(
-            hook.url, secret=hook.secret, render=told, allow_private=SETTINGS.private_webhooks
+            hook.url,
+            secret=hook.secret,
+            render=render_webhook,
+            allow_private=SETTINGS.private_webhooks,
         ),
         owner=owner,
         filter=f"kind:{','.join(BY_KIND)}",

@@ -1,4 +1,4 @@
-"""Who makes the videos, at what price, and how patient we are with each."""
+"""The providers: models, prices and retry settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from videogen.settings import Retries, read_retries
 
 @dataclass(frozen=True)
 class Provider:
+    """A service that makes videos."""
+
     name: str
     models: tuple[str, ...]
-    price: float  # of a second of video that it has begun to make
+    price: float  # per second of a started video
     retries: Retries
     rules: tuple[Rule, ...] = ()
 
@@ -28,7 +30,7 @@ class Provider:
 
 PROVIDERS = (
     Provider("nimbus", ("nimbus-1", "nimbus-1-fast"), 0.10, read_retries("nimbus", Retries())),
-    # It is away for minutes when it is away, and asks to be left alone meanwhile.
+    # Its outages last minutes, so it is retried late and rarely.
     Provider(
         "quartz",
         ("quartz-2",),

@@ -1,4 +1,4 @@
-"""Are retries worth it, by provider: from Mulligan's own numbers."""
+"""Report on the usefulness of retries by provider, from Mulligan's numbers."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from videogen.jobs import app
 from videogen.providers import BY_KIND, PROVIDERS, Provider
 
 SINCE = timedelta(days=7)
-KEPT = 60  # seconds that a chance may be old
-SHOWN = 5  # seconds that a report may be old: pages ask for it all the time
-MOST = 1000  # tasks of which it is told how many attempts they needed
-_known: dict[str, tuple[float, Any]] = {}
+CHANCES_TTL = 60  # seconds
+REPORT_TTL = 5  # seconds; open pages request the report all the time
+MAX_TASKS = 1000  # tasks counted by the number of attempts they needed
+_cache: dict[str, tuple[float, Any]] = {}
 
 
 def report() -> list[dict[str, Any]]:
-    return cast("list[dict[str, Any]]", kept("report", SHOWN, ranked))
+    return cast("list[dict[str, Any]]", cached("report", REPORT_TTL, rank_providers))
 
 
-def kept(name: str, seconds: float, count: Callable[[], Any]) -> Any:
-    """To count all tasks for each who looks would be much."""
-    at, found = _known.get(name, (float("-inf"), None))
+def cached(name: str, seconds: float, compute: Callable[[], Any]) -> Any:
+    """Return a cached value, computed again if it is older than `seconds`."""
+    at, found = _cache.get(name, (float("-inf"), None))
     if time.monotonic() - at > seconds:
-        found = count()
-        _known[name] = (time.monotonic(), found)
+        found = compute()
+        _cache[name] = (time.monotonic(), found)
     return found
 
 
-def ranked() -> list[dict[str, Any]]:
-    """Those that fail most come first."""
-    states = {
-        found.key: found.state for found in app.dependencies.list()
-    }  # of those that a worker has named
+def rank_providers() -> list[dict[str, Any]]:
+    """Report on all providers, the highest failure rate first."""
+    # Only providers that a worker has registered; the others count as closed.
+    states = {dependency.key: dependency.state for dependency in app.dependencies.list()}
     rows = [
-        {"state": states.get(provider.name, "closed"), **about(provider)} for provider in PROVIDERS
+        {"state": states.get(provider.name, "closed"), **provider_report(provider)}
+        for provider in PROVIDERS
     ]
     return sorted(rows, key=lambda row: -(row["failureRate"] or 0))
 
 
-def about(provider: Provider) -> dict[str, Any]:
+def provider_report(provider: Provider) -> dict[str, Any]:
     numbers = app.insight(SINCE, kind=provider.kind).numbers
     by_attempt: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
     for cell in numbers.cells:
@@ -56,41 +56,44 @@ def about(provider: Provider) -> dict[str, Any]:
         "attemptsPerTask": numbers.amplification,
         "retrySuccessRate": numbers.retry_success.value,
         "retrySuccessByAttempt": {
-            n: {"succeeded": s, "of": of} for n, (s, of) in sorted(by_attempt.items())
+            attempt: {"succeeded": succeeded, "of": total}
+            for attempt, (succeeded, total) in sorted(by_attempt.items())
         },
-        "failuresByType": failures(provider),
+        "failuresByType": count_failures(provider),
         "meanSecondsToSuccess": numbers.time_to_success.rescued_mean,
-        "attemptsNeeded": attempts_needed(provider),
+        "attemptsNeeded": count_attempts_needed(provider),
         "retryCost": numbers.retry_cost,
     }
 
 
-def failures(provider: Provider) -> dict[str, int]:
-    """Tasks that failed for good, by their code."""
+def count_failures(provider: Provider) -> dict[str, int]:
+    """Count permanently failed tasks by their code."""
     found: Counter[str] = Counter()
     for group in app.failures.groups(f"kind:{provider.kind}"):
         found.update(group.codes)
     return dict(found.most_common())
 
 
-def attempts_needed(provider: Provider) -> dict[int, int]:
-    done = app.jobs.list(f"kind:{provider.kind} state:succeeded", limit=MOST)
+def count_attempts_needed(provider: Provider) -> dict[int, int]:
+    done = app.jobs.list(f"kind:{provider.kind} state:succeeded", limit=MAX_TASKS)
     return dict(sorted(Counter(job.failures + 1 for job in done).items()))
 
 
-def chance_of(job: Job) -> dict[str, Any] | None:
-    """How often tasks that failed like this one succeeded at the next attempt, and how many there were."""
+def estimate_chance(job: Job) -> dict[str, Any] | None:
+    """Return the share of tasks with the same failure that succeeded at the next attempt."""
     if job.error is None:
         return None
-    fitting = [
-        one
-        for one in chances(BY_KIND[job.kind])
-        if (one.code, one.cls) == (job.error["code"], job.error["class"])
-        and one.attempt <= job.failures + 1
+    matching = [
+        item
+        for item in load_chances(BY_KIND[job.kind])
+        if (item.code, item.cls) == (job.error["code"], job.error["class"])
+        and item.attempt <= job.failures + 1
     ]
-    last = max(fitting, key=lambda one: one.attempt, default=None)
+    last = max(matching, key=lambda item: item.attempt, default=None)
     return {"share": round(last.chance.mean, 2), "of": last.chance.trials} if last else None
 
 
-def chances(provider: Provider) -> Any:
-    return kept(provider.kind, KEPT, lambda: app.insight(SINCE, kind=provider.kind).numbers.chances)
+def load_chances(provider: Provider) -> Any:
+    return cached(
+        provider.kind, CHANCES_TTL, lambda: app.insight(SINCE, kind=provider.kind).numbers.chances
+    )

@@ -1,4 +1,4 @@
-"""What each answer of a provider means: the pack `videogen`, and before it what one provider alone says."""
+"""Meaning of the providers' answers: the pack `videogen`, preceded by rules of one provider."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mulligan import Fixed, Rule, pack
 
 PACK = pack("videogen")
 QUARTZ = (
-    Rule(  # a model that is being loaded is there soon
+    Rule(  # the model is ready within seconds
         "quartz/warming-up",
         provider_code="model_warming_up",
         code="SERVICE_UNAVAILABLE",

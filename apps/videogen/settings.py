@@ -1,6 +1,6 @@
-"""What the environment says, under the names that people who run this service know: VideoGeneration__MaxRetries …
+"""Settings from the environment, with the names of the specification: VideoGeneration__MaxRetries …
 
-Each number about retries may be said for one provider alone: VideoGeneration__Providers__quartz__MaxRetries=5.
+Retry settings can be set per provider: VideoGeneration__Providers__quartz__MaxRetries=5.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ BUDGET = "60/m"
 
 @dataclass(frozen=True)
 class Retries:
+    """Retry settings of a provider."""
+
     max_retries: int = 3
     base_delay: float = 30
     max_delay: float = 3600
-    budget: str = BUDGET  # retries that may start within a time, of all tasks together
+    budget: str = BUDGET  # retries of all tasks together that may start per time
 
     @property
     def policy(self) -> Policy:
-        """Longest is longest: the cap is drawn around, so it stands as far below as the draw may go above."""
+        """Policy whose longest delay, jitter included, is `max_delay`."""
         cap = self.max_delay / (1 + JITTER)
         backoff = Exponential(min(self.base_delay, cap), factor=2, cap=cap, jitter=JITTER)
         return Policy(max_retries=self.max_retries, backoff=backoff)
@@ -34,85 +36,96 @@ class Retries:
 
 @dataclass(frozen=True)
 class Hook:
+    """Webhook of an owner."""
+
     url: str
     secret: str | None = None
 
 
 @dataclass(frozen=True)
 class Settings:
+    """Settings of the service."""
+
     enable_retries: bool = True
-    check_interval: float = 30  # seconds between two looks for tasks that are due
+    check_interval: float = 30  # seconds between two polls for due tasks
     provider_url: str = "http://127.0.0.1:8091"
-    provider_timeout: float = 20  # seconds, of one call
-    task_timeout: float = 600  # seconds, of one attempt with all its calls
+    provider_timeout: float = 20  # seconds per call
+    task_timeout: float = 600  # seconds per attempt, with all its calls
     folder: str = "videos"
     webhooks: Mapping[str, Hook] = field(default_factory=dict)  # by owner
-    private_webhooks: bool = False  # they may reach this host and its network
+    private_webhooks: bool = False  # webhooks may reach this host and its network
 
     @property
     def worker(self) -> dict[str, str]:
-        """What Mulligan's worker must know. It wakes up in time for what it knows of; this is for all the rest."""
+        """Mulligan's variables for the worker. It wakes in time for known retries; this is its poll."""
         return {"MULLIGAN_WORKER__POLL": f"{self.check_interval:g}"}
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    plain = Settings()
+    defaults = Settings()
     return Settings(
-        enable_retries=_switch(environ, "EnableRetries", otherwise=plain.enable_retries),
-        check_interval=_number(
-            environ, "RetryCheckIntervalSeconds", plain.check_interval, least=0.1
+        enable_retries=_read_switch(environ, "EnableRetries", default=defaults.enable_retries),
+        check_interval=_read_number(
+            environ, "RetryCheckIntervalSeconds", defaults.check_interval, minimum=0.1
         ),
-        provider_url=environ.get(f"{PREFIX}ProviderUrl", plain.provider_url).rstrip("/"),
-        provider_timeout=_number(
-            environ, "ProviderTimeoutSeconds", plain.provider_timeout, least=0.01
+        provider_url=environ.get(f"{PREFIX}ProviderUrl", defaults.provider_url).rstrip("/"),
+        provider_timeout=_read_number(
+            environ, "ProviderTimeoutSeconds", defaults.provider_timeout, minimum=0.01
         ),
-        task_timeout=_number(environ, "TaskTimeoutSeconds", plain.task_timeout, least=1),
-        folder=environ.get(f"{PREFIX}Folder", plain.folder),
+        task_timeout=_read_number(environ, "TaskTimeoutSeconds", defaults.task_timeout, minimum=1),
+        folder=environ.get(f"{PREFIX}Folder", defaults.folder),
         webhooks={
-            owner: Hook(**said)
-            for owner, said in json.loads(environ.get(f"{PREFIX}Webhooks", "{}")).items()
+            owner: Hook(**hook)
+            for owner, hook in json.loads(environ.get(f"{PREFIX}Webhooks", "{}")).items()
         },
-        private_webhooks=_switch(environ, "PrivateWebhooks", otherwise=plain.private_webhooks),
+        private_webhooks=_read_switch(
+            environ, "PrivateWebhooks", default=defaults.private_webhooks
+        ),
     )
 
 
-def read_retries(provider: str, own: Retries, environ: Mapping[str, str] = os.environ) -> Retries:
-    """Said for this provider, else its own strategy where it differs from the plain one, else said for all."""
-    plain, retries = Retries(), read_settings(environ).enable_retries
+def read_retries(
+    provider: str, strategy: Retries, environ: Mapping[str, str] = os.environ
+) -> Retries:
+    """Read the retry settings of a provider.
 
-    def number(name: str, mine: float, usual: float, least: float) -> float:
-        general = mine if mine != usual else _number(environ, name, usual, least)
-        return _number(environ, f"Providers__{provider}__{name}", general, least)
+    Precedence: set for this provider, then the provider's strategy where it differs from the
+    default, then set for all.
+    """
+    defaults = Retries()
+    retries = read_settings(environ).enable_retries
 
-    most = int(number("MaxRetries", own.max_retries, plain.max_retries, 0))
-    general = (
-        own.budget
-        if own.budget != plain.budget
-        else environ.get(f"{PREFIX}RetryBudget", plain.budget)
-    )
+    def number(name: str, specific: float, default: float, minimum: float) -> float:
+        general = specific if specific != default else _read_number(environ, name, default, minimum)
+        return _read_number(environ, f"Providers__{provider}__{name}", general, minimum)
+
+    limit = int(number("MaxRetries", strategy.max_retries, defaults.max_retries, 0))
+    general = strategy.budget
+    if strategy.budget == defaults.budget:
+        general = environ.get(f"{PREFIX}RetryBudget", defaults.budget)
     return Retries(
-        max_retries=most if retries else 0,
-        base_delay=number("BaseDelaySeconds", own.base_delay, plain.base_delay, 0.001),
-        max_delay=number("MaxDelaySeconds", own.max_delay, plain.max_delay, 0.001),
+        max_retries=limit if retries else 0,
+        base_delay=number("BaseDelaySeconds", strategy.base_delay, defaults.base_delay, 0.001),
+        max_delay=number("MaxDelaySeconds", strategy.max_delay, defaults.max_delay, 0.001),
         budget=environ.get(f"{PREFIX}Providers__{provider}__RetryBudget", general),
     )
 
 
-def _number(environ: Mapping[str, str], name: str, otherwise: float, least: float) -> float:
-    said = environ.get(PREFIX + name, "")
+def _read_number(environ: Mapping[str, str], name: str, default: float, minimum: float) -> float:
+    text = environ.get(PREFIX + name, "")
     try:
-        number = float(said) if said else otherwise
+        number = float(text) if text else default
     except ValueError:
         number = float("nan")
-    if not least <= number < float("inf"):
-        message = f"{PREFIX}{name}={said!r}: a number, at least {least:g}"
+    if not minimum <= number < float("inf"):
+        message = f"invalid {PREFIX}{name}={text!r}. Use a number of at least {minimum:g}."
         raise ValueError(message)
     return number
 
 
-def _switch(environ: Mapping[str, str], name: str, *, otherwise: bool) -> bool:
-    said = environ.get(PREFIX + name, str(otherwise)).lower()
-    if said not in ("true", "false"):
-        message = f"{PREFIX}{name}={said!r}: true or false"
+def _read_switch(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = environ.get(PREFIX + name, str(default)).lower()
+    if text not in ("true", "false"):
+        message = f"invalid {PREFIX}{name}={text!r}. Use true or false."
         raise ValueError(message)
-    return said == "true"
+    return text == "true"

@@ -1,4 +1,4 @@
-"""A job in the words of this API."""
+"""Jobs as tasks of this API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from mulligan import Job, State
 from videogen.jobs import app, video_of
 from videogen.providers import BY_KIND
-from videogen.report import chance_of
+from videogen.report import estimate_chance
 
 STATUS = {
     State.QUEUED: "pending",
@@ -18,13 +18,14 @@ STATUS = {
     State.PARKED: "failed",
     State.CANCELLED: "archived",
 }
-HOPELESS = {"invalid_input", "auth", "quota", "permanent", "cancelled"}
+NOT_RETRYABLE = {"invalid_input", "auth", "quota", "permanent", "cancelled"}
 PREFIX = "task_"
 
 
 def task(job: Job) -> dict[str, Any]:
     provider = BY_KIND[job.kind]
-    status, failed = STATUS[job.state], job.state is State.DEAD
+    status = STATUS[job.state]
+    failed = job.state is State.DEAD
     return {
         "taskId": PREFIX + job.id,
         "status": status,
@@ -34,14 +35,16 @@ def task(job: Job) -> dict[str, Any]:
         "progress": 1 if status == "succeeded" else job.progress,
         "retryCount": retry_count(job),
         "maxRetries": max_retries(job),
-        "isRetryable": not (failed and job.error and job.error["class"] in HOPELESS),
-        "nextRetryAt": moment(job.next_retry_at) if status == "pending" and job.failures else None,
-        "error": words(job),
+        "isRetryable": not (failed and job.error and job.error["class"] in NOT_RETRYABLE),
+        "nextRetryAt": format_time(job.next_retry_at)
+        if status == "pending" and job.failures
+        else None,
+        "error": describe_error(job),
         "errorCode": job.error["code"] if job.error and (failed or job.failures) else None,
-        "estimatedChance": chance_of(job) if failed else None,
+        "estimatedChance": estimate_chance(job) if failed else None,
         "cost": round(job.cost or 0, 4),
-        "createdAt": moment(job.created_at),
-        "finishedAt": moment(job.finished_at),
+        "createdAt": format_time(job.created_at),
+        "finishedAt": format_time(job.finished_at),
         "video": f"/v1/videos/generations/tasks/{PREFIX}{job.id}/content"
         if status == "succeeded"
         else None,
@@ -49,16 +52,18 @@ def task(job: Job) -> dict[str, Any]:
 
 
 def retry_count(job: Job) -> int:
-    """Retries that have begun or are scheduled. The failure that ended it has none."""
-    return max(0, job.failures - 1) if job.state is State.DEAD and job.failures else job.failures
+    """Return the number of started or scheduled retries. None followed the last failure."""
+    if job.state is State.DEAD and job.failures:
+        return job.failures - 1
+    return job.failures
 
 
 def max_retries(job: Job) -> int:
     return BY_KIND[job.kind].retries.max_retries if job.max_retries is None else job.max_retries
 
 
-def words(job: Job) -> str | None:
-    """What its owner should know: why it failed, or why it waits."""
+def describe_error(job: Job) -> str | None:
+    """Return why a task failed or waits, for its owner."""
     if job.state is State.DEAD:
         return str(job.error["message"]) if job.error else None
     if job.state is not State.QUEUED:
@@ -70,12 +75,12 @@ def words(job: Job) -> str | None:
     return None
 
 
-def moment(at: datetime | None) -> str | None:
+def format_time(at: datetime | None) -> str | None:
     return at.isoformat(timespec="seconds").replace("+00:00", "Z") if at else None
 
 
-def listed(owner: str | None, limit: int) -> list[dict[str, Any]]:
-    """The newest; what is archived is not among them."""
+def list_tasks(owner: str | None, limit: int) -> list[dict[str, Any]]:
+    """Return the newest tasks without the archived ones."""
     states = ",".join(state.value for state in State if state is not State.CANCELLED)
     return [
         task(job)
@@ -86,7 +91,7 @@ def listed(owner: str | None, limit: int) -> list[dict[str, Any]]:
 
 
 def archive(job: Job) -> None:
-    """It never starts again, and is in no list. Its video goes with it."""
+    """Archive a task: it never starts again, is in no list, and its video is removed."""
     if job.state is State.DEAD:
         app.jobs.discard(job.id, reason="archived")
     else:

@@ -1,4 +1,4 @@
-"""The API: tasks behind virtual keys, which are Mulligan's own (`mulligan keys create`); and a page that uses it."""
+"""The API, which needs one of Mulligan's keys (`mulligan keys create`), and a page that uses it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from videogen.providers import BY_KIND, BY_MODEL
 from videogen.report import report
 
 STATIC = Path(__file__).parent / "static"
-MOST_BODY = 16 * 1024
+MAX_BODY = 16 * 1024
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; media-src blob:; base-uri 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'self'; media-src blob:; base-uri 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -46,15 +48,20 @@ web = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
 web.mount("/static", StaticFiles(directory=STATIC), name="static")
 
 
-# -- refusals ------------------------------------------------------------------------------------
+# --- Refusals ------------------------------------------------------------------------------------
 class Refusal(Exception):
+    """A refused request: status, code and message of the answer."""
+
     def __init__(self, status: int, code: str, message: str) -> None:
-        self.status, self.code, self.message = status, code, message
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
 
 
 @web.exception_handler(Refusal)
-def refused(_: Request, refusal: Refusal) -> JSONResponse:
-    """In the form that clients of such APIs know."""
+def answer_refusal(_: Request, refusal: Refusal) -> JSONResponse:
+    """Answer a refusal in the error format of such APIs."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     body = {"error": {"message": refusal.message, "type": kind, "code": refusal.code}}
     headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
@@ -62,40 +69,41 @@ def refused(_: Request, refusal: Refusal) -> JSONResponse:
 
 
 @web.exception_handler(RequestValidationError)
-def unfit(request: Request, error: RequestValidationError) -> JSONResponse:
-    """Which field, and what is wrong with it; no task is made."""
+def answer_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+    """Answer 400 with the first invalid field and its error."""
     first = error.errors()[0]
-    field = (
-        ".".join(str(part) for part in first["loc"][1:]).encode(errors="replace").decode() or "body"
-    )
-    return refused(request, Refusal(400, "invalid_request", f"{field}: {first['msg']}"))
+    path = ".".join(str(part) for part in first["loc"][1:])
+    field_name = path.encode(errors="replace").decode() or "body"
+    return answer_refusal(request, Refusal(400, "invalid_request", f"{field_name}: {first['msg']}"))
 
 
 @web.exception_handler(HTTPException)
-def no_such_way(request: Request, error: HTTPException) -> JSONResponse:
-    return refused(request, Refusal(error.status_code, "unknown_url", str(error.detail)))
+def answer_http_error(request: Request, error: HTTPException) -> JSONResponse:
+    return answer_refusal(request, Refusal(error.status_code, "unknown_url", str(error.detail)))
 
 
 @web.exception_handler(NotFound)
-def unknown(request: Request, _: NotFound) -> JSONResponse:
-    return refused(request, Refusal(404, "task_not_found", "There is no such task."))
+def answer_not_found(request: Request, _: NotFound) -> JSONResponse:
+    return answer_refusal(request, Refusal(404, "task_not_found", "There is no such task."))
 
 
 @web.exception_handler(MulliganError)
-def troubled(request: Request, error: MulliganError) -> JSONResponse:
-    """The database is away, most likely; the details are in the log."""
-    log.error("a request failed", exc_info=error)
-    return refused(request, Refusal(503, "unavailable", "Please try again in a moment."))
+def answer_error(request: Request, error: MulliganError) -> JSONResponse:
+    """Answer 503 (most likely a database outage); the details are in the log."""
+    log.error("request failed", exc_info=error)
+    return answer_refusal(
+        request, Refusal(503, "unavailable", "Please try again in a few seconds.")
+    )
 
 
 @web.middleware("http")
-async def with_headers(request: Request, call_next: Any) -> Response:
-    said = request.headers.get("content-length", "0")
-    if "transfer-encoding" in request.headers or not said.isdecimal() or int(said) > MOST_BODY:
-        return refused(
+async def limit_body_and_add_headers(request: Request, call_next: Any) -> Response:
+    length = request.headers.get("content-length", "0")
+    if "transfer-encoding" in request.headers or not length.isdecimal() or int(length) > MAX_BODY:
+        return answer_refusal(
             request,
             Refusal(
-                413, "too_large", f"An order has at most {MOST_BODY} bytes, and says how many."
+                413, "too_large", f"The body needs a Content-Length of at most {MAX_BODY} bytes."
             ),
         )
     answer: Response = await call_next(request)
@@ -103,13 +111,13 @@ async def with_headers(request: Request, call_next: Any) -> Response:
     return answer
 
 
-# -- who asks ------------------------------------------------------------------------------------
+# --- Callers ------------------------------------------------------------------------------------
 def virtual_key(request: Request) -> Any:
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     key = app.keys.known(text.strip()) if kind.lower() == "bearer" else None
     if key is None:
         raise Refusal(
-            401, "invalid_api_key", "Please give a valid virtual key: Authorization: Bearer …"
+            401, "invalid_api_key", "Please send a valid virtual key: Authorization: Bearer …"
         )
     if request.method != "GET" and key.role == "viewer":
         raise Refusal(403, "key_may_only_read", "This key may only read.")
@@ -119,8 +127,8 @@ def virtual_key(request: Request) -> Any:
 VirtualKey = Annotated[Any, Depends(virtual_key)]
 
 
-def own_task(task_id: str, key: VirtualKey) -> Job:
-    """Somebody else's, an archived one and one that never was answer alike."""
+def find_owned_task(task_id: str, key: VirtualKey) -> Job:
+    """Return a task of the caller. Archived tasks and those of others answer 404."""
     job = app.jobs.get(task_id.removeprefix(tasks.PREFIX), owner=key.owner)
     if (
         job.kind not in BY_KIND
@@ -131,11 +139,13 @@ def own_task(task_id: str, key: VirtualKey) -> Job:
     return job
 
 
-OwnTask = Annotated[Job, Depends(own_task)]
+OwnedTask = Annotated[Job, Depends(find_owned_task)]
 
 
-# -- tasks ---------------------------------------------------------------------------------------
+# --- Tasks ---------------------------------------------------------------------------------------
 class Order(BaseModel, extra="forbid"):
+    """Body of a request for a video."""
+
     model: str
     prompt: str = Field(min_length=1, max_length=1000)
     seconds: int = Field(4, ge=1, le=20)
@@ -143,15 +153,15 @@ class Order(BaseModel, extra="forbid"):
 
     @field_validator("prompt")
     @classmethod
-    def writable(cls, prompt: str) -> str:
-        if any(sign == "\x00" or "\ud800" <= sign <= "\udfff" for sign in prompt):
-            message = "there are characters in it that cannot be written"
+    def check_prompt(cls, prompt: str) -> str:
+        if any(character == "\x00" or "\ud800" <= character <= "\udfff" for character in prompt):
+            message = "contains characters that cannot be stored"
             raise ValueError(message)
         return prompt
 
     @field_validator("model")
     @classmethod
-    def known(cls, model: str) -> str:
+    def check_model(cls, model: str) -> str:
         if model not in BY_MODEL:
             message = f"there are {', '.join(BY_MODEL)}"
             raise ValueError(message)
@@ -165,57 +175,59 @@ def create(order: Order, key: VirtualKey) -> dict[str, Any]:
 
 
 @web.get("/v1/videos/generations/tasks")
-def listed(key: VirtualKey, limit: int = 50) -> dict[str, Any]:
-    return {"data": tasks.listed(key.owner, max(1, min(limit, 200)))}
+def list_tasks(key: VirtualKey, limit: int = 50) -> dict[str, Any]:
+    return {"data": tasks.list_tasks(key.owner, max(1, min(limit, 200)))}
 
 
 @web.get("/v1/videos/generations/tasks/{task_id}")
-def one(job: OwnTask) -> dict[str, Any]:
+def show_task(job: OwnedTask) -> dict[str, Any]:
     return tasks.task(job)
 
 
 @web.post("/v1/videos/generations/tasks/{task_id}/retry")
-def retry(job: OwnTask, key: VirtualKey) -> dict[str, Any]:
-    """At once, and with all its retries before it: who asks for it has a reason to."""
+def retry(job: OwnedTask, key: VirtualKey) -> dict[str, Any]:
+    """Retry a failed task at once, with all its automatic retries restored."""
     try:
-        again = app.jobs.retry(job.id, owner=key.owner, reason=f"asked for with key {key.id}")
+        retried = app.jobs.retry(job.id, owner=key.owner, reason=f"requested with key {key.id}")
     except IllegalMove:
         raise Refusal(
             409, "task_not_failed", f"Only a failed task can be retried; it is {STATUS[job.state]}."
         ) from None
-    most = tasks.max_retries(again)
+    limit = tasks.max_retries(retried)
     return {
-        **tasks.task(again),
-        "message": f"Retry scheduled; up to {most} more follow by themselves.",
+        **tasks.task(retried),
+        "message": f"Retry scheduled; up to {limit} more follow by themselves.",
     }
 
 
 @web.delete("/v1/videos/generations/tasks/{task_id}", status_code=204)
-def archive(job: OwnTask) -> Response:
+def archive(job: OwnedTask) -> Response:
     try:
         tasks.archive(job)
     except IllegalMove:
         raise Refusal(
-            409, "task_succeeded", "A task that succeeded is kept until its time is over."
+            409,
+            "task_succeeded",
+            "A succeeded task cannot be archived. It is removed after its retention time.",
         ) from None
     return Response(status_code=204)
 
 
 @web.get("/v1/videos/generations/tasks/{task_id}/content")
-def content(job: OwnTask) -> Response:
+def content(job: OwnedTask) -> Response:
     if job.state is not State.SUCCEEDED:
         raise Refusal(
             409, "task_not_succeeded", f"There is no video: the task is {STATUS[job.state]}."
         )
     if not video_of(job.id).exists():
-        raise Refusal(404, "video_gone", "The video is not there any more.")
+        raise Refusal(404, "video_gone", "The video was removed.")
     return FileResponse(video_of(job.id), media_type="video/mp4")
 
 
-# -- operators -----------------------------------------------------------------------------------
+# --- Operators -----------------------------------------------------------------------------------
 @web.get("/v1/videos/report")
-def numbers(key: VirtualKey) -> dict[str, Any]:
-    """Of all owners together, so it needs a key for all of them."""
+def show_report(key: VirtualKey) -> dict[str, Any]:
+    """Return the report on all owners. Needs a key for all owners."""
     if key.owner is not None:
         raise Refusal(403, "key_of_one_owner", "This needs a key with the scope *.")
     return {"data": report()}

@@ -191,5 +191,7 @@ def download(session: Session, token: Token) -> bool:
     """Count one download. Return False if `max_downloads` is reached."""
     limit = token.campaign.max_downloads
     below_limit = Token.downloads < limit if limit is not None else or_(True)
-    used = update(Token).where(Token.id == token.id, below_limit).values(downloads=Token.downloads + 1)
+    used = (
+        update(Token).where(Token.id == token.id, below_limit).values(downloads=Token.downloads + 1)
+    )
     return bool(session.execute(used).rowcount)

@@ -128,6 +128,8 @@ def build_engine(url: str) -> Engine:
     )
     if new_engine.dialect.name == "sqlite":
         event.listen(
-            new_engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON")
+            new_engine,
+            "connect",
+            lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"),
         )
     return new_engine

@@ -53,7 +53,9 @@ def create_video(name: str) -> Path:
         "-i",
         "sine=duration=6",
     ]
-    subprocess.run([marks.find_ffmpeg(), "-loglevel", "error", "-y", *inputs, str(target)], check=True)
+    subprocess.run(
+        [marks.find_ffmpeg(), "-loglevel", "error", "-y", *inputs, str(target)], check=True
+    )
     return target
 
 

@@ -88,7 +88,9 @@ def count_votes(luma: np.ndarray) -> np.ndarray:
     difference = _brightness_difference(luma)
     bit_of_block = _bit_of_each_block(difference.shape).ravel()
     vote_of_block = -np.cos(np.pi * difference / STEP).ravel()
-    return np.stack([np.bincount(bit_of_block, vote_of_block, BITS), np.bincount(bit_of_block, minlength=BITS)])
+    return np.stack(
+        [np.bincount(bit_of_block, vote_of_block, BITS), np.bincount(bit_of_block, minlength=BITS)]
+    )
 
 
 # --- Video ---------------------------------------------------------------------------------------

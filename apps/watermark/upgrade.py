@@ -1,4 +1,4 @@
-"""Migrate an is_old_database database in one transaction, and create the tables of a new one."""
+"""Migrate an old database in one transaction, and create the tables of a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find_steps(folder: Path = STEPS) -> dict[int, Path]:
         number = int(re.match(r"\d+", file.name)[0])  # type: ignore[index]
         if number in found:
             both = f"{found[number].name} and {file.name}"
-            message = f"two find_steps have the number {number}: {both}. Rename one of them."
+            message = f"two steps have the number {number}: {both}. Rename one of them."
             raise CannotUpgrade(message)
         found[number] = file
     return found
@@ -32,7 +32,7 @@ def find_steps(folder: Path = STEPS) -> dict[int, Path]:
 def upgrade(
     engine: Engine, folder: Path = STEPS, create: Callable[[Connection], None] = lambda _: None
 ) -> None:
-    """Apply all missing find_steps, then call `create`. Concurrent callers wait and find it done."""
+    """Apply all missing steps, then call `create`. Concurrent callers wait and find it done."""
     all_steps = find_steps(folder)
     with (
         engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,

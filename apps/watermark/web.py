@@ -1,4 +1,4 @@
-"""The pages: campaigns and list_tokens for owners, a link per recipient, a render_page per detection."""
+"""The pages: campaigns and tokens for owners, a link per recipient, a page per detection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from watermark.data import (
 from watermark.jobs import app, db, detect
 
 HERE = Path(__file__).parent
-POLL_SECONDS = 0.5  # how often a live render_page polls for changes
+POLL_SECONDS = 0.5  # how often a live page polls for changes
 POLLS_PER_KEEPALIVE = 30  # polls without a change until a comment keeps the connection open
 KEY = re.compile(r"[\w-]{1,100}", re.ASCII)
 NO_NUL = r"^[^\x00]*$"
@@ -96,7 +96,7 @@ OwnedCampaign = Annotated[Campaign, Depends(find_owned_campaign, scope="function
 
 
 def find_owned_token(tokenID: str, campaign: OwnedCampaign) -> Token:  # noqa: N803 - path
-    for token in campaign.list_tokens:
+    for token in campaign.tokens:
         if token.id == tokenID:
             return token
     raise HTTPException(404, "There is no such token.")
@@ -206,7 +206,7 @@ def create(  # noqa: PLR0913 - the fields of the form
         expires_at=assume_utc(expires_at).isoformat() if expires_at else None,
         visible_wm=int(visible_wm),
         invisible_wm=int(invisible_wm),
-        list_tokens=[Token(recipient=person) for person in parse_recipients(account.id, recipients)],
+        tokens=[Token(recipient=person) for person in parse_recipients(account.id, recipients)],
     )
     session.add(campaign)
     session.flush()
@@ -235,7 +235,9 @@ def show_campaign(request: Request, campaign: OwnedCampaign) -> HTMLResponse:
     return render_campaign(request, campaign)
 
 
-def render_campaign(request: Request, campaign: Campaign, status: int = 200, flash: str = "") -> HTMLResponse:
+def render_campaign(
+    request: Request, campaign: Campaign, status: int = 200, flash: str = ""
+) -> HTMLResponse:
     view = campaigns.campaign_view(campaign)
     token_views = campaigns.token_views(campaign, view.state)
     return render_page(
@@ -244,17 +246,17 @@ def render_campaign(request: Request, campaign: Campaign, status: int = 200, fla
         status,
         campaign=view,
         row=campaign,
-        list_tokens=token_views,
+        tokens=token_views,
         flash=flash,
     )
 
 
-@web.get("/campaigns/{id}/list_tokens")
+@web.get("/campaigns/{id}/tokens")
 def list_tokens(campaign: OwnedCampaign) -> dict[str, Any]:
     view = campaigns.campaign_view(campaign)
     return {
         **asdict(view),
-        "list_tokens": [asdict(token) for token in campaigns.token_views(campaign, view.state)],
+        "tokens": [asdict(token) for token in campaigns.token_views(campaign, view.state)],
     }
 
 
@@ -267,7 +269,7 @@ def publish(request: Request, session: DB, campaign: OwnedCampaign) -> Response:
     return redirect(f"/campaigns/{campaign.id}")
 
 
-@web.post("/campaigns/{id}/list_tokens/{tokenID}/retry")
+@web.post("/campaigns/{id}/tokens/{tokenID}/retry")
 def retry(request: Request, campaign: OwnedCampaign, token: OwnedToken) -> Response:
     try:
         campaigns.retry(campaign, token)
@@ -282,7 +284,7 @@ def campaign_events(campaign: OwnedCampaign) -> StreamingResponse:
     return stream(campaign.id, None)
 
 
-@web.get("/campaigns/{id}/list_tokens/{tokenID}/events")
+@web.get("/campaigns/{id}/tokens/{tokenID}/events")
 def token_events(campaign: OwnedCampaign, token: OwnedToken) -> StreamingResponse:
     return stream(campaign.id, token.id)
 

@@ -25,7 +25,7 @@ from mulligan.core.errors import (
 )
 from mulligan.core.job import State
 from support.app_tools import advance, drain_anywhere, load_row, register_idle_worker
-from support.store import together, undone
+from support.store import rolled_back, run_concurrently
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FATES = {
@@ -379,7 +379,7 @@ def test_a_unique_batch_exists_once_per_owner(app):
     assert app.batch("summer", unique="k", owner="acme").name == "spring"
     assert app.batch("spring", unique="k", owner="beta").id != first.id
     assert app.batch("spring", owner="acme").id != first.id
-    found = together(*[lambda: app.batch("autumn", unique="race").id for _ in range(8)])
+    found = run_concurrently(*[lambda: app.batch("autumn", unique="race").id for _ in range(8)])
     assert len(set(found)) == 1
 
 
@@ -409,7 +409,7 @@ def test_invalid_options_are_refused_before_writing(app, work):
 # -- transactions --------------------------------------------------------------------------------
 def test_batch_members_and_seal_commit_or_roll_back_together(app, work):
     app.open()
-    with undone(app.transaction()) as tx, app.batch("spring", connection=tx) as batch:
+    with rolled_back(app.transaction()) as tx, app.batch("spring", connection=tx) as batch:
         work.options(batch=batch, connection=tx).enqueue()
     assert (app.batches.list(), app.jobs.list()) == ([], [])
 
@@ -431,7 +431,7 @@ def test_a_seal_in_a_callers_transaction_is_announced_and_completed_by_upkeep(ap
 
 
 def test_a_block_that_raises_does_not_seal(app, work):
-    with undone(app.batch("spring")) as batch:
+    with rolled_back(app.batch("spring")) as batch:
         work.options(batch=batch).enqueue()
     assert not batch.refresh().sealed
 
@@ -566,7 +566,7 @@ def test_twenty_concurrent_retry_failed_make_one_generation(app, work):
         except NothingFailed:
             return 0
 
-    assert sorted(together(*[press] * 20)) == [0] * 19 + [5]
+    assert sorted(run_concurrently(*[press] * 20)) == [0] * 19 + [5]
     assert (batch.refresh().generation, event_types(app, batch)) == (
         2,
         ["sealed", "partial", "reopened"],

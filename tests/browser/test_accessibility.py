@@ -17,7 +17,7 @@ from support.dashboard_browser import (
     sign_in,
 )
 from support.sample_data import MENU_PATHS, SampleTexts, create_sample_data
-from support.store import Background
+from support.store import BackgroundCall
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
 
@@ -31,7 +31,7 @@ def filled(
         yield (
             home,
             app,
-            Background(lambda: create_sample_data(app, SampleTexts())).answer(60),
+            BackgroundCall(lambda: create_sample_data(app, SampleTexts())).result(60),
         )  # not on this thread, which runs the browser's event loop
 
 

@@ -13,7 +13,7 @@ from support.dashboard_browser import (
     sign_in,
 )
 from support.sample_data import SampleTexts, create_sample_data
-from support.store import Background
+from support.store import BackgroundCall
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -45,8 +45,8 @@ def test_hostile_text_is_escaped_on_every_screen(text, chromium, tmp_path, store
         if letter not in " |,\t\r\n\x0b\x0c\u2028\u2029" and letter.isprintable()
     )[:200]
     with serve_dashboard(tmp_path, store_url) as (home, app):
-        paths = Background(
+        paths = BackgroundCall(
             lambda: create_sample_data(app, SampleTexts(text, name, text[:100]))
-        ).answer(60)
+        ).result(60)
         with sign_in(chromium, home, app, width=PHONE_WIDTH) as person:
             assert check_pages(person, paths, find_problems) == ""

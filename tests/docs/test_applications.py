@@ -25,7 +25,7 @@ APART |= {
     "mailbox.py",
     "examples.py",
 }  # the world outside, and a demo's
-MOST = 650  # lines of an application that hold something: "about 600"
+MOST = 715  # non-blank lines of at most 100 characters; they were 650 of at most 120
 
 applications = sorted(main.parent for main in ROOT.glob("apps/*/__main__.py"))
 sources = sorted(path for folder in applications for path in folder.rglob("*.py"))

@@ -16,18 +16,18 @@ from support.store import (
     LOST,
     a_job,
     claim,
+    claim_new_job,
+    claim_when_due,
     close_worker,
-    ended,
     enqueue,
-    finish,
     get,
     insert,
     is_postgres,
-    log_of,
     migrated,
-    once_more,
     open_worker,
-    running,
+    read_event_table,
+    run_once,
+    settle_leases,
     sql,
     unique_job,
 )
@@ -68,13 +68,13 @@ def context_of(lease):
 
 # -- Correct databases --------------------------------------------------------------------------------
 def test_correct_histories_break_no_invariant(store):
-    ended(store, FATAL)
-    lease = running(store)
-    finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id))
-    lost = running(store)
-    finish(store, lost, LOST)
-    finish(store, once_more(store, lost.id))
+    run_once(store, FATAL)
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
+    settle_leases(store, claim_when_due(store, lease.id))
+    lost = claim_new_job(store)
+    settle_leases(store, lost, LOST)
+    settle_leases(store, claim_when_due(store, lost.id))
     insert(store, unique_job("k"), a_job(), announce=False)
     enqueue(store, 3)
     report = verify(store)
@@ -90,13 +90,13 @@ def test_without_files_only_invariants_of_the_database_are_checked(store):
 
 # -- Replay of one job ---------------------------------------------------------------------------------------
 def test_a_second_end_of_a_job_breaks_s2(store):
-    job = ended(store, FATAL)
+    job = run_once(store, FATAL)
     insert_event(store, job, "job.succeeded", token=1, attempt=1)
     assert "S2" in broken(store)
 
 
 def test_a_generation_without_an_actor_breaks_s2(store):
-    job = ended(store, FATAL)
+    job = run_once(store, FATAL)
     sql(
         store,
         "UPDATE {p}job SET state = 'queued', generation = 2, attempt = 0, failures = 0, error = NULL, "
@@ -107,7 +107,7 @@ def test_a_generation_without_an_actor_breaks_s2(store):
 
 
 def test_a_start_after_the_end_breaks_s3(store):
-    job = ended(store, FATAL)
+    job = run_once(store, FATAL)
     insert_event(store, job, "job.started", token=2, attempt=2, worker="w1")
     assert "S3" in broken(store)
 
@@ -119,43 +119,43 @@ def test_an_illegal_move_breaks_s4(store):
 
 
 def test_a_token_that_does_not_grow_breaks_s5(store):
-    lease = running(store)
-    finish(store, lease, LOST)
+    lease = claim_new_job(store)
+    settle_leases(store, lease, LOST)
     insert_event(store, lease.id, "job.started", token=1, attempt=2, worker="w1")
     assert "S5" in broken(store)
 
 
 def test_a_second_claim_of_a_running_job_breaks_s6(store):
-    lease = running(store)
+    lease = claim_new_job(store)
     insert_event(store, lease.id, "job.started", token=2, attempt=2, worker="w2")
     assert "S6" in broken(store)
 
 
 def test_an_end_with_another_token_breaks_s7(store):
-    lease = running(store)
+    lease = claim_new_job(store)
     insert_event(store, lease.id, "job.succeeded", token=7, attempt=1)
     assert "S7" in broken(store)
 
 
 def test_an_attempt_settled_by_another_worker_breaks_s7(store):
-    lease = running(store)
-    finish(store, lease, FAILED)
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
     sql(store, "UPDATE {p}attempt SET settled_by = 'w9'")
     assert broken(store) == {"S7"}
 
 
 def test_a_success_written_by_another_worker_breaks_s7(store):
-    lease = running(store)
-    finish(store, lease)
+    lease = claim_new_job(store)
+    settle_leases(store, lease)
     sql(store, "UPDATE {p}job SET succeeded_by = 'w9'")
     assert broken(store) == {"S7"}
 
 
 def insert_late_checkpoint(store):
-    lease = running(store)
+    lease = claim_new_job(store)
     with store.begin() as unit:
         assert unit.save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
-    finish(store, lease, LOST)
+    settle_leases(store, lease, LOST)
     sql(store, "UPDATE {p}checkpoint SET at = at + 60000000")
 
 
@@ -171,15 +171,15 @@ def test_a_late_checkpoint_is_ignored_if_the_clock_was_set_back_during_the_attem
 
 
 def test_an_uncounted_failure_breaks_s12(store):
-    lease = running(store)
-    finish(store, lease, FAILED)
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
     sql(store, "UPDATE {p}job SET failures = 0")
     assert broken(store) == {"S12"}
 
 
 def test_an_uncounted_loss_breaks_s12(store):
-    lease = running(store)
-    finish(store, lease, LOST)
+    lease = claim_new_job(store)
+    settle_leases(store, lease, LOST)
     sql(store, "UPDATE {p}job SET losses = 0")
     assert broken(store) == {"S12"}
 
@@ -192,14 +192,14 @@ def test_a_start_before_the_due_time_breaks_s13(store):
 
 
 def test_a_retry_after_a_cancel_request_breaks_s16(store):
-    lease = running(store)
+    lease = claim_new_job(store)
     insert_event(store, lease.id, "job.cancel_requested", actor="kim")
-    finish(store, lease, FAILED)
+    settle_leases(store, lease, FAILED)
     assert broken(store) == {"S16"}
 
 
 def test_a_row_that_differs_from_its_events_breaks_s18(store):
-    job = ended(store, FATAL)
+    job = run_once(store, FATAL)
     sql(store, "UPDATE {p}job SET attempt = 0")
     assert broken(store) == {"S18"}
     assert get(store, job).state == "dead"
@@ -269,7 +269,7 @@ def test_a_rolled_back_job_that_exists_breaks_s17(store, tmp_path):
 
 def test_an_accepted_retry_without_an_event_breaks_s1(store, tmp_path):
     clients = Clients(tmp_path / "clients")
-    job = ended(store, FATAL)
+    job = run_once(store, FATAL)
     with clients.call("retry", job=job) as call:
         call.ok(job)
     assert broken(store, clients=[clients.path]) == {"S1"}
@@ -286,7 +286,7 @@ def test_a_key_that_returns_a_job_with_another_payload_breaks_u3(store, tmp_path
 def test_a_follower_of_the_log_that_missed_an_event_breaks_n5(store, tmp_path):
     clients = Clients(tmp_path / "clients", "sse-1")
     enqueue(store, 3)
-    first, _, third = [event[0] for event in log_of(store)]
+    first, _, third = [event[0] for event in read_event_table(store)]
     for event_id in (first, third):
         clients.received("event", event=event_id, owner="acme")
     assert broken(store, clients=[clients.path]) == {"N5"}
@@ -294,32 +294,32 @@ def test_a_follower_of_the_log_that_missed_an_event_breaks_n5(store, tmp_path):
 
 # -- Witness file -----------------------------------------------------------------------------------
 def test_a_success_whose_handler_did_not_finish_breaks_s9(store, tmp_path):
-    lease = running(store)
+    lease = claim_new_job(store)
     witness(tmp_path / "witness", context_of(lease), "start")
-    finish(store, lease)
+    settle_leases(store, lease)
     assert broken(store, witness=[tmp_path / "witness"]) == {"S9"}
 
 
 def test_a_stored_result_that_was_not_returned_breaks_s9(store, tmp_path):
-    lease = running(store)
+    lease = claim_new_job(store)
     witness(tmp_path / "witness", context_of(lease), "end", result={"pages": 4})
-    finish(store, lease)
+    settle_leases(store, lease)
     assert broken(store, witness=[tmp_path / "witness"]) == {"S9"}
 
 
 @pytest.mark.parametrize(("outcome", "found"), [(FAILED, {"S8"}), (LOST, set())])
 def test_overlapping_handlers_break_s8_unless_the_first_was_lost(store, tmp_path, outcome, found):
-    first = running(store)
+    first = claim_new_job(store)
     witness(tmp_path / "witness", context_of(first), "start")
-    finish(store, first, outcome)
-    second = once_more(store, first.id)
+    settle_leases(store, first, outcome)
+    second = claim_when_due(store, first.id)
     witness(tmp_path / "witness", context_of(second), "start")
     witness(tmp_path / "witness", context_of(first), "end")
     assert broken(store, witness=[tmp_path / "witness"]) == found
 
 
 def test_a_token_that_was_run_twice_breaks_s6(store, tmp_path):
-    lease = running(store)
+    lease = claim_new_job(store)
     for _ in range(2):
         witness(tmp_path / "witness", context_of(lease), "start")
     assert broken(store, witness=[tmp_path / "witness"]) == {"S6"}
@@ -327,7 +327,7 @@ def test_a_token_that_was_run_twice_breaks_s6(store, tmp_path):
 
 # -- Settled databases -------------------------------------------------------------------------------------
 def test_a_job_running_on_a_closed_worker_breaks_l2_in_a_settled_database(store):
-    lease = running(store)
+    lease = claim_new_job(store)
     close_worker(store, lease.worker)
     sql(store, "UPDATE {p}job SET started_at = started_at - 60000000")
     assert broken(store) == set()
@@ -342,8 +342,8 @@ def test_a_due_job_that_is_not_held_breaks_l1_in_a_settled_database(store):
 
 
 def test_a_violation_includes_the_story_of_its_job(store):
-    lease = running(store)
-    finish(store, lease, FAILED)
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
     sql(store, "UPDATE {p}job SET failures = 0")
     (found,) = verify(store).violations
     assert "failed" in found.story

@@ -234,5 +234,5 @@ def test_a_throttled_dependency_is_reported(guarded):
 
 def test_too_many_lanes_and_names_are_reported(guarded, monkeypatch):
     monkeypatch.setattr(runtime, "MAX_LANES", 0)
-    said = [check.found for check in run_guard_checks(guarded) if check.check == "lanes"]
-    assert [words.split()[1] for words in said] == ["lanes", "dependencies"]
+    findings = [check.found for check in run_guard_checks(guarded) if check.check == "lanes"]
+    assert [finding.split()[1] for finding in findings] == ["lanes", "dependencies"]

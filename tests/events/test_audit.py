@@ -14,7 +14,7 @@ from mulligan.core.errors import Refused
 from mulligan.core.event import EventType
 from mulligan.operations.chore import run_operations
 from mulligan.storage.maintenance import mark_restored
-from mulligan.worker.liveness import request_drain
+from mulligan.worker.registry import request_drain
 from support.app_tools import advance, run_job
 from support.store import a_job, open_worker
 

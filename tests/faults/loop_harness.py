@@ -22,7 +22,7 @@ from mulligan.core.ids import new_id
 from mulligan.core.job import PreviousAttempts
 from mulligan.storage import Store
 from mulligan.worker.claim import Claimer
-from mulligan.worker.fast.lease_batch import LeaseBatch
+from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.protocol import outcome_to_wire
 from mulligan.worker.supervisor.loop import WorkLoop
 from mulligan.worker.supervisor.runner_process import KillReason, RunnerCommand, RunnerProcess

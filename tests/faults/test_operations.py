@@ -11,7 +11,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.core.job import NewJob
 from mulligan.operations.service import Operation
-from support.store import ATTEMPTS, sql
+from support.store import ATTEMPT_QUERY, sql
 from support.waiting import until
 from support.worker import Worker
 
@@ -66,7 +66,7 @@ def stops_recovers_and_survives_a_kill(
 
 
 def _new(app: Mulligan, each: int) -> list[NewJob]:
-    return [app._named("work", {"cause": cause}, {})[0] for cause in CAUSES for _ in range(each)]
+    return [app.build_job("work", {"cause": cause}) for cause in CAUSES for _ in range(each)]
 
 
 def _ended(app: Mulligan, begun: Operation, patience: float) -> Operation:
@@ -91,6 +91,6 @@ def _nothing_lost_nothing_doubled(app: Mulligan, ended: Operation, each: int) ->
     assert {count for _, count in moves} == {1}
     wins = sql(
         app.store,
-        f"SELECT job_id, count(*) FROM {ATTEMPTS} WHERE verb = 'succeed' GROUP BY job_id",  # noqa: S608
+        f"SELECT job_id, count(*) FROM {ATTEMPT_QUERY} WHERE verb = 'succeed' GROUP BY job_id",  # noqa: S608
     )
     assert (len(wins), {count for _, count in wins}) == (each, {1})

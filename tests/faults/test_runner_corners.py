@@ -42,7 +42,7 @@ from mulligan.worker.supervisor.runner_process import (
 from mulligan.worker.supervisor.runners import Runners
 from support.builders import make_failure, make_lease
 from support.reluctant import FORGET, STAY
-from support.store import RELEASED, RETURNED, finish, running, sql
+from support.store import RELEASED, RETURNED, claim_new_job, settle_leases, sql
 from support.troubled import NO_FORK, PROGRAM, SHORT_TIMEOUTS, Faults
 from support.waiting import until
 from support.worker import Worker
@@ -241,10 +241,10 @@ def test_a_job_that_its_runner_cannot_accept_is_released_uncharged_and_the_other
     app: Mulligan, start: Start, faults: Faults
 ) -> None:
     app.store.prepare()
-    broken = running(app.store, kind="reads_checkpoint", worker="earlier")
+    broken = claim_new_job(app.store, kind="reads_checkpoint", worker="earlier")
     with app.store.begin() as unit:
         unit.save_checkpoint(broken.id, broken.worker, broken.token, "page", "no JSON at all")
-    finish(app.store, broken, RELEASED)  # a second attempt reads the checkpoints
+    settle_leases(app.store, broken, RELEASED)  # a second attempt reads the checkpoints
     unknown = app.enqueue("forgotten")
     faults.begin(FORGET)
     worker = start(app=RELUCTANT, program=PROGRAM)

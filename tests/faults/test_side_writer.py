@@ -13,9 +13,9 @@ import pytest
 from faults.loop_harness import Scene, StoreFault
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome
 from mulligan.storage import Store
-from mulligan.worker.fast import side_writer
+from mulligan.worker.fast import loop as side_writer
 from support.builders import make_lease
-from support.store import FAILED, RETURNED, all_rows, enqueue, migrated, told
+from support.store import FAILED, RETURNED, all_rows, enqueue, event_types, migrated
 
 pytestmark = pytest.mark.processes
 
@@ -87,7 +87,7 @@ def test_short_jobs_that_returned_are_written_while_a_transaction_runs(
         slow.may_continue.set()
         await scene.until(lambda: scene.loop.all_written)
         assert states(store) == ["succeeded"] * 12
-        assert all(told(store, lease.id) == ["queued", "started", "succeeded"] for lease in leases)
+        assert all(event_types(store, lease.id) == ["queued", "started", "succeeded"] for lease in leases)
 
     scene.play(act)
 
@@ -307,7 +307,7 @@ def test_short_jobs_that_failed_are_written_by_the_side_writer_and_retried(
         end_short(scene, leases[1:], FAILED)
         await scene.until(lambda: states(store).count("queued") == 7)
         assert {row.failures for row in all_rows(store) if row.state == "queued"} == {1}
-        assert told(store, leases[-1].id) == ["queued", "started", "retry_scheduled"]
+        assert event_types(store, leases[-1].id) == ["queued", "started", "retry_scheduled"]
         slow.may_continue.set()
         await scene.until(lambda: scene.loop.all_written)
 
@@ -377,7 +377,7 @@ def test_an_outage_during_a_write_leaves_each_job_ended_once(
         slow.may_continue.set()
         await scene.until(lambda: scene.loop.all_written)
         assert states(store) == ["succeeded"] * 8
-        assert all(told(store, lease.id).count("succeeded") == 1 for lease in leases)
+        assert all(event_types(store, lease.id).count("succeeded") == 1 for lease in leases)
         assert not scene.runners.leases  # none of them was dispatched again as an unknown lease
 
     scene.play(act)

@@ -27,17 +27,17 @@ from support.store import (
     a_job,
     a_worker,
     attempts,
+    claim_new_job,
     close_worker,
+    event_types,
     get,
     insert,
     is_postgres,
     migrated,
     now,
     open_worker,
-    running,
+    settle_orphans,
     sql,
-    sweep,
-    told,
 )
 
 POISON = Outcome(RETURNED.ended, result='"poison"')
@@ -98,7 +98,7 @@ def charges(store: Store, lease: Lease) -> tuple[str, int, int]:
 def test_an_ending_the_store_refuses_is_recorded_as_refused_and_the_others_normally(
     store: Store, transactions: LoopTransactions
 ) -> None:
-    before, bad, after = (running(store) for _ in range(3))
+    before, bad, after = (claim_new_job(store) for _ in range(3))
     refuse_updates(store, "NEW.result LIKE '%poison%'")
     transactions.settle_each(
         [Ending(before, RETURNED), Ending(bad, POISON), Ending(after, RETURNED)], now(store)
@@ -117,7 +117,7 @@ def test_an_ending_the_store_refuses_is_recorded_as_refused_and_the_others_norma
 def test_an_ending_the_store_refuses_in_any_form_is_skipped_and_the_others_are_settled(
     store: Store, transactions: LoopTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before, bad, after = (running(store) for _ in range(3))
+    before, bad, after = (claim_new_job(store) for _ in range(3))
     refuse_updates(store, any_ending_of(bad))
     with caplog.at_level(logging.ERROR):
         transactions.settle_each(
@@ -137,7 +137,7 @@ def test_an_ending_the_store_refuses_in_any_form_is_skipped_and_the_others_are_s
 def test_a_worker_that_exits_releases_all_but_unrecordable_jobs(
     store: Store, transactions: LoopTransactions
 ) -> None:
-    bad, good = running(store), running(store)
+    bad, good = claim_new_job(store), claim_new_job(store)
     refuse_updates(store, any_ending_of(bad))
     transactions.settle_each([Ending(bad, RETURNED)], now(store))
     accept_updates(store)
@@ -146,7 +146,7 @@ def test_a_worker_that_exits_releases_all_but_unrecordable_jobs(
     assert is_still_running(store, bad)
     assert charges(store, good) == ("queued", 0, 0)
     close_worker(store)
-    sweep(store)
+    settle_orphans(store)
     assert charges(store, bad) == ("queued", 0, 1)
 
 
@@ -171,7 +171,7 @@ class UnavailableStore:
 
 @pytest.mark.seed("000-34")
 def test_an_outage_does_not_count_as_a_refused_ending(store: Store) -> None:
-    leases = [running(store) for _ in range(3)]
+    leases = [claim_new_job(store) for _ in range(3)]
     transactions = LoopTransactions(UnavailableStore(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
     endings = [Ending(lease, RETURNED) for lease in leases]
     with pytest.raises(StoreUnavailable):
@@ -179,14 +179,14 @@ def test_an_outage_does_not_count_as_a_refused_ending(store: Store) -> None:
     assert [get(store, lease.id).state for lease in leases] == ["succeeded", "running", "running"]
     transactions.settle_each(endings, now(store))  # all of them again, as the supervisor does
     for lease in leases:
-        assert told(store, lease.id) == ["queued", "started", "succeeded"]
+        assert event_types(store, lease.id) == ["queued", "started", "succeeded"]
     assert transactions.unrecordable == set()
 
 
 def test_an_outage_while_a_refusal_is_recorded_gives_up_no_job(
     store: Store,
 ) -> None:
-    bad = running(store)
+    bad = claim_new_job(store)
     refuse_updates(store, "NEW.result LIKE '%poison%'")
     transactions = LoopTransactions(UnavailableStore(store), POLICIES, Claimer("w1", KINDS))  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
@@ -202,13 +202,13 @@ def test_an_outage_while_a_refusal_is_recorded_gives_up_no_job(
 def test_a_worker_that_exits_releases_leases_it_does_not_know(
     store: Store, transactions: LoopTransactions
 ) -> None:
-    ended, unknown = running(store), [running(store), running(store)]
-    foreign = running(store, worker="w2")
+    ended, unknown = claim_new_job(store), [claim_new_job(store), claim_new_job(store)]
+    foreign = claim_new_job(store, worker="w2")
     transactions.release_all([Ending(ended, RETURNED)], now(store))
     assert charges(store, ended) == ("succeeded", 0, 0)
     for lease in unknown:
         assert charges(store, lease) == ("queued", 0, 0)
-        assert told(store, lease.id) == ["queued", "started", "released"]
+        assert event_types(store, lease.id) == ["queued", "started", "released"]
         assert get(store, lease.id).reason == "its worker shut down"
     assert is_still_running(store, foreign)
 
@@ -216,7 +216,7 @@ def test_a_worker_that_exits_releases_leases_it_does_not_know(
 def test_one_lease_that_cannot_be_released_does_not_stop_the_others(
     store: Store, transactions: LoopTransactions
 ) -> None:
-    first, bad, last = (running(store) for _ in range(3))
+    first, bad, last = (claim_new_job(store) for _ in range(3))
     refuse_updates(store, any_ending_of(bad))
     transactions.release_all([], now(store))
     assert [charges(store, lease)[0] for lease in (first, bad, last)] == [
@@ -229,7 +229,7 @@ def test_one_lease_that_cannot_be_released_does_not_stop_the_others(
 def test_reconciling_returns_leases_that_the_worker_does_not_know(
     store: Store, transactions: LoopTransactions
 ) -> None:
-    known, unknown = running(store), running(store)
+    known, unknown = claim_new_job(store), claim_new_job(store)
     ids = [job.id for job in insert(store, a_job())]
     result = transactions.settle_and_claim([], 5, now(store), {known.fence})
     assert sorted(lease.id for lease in result.leases) == sorted([unknown.id, *ids])
@@ -241,7 +241,7 @@ def test_reconciling_returns_leases_that_the_worker_does_not_know(
 
 def create_orphans(store: Store) -> list[Lease]:
     """Create jobs of a closed worker, of a missing one, and of the closed one again, by id."""
-    leases = [running(store, worker=worker) for worker in ("closed", "missing", "closed")]
+    leases = [claim_new_job(store, worker=worker) for worker in ("closed", "missing", "closed")]
     close_worker(store, "closed")
     sql(store, "DELETE FROM {p}worker WHERE id = 'missing'")
     return leases
@@ -252,18 +252,18 @@ def test_one_orphan_that_cannot_be_settled_does_not_stop_the_others(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, missing, last = create_orphans(store)
-    living = running(store, worker="alive")
+    living = claim_new_job(store, worker="alive")
     refuse_updates(store, any_ending_of(first))
     with caplog.at_level(logging.ERROR):
-        assert {verdict.lease.id for verdict in sweep(store)} == {missing.id, last.id}
+        assert {verdict.lease.id for verdict in settle_orphans(store)} == {missing.id, last.id}
     assert f"job {first.id} of a lost worker cannot be settled" in caplog.text
     assert is_still_running(store, first)
     assert is_still_running(store, living)
     assert [charges(store, lease) for lease in (missing, last)] == [("queued", 0, 1)] * 2
-    sweep(store)
+    settle_orphans(store)
     assert [charges(store, lease) for lease in (missing, last)] == [("queued", 0, 1)] * 2
     accept_updates(store)
-    assert [verdict.lease.id for verdict in sweep(store)] == [first.id]
+    assert [verdict.lease.id for verdict in settle_orphans(store)] == [first.id]
     assert charges(store, first) == ("queued", 0, 1)
 
 
@@ -271,7 +271,7 @@ def test_orphans_are_not_tried_one_by_one_while_the_store_is_away(store: Store) 
     first, missing, last = create_orphans(store)
     refuse_updates(store, any_ending_of(first))
     with pytest.raises(StoreUnavailable):
-        sweep(UnavailableStore(store))  # type: ignore[arg-type]
+        settle_orphans(UnavailableStore(store))  # type: ignore[arg-type]
     assert [is_still_running(store, lease) for lease in (first, missing, last)] == [True] * 3
 
 
@@ -279,7 +279,7 @@ def test_a_sweep_before_the_registration_recovers_jobs(
     store: Store, store_url: str, tmp_path: Path
 ) -> None:
     """A worker that was declared lost registers anew while another thread sweeps."""
-    lease = running(store, worker="w_gone")
+    lease = claim_new_job(store, worker="w_gone")
     close_worker(store, "w_gone")
     chores = Chores(store, Settings(database_url=store_url), tmp_path)
     assert chores.sweep("w_new") == 1

@@ -16,7 +16,7 @@ from mulligan.core.errors import StoreUnavailable
 from mulligan.storage import Store
 from mulligan.worker.supervisor import loop as work_loop
 from mulligan.worker.supervisor.transactions import TransactionResult
-from support.store import KINDS, all_rows, enqueue, migrated, sql, told
+from support.store import KINDS, all_rows, enqueue, event_types, migrated, sql
 
 pytestmark = pytest.mark.processes
 
@@ -330,7 +330,7 @@ def test_a_claim_whose_result_the_listener_never_got_is_found_again(
         fault.active = False
         await scene.until(lambda: scene.runners.count)
         assert [lease.id for lease in scene.runners.leases] == [job_id]
-        assert told(store, job_id) == ["queued", "started"]
+        assert event_types(store, job_id) == ["queued", "started"]
 
     scene.play(act)
 

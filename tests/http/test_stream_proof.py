@@ -12,7 +12,7 @@ import pytest
 
 from mulligan.core.event import EventType, NewEvent
 from mulligan.storage import open_store
-from support.store import is_postgres, log_of, sql, together
+from support.store import is_postgres, read_event_table, run_concurrently, sql
 from support.waiting import until
 from support.web_server import StreamClient, get, run_server, serve_in_process
 
@@ -110,11 +110,11 @@ def prove(app, clients, writers, transactions, serve=run_server):
         half = transactions // 2
         with serve(app.settings) as web:
             places.at = web
-            together(*(lambda seed=seed: writer(url, seed, half) for seed in range(writers)))
+            run_concurrently(*(lambda seed=seed: writer(url, seed, half) for seed in range(writers)))
             web.clients.clear()  # their clients close them
         with serve(app.settings) as web:
             places.at = web
-            together(*(lambda seed=seed: writer(url, -seed - 1, half) for seed in range(writers)))
+            run_concurrently(*(lambda seed=seed: writer(url, -seed - 1, half) for seed in range(writers)))
             with app.store.begin() as unit:
                 unit.write_events([NewEvent(LAST, owner=owner) for owner in OWNERS])
             for thread in threads:
@@ -126,7 +126,7 @@ def prove(app, clients, writers, transactions, serve=run_server):
 def check(app, crowd):
     for place, client in enumerate(crowd):
         owner = OWNERS[place % 2]
-        there = [event[0] for event in log_of(app.store) if event[5] == owner]
+        there = [event[0] for event in read_event_table(app.store) if event[5] == owner]
         assert [frame.id for frame in client.heard] == there
         assert {frame.data["owner"] for frame in client.heard} == {owner}
 

@@ -11,7 +11,7 @@ from mulligan import Mulligan
 from mulligan.core.errors import PayloadRefused
 from mulligan.core.job import NewJob, NewJobColumns, as_columns
 from mulligan.manifest.arguments import MAX_DEPTH, to_json, to_json_many
-from support.store import log_of, sql
+from support.store import read_event_table, sql
 
 PAYLOADS = [
     {"clip": n, "name": name} for n, name in enumerate(["a", 'b},{"', "\\c", "é", "d\x1fe\ud800"])
@@ -94,7 +94,7 @@ def test_bulk_jobs_have_the_events_of_single_jobs(app, render, owner, many):
     for kind in kinds:
         alone = kind.enqueue(clip=0)
         together = [job.id for job in kind.enqueue_many([{"clip": n} for n in range(many)])]
-        events = {event[3]: event for event in log_of(app.store) if event[2] == "job.queued"}
+        events = {event[3]: event for event in read_event_table(app.store) if event[2] == "job.queued"}
         assert len({events[job_id][0] for job_id in together}) == many
         assert {_comparable(events[job_id]) for job_id in together} == {
             _comparable(events[alone.id])

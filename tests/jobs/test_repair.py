@@ -32,7 +32,7 @@ from mulligan.jobs.preconditions import redact_value
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import publish_manifest
 from support.app_tools import advance, event_types, load_attempts, load_row, run_job
-from support.store import sql, together
+from support.store import run_concurrently, sql
 
 NOW_OR_NEVER = Policy(max_retries=0)
 
@@ -148,7 +148,7 @@ def test_twenty_concurrent_retries_with_overrides_make_one_generation(app, dead)
         except IllegalMove:
             return None
 
-    answers = together(*[lambda n=n: press(n) for n in range(100, 120)])
+    answers = run_concurrently(*[lambda n=n: press(n) for n in range(100, 120)])
     (winner,) = [answer for answer in answers if answer is not None]
     row = load_row(app, dead)
     assert (row.generation, json.loads(row.payload)["clip"]) == (2, winner)
@@ -682,7 +682,7 @@ def test_concurrent_retries_of_one_owner_respect_the_limit(make_app):
         except RetryLimited:
             return None
 
-    answers = together(*[lambda job=job: press(job) for job in jobs])
+    answers = run_concurrently(*[lambda job=job: press(job) for job in jobs])
     assert answers.count(2) == 5
     assert app.jobs.count("state:queued") == 5
 

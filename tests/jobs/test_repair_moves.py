@@ -30,30 +30,30 @@ from support.store import (
     RELEASED,
     RETURNED,
     SNOOZED,
-    Background,
+    BackgroundCall,
     attempts,
     claim,
+    claim_by_id,
+    claim_new_job,
+    claim_when_due,
     close_worker,
-    ended,
     enqueue,
-    finish,
+    event_types,
     get,
     insert,
+    is_waiting_for_lock,
+    job_events,
     migrated,
     now,
-    once_more,
     open_worker,
-    running,
+    rolled_back,
+    run_concurrently,
+    run_once,
+    settle_leases,
+    settle_orphans,
     sql,
     state_of,
-    story,
-    sweep,
-    take,
-    together,
-    told,
-    undone,
     unique_job,
-    waits_for_a_lock,
 )
 from support.waiting import until
 
@@ -66,11 +66,11 @@ def store(store_url):
 
 IN_STATE = {
     State.QUEUED: lambda store, **given: enqueue(store, **given)[0],
-    State.RUNNING: lambda store, **given: running(store, **given).id,
-    State.SUCCEEDED: lambda store, **given: ended(store, RETURNED, **given),
-    State.DEAD: lambda store, **given: ended(store, FATAL, **given),
-    State.CANCELLED: lambda store, **given: ended(store, CANCELLED, **given),
-    State.PARKED: lambda store, **given: ended(store, PARKED, **given),
+    State.RUNNING: lambda store, **given: claim_new_job(store, **given).id,
+    State.SUCCEEDED: lambda store, **given: run_once(store, RETURNED, **given),
+    State.DEAD: lambda store, **given: run_once(store, FATAL, **given),
+    State.CANCELLED: lambda store, **given: run_once(store, CANCELLED, **given),
+    State.PARKED: lambda store, **given: run_once(store, PARKED, **given),
 }
 BY_HAND = {
     Verb.CANCEL: lambda store, job_id: repair.cancel(store, job_id, actor="ann", reason="because"),
@@ -92,13 +92,13 @@ EDGES = [pair for pair in itertools.product(BY_HAND, State) if pair != (Verb.CAN
 )
 def test_exactly_the_moves_of_the_lifecycle_table_are_possible(store, verb, start):
     job_id = IN_STATE[start](store)
-    before, history = get(store, job_id), told(store, job_id)
+    before, history = get(store, job_id), event_types(store, job_id)
     target = MOVES.get((verb, start))
     if target is None:
         with pytest.raises(IllegalMove, match=f"the job is {start}"):
             BY_HAND[verb](store, job_id)
         assert get(store, job_id) == before
-        assert told(store, job_id) == history
+        assert event_types(store, job_id) == history
         return
     row = BY_HAND[verb](store, job_id)
     assert row == get(store, job_id)
@@ -106,10 +106,10 @@ def test_exactly_the_moves_of_the_lifecycle_table_are_possible(store, verb, star
     assert row.token == before.token
     assert row.generation == before.generation + (verb is Verb.RETRY_BY_HAND)
     assert (row.result, row.error, row.choices, row.cancel_reason) == (None, None, None, None)
-    event = story(store, job_id)[-1]
+    event = job_events(store, job_id)[-1]
     assert (event.type, event.actor, event.data["reason"]) == (event_for(verb), "ann", "because")
     assert event.data["from"] == start
-    assert len(story(store, job_id)) == len(history) + 1
+    assert len(job_events(store, job_id)) == len(history) + 1
 
 
 EXPIRE = [(state, MOVES.get((Verb.EXPIRE, state))) for state in State]
@@ -149,9 +149,9 @@ def test_a_job_of_an_unknown_kind_dies_with_its_code_after_a_while(store):
 
 # -- retry ---------------------------------------------------------------------------------------
 def test_a_manual_retry_begins_a_new_generation_and_keeps_the_history(store):
-    lease = running(store, max_retries=1)
-    finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id), FAILED)
+    lease = claim_new_job(store, max_retries=1)
+    settle_leases(store, lease, FAILED)
+    settle_leases(store, claim_when_due(store, lease.id), FAILED)
     assert get(store, lease.id).state == "dead"
     row = repair.retry(
         store, lease.id, actor="ann", request=ManualRetry(overrides={"max_retries": 5})
@@ -164,9 +164,9 @@ def test_a_manual_retry_begins_a_new_generation_and_keeps_the_history(store):
         5,
     )
     assert row.first_started_at is None
-    again = take(store, lease.id)[0]
+    again = claim_by_id(store, lease.id)[0]
     assert (again.generation, again.attempt, again.token) == (2, 1, 3)
-    finish(store, again)
+    settle_leases(store, again)
     assert [(one.generation, one.attempt, one.token) for one in attempts(store, lease.id)] == [
         (1, 1, 1),
         (1, 2, 2),
@@ -175,7 +175,7 @@ def test_a_manual_retry_begins_a_new_generation_and_keeps_the_history(store):
 
 
 def test_a_retry_is_due_at_once_and_in_the_lane_of_fresh_work(store):
-    job_id = ended(store, FATAL, delay=0)
+    job_id = run_once(store, FATAL, delay=0)
     sql(store, "UPDATE {p}job SET run_at = run_at + 1000000000000 WHERE id = :id", {"id": job_id})
     repair.retry(store, job_id, actor="ann")
     assert sql(store, "SELECT lane FROM {p}job") == [("default|render||0",)]
@@ -192,14 +192,14 @@ def test_a_retry_restarts_the_deadline(store):
 
 
 def test_a_release_keeps_the_deadline(store):
-    job_id = ended(store, PARKED, deadline=HOUR)
+    job_id = run_once(store, PARKED, deadline=HOUR)
     before = get(store, job_id).deadline_at
     assert repair.release(store, job_id, actor="ann").deadline_at == before
 
 
 @pytest.mark.seed("004-34")
 def test_twenty_concurrent_retries_make_one_generation(store):
-    job_id = ended(store, FATAL)
+    job_id = run_once(store, FATAL)
 
     def press():
         try:
@@ -207,13 +207,13 @@ def test_twenty_concurrent_retries_make_one_generation(store):
         except IllegalMove:
             return None
 
-    assert sorted(together(*[press for _ in range(20)]), key=str) == [2] + [None] * 19
+    assert sorted(run_concurrently(*[press for _ in range(20)]), key=str) == [2] + [None] * 19
     assert get(store, job_id).generation == 2
-    assert told(store, job_id).count("retried") == 1
+    assert event_types(store, job_id).count("retried") == 1
 
 
 def test_an_unknown_override_is_named(store):
-    job_id = ended(store, FATAL)
+    job_id = run_once(store, FATAL)
     with pytest.raises(Refused, match="cannot override colour"):
         repair.retry(store, job_id, actor="ann", request=ManualRetry(overrides={"colour": "red"}))
 
@@ -226,28 +226,28 @@ def test_an_unknown_job_is_not_found(store, verb):
 
 # -- release and discard -------------------------------------------------------------------------
 def test_a_release_passes_the_choice_to_the_handler(store):
-    job_id = ended(store, PARKED)
+    job_id = run_once(store, PARKED)
     assert json.loads(get(store, job_id).choices) == ["us", "them"]
     repair.release(store, job_id, actor="ann", choice="them", reason="they broke it")
-    (lease,) = take(store, job_id)
+    (lease,) = claim_by_id(store, job_id)
     assert lease.choice == "them"
-    assert story(store, job_id)[-2].data["choice"] == "them"
+    assert job_events(store, job_id)[-2].data["choice"] == "them"
 
 
 def test_a_choice_lasts_through_retries_until_the_next_one(store):
-    job_id = ended(store, PARKED)
+    job_id = run_once(store, PARKED)
     repair.release(store, job_id, actor="ann", choice="them")
-    finish(store, take(store, job_id), FAILED)
-    lease = once_more(store, job_id)
+    settle_leases(store, claim_by_id(store, job_id), FAILED)
+    lease = claim_when_due(store, job_id)
     assert lease.choice == "them"
-    finish(store, lease, PARKED)
+    settle_leases(store, lease, PARKED)
     repair.release(store, job_id, actor="ann")
-    assert take(store, job_id)[0].choice is None
+    assert claim_by_id(store, job_id)[0].choice is None
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "\n"])
 def test_a_discard_needs_a_reason(store, reason):
-    job_id = ended(store, FATAL)
+    job_id = run_once(store, FATAL)
     with pytest.raises(Refused, match="reason"):
         repair.discard(store, job_id, actor="ann", reason=reason)
     assert state_of(store, job_id) == "dead"
@@ -255,13 +255,13 @@ def test_a_discard_needs_a_reason(store, reason):
 
 # -- cancel --------------------------------------------------------------------------------------
 def test_a_running_job_is_asked_to_stop_and_cancelled_once_its_code_has_stopped(store):
-    lease = running(store)
+    lease = claim_new_job(store)
     row = repair.cancel(store, lease.id, actor="ann", reason="wrong file")
     assert (row.state, row.cancel_reason) == ("running", "wrong file")
     repair.cancel(store, lease.id, actor="bob", reason="me too")
-    finish(store, lease, FAILED)
+    settle_leases(store, lease, FAILED)
     assert state_of(store, lease.id) == "cancelled"
-    assert told(store, lease.id) == ["queued", "started", "cancel_requested", "cancelled"]
+    assert event_types(store, lease.id) == ["queued", "started", "cancel_requested", "cancelled"]
 
 
 def test_a_cancelled_job_is_never_claimed(store):
@@ -277,13 +277,13 @@ def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
         (job_id,) = enqueue(store)
         with store.begin() as unit:
             unit.claim_jobs("w1", [job_id], 1)
-            pressed = Background(
+            pressed = BackgroundCall(
                 lambda: repair.cancel(store, job_id, actor="ann", reason="wrong file")
             )
             until(
-                lambda: pressed.done or waits_for_a_lock(store), what="the cancel meets the claim"
+                lambda: pressed.done or is_waiting_for_lock(store), what="the cancel meets the claim"
             )
-        assert pressed.answer().cancel_reason == "wrong file"
+        assert pressed.result().cancel_reason == "wrong file"
 
 
 # -- keys ----------------------------------------------------------------------------------------
@@ -296,19 +296,19 @@ def test_a_job_whose_key_is_taken_cannot_be_retried(store, start):
     with pytest.raises(UniqueTaken, match=first):
         repair.retry(store, first, actor="ann")
     assert get(store, first) == before
-    assert told(store, first).count("retried") == 0
+    assert event_types(store, first).count("retried") == 0
     repair.cancel(store, second.id, actor="ann")
     assert repair.retry(store, first, actor="ann").unique_hash == second.unique_hash
 
 
 def test_a_retry_reserves_the_key_again(store):
-    first = ended(store, FATAL, job=unique_job("k"))
+    first = run_once(store, FATAL, job=unique_job("k"))
     repair.retry(store, first, actor="ann")
     assert insert(store, unique_job("k"))[0].id == first
 
 
 def test_one_taken_key_does_not_stop_other_moves(store):
-    first, neighbour = ended(store, FATAL, job=unique_job("k")), ended(store, FATAL)
+    first, neighbour = run_once(store, FATAL, job=unique_job("k")), run_once(store, FATAL)
     insert(store, unique_job("k"))
     with store.begin() as unit:
         for job_id in (first, neighbour):
@@ -323,7 +323,7 @@ def test_one_taken_key_does_not_stop_other_moves(store):
 
 
 def test_another_constraint_error_is_not_reported_as_a_taken_key(store):
-    job_id = ended(store, FATAL)
+    job_id = run_once(store, FATAL)
     with store.read() as unit:
         move = repair._build_move(unit, unit.get_job(job_id), Verb.DISCARD, State.CANCELLED, "")
     with pytest.raises(Exception, match="job_sound"), store.begin() as unit:
@@ -333,10 +333,10 @@ def test_another_constraint_error_is_not_reported_as_a_taken_key(store):
 
 @pytest.mark.seed("004-34")
 def test_a_move_is_rolled_back_with_its_transaction(store):
-    job_id = ended(store, FATAL)
+    job_id = run_once(store, FATAL)
     with store.read() as unit:
         move = repair._build_move(unit, unit.get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
-    with undone(store.begin()) as unit:
+    with rolled_back(store.begin()) as unit:
         assert unit.move_job(move)
     assert state_of(store, job_id) == "dead"
 
@@ -346,7 +346,7 @@ def test_a_move_is_rolled_back_with_its_transaction(store):
     "change", [{"token": 7}, {"generation": 7}, {"from_state": "parked"}], ids=str
 )
 def test_a_move_requires_the_job_as_it_was_read(store, change):
-    job_id = ended(store, FATAL)
+    job_id = run_once(store, FATAL)
     before = get(store, job_id)
     with store.begin() as unit:
         move = repair._build_move(unit, unit.get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
@@ -355,32 +355,32 @@ def test_a_move_requires_the_job_as_it_was_read(store, change):
 
 
 def test_concurrent_moves_leave_a_legal_history(store):
-    ids = [ended(store, PARKED) for _ in range(12)]
+    ids = [run_once(store, PARKED) for _ in range(12)]
 
     def press(verb):
         for job_id in Random(verb).sample(ids, len(ids)):
             with suppress(IllegalMove):
                 BY_HAND[verb](store, job_id)
 
-    together(*[lambda verb=verb: press(verb) for verb in BY_HAND])
+    run_concurrently(*[lambda verb=verb: press(verb) for verb in BY_HAND])
     legal = {}
     for (verb, start), end in MOVES.items():
         legal.setdefault((str(start), str(event_for(verb))), str(end))
     for job_id in ids:
         state = "parked"
-        for event in story(store, job_id)[3:]:
+        for event in job_events(store, job_id)[3:]:
             state = legal[state, event.type]
         assert state == state_of(store, job_id)
 
 
 def test_a_stale_worker_cannot_undo_what_a_person_did(store):
-    lease = running(store)
+    lease = claim_new_job(store)
     close_worker(store)
-    sweep(store)
+    settle_orphans(store)
     repair.cancel(store, lease.id, actor="ann")
-    finish(store, lease, RETURNED)
+    settle_leases(store, lease, RETURNED)
     assert state_of(store, lease.id) == "cancelled"
-    assert told(store, lease.id)[-2:] == ["cancelled", "stale_refused"]
+    assert event_types(store, lease.id)[-2:] == ["cancelled", "stale_refused"]
 
 
 # -- holds ---------------------------------------------------------------------------------------
@@ -402,22 +402,22 @@ def closed(store):
 
 
 def test_a_hold_closes_the_dependency_in_the_transaction_of_its_job(store):
-    lease = running(store, uses="bucket")
+    lease = claim_new_job(store, uses="bucket")
     holding(store, [lease])
     assert closed(store) == ["bucket"]
     assert state_of(store, lease.id) == "queued"
 
 
 def test_a_hold_of_a_lost_lease_closes_nothing(store):
-    lease = running(store, uses="bucket")
+    lease = claim_new_job(store, uses="bucket")
     close_worker(store)
-    sweep(store)
+    settle_orphans(store)
     holding(store, [lease])
     assert closed(store) == []
 
 
 def test_a_hold_of_a_job_that_is_to_be_cancelled_closes_nothing(store):
-    lease = running(store, uses="bucket")
+    lease = claim_new_job(store, uses="bucket")
     repair.cancel(store, lease.id, actor="ann")
     holding(store, [lease])
     assert state_of(store, lease.id) == "cancelled"
@@ -425,7 +425,7 @@ def test_a_hold_of_a_job_that_is_to_be_cancelled_closes_nothing(store):
 
 
 def test_a_hold_settled_twice_writes_one_event(store):
-    lease = running(store, uses="bucket")
+    lease = claim_new_job(store, uses="bucket")
     holding(store, [lease])
     holding(store, [lease])
     with store.read() as unit:
@@ -436,5 +436,5 @@ def test_a_hold_settled_twice_writes_one_event(store):
 
 @pytest.mark.parametrize("outcome", [SNOOZED, RELEASED, LOST], ids=["snoozed", "released", "lost"])
 def test_a_job_returned_to_the_queue_can_be_cancelled(store, outcome):
-    job_id = ended(store, outcome)
+    job_id = run_once(store, outcome)
     assert repair.cancel(store, job_id, actor="ann").state == "cancelled"

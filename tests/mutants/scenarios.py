@@ -86,7 +86,7 @@ def crowd(stage: Stage) -> VerifyReport:
         with stage.clients.call(
             "enqueue_many", kind="light", payloads=[{"n": n} for n in range(24)]
         ) as call:
-            new = [stage.app.prepared("light", {"n": n}) for n in range(24)]
+            new = [stage.app.build_job("light", {"n": n}) for n in range(24)]
             jobs = [job.id for job in stage.app.insert(new)]
             call.ok(*jobs)
         wait_for(lambda jobs=jobs: stage.ended(*jobs))
@@ -215,9 +215,9 @@ def late_commit(stage: Stage) -> VerifyReport:
 
 
 def _waits_for_lock(stage: Stage) -> bool:
-    from support.store import waits_for_a_lock
+    from support.store import is_waiting_for_lock
 
-    return waits_for_a_lock(stage.app.store)
+    return is_waiting_for_lock(stage.app.store)
 
 
 def same_keys(stage: Stage) -> VerifyReport:

@@ -11,8 +11,8 @@ from mulligan.core.errors import Fail
 from mulligan.core.event import EventType
 from mulligan.failures.classify import classify_facts
 from mulligan.failures.matcher import Rulebook
+from mulligan.notifications import DELIVERY_RULES
 from mulligan.notifications.channels import ReceiverGone
-from mulligan.notifications.delivery_kind import DELIVERY_RULES
 from mulligan.notifications.message import (
     build_cap_message,
     build_event_message,

@@ -12,7 +12,7 @@ from mulligan.operations import chore, service
 from mulligan.worker import upkeep
 from support.app_tools import advance
 from support.operation_tools import IN_ONE_STEP, count_items, enqueue_jobs, list_events
-from support.store import sql, together
+from support.store import run_concurrently, sql
 
 
 # --- Over time ---
@@ -138,7 +138,7 @@ def test_all_methods_can_be_awaited(app, dead, world):
 
 # --- Concurrency ---
 def test_twenty_concurrent_equal_starts_begin_one_operation(app, dead):
-    begun = together(*[lambda: app.operations.start("retry", "code:GW_5XX").id] * 20)
+    begun = run_concurrently(*[lambda: app.operations.start("retry", "code:GW_5XX").id] * 20)
     assert len({*begun}) == len(app.operations.list()) == 1
     assert len(app.operations.items(begun[0])) == 20
 
@@ -154,7 +154,7 @@ def test_concurrent_turns_move_each_job_once(app, dead, world):
                 app.store, begun.id, previous=chore.TurnResult(ended=chore.ITEMS_PER_TURN)
             )
 
-    together(*[turns] * 6)
+    run_concurrently(*[turns] * 6)
     sent = app.operations.get(begun.id)
     assert (sent.counts.sent, sent.counts) == (20, count_items(app, begun.id))
     assert {app.jobs.get(job).generation for job in dead["gateway"]} == {2}
@@ -172,7 +172,7 @@ def test_an_abort_during_turns_leaves_counts_and_items_consistent(app, dead, wor
                 app.store, begun.id, previous=chore.TurnResult(ended=chore.ITEMS_PER_TURN)
             )
 
-    together(turns, lambda: app.operations.abort(begun.id), turns)
+    run_concurrently(turns, lambda: app.operations.abort(begun.id), turns)
     app.run_inline()
     ended = app.operations.get(begun.id)
     assert (ended.state, ended.counts) == ("aborted", count_items(app, begun.id))

@@ -274,13 +274,13 @@ def ALLOWED(hunt: Hunt) -> set[tuple[str, str]]:  # noqa: N802 - read as a table
     return {one for one in hunt.found() if one in needed} | private
 
 
-# Whoever reads the database with a command sees jobs as they are, and can import again what was exported.
-AS_IT_IS = {("jobs", "export"): "operator ", ("jobs", "list", "-o", "json"): "operator "}
-RAW = ("payload", "result", "environment", "checkpoint")  # operators see jobs as they are
+# These commands print jobs unredacted: their users can read the database, and exports are imported again.
+UNREDACTED = {("jobs", "export"): "operator ", ("jobs", "list", "-o", "json"): "operator "}
+RAW = ("payload", "result", "environment", "checkpoint")  # operators see jobs unredacted
 
 
 def _commands(hunt: Hunt, call: Any, jobs: list[Any]) -> None:
-    for words in (
+    for arguments in (
         ("doctor",),
         ("doctor", "-o", "json"),
         ("jobs", "export"),
@@ -298,11 +298,13 @@ def _commands(hunt: Hunt, call: Any, jobs: list[Any]) -> None:
         ("insight", "-o", "json"),
         ("policy", "show", "leak"),
     ):
-        answer = call(*words)
-        hunt.look(f"{AS_IT_IS.get(words, '')}{' '.join(words)}", answer.out + answer.err)
+        answer = call(*arguments)
+        hunt.look(f"{UNREDACTED.get(arguments, '')}{' '.join(arguments)}", answer.out + answer.err)
     for job in jobs:
-        for words in (("jobs", "explain", job.id), ("jobs", "explain", job.id, "-o", "json")):
-            hunt.look(f"{'operator ' if words[-1] == 'json' else ''}{words}", call(*words).out)
+        for arguments in (("jobs", "explain", job.id), ("jobs", "explain", job.id, "-o", "json")):
+            hunt.look(
+                f"{'operator ' if arguments[-1] == 'json' else ''}{arguments}", call(*arguments).out
+            )
     hunt.look(
         "operator jobs show -o json",
         "".join(call("jobs", "show", job.id, "-o", "json").out for job in jobs),
@@ -327,7 +329,8 @@ def _answers(hunt: Hunt, app: Any, jobs: list[Any]) -> None:
                     [job.id for job in jobs] if line.what == "job" else [_one(app, line.what)]
                 ):
                     hunt.look(
-                        f"{reader} {scope} {route} {name}", call_route(client, route, headers, name).text
+                        f"{reader} {scope} {route} {name}",
+                        call_route(client, route, headers, name).text,
                     )
 
 

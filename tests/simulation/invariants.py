@@ -20,7 +20,7 @@ from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import merge_limits
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.operations.rules import ItemCounts, sum_counts
-from support.store import ATTEMPTS, LOG, prefix, unbundled
+from support.store import ATTEMPT_QUERY, EVENT_QUERY, prefix, unbundled
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -202,7 +202,7 @@ class Ledger:
         self._operations()
 
     def _read_events(self) -> None:
-        found = self.query(LOG.replace("ORDER BY", f"WHERE id > {self._cursor} ORDER BY"))
+        found = self.query(EVENT_QUERY.replace("ORDER BY", f"WHERE id > {self._cursor} ORDER BY"))
         for number, at, kind, job_id, batch_id, _, *rest in unbundled(found):
             event = LogEvent(number, at, kind, job_id, batch_id, *rest)
             self._cursor = event.id
@@ -286,7 +286,7 @@ class Ledger:
     def _attempts(self) -> None:
         by_job: dict[str, list[Ended]] = defaultdict(list)
         columns = ", ".join(Ended._fields)
-        rows = self.query(f"SELECT {columns} FROM {ATTEMPTS} ORDER BY job_id, token")  # noqa: S608
+        rows = self.query(f"SELECT {columns} FROM {ATTEMPT_QUERY} ORDER BY job_id, token")  # noqa: S608
         for row in rows:
             by_job[row[0]].append(Ended(*row))
         check_invariant(
@@ -390,12 +390,12 @@ class Ledger:
             if row.batch_id is not None:
                 members[row.batch_id][row.state] += 1
         found = self.query(
-            "SELECT b.id, b.sealed_at, p.generation, p.outcome, p.leaving FROM {p}batch b JOIN {p}batch_progress p "
+            "SELECT b.id, b.sealed_at, p.generation, p.outcome, p.being_pruned FROM {p}batch b JOIN {p}batch_progress p "
             "ON p.id = b.id"
         )
-        for batch_id, sealed_at, generation, outcome, leaving in found:
+        for batch_id, sealed_at, generation, outcome, being_pruned in found:
             counts = members.pop(batch_id, Counter())
-            if outcome is None or leaving:
+            if outcome is None or being_pruned:
                 continue
             check_invariant(sealed_at is not None, "B2 no outcome before the seal", batch_id)
             check_invariant(
@@ -415,7 +415,7 @@ class Ledger:
         """Check that every sealed batch has completed, after all jobs have ended."""
         rows = self.query(
             "SELECT b.id, b.tolerance, b.sealed_at, p.outcome FROM {p}batch b JOIN {p}batch_progress p ON p.id = b.id "
-            "WHERE NOT p.leaving"
+            "WHERE NOT p.being_pruned"
         )
         for batch_id, tolerance, sealed_at, outcome in rows:
             states = Counter(row.state for row in self.rows.values() if row.batch_id == batch_id)

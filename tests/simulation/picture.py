@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from simulation.invariants import Ledger
-from support.store import ATTEMPTS, LOG, unbundled
+from support.store import ATTEMPT_QUERY, EVENT_QUERY, unbundled
 
 TABLES = {
     "job": "SELECT id, kind, queue, owner, state, priority, lane, uses, run_at, created_at, started_at, "
@@ -16,7 +16,7 @@ TABLES = {
     "FROM {p}job ORDER BY id",
     "attempt": "SELECT job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, "  # noqa: S608
     "code, cls, rule, public, evidence, private, fingerprint, next_run_at, reason, cost, judged "
-    f"FROM {ATTEMPTS} ORDER BY job_id, token",
+    f"FROM {ATTEMPT_QUERY} ORDER BY job_id, token",
     "checkpoint": "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name",
     "gate": "SELECT scope, key, since, until, reason, actor FROM {p}gate ORDER BY scope, key",
     "worker": "SELECT id, renewed_at, closed_at, close_reason FROM {p}worker ORDER BY id",
@@ -24,7 +24,7 @@ TABLES = {
     "batch": "SELECT b.id, b.sealed_at, b.cancelled_at, p.generation, p.outcome, p.outcome_at, p.previous, "
     "p.expired_at FROM {p}batch b JOIN {p}batch_progress p ON p.id = b.id ORDER BY b.id",
     "operation": "SELECT id, action, state, step, total, tallies, finished_at, note FROM {p}operation ORDER BY id",
-    "item": "SELECT operation, place, job_id, state, outcome, why, ended_at FROM {p}operation_item "
+    "item": "SELECT operation, place, job_id, state, outcome, message, ended_at FROM {p}operation_item "
     "ORDER BY operation, place",
     "schedule": "SELECT name, cursor FROM {p}schedule ORDER BY name",
     "slot": "SELECT schedule, slot, job_id FROM {p}slot ORDER BY schedule, slot",
@@ -39,5 +39,5 @@ def tables(ledger: Ledger) -> dict[str, list[Any]]:
 
 def events(ledger: Ledger) -> list[Any]:
     """Return the events, sorted per job: within a transaction the order across jobs is not defined."""
-    rows = [(*row[1:-1], json.loads(row[-1])) for row in unbundled(ledger.query(LOG))]
+    rows = [(*row[1:-1], json.loads(row[-1])) for row in unbundled(ledger.query(EVENT_QUERY))]
     return sorted(rows, key=lambda event: (event[0], event[2] or "", event[3] or ""))

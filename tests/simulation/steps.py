@@ -12,7 +12,7 @@ from typing import Any
 from mulligan.core.attempt import Ending
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError, StoreUnavailable
-from mulligan.worker.liveness import request_drain
+from mulligan.worker.registry import request_drain
 from simulation.outcomes import NAMES, OUTCOMES
 from simulation.shop import HEARTBEAT, LEASE
 from simulation.shop import KINDS as SHOP
@@ -78,7 +78,7 @@ def enqueue(world: World, a: int, b: int, c: int) -> Answer:
     options = {**OPTIONS[c % len(OPTIONS)], "owner": OWNERS[b % 3]}
     return world.record_jobs(
         world.app.insert(
-            [world.app.prepared(KINDS[a % 10], {"n": n}, **options) for n in range(b % 3 + 1)]
+            [world.app.build_job(KINDS[a % 10], {"n": n}, **options) for n in range(b % 3 + 1)]
         )
     )
 
@@ -135,7 +135,7 @@ def add(world: World, a: int, b: int, c: int) -> Answer:
         "must_have": c % 5 == 0,
         **({"unique": f"member {c % 3}"} if c % 3 == 1 else {}),
     }
-    jobs = [world.app.prepared(KINDS[(b + n) % 6], {"n": n}, **options) for n in range(b % 3 + 1)]
+    jobs = [world.app.build_job(KINDS[(b + n) % 6], {"n": n}, **options) for n in range(b % 3 + 1)]
     return world.record_jobs(world.app.insert(jobs))
 
 
@@ -245,21 +245,21 @@ def watch(world: World, a: int, b: int, c: int) -> Answer:
     worker.turns.check_dependencies(running, idle=True)
 
 
-@step("tell", 4)
-def tell(world: World, a: int, b: int, c: int) -> Answer:
+@step("run a periodic task", 4)
+def run_periodic_task(world: World, a: int, b: int, c: int) -> Answer:
     return world.outlets[a % len(world.outlets)].run_once(world.store)
 
 
 # -- time ----------------------------------------------------------------------------------------
 @step("wait", 10)
 def wait(world: World, a: int, b: int, c: int) -> Answer:
-    """Those who live renew meanwhile and look after the others; of a long time only the end is lived through."""
+    """Let time pass. Live workers renew and sweep, but only during the last three leases."""
     span = SPANS[a % len(SPANS)]
-    lived = min(span, 3 * LEASE)
-    world.advance(span - lived)
-    while lived > 0:
-        world.advance(min(lived, HEARTBEAT))
-        lived -= HEARTBEAT
+    simulated = min(span, 3 * LEASE)
+    world.advance(span - simulated)
+    while simulated > 0:
+        world.advance(min(simulated, HEARTBEAT))
+        simulated -= HEARTBEAT
         world.beat()
 
 

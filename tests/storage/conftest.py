@@ -1,4 +1,4 @@
-"""The memory, migrated and empty, on each database."""
+"""Stores with an empty schema."""
 
 from __future__ import annotations
 

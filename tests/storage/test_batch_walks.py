@@ -1,4 +1,4 @@
-"""Batches led through every edge at random, and compared at each step with what the rules say."""
+"""Random walks through the states of a batch, compared with the rules at each step."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from support.store import (
     PARKED,
     RETURNED,
     SNOOZED,
-    finish,
+    claim_by_id,
     insert,
     jobs,
     now,
     open_worker,
-    take,
+    settle_leases,
 )
 
 ENDS = (RETURNED, RETURNED, FATAL, PARKED, SNOOZED, FAILED)
@@ -34,7 +34,7 @@ OUTCOMES = {"batch.ready", "batch.partial", "batch.failed"}
 
 
 class Walk:
-    """One batch, and everything that may happen to it."""
+    """One batch and everything that can happen to it."""
 
     def __init__(self, store, seed):
         self.store, self.rng = store, Random(seed)
@@ -45,13 +45,13 @@ class Walk:
         self.leases = []
 
     def members(self, *states):
-        with self.store.read() as unit:
-            rows = unit.list_jobs({"batch_id": self.id}, 1000, None)
+        with self.store.read() as tx:
+            rows = tx.list_jobs({"batch_id": self.id}, 1000, None)
         return [row for row in rows if row.state in states]
 
     def add(self):
-        with self.store.begin() as unit:
-            row = unit.get_batch_for_share(self.id)
+        with self.store.begin() as tx:
+            row = tx.get_batch_for_share(self.id)
         if row.sealed_at is None:
             must = self.rng.random() < 0.1
             insert(self.store, *jobs(self.rng.randint(1, 4), batch_id=self.id, must_have=must))
@@ -62,12 +62,12 @@ class Walk:
             self.store.shift_clock(
                 max(0, max(row.run_at for row in waiting) - now(self.store)) + SECOND
             )
-            self.leases += take(self.store, *[row.id for row in waiting])
+            self.leases += claim_by_id(self.store, *[row.id for row in waiting])
 
     def end(self):
         self.rng.shuffle(self.leases)
         ending = [self.leases.pop() for _ in range(self.rng.randint(0, len(self.leases)))]
-        finish(self.store, ending, self.rng.choice(ENDS))
+        settle_leases(self.store, ending, self.rng.choice(ENDS))
 
     def seal(self):
         self.batches.seal(self.id)
@@ -116,27 +116,29 @@ class Walk:
         return act.__name__
 
     def check(self):
-        """An outcome is there if and only if it should be, as upkeep would leave it, and was told once."""
+        """Check that the outcome is the expected one and has one event."""
         self.sweep()
-        with self.store.read() as unit:
-            row, counts = unit.get_batch(self.id), batching.load_counts(unit, [self.id])[self.id]
-            told = [event.type for event in unit.list_batch_events(self.id)]
+        with self.store.read() as tx:
+            row, counts = tx.get_batch(self.id), batching.load_counts(tx, [self.id])[self.id]
+            event_types = [event.type for event in tx.list_batch_events(self.id)]
         assert (row.outcome is not None) == (row.sealed_at is not None and not counts.unfinished)
-        assert len(OUTCOMES.intersection(told)) <= row.generation
-        outcomes = [name for name in told if name in OUTCOMES]
+        assert len(OUTCOMES.intersection(event_types)) <= row.generation
+        outcomes = [name for name in event_types if name in OUTCOMES]
         assert len(outcomes) == row.generation - (row.outcome is None)
-        assert told.count("batch.reopened") == row.generation - 1
-        assert told.count("batch.sealed") == (row.sealed_at is not None)
+        assert event_types.count("batch.reopened") == row.generation - 1
+        assert event_types.count("batch.sealed") == (row.sealed_at is not None)
         assert (
-            told.count("batch.expired") == (row.expired_at is not None) <= (row.outcome is not None)
+            event_types.count("batch.expired")
+            == (row.expired_at is not None)
+            <= (row.outcome is not None)
         )
-        assert told.count("batch.cancelled") == (row.cancelled_at is not None)
+        assert event_types.count("batch.cancelled") == (row.cancelled_at is not None)
         assert not outcomes or row.outcome is None or outcomes[-1] == f"batch.{row.outcome}"
         return row, counts
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_at_every_step_a_batch_is_what_its_members_make_of_it(store, seed):
+def test_a_batch_always_agrees_with_its_members(store, seed):
     open_worker(store)
     for round_ in range(2):
         walk = Walk(store, seed * 100 + round_)
@@ -155,7 +157,7 @@ def test_at_every_step_a_batch_is_what_its_members_make_of_it(store, seed):
             before = row
 
 
-def test_a_move_that_a_batch_forbids_leaves_no_trace(store):
+def test_a_forbidden_move_of_a_member_changes_nothing(store):
     open_worker(store)
     walk = Walk(store, 1)
     with pytest.raises(IllegalMove):

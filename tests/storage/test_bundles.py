@@ -1,4 +1,4 @@
-"""Events that tell the same of many jobs are one row, and nobody who reads them can tell."""
+"""Bundles: events of many jobs in one row, invisible to readers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mulligan.storage.postgres_transaction import PostgresTransaction
 from support.store import (
     FAILED,
     RETURNED,
-    Background,
+    BackgroundCall,
     claim,
     enqueue,
-    finish,
+    event_types,
     get,
     is_postgres,
+    job_events,
     jobs,
-    log_of,
     open_worker,
+    read_event_table,
+    rolled_back,
+    run_concurrently,
+    settle_leases,
     sql,
-    story,
-    together,
-    told,
-    undone,
 )
 
 HOUR = 3_600_000_000
@@ -41,39 +41,39 @@ def rows_of(store, kind):
 
 
 def log(store, cursor=0, limit=100_000):
-    with store.read() as unit:
-        return unit.list_events_after(cursor, limit)
+    with store.read() as tx:
+        return tx.list_events_after(cursor, limit)
 
 
 def ended(store, many, **options):
-    """So many jobs that were enqueued, claimed and finished together."""
+    """Enqueue, claim and settle jobs together."""
     open_worker(store)
     enqueue(store, many, **options)
     leases = claim(store, many)
     assert len(leases) == many
-    finish(store, leases, RETURNED)
+    settle_leases(store, leases, RETURNED)
     return leases
 
 
 @pytest.mark.parametrize("kind", ["job.queued", "job.started", "job.succeeded"])
-def test_what_happens_to_many_at_once_is_one_row(store, kind):
+def test_events_of_many_jobs_at_once_are_one_row(store, kind):
     ended(store, 40)
     assert rows_of(store, kind) == [40]
 
 
-def test_what_happens_to_one_is_a_row_of_its_own(store):
+def test_an_event_of_one_job_is_a_row(store):
     ended(store, 1)
     assert [rows_of(store, f"job.{kind}") for kind in ("queued", "started", "succeeded")] == [
         [None]
     ] * 3
 
 
-def test_a_story_from_bundles_is_that_of_a_job_alone(store):
+def test_events_read_from_bundles_equal_single_events(store):
     [alone] = ended(store, 1, payload='{"n":1}', owner=HOSTILE)
     crowd = ended(store, 12, payload='{"n":1}', owner=HOSTILE)
 
-    def plain(lease):
-        events = story(store, lease.id)
+    def without_ids(lease):
+        events = job_events(store, lease.id)
         assert {event.job_id for event in events} == {lease.id}
         assert [event.at for event in events] == [
             lease.created_at,
@@ -93,19 +93,19 @@ def test_a_story_from_bundles_is_that_of_a_job_alone(store):
             for event in events
         ]
 
-    assert [plain(lease) for lease in crowd] == [plain(alone)] * 12
+    assert [without_ids(lease) for lease in crowd] == [without_ids(alone)] * 12
 
 
-def test_of_jobs_that_fail_together_each_has_its_own_story(store):
+def test_jobs_that_fail_together_keep_their_own_events(store):
     open_worker(store)
     enqueue(store, 12)
     leases = claim(store, 12)
-    finish(store, leases[:6], FAILED)
-    finish(store, leases[6:], RETURNED)
+    settle_leases(store, leases[:6], FAILED)
+    settle_leases(store, leases[6:], RETURNED)
     for lease in leases[:6]:
-        assert told(store, lease.id) == ["queued", "started", "retry_scheduled"]
+        assert event_types(store, lease.id) == ["queued", "started", "retry_scheduled"]
     for lease in leases[6:]:
-        assert told(store, lease.id) == ["queued", "started", "succeeded"]
+        assert event_types(store, lease.id) == ["queued", "started", "succeeded"]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_of_jobs_that_fail_together_each_has_its_own_story(store):
         {"texts": True},
     ],
 )
-def test_jobs_that_differ_in_this_are_told_of_as_what_they_are(store, unlike):
-    """However a bundle's text was put together."""
+def test_jobs_that_differ_in_one_field_keep_their_own_values(store, unlike):
+    """Bundles written in different ways."""
     open_worker(store)
     ids = enqueue(store, 12)
     if "owner" in unlike:
@@ -132,18 +132,18 @@ def test_jobs_that_differ_in_this_are_told_of_as_what_they_are(store, unlike):
     if "batch" in unlike:
         sql(store, "UPDATE {p}job SET batch_id = 'b1' WHERE id < :middle", {"middle": ids[6]})
     if "failed" in unlike:
-        finish(store, claim(store, 4), FAILED)
+        settle_leases(store, claim(store, 4), FAILED)
         store.shift_clock(HOUR)
     if "texts" in unlike:
         sql(
             store, "UPDATE {p}job SET run_at = run_at - 5000 WHERE id < :middle", {"middle": ids[6]}
         )
     leases = claim(store, 12)
-    finish(store, leases, RETURNED)
+    settle_leases(store, leases, RETURNED)
     rows = {job_id: get(store, job_id) for job_id in ids}
-    told = [event for event in log(store) if event.type in {"job.started", "job.succeeded"}]
-    assert {event.job_id for event in told} == set(ids)
-    for event in told[-24:]:
+    found = [event for event in log(store) if event.type in {"job.started", "job.succeeded"}]
+    assert {event.job_id for event in found} == set(ids)
+    for event in found[-24:]:
         row = rows[event.job_id]
         assert (event.owner, event.batch_id, event.token, event.attempt) == (
             row.owner,
@@ -155,55 +155,55 @@ def test_jobs_that_differ_in_this_are_told_of_as_what_they_are(store, unlike):
             assert event.data["wait_ms"] == max(0, row.started_at - row.run_at) // 1000
 
 
-def test_the_log_is_read_in_pages_of_any_size_without_a_gap_or_a_double(store):
+def test_pages_of_any_size_read_every_event_once(store):
     ended(store, 30)
-    with store.begin() as unit:
-        unit.write_events([NewEvent(EventType.QUEUE_CHANGED, actor="ann")])
+    with store.begin() as tx:
+        tx.write_events([NewEvent(EventType.QUEUE_CHANGED, actor="ann")])
     enqueue(store, 7)
     whole = [event.id for event in log(store)]
-    assert whole == [row[0] for row in log_of(store)]
+    assert whole == [row[0] for row in read_event_table(store)]
     assert whole == [*range(whole[0], whole[-1] + 1)]
     for size in (1, 2, 7, 29, 31, 500):
-        seen, cursor = [], 0
+        read, cursor = [], 0
         while page := log(store, cursor, size):
             assert len(page) <= size
-            seen += [event.id for event in page]
-            cursor = seen[-1]
-        assert seen == whole
+            read += [event.id for event in page]
+            cursor = read[-1]
+        assert read == whole
 
 
-def test_a_stretch_may_end_inside_a_bundle(store):
-    """The dispatcher reads stretches of ids; one must not skip what lies at the beginning of a bundle."""
+def test_a_range_may_end_inside_a_bundle(store):
+    """The dispatcher reads ranges of ids and must not skip the start of a bundle."""
     ended(store, 30)
-    with store.read() as unit:
-        top = unit.newest_event()
-        seen = [
+    with store.read() as tx:
+        top = tx.newest_event()
+        read = [
             event.id
             for start in range(0, top, 7)
-            for event in unit.list_events_of_types(
+            for event in tx.list_events_of_types(
                 ["job.started", "job.succeeded"], start, min(start + 7, top), 1000
             )
         ]
-    assert seen == [
+    assert read == [
         event.id for event in log(store) if event.type != "job.queued" and event.job_id is not None
     ]
 
 
 @pytest.mark.parametrize("most", [1, 7, 1000])
-def test_what_is_counted_is_every_event_once_wherever_a_turn_ends(store, most):
+def test_counting_in_steps_counts_every_event_once(store, limit):
     ended(store, 30)
     counted = {"job.queued": 0, "job.succeeded": 0}
-    with store.read() as unit:
-        cursor, top = 0, unit.newest_event()
+    with store.read() as tx:
+        cursor, top = 0, tx.newest_event()
         while cursor < top:
-            cursor, news = unit.list_events_to_count(cursor, most)
-            for _, kind, *rest in news:
+            cursor, events = tx.list_events_to_count(cursor, limit)
+            for _, kind, *rest in events:
                 if kind in counted:
                     counted[kind] += rest[2] if len(rest) > 2 else 1
     assert counted == {"job.queued": 30, "job.succeeded": 30}
 
 
-def test_a_row_tells_of_no_more_than_a_thousand(store):
+def test_a_bundle_has_at_most_a_thousand_events(store):
     enqueue(store, 2 * bundles.BUNDLE_LIMIT + 1)
     assert sorted(rows_of(store, "job.queued"), key=lambda n: n or 1) == [
         None,
@@ -213,9 +213,9 @@ def test_a_row_tells_of_no_more_than_a_thousand(store):
     assert len(log(store)) == 2 * bundles.BUNDLE_LIMIT + 1
 
 
-def test_sets_told_side_by_side_share_no_id(store):
-    """On PostgreSQL ids of several who write at once are drawn in turns: a bundle ends where another begins."""
-    together(*[lambda: [enqueue(store, 50) for _ in range(6)] for _ in range(6)])
+def test_concurrent_bundles_share_no_id(store):
+    """On PostgreSQL concurrent writers draw ids in turns: a bundle ends where another begins."""
+    run_concurrently(*[lambda: [enqueue(store, 50) for _ in range(6)] for _ in range(6)])
     ids = [event.id for event in log(store)]
     assert len(ids) == 1800
     assert ids == sorted(set(ids))
@@ -224,7 +224,7 @@ def test_sets_told_side_by_side_share_no_id(store):
     }
 
 
-def test_ids_of_a_bundle_that_left_are_not_given_again(store):
+def test_ids_of_a_pruned_bundle_are_not_reused(store):
     enqueue(store, 20)
     last = log(store)[-1].id
     sql(store, "DELETE FROM {p}event")
@@ -232,9 +232,9 @@ def test_ids_of_a_bundle_that_left_are_not_given_again(store):
     assert log(store)[0].id > last
 
 
-def test_a_bundle_that_is_rolled_back_tells_nothing(store):
-    with undone(store.begin()) as unit:
-        unit.insert_jobs(jobs(5), announce=True)
+def test_a_rolled_back_bundle_leaves_no_events(store):
+    with rolled_back(store.begin()) as tx:
+        tx.insert_jobs(jobs(5), announce=True)
     assert log(store) == []
 
 
@@ -242,27 +242,29 @@ def test_a_reader_waits_for_a_bundle_that_is_still_being_written(store):
     if not is_postgres(store):
         pytest.skip("SQLite has one writer")
     enqueue(store, 20)
-    seen = log(store)[-1].id
-    with store.begin() as unit:
-        unit.insert_jobs(jobs(20), announce=True)
-        Background(lambda: enqueue(store, 20)).answer()
-        assert log(store, seen) == []
-    assert len(log(store, seen)) == 40
+    read = log(store)[-1].id
+    with store.begin() as tx:
+        tx.insert_jobs(jobs(20), announce=True)
+        BackgroundCall(lambda: enqueue(store, 20)).result()
+        assert log(store, read) == []
+    assert len(log(store, read)) == 40
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
-def test_not_even_the_very_first_event_is_passed_while_it_is_being_written(store, autocommit):
+def test_a_reader_waits_even_for_the_first_event(store, autocommit):
     if not is_postgres(store):
         pytest.skip("SQLite has one writer")
     with psycopg.connect(store.dsn) as connection:
-        PostgresTransaction(connection, store, autocommit=autocommit).insert_jobs(jobs(1), announce=True)
+        PostgresTransaction(connection, store, autocommit=autocommit).insert_jobs(
+            jobs(1), announce=True
+        )
         enqueue(store)
-        with store.read() as unit:
-            assert unit.newest_event() == 0
+        with store.read() as tx:
+            assert tx.newest_event() == 0
     assert len(log(store)) == 2
 
 
-def test_what_is_left_of_many_and_is_one_is_told_as_one(store):
+def test_a_single_remaining_event_is_not_bundled(store):
     ended(store, 1001)
     for kind in ("queued", "started", "succeeded"):
         assert {*rows_of(store, f"job.{kind}")} == {1000, None}

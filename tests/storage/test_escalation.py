@@ -1,4 +1,4 @@
-"""What a failure leaves beside the job: counts, what the next attempts get, another queue with the lane that is its."""
+"""Escalation: stored counts and settings, and the move to another queue and lane."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from support.store import (
     RETURNED,
     attempts,
     claim,
-    finish,
+    claim_new_job,
     get,
     make_failure,
-    running,
+    settle_leases,
     sql,
 )
 
@@ -44,14 +44,14 @@ def lane_of(store, job_id):
     return sql(store, "SELECT lane FROM {p}job WHERE id = :id", {"id": job_id})[0][0]
 
 
-def test_a_job_that_moved_is_found_in_its_new_lane_and_nowhere_else(store):
-    lease = running(store, uses="bucket")
-    finish(store, lease, TOO_LARGE, policies=LAYERS)
+def test_a_moved_job_is_only_in_its_new_lane(store):
+    lease = claim_new_job(store, uses="bucket")
+    settle_leases(store, lease, TOO_LARGE, policies=LAYERS)
     row = get(store, lease.id)
     assert (row.queue, row.state) == ("big", "queued")
     assert lane_of(store, lease.id) == Lane("big", "render", "bucket", True).key
-    with store.read() as unit:
-        assert [key for key, _, _ in unit.read_claim_state().lanes] == ["big|render|bucket|1"]
+    with store.read() as tx:
+        assert [key for key, _, _ in tx.read_claim_state().lanes] == ["big|render|bucket|1"]
     (again,) = claim(store)
     assert (again.queue, again.attempt) == ("big", 2)
     assert json.loads(again.counts) == {"classes": {"resource": 1}, "codes": {"OOM": 1}}
@@ -63,10 +63,10 @@ def test_a_job_that_moved_is_found_in_its_new_lane_and_nowhere_else(store):
     }
 
 
-def test_the_attempt_tells_how_the_next_one_differs(store):
-    lease = running(store)
+def test_the_attempt_records_how_the_next_one_differs(store):
+    lease = claim_new_job(store)
     failure = make_failure(Cls.RESOURCE, "OOM", judged={"table": "t1"}, terms={"alarm": "page"})
-    finish(store, lease, Outcome(Ended.FAILED, failure=failure), policies=LAYERS)
+    settle_leases(store, lease, Outcome(Ended.FAILED, failure=failure), policies=LAYERS)
     (attempt,) = attempts(store, lease.id)
     assert json.loads(attempt.judged) == {
         "table": "t1",
@@ -85,19 +85,19 @@ def test_the_attempt_tells_how_the_next_one_differs(store):
     )
 
 
-def test_who_has_nothing_to_tell_stores_nothing(store):
-    lease = running(store)
-    finish(store, lease, RETURNED, policies=LAYERS)
+def test_without_an_escalation_nothing_is_stored(store):
+    lease = claim_new_job(store)
+    settle_leases(store, lease, RETURNED, policies=LAYERS)
     row = get(store, lease.id)
     assert (row.counts, row.settings, attempts(store, lease.id)[0].judged) == (None, None, None)
 
 
-def test_several_endings_in_one_flush_keep_their_own(store):
-    leases = [running(store, uses=f"d{n}", owner=f"o{n}") for n in range(3)]
+def test_several_settlements_in_one_transaction_keep_their_own_settings(store):
+    leases = [claim_new_job(store, uses=f"d{n}", owner=f"o{n}") for n in range(3)]
     outcomes = [TOO_LARGE, RETURNED, Outcome(Ended.FAILED, failure=make_failure())]
     endings = [Ending(lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True)]
-    with store.begin() as unit:
-        settle(unit, endings, LAYERS, unit.now(), Random(7))
+    with store.begin() as tx:
+        settle(tx, endings, LAYERS, tx.now(), Random(7))
     assert [get(store, lease.id).queue for lease in leases] == ["big", "default", "default"]
     assert [lane_of(store, lease.id) for lease in leases] == [
         "big|render|d0|1",
@@ -107,14 +107,14 @@ def test_several_endings_in_one_flush_keep_their_own(store):
 
 
 @pytest.mark.parametrize(("before", "after"), [("turns", "big"), ("default", "turns")])
-def test_a_share_comes_and_goes_with_a_fair_queue(store, before, after):
+def test_a_share_is_added_and_removed_with_a_fair_queue(store, before, after):
     policy = Policy(max_retries=9, backoff=Fixed(0), then=Then(queue=after))
     layers = EffectivePolicies(
         RetrySection(), {"render": KindSpec("render", policy=policy.to_json())}, QUEUES
     )
     share = owner_share("acme")
-    lease = running(store, queue=before, share=share if before == "turns" else "")
-    finish(store, lease, TOO_LARGE, policies=layers)
+    lease = claim_new_job(store, queue=before, share=share if before == "turns" else "")
+    settle_leases(store, lease, TOO_LARGE, policies=layers)
     assert (
         lane_of(store, lease.id)
         == Lane(after, "render", "", True, share if after == "turns" else "").key
@@ -122,15 +122,15 @@ def test_a_share_comes_and_goes_with_a_fair_queue(store, before, after):
 
 
 @pytest.mark.parametrize("home", ["default", "turns"])
-def test_a_new_generation_begins_at_home_without_counts(store, home):
-    with store.begin() as unit:
+def test_a_new_generation_starts_in_the_original_queue_without_counts(store, home):
+    with store.begin() as tx:
         manifest = Manifest("app", "", {}, QUEUES)
-        unit.store_manifest(manifest.id, "app", "", manifest.to_json())
+        tx.store_manifest(manifest.id, "app", "", manifest.to_json())
     share = owner_share("acme") if home == "turns" else ""
-    lease = running(store, queue=home, share=share)
-    finish(store, lease, TOO_LARGE, policies=LAYERS)
+    lease = claim_new_job(store, queue=home, share=share)
+    settle_leases(store, lease, TOO_LARGE, policies=LAYERS)
     (again,) = claim(store)
-    finish(store, again, FATAL, policies=LAYERS)
+    settle_leases(store, again, FATAL, policies=LAYERS)
     dead = get(store, lease.id)
     assert (dead.state, dead.queue) == ("dead", "big")
     assert json.loads(dead.counts)["classes"] == {"resource": 1, "permanent": 1}
@@ -140,18 +140,18 @@ def test_a_new_generation_begins_at_home_without_counts(store, home):
     assert lane_of(store, lease.id) == Lane(home, "render", "", False, share).key
 
 
-def test_who_never_moved_stays_where_it_is_in_a_new_generation(store):
-    lease = running(store, queue="mine")
-    finish(store, lease, FATAL, policies=LAYERS)
+def test_a_job_that_never_moved_stays_in_its_queue_in_a_new_generation(store):
+    lease = claim_new_job(store, queue="mine")
+    settle_leases(store, lease, FATAL, policies=LAYERS)
     recover.retry(store, lease.id, actor="me")
     assert (get(store, lease.id).queue, lane_of(store, lease.id)) == ("mine", "mine|render||0")
 
 
-def test_a_step_further_goes_on_from_where_the_job_is_and_home_stays_home(store):
-    lease = running(store)
-    finish(store, lease, TOO_LARGE, policies=LAYERS)
+def test_a_second_step_continues_from_the_current_queue_and_keeps_the_original_one(store):
+    lease = claim_new_job(store)
+    settle_leases(store, lease, TOO_LARGE, policies=LAYERS)
     (again,) = claim(store)
-    finish(store, again, TOO_LARGE, policies=LAYERS)
+    settle_leases(store, again, TOO_LARGE, policies=LAYERS)
     row = get(store, lease.id)
     assert (row.queue, json.loads(row.settings)["home"]) == ("huge", "default")
     assert json.loads(row.settings)["memory_limit"] == 8_000

@@ -1,4 +1,4 @@
-"""Every job's story is whole, and no reader ever skips an event that commits late."""
+"""Events: complete for every job, and no reader skips an event that commits late."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from support.store import (
     RELEASED,
     RETURNED,
     SNOOZED,
-    Background,
+    BackgroundCall,
     a_job,
     all_rows,
     claim,
+    claim_new_job,
+    claim_when_due,
     enqueue,
-    finish,
-    folded,
     get,
     insert,
+    job_events,
     jobs,
-    log_of,
-    once_more,
     open_worker,
-    running,
+    read_event_table,
+    replay,
+    rolled_back,
+    run_concurrently,
+    settle_leases,
     sql,
-    story,
-    together,
-    undone,
 )
 from support.waiting import until
 
 
-def tell(unit, name):
-    unit.write_events([NewEvent(EventType.QUEUE_CHANGED, actor=name)])
+def write_event(tx, name):
+    tx.write_events([NewEvent(EventType.QUEUE_CHANGED, actor=name)])
 
 
 def read_all(store, cursor=0):
-    with store.read() as unit:
-        return unit.list_events_after(cursor, 1_000_000)
+    with store.read() as tx:
+        return tx.list_events_after(cursor, 1_000_000)
 
 
 def names(events):
     return [event.actor for event in events]
 
 
-# -- stories -------------------------------------------------------------------------------------
-def test_the_story_of_any_life_folds_to_the_row(store):
+# --- Events of a job ---
+def test_the_events_of_a_job_add_up_to_its_row(store):
     rng = Random(20)
     for worker in ("w1", "w2"):
         open_worker(store, worker)
@@ -70,7 +70,7 @@ def test_the_story_of_any_life_folds_to_the_row(store):
         for job_id in ids:
             row = get(store, job_id)
             if row.state == State.QUEUED:
-                finish(store, once_more(store, job_id), rng.choice(outcomes))
+                settle_leases(store, claim_when_due(store, job_id), rng.choice(outcomes))
             elif row.state == State.PARKED:
                 rng.choice([recover.release, recover.retry, recover.cancel])(
                     store, job_id, actor="ann"
@@ -78,210 +78,210 @@ def test_the_story_of_any_life_folds_to_the_row(store):
             elif row.state in {State.DEAD, State.CANCELLED}:
                 recover.retry(store, job_id, actor="ann")
     for row in all_rows(store):
-        events = story(store, row.id)
-        assert folded(events) == (row.state, row.generation, row.attempt, row.token)
+        events = job_events(store, row.id)
+        assert replay(events) == (row.state, row.generation, row.attempt, row.token)
         assert [event.id for event in events] == sorted(event.id for event in events)
         assert events[0].type == "job.queued"
     assert {row.state for row in all_rows(store)} >= {"queued", "succeeded"}
 
 
-def test_an_event_carries_who_what_and_when(store):
-    lease = running(store, owner="acme", batch_id="b1")
+def test_an_event_has_an_actor_data_and_a_time(store):
+    lease = claim_new_job(store, owner="acme", batch_id="b1")
     recover.cancel(store, lease.id, actor="ann", reason="wrong file")
-    finish(store, lease, FAILED)
-    queued, started, asked, cancelled = story(store, lease.id)
-    assert {event.owner for event in (queued, started, asked, cancelled)} == {"acme"}
-    assert {event.batch_id for event in (queued, started, asked, cancelled)} == {"b1"}
-    assert (asked.actor, asked.data["reason"]) == ("ann", "wrong file")
+    settle_leases(store, lease, FAILED)
+    queued, started, requested, cancelled = job_events(store, lease.id)
+    assert {event.owner for event in (queued, started, requested, cancelled)} == {"acme"}
+    assert {event.batch_id for event in (queued, started, requested, cancelled)} == {"b1"}
+    assert (requested.actor, requested.data["reason"]) == ("ann", "wrong file")
     assert (started.data, started.attempt, started.token) == ({"worker": "w1"}, 1, 1)
-    assert queued.at <= started.at <= asked.at <= cancelled.at
+    assert queued.at <= started.at <= requested.at <= cancelled.at
     assert "wrong file" in cancelled.data["reason"]
 
 
-def test_what_fails_to_commit_was_never_told(store):
-    with undone(store.begin()) as unit:
-        tell(unit, "never")
-        unit.insert_jobs([a_job()], announce=True)
+def test_a_failed_transaction_writes_no_events(store):
+    with rolled_back(store.begin()) as tx:
+        write_event(tx, "never")
+        tx.insert_jobs([a_job()], announce=True)
     assert read_all(store) == []
 
 
-# -- the cursor ----------------------------------------------------------------------------------
-def test_events_come_in_order_after_the_cursor_and_bounded(store):
-    with store.begin() as unit:
+# --- The cursor ---
+def test_events_after_a_cursor_are_listed_in_order_up_to_the_limit(store):
+    with store.begin() as tx:
         for n in range(10):
-            tell(unit, str(n))
+            write_event(tx, str(n))
     events = read_all(store)
     assert names(events) == [str(n) for n in range(10)]
-    with store.read() as unit:
-        assert unit.list_events_after(events[3].id, 3) == events[4:7]
-        assert unit.list_events_after(events[-1].id, 3) == []
+    with store.read() as tx:
+        assert tx.list_events_after(events[3].id, 3) == events[4:7]
+        assert tx.list_events_after(events[-1].id, 3) == []
 
 
-def test_a_reader_does_not_pass_an_event_that_is_still_to_be_committed(postgres):
+def test_a_reader_does_not_pass_an_uncommitted_event(postgres):
     with postgres.begin() as late:
-        tell(late, "first, but late")
+        write_event(late, "first, but late")
         with postgres.begin() as quick:
-            tell(quick, "second, but quick")
+            write_event(quick, "second, but quick")
         assert read_all(postgres) == []
     assert names(read_all(postgres)) == ["first, but late", "second, but quick"]
 
 
-def test_what_was_committed_before_is_not_held_back_by_who_writes_now(postgres):
-    with postgres.begin() as unit:
-        tell(unit, "before")
+def test_open_transactions_do_not_hold_back_earlier_events(postgres):
+    with postgres.begin() as tx:
+        write_event(tx, "before")
     with postgres.begin() as late:
-        tell(late, "late")
+        write_event(late, "late")
         with postgres.begin() as quick:
-            tell(quick, "quick")
+            write_event(quick, "quick")
         assert names(read_all(postgres)) == ["before"]
 
 
-def test_who_writes_late_and_gives_up_holds_nobody_back_any_longer(postgres):
-    with undone(postgres.begin()) as late:
-        tell(late, "never")
+def test_a_rolled_back_writer_does_not_hold_readers_back(postgres):
+    with rolled_back(postgres.begin()) as late:
+        write_event(late, "never")
         with postgres.begin() as quick:
-            tell(quick, "quick")
+            write_event(quick, "quick")
     assert names(read_all(postgres)) == ["quick"]
 
 
-def test_what_was_told_and_taken_back_leaves_no_gap_for_readers(postgres):
+def test_rolled_back_events_leave_no_gap_for_readers(postgres):
     with postgres.begin() as late:
-        with undone(late.savepoint()):
-            tell(late, "never")
-        tell(late, "late")
+        with rolled_back(late.savepoint()):
+            write_event(late, "never")
+        write_event(late, "late")
         with postgres.begin() as quick:
-            tell(quick, "quick")
+            write_event(quick, "quick")
         assert read_all(postgres) == []
     assert names(read_all(postgres)) == ["late", "quick"]
 
 
-def finish_in(unit, lease):
-    settle(unit, [Ending(lease, RETURNED)], POLICIES, unit.now(), Random(1))
+def finish_in(tx, lease):
+    settle(tx, [Ending(lease, RETURNED)], POLICIES, tx.now(), Random(1))
 
 
-def insert_alone(unit, count):
-    """As it tells where the statement is a transaction."""
-    unit._autocommit = True
-    unit.insert_jobs(jobs(count), announce=True)
+def insert_alone(tx, count):
+    """Use the variant for a statement that is a transaction."""
+    tx._autocommit = True
+    tx.insert_jobs(jobs(count), announce=True)
 
 
 VERBS = {
-    "insert": lambda unit, lease: unit.insert_jobs(jobs(2), announce=True),
-    "insert one": lambda unit, lease: unit.insert_jobs(jobs(1), announce=True),
-    "insert, alone": lambda unit, lease: insert_alone(unit, 20),
-    "insert one, alone": lambda unit, lease: insert_alone(unit, 1),
-    "announce": lambda unit, lease: unit.announce_jobs(10),
-    "take": lambda unit, lease: unit.claim_jobs(
-        "w1", [row.id for row in unit.list_jobs({"state": "queued"}, 5, None)], 5
+    "insert": lambda tx, lease: tx.insert_jobs(jobs(2), announce=True),
+    "insert one": lambda tx, lease: tx.insert_jobs(jobs(1), announce=True),
+    "insert, alone": lambda tx, lease: insert_alone(tx, 20),
+    "insert one, alone": lambda tx, lease: insert_alone(tx, 1),
+    "announce": lambda tx, lease: tx.announce_jobs(10),
+    "take": lambda tx, lease: tx.claim_jobs(
+        "w1", [row.id for row in tx.list_jobs({"state": "queued"}, 5, None)], 5
     ),
     "settle": finish_in,
-    "write_events": lambda unit, lease: tell(unit, "late"),
+    "write_events": lambda tx, lease: write_event(tx, "late"),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-def test_every_verb_that_tells_holds_readers_back_until_it_is_committed(postgres, verb):
-    lease = running(postgres)
+def test_every_statement_that_writes_events_holds_readers_back_until_its_commit(postgres, verb):
+    lease = claim_new_job(postgres)
     insert(postgres, a_job(), announce=False)
     start = read_all(postgres)[-1].id
     with postgres.begin() as late:
         verb(late, lease)
         with postgres.begin() as quick:
-            tell(quick, "quick")
+            write_event(quick, "quick")
         assert read_all(postgres, start) == []
     after = read_all(postgres, start)
     assert after[-1].actor == "quick"
     assert len(after) > 1
 
 
-def test_a_strangers_long_transaction_delays_nothing(postgres):
+def test_an_unrelated_long_transaction_delays_no_reader(postgres):
     with postgres.transaction() as stranger:
         stranger.execute("CREATE TABLE theirs (n integer)")
         stranger.execute("INSERT INTO theirs VALUES (1)")
         stranger.execute("SELECT pg_advisory_xact_lock(1)")
-        with postgres.begin() as unit:
-            tell(unit, "ours")
+        with postgres.begin() as tx:
+            write_event(tx, "ours")
         assert names(read_all(postgres)) == ["ours"]
 
 
-def test_a_caller_who_enqueues_and_then_takes_its_time_delays_no_reader(postgres):
+def test_a_long_transaction_of_a_caller_delays_no_reader(postgres):
     with postgres.transaction() as caller:
         postgres.join(caller).insert_jobs(jobs(3), announce=False)
-        with postgres.begin() as unit:
-            tell(unit, "ours")
+        with postgres.begin() as tx:
+            write_event(tx, "ours")
         assert names(read_all(postgres)) == ["ours"]
 
 
-def test_a_transaction_that_tells_much_takes_one_lock_for_it(postgres):
-    """Each lock has its place in a table that all sessions share; thousands would leave none for the others."""
-    with postgres.begin() as unit:
+def test_a_transaction_with_many_events_takes_one_lock(postgres):
+    """Locks are in a table that all sessions share; thousands would fill it."""
+    with postgres.begin() as tx:
         for n in range(50):
-            tell(unit, str(n))
+            write_event(tx, str(n))
         assert sql(postgres, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(1,)]
     assert len(read_all(postgres)) == 50
 
 
-def test_a_reader_that_runs_beside_many_writers_sees_every_event_once_and_in_order(store):
+def test_a_reader_among_many_writers_reads_every_event_once_and_in_order(store):
     writers, each = 6, 120
     stop = threading.Event()
-    seen: list[int] = []
+    read: list[int] = []
 
     def follow() -> None:
         cursor = 0
         while True:
             last_round = stop.is_set()
-            with store.read() as unit:
-                found = unit.list_events_after(cursor, 50)
-            seen.extend(event.id for event in found)
-            cursor = seen[-1] if seen else 0
+            with store.read() as tx:
+                found = tx.list_events_after(cursor, 50)
+            read.extend(event.id for event in found)
+            cursor = read[-1] if read else 0
             if last_round and not found:
                 return
 
     def write(seed: int) -> None:
         rng = Random(seed)
         for _ in range(each):
-            with store.begin() as unit:
+            with store.begin() as tx:
                 for _ in range(rng.randint(1, 3)):
-                    tell(unit, "x")
+                    write_event(tx, "x")
                 if rng.random() < 0.1:
-                    unit.insert_jobs(jobs(1), announce=True)
+                    tx.insert_jobs(jobs(1), announce=True)
 
-    reader = Background(follow)
-    together(*[lambda seed=seed: write(seed) for seed in range(writers)])
+    reader = BackgroundCall(follow)
+    run_concurrently(*[lambda seed=seed: write(seed) for seed in range(writers)])
     stop.set()
-    reader.answer()
-    assert seen == [event[0] for event in log_of(store)]
-    assert len(seen) >= writers * each
+    reader.result()
+    assert read == [event[0] for event in read_event_table(store)]
+    assert len(read) >= writers * each
 
 
-def test_deadlines_are_told_by_upkeep(store):
+def test_upkeep_writes_events_for_passed_deadlines(store):
     (job_id,) = enqueue(store, deadline=1)
     until(lambda: upkeep.expire_deadlines(store) == 1, what="the deadline passes")
-    died = story(store, job_id)[-1]
+    died = job_events(store, job_id)[-1]
     assert (died.type, died.actor, died.data["code"]) == ("job.died", "upkeep", "DEADLINE_PASSED")
     assert claim(store) == []
 
 
-def test_the_newest_event_is_the_last_one_a_reader_may_see(store):
-    with store.read() as unit:
-        assert unit.newest_event() == 0
+def test_the_newest_event_is_the_last_readable_one(store):
+    with store.read() as tx:
+        assert tx.newest_event() == 0
     for name in "ab":
-        with store.begin() as unit:
-            tell(unit, name)
-    with store.read() as unit:
-        assert unit.newest_event() == unit.list_events_after(0, 10)[-1].id
-        assert unit.event_lag() == 0
+        with store.begin() as tx:
+            write_event(tx, name)
+    with store.read() as tx:
+        assert tx.newest_event() == tx.list_events_after(0, 10)[-1].id
+        assert tx.event_lag() == 0
 
 
-def test_an_event_that_commits_late_holds_the_newest_one_back(postgres):
-    with postgres.begin() as unit:
-        tell(unit, "first")
+def test_an_uncommitted_event_holds_the_newest_one_back(postgres):
+    with postgres.begin() as tx:
+        write_event(tx, "first")
     with postgres.begin() as late:
-        tell(late, "late")
-        with postgres.begin() as unit:
-            tell(unit, "early")
-        with postgres.read() as unit:
-            assert unit.newest_event() == unit.list_events_after(0, 10)[-1].id == 1
-            assert unit.event_lag() > 0
-    with postgres.read() as unit:
-        assert names(unit.list_events_after(0, 10)) == ["first", "late", "early"]
+        write_event(late, "late")
+        with postgres.begin() as tx:
+            write_event(tx, "early")
+        with postgres.read() as tx:
+            assert tx.newest_event() == tx.list_events_after(0, 10)[-1].id == 1
+            assert tx.event_lag() > 0
+    with postgres.read() as tx:
+        assert names(tx.list_events_after(0, 10)) == ["first", "late", "early"]

@@ -7,7 +7,7 @@ import pytest
 from mulligan.core.attempt import Cls, Ended, Outcome
 from mulligan.failures.service import Failures
 from support.builders import make_failure
-from support.store import FATAL, ended, enqueue, is_postgres, sql
+from support.store import FATAL, enqueue, is_postgres, run_once, sql
 
 MANY = """
 INSERT INTO {p}job (id, kind, queue, lane, run_at, created_at, payload, state, attempt, token, finished_at, error,
@@ -33,9 +33,9 @@ def test_ten_thousand_dead_jobs_with_three_causes_are_three_groups(store):
         "v2-1": 3334,
         "v2-2": 3333,
     }
-    with store.read() as unit:
+    with store.read() as tx:
         for group in groups:
-            assert unit.count_jobs({"group": group.fingerprint}, 10_000) == group.count
+            assert tx.count_jobs({"group": group.fingerprint}, 10_000) == group.count
 
 
 def test_counting_a_group_stops_at_ten_thousand_and_says_so(store):
@@ -45,18 +45,18 @@ def test_counting_a_group_stops_at_ten_thousand_and_says_so(store):
     assert (group.count, group.capped) == (10_000, True)
     assert group.first_seen.timestamp() == pytest.approx(
         1e-6
-    )  # of all of them, not of those that were counted
+    )  # of all jobs, not only of the counted ones
 
 
 def test_a_job_that_died_without_a_fingerprint_is_grouped_by_its_code(store):
-    ended(store, FATAL)
-    ended(store, failure("v2-known"))
-    with store.read() as unit:
-        assert sorted(name for name, _ in unit.list_groups(None, 10)) == ["code-BROKEN", "v2-known"]
+    run_once(store, FATAL)
+    run_once(store, failure("v2-known"))
+    with store.read() as tx:
+        assert sorted(name for name, _ in tx.list_groups(None, 10)) == ["code-BROKEN", "v2-known"]
 
 
-def test_only_the_dead_carry_what_they_died_of(store):
-    ended(store, failure("v2-1"))
+def test_only_dead_jobs_have_a_cause(store):
+    run_once(store, failure("v2-1"))
     enqueue(store)
     found = sql(store, "SELECT state, died_code, died_class, died_group FROM {p}job ORDER BY state")
     assert found == [("dead", "BROKEN", "permanent", "v2-1"), ("queued", None, None, None)]
@@ -64,16 +64,16 @@ def test_only_the_dead_carry_what_they_died_of(store):
         sql(store, "UPDATE {p}job SET died_code = 'X' WHERE state = 'queued'")
 
 
-def test_marks_of_groups_without_dead_jobs_are_forgotten_in_time(store):
+def test_old_states_of_groups_without_dead_jobs_are_deleted(store):
     api = Failures(lambda: store)
-    gone, there = ended(store, failure("v2-gone")), ended(store, failure("v2-there"))
+    gone, there = run_once(store, failure("v2-gone")), run_once(store, failure("v2-there"))
     for name in ("v2-gone", "v2-there"):
         api.resolve(name)
     sql(store, "DELETE FROM {p}job WHERE id = :id", {"id": gone})
-    with store.begin() as unit:
-        assert unit.delete_old_group_states(0) == 0
-        assert unit.delete_old_group_states(unit.now() + 1) == 1
-        assert list(unit.list_group_states("*")) == ["v2-there"]
+    with store.begin() as tx:
+        assert tx.delete_old_group_states(0) == 0
+        assert tx.delete_old_group_states(tx.now() + 1) == 1
+        assert list(tx.list_group_states("*")) == ["v2-there"]
     assert there
 
 
@@ -83,7 +83,15 @@ def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     from mulligan.storage.search_queries import build_conditions
     from mulligan.storage.sql import load_statement
 
-    params = {"before": "~", "floor": "", "limit": 5, "cap": 5, "hours": 336, "now": 0, "at_time": 0}
+    params = {
+        "before": "~",
+        "floor": "",
+        "limit": 5,
+        "cap": 5,
+        "hours": 336,
+        "now": 0,
+        "at_time": 0,
+    }
     params |= {"name": "g", "names": '["g"]'}
     wheres = [
         {"state": "dead"},
@@ -93,12 +101,19 @@ def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
         {"group": "g", "owner": "acme"},
     ]
     dead = [{"state": "dead"}, {"state": "dead", "owner": "o"}]
-    for verb in ("list_jobs", "count_jobs", "count_group_deaths", "get_group_death_times", "get_group_samples"):
+    for verb in (
+        "list_jobs",
+        "count_jobs",
+        "count_group_deaths",
+        "get_group_death_times",
+        "get_group_samples",
+    ):
         for where in wheres if verb in {"list_jobs", "count_jobs"} else dead:
-            asked = build_conditions(where)
-            text = load_statement(verb, "sqlite", "mulligan_", shape=asked.shape)
+            conditions = build_conditions(where)
+            text = load_statement(verb, "sqlite", "mulligan_", shape=conditions.shape)
             plan = " ".join(
-                row[3] for row in sql(store, f"EXPLAIN QUERY PLAN {text}", asked.params | params)
+                row[3]
+                for row in sql(store, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)
             )
             assert "mulligan_job_for_" in plan, (verb, where, plan)
             assert "SCAN mulligan_job" not in plan, (verb, where, plan)

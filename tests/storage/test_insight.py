@@ -1,4 +1,4 @@
-"""What is counted is what happened, on both stores alike, and no more is read than was asked for."""
+"""Insight counts: correct on both databases, within their limits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from support.store import (
     LOST,
     RETURNED,
     SNOOZED,
+    claim_by_id,
+    claim_new_job,
+    claim_when_due,
     enqueue,
-    finish,
     is_postgres,
     migrated,
     now,
-    once_more,
     open_worker,
-    running,
+    settle_leases,
     sql,
-    take,
 )
 
 TIMED_OUT = Outcome(Ended.FAILED, failure=make_failure(Cls.TIMEOUT, "GW_TIMEOUT"), cost=0.5)
@@ -42,8 +42,8 @@ def store(store_url):
         yield store
 
 
-def asked(store, **changes):
-    given = {
+def scope(store, **changes):
+    defaults = {
         "low": "",
         "since": now(store) - 7 * DAY,
         "age_step": DAY,
@@ -53,25 +53,25 @@ def asked(store, **changes):
         "attempts": 1000,
         "rows": 1000,
     }
-    return InsightScope(**(given | changes))
+    return InsightScope(**(defaults | changes))
 
 
 def counted(store, **changes):
-    with store.read() as unit:
-        return unit.count_insight(asked(store, **changes))
+    with store.read() as tx:
+        return tx.count_insight(scope(store, **changes))
 
 
 def lived(store, *outcomes, **changes):
-    """A job whose attempts ended so, one after the other."""
+    """Insert a job whose attempts ended with these outcomes."""
     first, *rest = outcomes
-    lease = running(store, **changes)
-    finish(store, lease, first)
+    lease = claim_new_job(store, **changes)
+    settle_leases(store, lease, first)
     for outcome in rest:
-        finish(store, once_more(store, lease.id), outcome)
+        settle_leases(store, claim_when_due(store, lease.id), outcome)
     return lease.id
 
 
-def test_every_life_is_counted_for_what_it_was(store):
+def test_every_generation_is_counted_by_its_outcome(store):
     lived(store, RETURNED)
     lived(store, TIMED_OUT, RETURNED, uses="gateway")
     lived(store, TIMED_OUT, SNOOZED, TIMED_OUT, LOST, RETURNED)
@@ -122,26 +122,28 @@ def test_every_life_is_counted_for_what_it_was(store):
     assert not found.truncated
 
 
-def test_a_first_life_stays_what_it_was_when_somebody_begins_another(store):
+def test_a_manual_retry_does_not_change_the_count_of_the_first_generation(store):
     job = lived(store, FATAL)
     recover.retry(store, job, actor="kim")
-    finish(store, take(store, job)[0], RETURNED)
+    settle_leases(store, claim_by_id(store, job)[0], RETURNED)
     never = lived(store, FATAL)
     recover.retry(store, never, actor="kim")
     found = counted(store)
     assert [(row.outcome, row.jobs) for row in found.generations] == [("dead", 2)]
-    assert [tuple(row) for row in found.manual_retries] == [("permanent", "BROKEN", "test.rule", 1, 1)]
+    assert [tuple(row) for row in found.manual_retries] == [
+        ("permanent", "BROKEN", "test.rule", 1, 1)
+    ]
 
 
-def test_a_success_by_hand_that_comes_after_a_day_proves_even_less_and_is_not_counted(store):
+def test_a_manual_retry_that_succeeds_after_a_day_is_not_counted(store):
     job = lived(store, FATAL)
     store.shift_clock(2 * DAY)
     recover.retry(store, job, actor="kim")
-    finish(store, take(store, job)[0], RETURNED)
+    settle_leases(store, claim_by_id(store, job)[0], RETURNED)
     assert [(row.tries, row.successes) for row in counted(store).manual_retries] == [(1, 0)]
 
 
-def test_only_the_kind_the_queue_and_the_time_that_were_asked_for_and_none_of_our_own(store):
+def test_only_the_requested_kind_queue_and_time_are_counted(store):
     lived(store, RETURNED, kind="mail", queue="slow")
     lived(store, RETURNED, kind="mulligan.delivery")
     lived(store, RETURNED)
@@ -159,7 +161,7 @@ def test_only_the_kind_the_queue_and_the_time_that_were_asked_for_and_none_of_ou
     assert counted(store).jobs == []
 
 
-def test_the_newest_are_counted_when_there_are_more_than_were_asked_for(store):
+def test_beyond_the_limit_the_newest_are_counted(store):
     ids = [lived(store, TIMED_OUT, RETURNED) for _ in range(5)]
     assert not counted(store, jobs=5, attempts=10).truncated
     few = counted(store, jobs=2)
@@ -175,25 +177,25 @@ def test_the_newest_are_counted_when_there_are_more_than_were_asked_for(store):
     assert len(ids) == 5
 
 
-def test_lengths_are_rounded_to_three_digits(store):
+def test_durations_are_rounded_to_three_digits(store):
     job = lived(store, TIMED_OUT)
     store.shift_clock(123_456 * SECOND)
-    finish(store, once_more(store, job), RETURNED)
+    settle_leases(store, claim_when_due(store, job), RETURNED)
     (row,) = counted(store).generations
     assert row.ms % 1_000_000 == 0
     assert 123_000_000 <= row.ms <= 124_000_000
 
 
-def test_an_id_says_from_when_it_is():
+def test_an_id_bounds_the_time_of_its_job():
     made = new_id()
     assert first_id(0) < made < first_id(2**47)
     assert len(first_id(1)) == len(made)
 
 
-# -- no more is read than was asked for ----------------------------------------------------------
+# --- No more is read than was scope for ---
 @pytest.fixture
 def crowded(store):
-    """Ten thousand old attempts beside those that are asked for."""
+    """Ten thousand old attempts in addition to the counted ones."""
     insert_finished_jobs(store, 6000, now=now(store), private=50)
     if is_postgres(store):
         sql(store, "ANALYZE {p}job")
@@ -204,8 +206,8 @@ def crowded(store):
 VERBS = ("insight_attempts", "insight_generations", "insight_manual_retries", "insight_jobs")
 
 
-def test_on_sqlite_every_step_is_a_search_of_an_index(sqlite_url):
-    with migrated(sqlite_url) as store, store.read() as unit:
+def test_on_sqlite_every_step_uses_an_index(sqlite_url):
+    with migrated(sqlite_url) as store, store.read() as tx:
         params = {
             "after": "0",
             "since": 0,
@@ -218,7 +220,7 @@ def test_on_sqlite_every_step_is_a_search_of_an_index(sqlite_url):
         for verb in VERBS:
             plan = [
                 row[3]
-                for row in unit._handle.execute(
+                for row in tx._handle.execute(
                     "EXPLAIN QUERY PLAN " + load_statement(verb, "sqlite", "mulligan_"), params
                 )
             ]
@@ -235,23 +237,23 @@ def test_on_sqlite_every_step_is_a_search_of_an_index(sqlite_url):
             ], plan
 
 
-def test_of_a_crowd_only_the_newest_are_read(crowded):
+def test_only_the_newest_of_many_jobs_are_read(crowded):
     found = counted(crowded, jobs=100, attempts=180)
     assert sum(row.jobs for row in found.jobs) == 100
     if not is_postgres(crowded):
         return
-    with crowded.begin() as unit:
-        before = rows_read(unit)
-        unit.count_insight(asked(crowded, jobs=100, attempts=180))
-        assert rows_read(unit) - before < 4000
+    with crowded.begin() as tx:
+        before = rows_read(tx)
+        tx.count_insight(scope(crowded, jobs=100, attempts=180))
+        assert rows_read(tx) - before < 4000
 
 
-def rows_read(unit):
+def rows_read(tx):
     statement = (
         "SELECT sum(seq_tup_read + COALESCE(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables "
         "WHERE relname IN ('job', 'attempt')"
     )
-    return unit._connection.execute(statement).fetchone()[0]
+    return tx._connection.execute(statement).fetchone()[0]
 
 
 @pytest.mark.slow

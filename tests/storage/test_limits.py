@@ -1,4 +1,4 @@
-"""Limits of the whole fleet: never one more than allowed, whoever claims."""
+"""Limits of the fleet: never exceeded, whichever worker claims."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from support.store import (
     FAILED,
     HOUR,
     KINDS,
-    Background,
+    BackgroundCall,
     a_job,
     claim,
     enqueue,
-    finish,
     insert,
     jobs,
     now,
     open_worker,
     policies,
+    run_concurrently,
+    settle_leases,
     sql,
-    together,
 )
 
 
@@ -36,8 +36,8 @@ def _worker(store):
 
 
 def limit(store, key="default", concurrency=None, rate=None, *, scope="queue", until=None):
-    with store.begin() as unit:
-        unit.set_limit(LimitRow(scope, key, concurrency, rate, unit.now(), until, "", ""))
+    with store.begin() as tx:
+        tx.set_limit(LimitRow(scope, key, concurrency, rate, tx.now(), until, "", ""))
 
 
 def declare(store, *queues, dependencies=()):
@@ -48,27 +48,27 @@ def declare(store, *queues, dependencies=()):
         {spec.name: spec for spec in queues},
         {spec.key: spec for spec in dependencies},
     )
-    with store.begin() as unit:
-        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+    with store.begin() as tx:
+        tx.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
 
 
 def whole(store, free):
-    with store.begin() as unit:
-        return Claimer("w1", KINDS).claim(unit, free)
+    with store.begin() as tx:
+        return Claimer("w1", KINDS).claim(tx, free)
 
 
-# -- concurrency ---------------------------------------------------------------------------------
-def test_no_more_run_at_once_than_allowed(store):
+# --- Concurrency ---
+def test_the_concurrency_limit_is_never_exceeded(store):
     limit(store, concurrency=3)
     enqueue(store, 10)
     leases = claim(store, 10)
     assert len(leases) == 3
     assert claim(store, 10) == []
-    finish(store, leases[:2])
+    settle_leases(store, leases[:2])
     assert len(claim(store, 10)) == 2
 
 
-def test_other_queues_are_not_limited_and_still_go_in_order(store):
+def test_other_queues_are_not_limited_and_keep_their_order(store):
     limit(store, concurrency=1)
     enqueue(store, 3)
     other = enqueue(store, 3, queue="other")
@@ -81,13 +81,13 @@ def test_other_queues_are_not_limited_and_still_go_in_order(store):
     assert other
 
 
-def test_a_crowd_before_a_full_queue_keeps_nobody_else_waiting(store):
+def test_many_jobs_of_a_full_queue_delay_no_other_queue(store):
     limit(store, concurrency=1)
     enqueue(store, 200)
     other = enqueue(store, 4, queue="other")
     leases = claim(store, 5)
     assert Counter(lease.queue for lease in leases) == {"default": 1, "other": 4}
-    finish(store, leases[:1])
+    settle_leases(store, leases[:1])
     assert len(other) == len(claim(store, 5)) + 3
 
 
@@ -96,24 +96,24 @@ def test_many_workers_at_once_never_exceed_the_limit(store, once):
     limit(store, concurrency=5)
     enqueue(store, 60)
     workers = [open_worker(store, f"worker {n}") for n in range(6)]
-    seen = []
+    counts = []
 
     def drain(worker):
         claimer, done = Claimer(worker, KINDS), 0
         for _ in range(200):
-            with store.single_statement() if once else store.begin() as unit:
-                leases = claimer.claim(unit, 4).leases
-            with store.read() as unit:
-                seen.append(sum(count for _, _, count in unit.count_running()))
+            with store.single_statement() if once else store.begin() as tx:
+                leases = claimer.claim(tx, 4).leases
+            with store.read() as tx:
+                counts.append(sum(count for _, _, count in tx.count_running()))
             if leases:
-                finish(store, leases)
+                settle_leases(store, leases)
                 done += len(leases)
             elif not sql(store, "SELECT 1 FROM {p}job WHERE state = 'queued' LIMIT 1"):
                 return done
         return done
 
-    assert sum(together(*[lambda w=w: drain(w) for w in workers])) == 60
-    assert 0 < max(seen) <= 5
+    assert sum(run_concurrently(*[lambda w=w: drain(w) for w in workers])) == 60
+    assert 0 < max(counts) <= 5
 
 
 def test_a_dependency_is_limited_over_all_queues_and_kinds(store):
@@ -124,49 +124,49 @@ def test_a_dependency_is_limited_over_all_queues_and_kinds(store):
     assert Counter("gpu" in lease.uses for lease in claim(store, 10)) == {True: 2, False: 2}
 
 
-def test_every_limit_on_the_way_must_have_room(store):
+def test_a_job_starts_only_if_all_its_limits_allow_it(store):
     limit(store, "gpu", 5, scope="dependency")
     limit(store, "default", 1)
     insert(store, *jobs(3, uses="gpu"), *jobs(3, uses="gpu", queue="other"))
     assert Counter(lease.queue for lease in claim(store, 10)) == {"default": 1, "other": 3}
 
 
-def test_one_at_a_time_is_a_dependency_with_one_place(store):
+def test_a_concurrency_of_one_runs_one_job_at_a_time(store):
     declare(store, dependencies=[DependencySpec("disk", max_concurrency=1)])
     enqueue(store, 3, uses="disk")
     for _ in range(3):
         (lease,) = claim(store, 10)
         assert claim(store, 10) == []
-        finish(store, lease)
+        settle_leases(store, lease)
 
 
-def test_retries_count_like_everything_else_and_are_not_starved(store):
+def test_retries_count_against_limits_and_are_not_starved(store):
     limit(store, concurrency=1)
     quick = policies(base_delay=0)
     (failing,) = enqueue(store)
-    finish(store, claim(store), FAILED, policies=quick)
+    settle_leases(store, claim(store), FAILED, policies=quick)
     enqueue(store, 30)
-    claimer, seen = Claimer("w1", KINDS), []
+    claimer, counts = Claimer("w1", KINDS), []
     for _ in range(20):
         (lease,) = claim(store, 5, claimer=claimer)
-        seen.append(lease.id)
-        finish(store, lease)
-    assert failing in seen
+        counts.append(lease.id)
+        settle_leases(store, lease)
+    assert failing in counts
 
 
-# -- rate ----------------------------------------------------------------------------------------
-def test_a_rate_allows_a_second_at_once_and_then_goes_on_in_time(store):
+# --- Rate ---
+def test_a_rate_allows_a_burst_of_one_second_and_then_refills(store):
     limit(store, rate=4.0)
     enqueue(store, 20)
     assert len(claim(store, 20)) == 4
     assert claim(store, 20) == []
     store.shift_clock(SECOND // 2)
-    assert len(claim(store, 20)) in {2, 3}  # the test itself takes time
+    assert len(claim(store, 20)) in {2, 3}  # the test takes time itself
     store.shift_clock(HOUR)
     assert len(claim(store, 20)) == 4
 
 
-def test_whoever_finds_the_rate_used_up_knows_when_to_come_back(store):
+def test_a_used_up_rate_reports_the_next_start(store):
     limit(store, rate=0.01)
     enqueue(store, 2)
     first = whole(store, 5)
@@ -193,12 +193,12 @@ def test_many_workers_share_one_rate(store):
     limit(store, rate=0.001)
     enqueue(store, 40)
     workers = [open_worker(store, f"worker {n}") for n in range(6)]
-    taken = together(*[lambda w=w: claim(store, 5, worker=w) for w in workers])
+    taken = run_concurrently(*[lambda w=w: claim(store, 5, worker=w) for w in workers])
     assert sum(map(len, taken)) == 1
 
 
-# -- who says so ---------------------------------------------------------------------------------
-def test_what_code_declares_holds_until_an_operator_says_otherwise(store):
+# --- Declared and set by operators ---
+def test_an_operators_limit_overrides_the_declared_one(store):
     declare(store, QueueSpec("default", concurrency=1))
     enqueue(store, 9)
     assert len(claim(store, 9)) == 1
@@ -208,23 +208,23 @@ def test_what_code_declares_holds_until_an_operator_says_otherwise(store):
     assert len(claim(store, 9)) == 5
 
 
-def test_an_operators_word_ends_at_its_time(store):
+def test_an_operators_limit_ends_at_its_time(store):
     declare(store, QueueSpec("default", concurrency=2))
     limit(store, concurrency=1, until=now(store) + HOUR)
     enqueue(store, 9)
     assert len(claim(store, 9)) == 1
     store.shift_clock(2 * HOUR)
-    assert len(claim(store, 9)) == 1  # two of the declared two run now
+    assert len(claim(store, 9)) == 1  # the declared two are running
 
 
-def test_a_declaration_nobody_has_repeated_for_a_day_is_gone(store):
+def test_a_declared_limit_expires_a_day_after_its_last_use(store):
     declare(store, QueueSpec("default", concurrency=1))
     store.shift_clock(25 * HOUR)
     enqueue(store, 9)
     assert len(claim(store, 9)) == 9
 
 
-def test_of_two_declarations_the_newer_one_holds(store):
+def test_the_newer_of_two_declared_limits_wins(store):
     declare(store, QueueSpec("default", concurrency=1))
     store.shift_clock(SECOND)
     declare(store, QueueSpec("default", concurrency=3))
@@ -232,7 +232,7 @@ def test_of_two_declarations_the_newer_one_holds(store):
     assert len(claim(store, 9)) == 3
 
 
-def test_what_a_workers_own_app_declares_holds_also_when_the_clock_has_leapt_over_a_day(store):
+def test_a_workers_own_limits_hold_after_the_clock_has_jumped(store):
     claimer = Claimer("w1", KINDS, app_limits={("queue", "default"): Limit(concurrency=1)})
     declare(store, QueueSpec("default", concurrency=1))
     enqueue(store, 9)
@@ -241,7 +241,7 @@ def test_what_a_workers_own_app_declares_holds_also_when_the_clock_has_leapt_ove
     assert claim(store, 9, claimer=claimer) == []
 
 
-def test_after_a_rollback_the_older_release_that_speaks_wins_over_the_newer_one_that_is_silent(
+def test_after_a_rollback_the_limits_of_the_older_active_release_win(
     store,
 ):
     declare(store, QueueSpec("default", concurrency=3))
@@ -253,7 +253,7 @@ def test_after_a_rollback_the_older_release_that_speaks_wins_over_the_newer_one_
     assert len(claim(store, 9)) == 3
 
 
-# -- fairness ------------------------------------------------------------------------------------
+# --- Fairness ---
 def shared_job(owner, **changes):
     return a_job(owner=owner, share=owner_share(owner), **changes)
 
@@ -268,7 +268,7 @@ def test_in_a_fair_queue_owners_take_turns(store):
     }
 
 
-def test_turns_go_on_over_many_small_claims(store):
+def test_turns_continue_over_many_small_claims(store):
     insert(
         store, *[shared_job("whale") for _ in range(50)], *[shared_job("minnow") for _ in range(5)]
     )
@@ -276,16 +276,16 @@ def test_turns_go_on_over_many_small_claims(store):
     for _ in range(10):
         (lease,) = claim(store, 1, claimer=claimer)
         order.append(lease.owner)
-        finish(store, lease)
+        settle_leases(store, lease)
     assert Counter(order) == {"whale": 5, "minnow": 5}
 
 
 def test_a_retry_keeps_its_share(store):
     quick = policies(base_delay=0)
     insert(store, *[shared_job("whale") for _ in range(3)])
-    finish(store, claim(store, 3), FAILED, policies=quick)
-    with store.read() as unit:
-        (lane,) = {lane for lane, _, _ in unit.read_claim_state().lanes}
+    settle_leases(store, claim(store, 3), FAILED, policies=quick)
+    with store.read() as tx:
+        (lane,) = {lane for lane, _, _ in tx.read_claim_state().lanes}
     assert lane == f"default|render||{owner_share('whale')}|1"
 
 
@@ -297,38 +297,38 @@ def test_a_fair_queue_can_be_limited_too(store):
     assert Counter(lease.owner for lease in claim(store, 20)) == {"whale": 2, "minnow": 2}
 
 
-# -- what it costs the others --------------------------------------------------------------------
+# --- Effect on others ---
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_meter_in_a_frozen_hand_stops_what_it_limits_and_nothing_else(store):
+def test_a_locked_token_bucket_stops_only_what_it_limits(store):
     limit(store, concurrency=5)
     open_worker(store, "w2")
     enqueue(store, 3)
     assert len(claim(store)) == 1
-    with store.begin() as unit:
-        assert len(Claimer("w1", KINDS).claim(unit, 1).leases) == 1  # and goes no further
+    with store.begin() as tx:
+        assert len(Claimer("w1", KINDS).claim(tx, 1).leases) == 1  # and stops there
         free = enqueue(store, 2, queue="other")
 
         def turn():
             with store.single_statement() as mine:
                 return Claimer("w2", KINDS).claim(mine, 5)
 
-        claimed = Background(turn).answer()
+        claimed = BackgroundCall(turn).result()
         assert sorted(lease.id for lease in claimed.leases) == sorted(free)
         assert 0 < claimed.next_due - claimed.now < SECOND, "it comes back soon"
-        held = unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+        held = tx._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
         assert held == ("10s",), "and the server lets nobody hold it for long"
     assert len(claim(store, 5, worker="w2")) == 1
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_who_is_not_limited_waits_for_nobody(store):
+def test_unlimited_jobs_do_not_wait_for_locked_buckets(store):
     limit(store, concurrency=2)
     open_worker(store, "w2")
     enqueue(store, 2)
-    with store.begin() as unit:
-        assert len(Claimer("w1", KINDS).claim(unit, 2).leases) == 2  # and holds its meter
+    with store.begin() as tx:
+        assert len(Claimer("w1", KINDS).claim(tx, 2).leases) == 2  # and holds its token bucket
         free = enqueue(store, 3, queue="other")
-        other = Background(
+        other = BackgroundCall(
             lambda: claim(store, 5, worker="w2", claimer=Claimer("w2", KINDS, frozenset({"other"})))
         )
-        assert [lease.id for lease in other.answer()] == free
+        assert [lease.id for lease in other.result()] == free

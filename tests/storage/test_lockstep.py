@@ -1,7 +1,7 @@
-"""Both stores, the same operations, step by step: the same answers, rows and stories; only legal moves.
+"""Run the same operations on both databases and compare results, rows and events.
 
-Time is virtual (`shift_clock`) in steps far longer than any run of this test takes, and every wait an outcome can ask
-for lies well between two such steps: so what is due never hangs on how fast a store answers.
+Time is virtual (`shift_clock`), in steps much longer than a run of this test, and every delay of an
+outcome lies between two steps. So what is due never depends on the speed of a database.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
 from mulligan.worker.settle import settle
 from support.store import (
-    ATTEMPTS,
+    ATTEMPT_QUERY,
     CANCELLED,
     FAILED,
     FATAL,
@@ -47,11 +47,11 @@ from support.store import (
     RETURNED,
     a_job,
     a_worker,
-    folded,
     insert,
-    log_of,
     make_failure,
     migrated,
+    read_event_table,
+    replay,
     sql,
     unique_job,
     wipe,
@@ -87,7 +87,7 @@ Answer = Any
 
 
 def picture(store: Store) -> dict[str, Any]:
-    """All that must be equal: everything but times."""
+    """Return everything that must be equal: all but times."""
     rows = sql(
         store,
         "SELECT id, state, queue, priority, lane, counts, settings, payload, result, error, worker, token, generation, "
@@ -99,9 +99,9 @@ def picture(store: Store) -> dict[str, Any]:
         store,
         "SELECT job_id, token, generation, attempt, worker, settled_by, ended, verb, code, cls, rule, public, "  # noqa: S608
         "evidence, private, fingerprint, next_run_at IS NULL, reason, cost, judged "
-        f"FROM {ATTEMPTS} ORDER BY job_id, token",
+        f"FROM {ATTEMPT_QUERY} ORDER BY job_id, token",
     )
-    log = sorted(log_of(store), key=lambda event: (event[3] or "", event[0]))
+    log = sorted(read_event_table(store), key=lambda event: (event[3] or "", event[0]))
     events = [(job_id, kind, *rest) for _, _, kind, job_id, *rest in log]
     rest = (
         sql(store, "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name"),
@@ -133,7 +133,7 @@ class Lockstep(RuleBasedStateMachine):
         super().__init__()
         self.stores = stores
         self.claimers: dict[tuple[int, str], Claimer] = {}
-        self.leases: list[tuple[Lease, ...]] = []  # of both stores, also those that were lost
+        self.leases: list[tuple[Lease, ...]] = []  # of both databases, including lost ones
         self.seed = 0
         self.states: dict[str, str] = {}
         for store in stores:
@@ -143,11 +143,11 @@ class Lockstep(RuleBasedStateMachine):
 
     def open(self, worker: str) -> None:
         for store in self.stores:
-            with store.begin() as unit:
-                unit.insert_worker(a_worker(worker))
+            with store.begin() as tx:
+                tx.insert_worker(a_worker(worker))
 
     def both(self, do: Callable[[Store], Answer]) -> Answer:
-        """The common answer of both stores; refusals are answers too."""
+        """Return the common result of both databases. Refusals are results too."""
         answers = []
         for store in self.stores:
             try:
@@ -158,7 +158,7 @@ class Lockstep(RuleBasedStateMachine):
         assert first == second
         return first
 
-    # -- rules ------------------------------------------------------------------------------------
+    # --- Rules ---
     @rule(
         n=st.integers(1, 3),
         kind=st.sampled_from(sorted(KINDS)),
@@ -168,8 +168,8 @@ class Lockstep(RuleBasedStateMachine):
         uses=st.sampled_from(["", "bucket"]),
         announce=st.booleans(),
     )
-    def insert(self, n: int, announce: bool, **given: Any) -> None:
-        self._insert([a_job(**given) for _ in range(n)], announce=announce)
+    def insert(self, n: int, announce: bool, **changes: Any) -> None:
+        self._insert([a_job(**changes) for _ in range(n)], announce=announce)
 
     @rule(key=st.sampled_from("ab"), payload=st.sampled_from("12"), exact=st.booleans())
     def insert_unique(self, key: str, payload: str, exact: bool) -> None:
@@ -183,8 +183,8 @@ class Lockstep(RuleBasedStateMachine):
         taken = []
         for place, store in enumerate(self.stores):
             claimer = self.claimers.setdefault((place, worker), Claimer(worker, KINDS))
-            with store.begin() as unit:
-                taken.append(claimer.claim(unit, n).leases)
+            with store.begin() as tx:
+                taken.append(claimer.claim(tx, n).leases)
         first, second = taken
         assert [lease.fence for lease in first] == [lease.fence for lease in second]
         self.leases += zip(first, second, strict=True)
@@ -192,7 +192,7 @@ class Lockstep(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), outcome=st.sampled_from(sorted(OUTCOMES)))
     def settle(self, data: st.DataObject, outcome: str) -> None:
-        """Any lease ever given: the current one, one that was settled already, or one that was lost."""
+        """Return a current, settled or lost lease."""
         pairs = data.draw(
             st.lists(
                 st.sampled_from(self.leases),
@@ -204,9 +204,9 @@ class Lockstep(RuleBasedStateMachine):
         self.seed += 1
         verdicts = []
         for place, store in enumerate(self.stores):
-            with store.begin() as unit:
+            with store.begin() as tx:
                 endings = [Ending(pair[place], OUTCOMES[outcome]) for pair in pairs]
-                found = settle(unit, endings, POLICIES, unit.now(), Random(self.seed))
+                found = settle(tx, endings, POLICIES, tx.now(), Random(self.seed))
             verdicts.append(
                 [(v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in found]
             )
@@ -218,9 +218,9 @@ class Lockstep(RuleBasedStateMachine):
         first, _ = data.draw(st.sampled_from(self.leases))
 
         def note(store: Store) -> bool:
-            with store.begin() as unit:
-                unit.update_progress(first.worker, [(first.id, first.token, 0.5, "half")])
-                return unit.save_checkpoint(
+            with store.begin() as tx:
+                tx.update_progress(first.worker, [(first.id, first.token, 0.5, "half")])
+                return tx.save_checkpoint(
                     first.id, first.worker, first.token, "page", str(first.token)
                 )
 
@@ -245,11 +245,11 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def lose(self, worker: str) -> None:
-        """The worker is gone; what it held is settled as lost. Somebody new comes under another id."""
+        """Close the worker and settle its jobs as lost. A new worker continues under another id."""
 
         def close(store: Store) -> bool:
-            with store.begin() as unit:
-                return unit.close_worker(worker, "gone", last_renewed=None)
+            with store.begin() as tx:
+                return tx.close_worker(worker, "gone", last_renewed=None)
 
         self.both(close)
         self.seed += 1
@@ -270,14 +270,14 @@ class Lockstep(RuleBasedStateMachine):
     @rule(state=st.sampled_from(["succeeded", "dead", "cancelled"]))
     def prune(self, state: str) -> None:
         def step(store: Store) -> list[tuple[Any, ...]]:
-            with store.begin() as unit:
+            with store.begin() as tx:
                 return sorted(
-                    unit.prune_jobs(state, unit.now() - 3 * STEP, 2, kind=None, except_kinds=["report"])
+                    tx.prune_jobs(state, tx.now() - 3 * STEP, 2, kind=None, except_kinds=["report"])
                 )
 
         self.both(step)
 
-    # -- what holds after every step --------------------------------------------------------------
+    # --- Invariants ---
     @invariant()
     def the_stores_agree_and_every_move_was_legal(self) -> None:
         first, second = (picture(store) for store in self.stores)
@@ -291,11 +291,11 @@ class Lockstep(RuleBasedStateMachine):
     @invariant()
     def every_story_folds_to_its_row(self) -> None:
         store = self.stores[0]
-        with store.read() as unit:
-            for row in unit.list_jobs({}, 1000, None):
-                events = unit.list_events_of_job(row.id)
+        with store.read() as tx:
+            for row in tx.list_jobs({}, 1000, None):
+                events = tx.list_events_of_job(row.id)
                 if events and events[0].type == "job.queued":
-                    assert folded(events) == (row.state, row.generation, row.attempt, row.token)
+                    assert replay(events) == (row.state, row.generation, row.attempt, row.token)
 
 
 def drive(sqlite: Store, postgres: Store, **bounds: Any) -> None:
@@ -307,19 +307,17 @@ def drive(sqlite: Store, postgres: Store, **bounds: Any) -> None:
     )
 
 
-@pytest.mark.timeout(
-    240
-)  # seconds in the same place on a quiet machine; some minutes on one that is not
-def test_both_stores_walk_in_step(sqlite, postgres):
+@pytest.mark.timeout(240)  # seconds on an idle machine, minutes on a busy one
+def test_both_databases_behave_the_same(sqlite, postgres):
     drive(sqlite, postgres, max_examples=8, stateful_step_count=30, derandomize=True, database=None)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_both_stores_walk_in_step_for_long(sqlite, postgres):
+def test_both_databases_behave_the_same_in_long_runs(sqlite, postgres):
     drive(sqlite, postgres, max_examples=150, stateful_step_count=50)
 
 
-def test_the_stores_are_two(sqlite_url, postgres_url):
+def test_the_test_compares_two_databases(sqlite_url, postgres_url):
     with migrated(sqlite_url) as one, migrated(postgres_url) as other:
         assert {one.facts()["store"], other.facts()["store"]} == {"sqlite", "postgresql"}

@@ -1,4 +1,4 @@
-"""What Prometheus reads: it equals what is there, it only grows, and it disturbs nobody."""
+"""Metrics for Prometheus: correct, monotonic, and harmless to workers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from support.store import (
     FATAL,
     PARKED,
     RETURNED,
-    ended,
+    claim_new_job,
+    claim_when_due,
     enqueue,
-    finish,
     insert,
     now,
-    once_more,
     open_worker,
-    running,
+    run_once,
+    settle_leases,
     sql,
 )
 
 
 @pytest.fixture
 def folded(store):
-    """Counts all that happens until it is called."""
+    """Count all events so far."""
     fold = EventCounter(0)
     fold.run_once(store)
 
@@ -48,7 +48,7 @@ def folded(store):
 
 
 def read(store):
-    """Samples by name: {labels: value}."""
+    """Return samples as {name: {labels: value}}."""
     found = {}
     for family in text_string_to_metric_families(exporter.render(store)):
         for sample in family.samples:
@@ -60,11 +60,11 @@ def value(store, name, **labels):
     return sum(n for found, n in read(store)[name].items() if labels.items() <= dict(found).items())
 
 
-def test_the_five_names_everybody_asks_for_first(store, folded):
-    ended(store, FATAL)
-    ended(store, RETURNED)
+def test_the_five_basic_metrics_exist(store, folded):
+    run_once(store, FATAL)
+    run_once(store, RETURNED)
     enqueue(store, 3)
-    running(store)
+    claim_new_job(store)
     folded()
     assert value(store, "mulligan_jobs_failed_total", error_code="BROKEN") == 1
     assert value(store, "mulligan_queue_depth", queue="default") == 3
@@ -73,9 +73,9 @@ def test_the_five_names_everybody_asks_for_first(store, folded):
     assert "# TYPE mulligan_job_processing_duration_seconds histogram" in exporter.render(store)
 
 
-def test_the_names_of_a_failing_worker_and_of_its_dead_letters(store, folded):
-    ended(store, FATAL)
-    ended(store, FAILED)
+def test_metrics_of_failures_and_dead_jobs_exist(store, folded):
+    run_once(store, FATAL)
+    run_once(store, FAILED)
     folded()
     assert (
         value(store, "mulligan_worker_failures_total", error_type="BROKEN", is_permanent="true")
@@ -88,27 +88,27 @@ def test_the_names_of_a_failing_worker_and_of_its_dead_letters(store, folded):
     assert value(store, "mulligan_dlq_size") == value(store, "mulligan_dead_letters") == dead == 1
 
 
-def test_every_metric_is_told_before_anything_has_happened(store):
+def test_every_metric_exists_before_the_first_event(store):
     text = exporter.render(store)
     for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES):
         assert f"# HELP {metric.name} " in text
-    told = read(store)
+    metrics = read(store)
     assert (
-        told["mulligan_attempt_ends_total"][
+        metrics["mulligan_attempt_ends_total"][
             frozenset({"outcome": "dead", "error_class": "timeout", "nth": "retry"}.items())
         ]
         == 0
     )
-    assert told["mulligan_runners_died_total"] == {frozenset(): 0}
+    assert metrics["mulligan_runners_died_total"] == {frozenset(): 0}
 
 
-def test_jobs_are_ready_held_scheduled_or_running_and_the_oldest_is_as_old_as_it_is(store):
+def test_gauges_count_jobs_by_phase_and_measure_the_oldest(store):
     enqueue(store, 2)
     enqueue(store, 3, uses="gateway")
     enqueue(store, 4, delay=HOUR * MINUTE)
-    running(store)
-    with store.begin() as unit:
-        unit.close_gate(Gate("dependency", "gateway", unit.now(), None, "down", "test"))
+    claim_new_job(store)
+    with store.begin() as tx:
+        tx.close_gate(Gate("dependency", "gateway", tx.now(), None, "down", "test"))
     store.shift_clock(90 * SECOND)
     for phase, n in {"ready": 2, "held": 3, "scheduled": 4, "running": 1}.items():
         assert value(store, "mulligan_queue_jobs", queue="default", phase=phase) == n
@@ -126,27 +126,27 @@ def test_jobs_are_ready_held_scheduled_or_running_and_the_oldest_is_as_old_as_it
     assert value(store, "mulligan_held_jobs", dependency="gateway") == 3
 
 
-def test_our_own_jobs_are_in_no_gauge(store):
-    own = NewJob(
+def test_internal_jobs_are_in_no_gauge(store):
+    internal = NewJob(
         id="x",
         kind="mulligan.deliver",
         queue="mulligan.deliveries",
         payload="{}",
         uses="mulligan.endpoint.a",
     )
-    insert(store, own)
-    with store.begin() as unit:
-        unit.close_gate(Gate("dependency", "mulligan.endpoint.a", unit.now(), None, "down", "test"))
+    insert(store, internal)
+    with store.begin() as tx:
+        tx.close_gate(Gate("dependency", "mulligan.endpoint.a", tx.now(), None, "down", "test"))
     text = exporter.render(store)
     assert "mulligan.deliver" not in text
     assert "mulligan.endpoint" not in text
     assert value(store, "mulligan_jobs", state="queued") == 0
 
 
-def test_workers_parked_jobs_and_readers(store, folded):
+def test_gauges_of_workers_parked_jobs_and_readers(store, folded):
     open_worker(store, "w1")
     open_worker(store, "w2", draining=True, release="r7")
-    ended(store, PARKED)
+    run_once(store, PARKED)
     folded()
     enqueue(store, 5)
     assert (
@@ -160,14 +160,16 @@ def test_workers_parked_jobs_and_readers(store, folded):
     assert value(store, "mulligan_reader_lag_events", reader="fold") == 5
 
 
-def test_failure_rate_retry_success_and_retry_cost_equal_a_count_by_hand(store, folded):
-    """Four jobs: three succeed at once, one at its second try, which costs 2."""
+def test_failure_rate_retry_success_and_retry_cost_equal_a_manual_count(store, folded):
+    """Four jobs: three succeed at once, one at its second attempt, which costs 2."""
     for _ in range(3):
-        ended(store, RETURNED)
-    lease = running(store)
-    finish(store, lease, FAILED)
-    finish(
-        store, once_more(store, lease.id), RETURNED.__class__(RETURNED.ended, result="1", cost=2.0)
+        run_once(store, RETURNED)
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
+    settle_leases(
+        store,
+        claim_when_due(store, lease.id),
+        RETURNED.__class__(RETURNED.ended, result="1", cost=2.0),
     )
     folded()
     assert value(store, "mulligan_failure_rate", window="5m") == pytest.approx(1 / 5)
@@ -178,12 +180,12 @@ def test_failure_rate_retry_success_and_retry_cost_equal_a_count_by_hand(store, 
     assert value(store, "mulligan_failure_rate", window="1h") == pytest.approx(1 / 5)
 
 
-def test_insight_tells_the_same_of_the_last_minutes(store, folded):
-    ended(store, RETURNED)
-    ended(store, FATAL, kind="mail")
-    lease = running(store)
-    finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id), RETURNED)
+def test_insight_agrees_with_the_metrics_of_the_last_minutes(store, folded):
+    run_once(store, RETURNED)
+    run_once(store, FATAL, kind="mail")
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
+    settle_leases(store, claim_when_due(store, lease.id), RETURNED)
     folded()
     settings = read_settings(environ={})
     five, hour = load_insight(store, settings, 3600, None, None).lately
@@ -198,7 +200,7 @@ def test_insight_tells_the_same_of_the_last_minutes(store, folded):
 def test_counters_only_grow_and_histograms_add_up_whatever_retention_does(store, folded):
     before = {}
     for days in (0, 2, 31, 32):
-        ended(store, RETURNED)
+        run_once(store, RETURNED)
         store.shift_clock(days * 24 * HOUR * MINUTE)
         folded()
         now_ = {
@@ -226,8 +228,8 @@ def test_hostile_names_are_one_label_each_and_forge_no_line(store, folded):
         {"at": now(store), "data": data},
     )
     folded()
-    told = read(store)
-    assert "mulligan_forged_total" not in told
+    metrics = read(store)
+    assert "mulligan_forged_total" not in metrics
     assert (
         value(store, "mulligan_jobs_failed_total", error_code='X"} 1?mulligan_forged_total 9??')
         == 1
@@ -235,7 +237,7 @@ def test_hostile_names_are_one_label_each_and_forge_no_line(store, folded):
     assert value(store, "mulligan_jobs_ended_total", queue='a"\\b') == 1
 
 
-def test_within_five_seconds_everybody_gets_the_same_answer(store):
+def test_scrapes_within_five_seconds_share_one_result(store):
     first = exporter.metrics_text(store, 100.0)
     enqueue(store, 7)
     assert exporter.metrics_text(store, 104.9) == first
@@ -245,6 +247,6 @@ def test_within_five_seconds_everybody_gets_the_same_answer(store):
 
 def test_a_scrape_waits_for_no_writer(sqlite):
     enqueue(sqlite, 3)
-    with sqlite.begin() as unit:
-        unit.advance_reader("fold", 1)
+    with sqlite.begin() as tx:
+        tx.advance_reader("fold", 1)
         assert value(sqlite, "mulligan_queue_depth", queue="default") == 3

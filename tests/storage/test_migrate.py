@@ -20,13 +20,13 @@ from support.processes import (
 from support.store import (
     FAILED,
     attempts,
+    claim_new_job,
+    claim_when_due,
     enqueue,
-    finish,
     is_postgres,
-    once_more,
-    running,
+    run_concurrently,
+    settle_leases,
     sql,
-    together,
 )
 
 SECOND_STEP = "ALTER TABLE {p}job ADD COLUMN color TEXT NOT NULL DEFAULT 'blue';\n"
@@ -129,7 +129,7 @@ def test_concurrent_processes_apply_each_step_once(empty_url, tmp_path):
 def test_concurrent_prepares_all_find_the_whole_schema(empty_url):
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(open_store(empty_url))) for _ in range(6)]
-        together(*[store.prepare for store in stores])
+        run_concurrently(*[store.prepare for store in stores])
 
 
 def test_a_process_that_dies_while_migrating_leaves_an_empty_database(empty_url):
@@ -148,7 +148,7 @@ def test_a_second_step_is_applied_once_to_a_database_with_jobs(store, store_url,
     with pytest.raises(SchemaError, match="mulligan migrate"):
         store.check_schema()
     with pytest.raises(SchemaError, match="mulligan migrate"):
-        store.prepare()  # only an empty database is migrated without being asked
+        store.prepare()  # only an empty database is migrated automatically
     assert store.migrate(dry_run=True) == ["0002_add_color"]
     assert column_count(store, "color") == 0
 
@@ -172,7 +172,7 @@ def test_concurrent_migrations_apply_a_second_step_once(store, store_url, steps_
     add_step(steps_folder, store_url, "0002_add_color", SECOND_STEP)
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(open_store(store_url))) for _ in range(4)]
-        applied = together(*[each.migrate for each in stores])
+        applied = run_concurrently(*[each.migrate for each in stores])
     assert sorted(applied) == [[], [], [], ["0002_add_color"]]
     assert [number for number, _, _ in applied_steps(store)] == [1, 2]
 
@@ -239,10 +239,10 @@ def test_two_schemas_in_one_postgres_database_are_separate(postgres_url):
 
 
 def test_a_job_and_token_has_one_attempt_row(store):
-    lease = running(store)
-    finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id), FAILED)
-    finish(store, once_more(store, lease.id))
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
+    settle_leases(store, claim_when_due(store, lease.id), FAILED)
+    settle_leases(store, claim_when_due(store, lease.id))
     assert [one.token for one in attempts(store, lease.id)] == [1, 2, 3]
     with pytest.raises(Exception, match=r"(?i)unique"):
         sql(store, "INSERT INTO {p}attempt SELECT * FROM {p}attempt LIMIT 1")

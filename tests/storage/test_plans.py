@@ -1,6 +1,6 @@
-"""How SQLite goes about each statement, so that none begins to read a whole table one day without anybody noticing.
+"""Query plans of SQLite: no statement may scan a whole table.
 
-It keeps no statistics, so it plans an empty file as it plans a million jobs.
+SQLite has no statistics here, so the plans of an empty file are those of a million jobs.
 """
 
 import re
@@ -17,8 +17,8 @@ WHOLE = re.compile(
     r"SCAN (?:mulligan_)?(?:job|attempt|event)\b(?! USING (?:COVERING )?INDEX mulligan_)"
 )
 MAY = {
-    "raise_tokens",  # after a restore, once
-    "sum_costs_by_kind",  # the newest, as many as its limit says
+    "raise_tokens",  # once, after a restore
+    "sum_costs_by_kind",  # the newest jobs, up to its limit
 }
 FOLDER = Path(statements.__file__).parent
 VERBS = sorted(
@@ -37,14 +37,16 @@ def planned(sqlite):
     return plan
 
 
-def test_no_statement_passes_all_jobs_attempts_or_events(planned):
-    plain = [
-        verb for verb in VERBS if "{matching}" not in statements._statement_file(verb, "sqlite").read_text()
+def test_no_statement_scans_a_whole_table(planned):
+    names = [
+        verb
+        for verb in VERBS
+        if "{matching}" not in statements._statement_file(verb, "sqlite").read_text()
     ]
-    assert len(plain) > 150
+    assert len(names) > 150
     wrong = {
         verb: plan
-        for verb in plain
+        for verb in names
         if any(map(WHOLE.match, plan := planned(load_statement(verb, "sqlite", "mulligan_"))))
     }
     assert wrong.keys() == MAY, wrong
@@ -59,14 +61,14 @@ def test_no_statement_passes_all_jobs_attempts_or_events(planned):
         ("dead", "for_"),
     ],
 )
-def test_to_count_a_state_reads_an_index_alone(planned, state, index):
+def test_counting_a_state_reads_only_an_index(planned, state, index):
     from mulligan.storage.search_queries import _compare_lane
 
-    asked = follow_plan(build_conditions({"state": state}), SearchPlan(("state",)))
+    conditions = follow_plan(build_conditions({"state": state}), SearchPlan(("state",)))
     text = load_statement(
         "count_jobs_unordered",
         "sqlite",
         "mulligan_",
-        shape=(_compare_lane(asked) if state == "queued" else asked).shape,
+        shape=(_compare_lane(conditions) if state == "queued" else conditions).shape,
     )
     assert f"COVERING INDEX mulligan_job_{index}" in " ".join(planned(text))

@@ -1,4 +1,4 @@
-"""A server that goes away, comes back, or stands behind a pooler."""
+"""A PostgreSQL server that stops, restarts, or is behind a pooler."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from support.store import (
     HOUR,
     POLICIES,
     RETURNED,
-    Background,
+    BackgroundCall,
     a_job,
     all_rows,
     claim,
+    claim_by_id,
     enqueue,
-    finish,
     get,
     insert,
     jobs,
     open_worker,
+    run_concurrently,
+    settle_leases,
     sql,
-    take,
-    together,
     unique_job,
 )
 from support.waiting import until
@@ -50,7 +50,7 @@ FILES = Path(statements.__file__).parent
 
 
 def end_all_others(url):
-    """Every session of this database but our own."""
+    """Terminate every other session of this database."""
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -60,24 +60,22 @@ def end_all_others(url):
         until(lambda: not admin.execute(others).fetchall(), 10, "they have gone")
 
 
-def test_a_connection_cut_in_the_middle_is_told_as_unavailable_and_the_next_use_works(
-    postgres, postgres_url
-):
-    with pytest.raises(StoreUnavailable), postgres.begin() as unit:
-        cut_while_inserting(unit, postgres_url)
+def test_a_cut_connection_raises_unavailable_and_the_next_use_works(postgres, postgres_url):
+    with pytest.raises(StoreUnavailable), postgres.begin() as tx:
+        cut_while_inserting(tx, postgres_url)
     assert all_rows(postgres) == []
     enqueue(postgres)
     assert len(all_rows(postgres)) == 1
 
 
-def cut_while_inserting(unit, url):
-    unit.insert_jobs([a_job()], announce=True)
+def cut_while_inserting(tx, url):
+    tx.insert_jobs([a_job()], announce=True)
     end_all_others(url)
-    unit.insert_jobs([a_job()], announce=True)
+    tx.insert_jobs([a_job()], announce=True)
 
 
-def test_connections_that_died_in_their_sleep_cost_at_most_one_call(postgres, postgres_url):
-    together(*[lambda: enqueue(postgres, 50) for _ in range(8)])
+def test_connections_that_died_while_idle_cost_at_most_one_call(postgres, postgres_url):
+    run_concurrently(*[lambda: enqueue(postgres, 50) for _ in range(8)])
     end_all_others(postgres_url)
     failures = 0
     for _ in range(10):
@@ -91,14 +89,14 @@ def test_connections_that_died_in_their_sleep_cost_at_most_one_call(postgres, po
 
 def test_a_server_killed_and_started_again_has_every_acknowledged_row(postgres, postgres_server):
     if not postgres_server.owned:
-        pytest.skip("the server was given to us and is not ours to restart")
+        pytest.skip("this server must not be restarted")
     open_worker(postgres)
     ids = enqueue(postgres, 20)
     (lease,) = claim(postgres)
     postgres_server.restart("immediate")
     for _ in range(20):
         try:
-            finish(postgres, lease)
+            settle_leases(postgres, lease)
             break
         except StoreUnavailable:
             continue
@@ -106,21 +104,21 @@ def test_a_server_killed_and_started_again_has_every_acknowledged_row(postgres, 
     assert [row.id for row in all_rows(postgres)] == ids
 
 
-def test_a_server_that_is_not_there_is_unavailable(postgres_server):
+def test_a_stopped_server_is_unavailable(postgres_server):
     with closing(open_store("postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2")) as store:
         store._open_pool().timeout = 1.0
         with pytest.raises(StoreUnavailable):
             store.migrate()
 
 
-def test_a_database_that_only_reads_is_unavailable_for_writing(postgres):
+def test_a_read_only_database_is_unavailable_for_writing(postgres):
     name = sql(postgres, "SELECT current_database()")[0][0]
     sql(postgres, f"ALTER DATABASE {name} SET default_transaction_read_only TO on")
     postgres.close()
     with pytest.raises(StoreUnavailable):
         enqueue(postgres)
-    with pytest.raises(StoreUnavailable), postgres.single_statement() as unit:
-        unit.insert_jobs([a_job()], announce=True)
+    with pytest.raises(StoreUnavailable), postgres.single_statement() as tx:
+        tx.insert_jobs([a_job()], announce=True)
     assert all_rows(postgres) == []
 
 
@@ -132,9 +130,9 @@ def test_everything_works_without_prepared_statements(postgres_url):
         for n in (1, 30, 1):
             ids = enqueue(store, n)
             assert [lease.id for lease in claim(store, n)] == ids
-            with store.begin() as unit:
-                finished = unit.list_leases("w1")
-            finish(store, finished)
+            with store.begin() as tx:
+                finished = tx.list_leases("w1")
+            settle_leases(store, finished)
         assert {row.state for row in all_rows(store)} == {"succeeded"}
         with store.transaction() as connection:
             assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (
@@ -142,32 +140,32 @@ def test_everything_works_without_prepared_statements(postgres_url):
             )
 
 
-def test_the_url_people_see_has_no_password(postgres, postgres_url):
+def test_the_shown_url_has_no_password(postgres, postgres_url):
     secret = postgres_url.split(":")[2].split("@")[0]
     assert secret not in postgres.url
     assert secret not in str(postgres.facts())
 
 
-# -- who hears -----------------------------------------------------------------------------------
+# --- Notifications ---
 @contextmanager
-def asked_by_the_hint(store):
-    """The server processes a hint's questions went to, one after the other."""
+def pids_after_hints(store):
+    """Yield the server processes that statements after hints ran on."""
     pids, stop = [], threading.Event()
 
     def hint():
-        with store.single_statement() as unit:
-            pids.append(unit._connection.info.backend_pid)
+        with store.single_statement() as tx:
+            pids.append(tx._connection.info.backend_pid)
 
-    listener = Background(lambda: store.watch(hint, stop))
+    listener = BackgroundCall(lambda: store.watch(hint, stop))
     try:
         yield pids
     finally:
         stop.set()
-        listener.answer()
+        listener.result()
 
 
 def hears(store, pids):
-    """Insert until a second hint arrives. The first is the one that every listener gives itself."""
+    """Insert until a second hint arrives. Every listener causes the first one itself."""
 
     def hinted_again():
         insert(store, a_job())
@@ -176,75 +174,75 @@ def hears(store, pids):
     until(hinted_again, 30, "a hint after an insert")
 
 
-def test_the_first_claim_after_a_hint_need_not_wait_for_a_plan(postgres):
-    kept, stop = queue.SimpleQueue(), threading.Event()
-    asked = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%job.started%%'"
+def test_the_first_claim_after_a_hint_has_a_cached_plan(postgres):
+    cached, stop = queue.SimpleQueue(), threading.Event()
+    checked = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%job.started%%'"
 
     def hint():
         if postgres.listening_connection is not None:
-            kept.put(postgres.listening_connection.execute(asked, prepare=False).fetchall())
+            cached.put(postgres.listening_connection.execute(checked, prepare=False).fetchall())
 
-    listener = Background(lambda: postgres.watch(hint, stop))
+    listener = BackgroundCall(lambda: postgres.watch(hint, stop))
     try:
-        until(lambda: insert(postgres, a_job()) and not kept.empty(), 10, "a hint was heard")
+        until(lambda: insert(postgres, a_job()) and not cached.empty(), 10, "a hint arrived")
     finally:
         stop.set()
-    listener.answer()
-    assert kept.get() == [(1, 0)]
+    listener.result()
+    assert cached.get() == [(1, 0)]
 
 
-def test_what_is_asked_because_of_a_hint_goes_over_the_connection_that_heard_it(postgres):
-    with asked_by_the_hint(postgres) as pids:
+def test_statements_after_a_hint_use_the_listening_connection(postgres):
+    with pids_after_hints(postgres) as pids:
         hears(postgres, pids)
-        with postgres.single_statement() as unit:
-            assert unit._connection.info.backend_pid != pids[-1], "others have their own"
+        with postgres.single_statement() as tx:
+            assert tx._connection.info.backend_pid != pids[-1], "others have their own"
     assert len(set(pids[2:])) == 1
-    with postgres.single_statement() as unit:
-        assert unit._connection.info.backend_pid not in pids[2:], "it is closed with the watch"
+    with postgres.single_statement() as tx:
+        assert tx._connection.info.backend_pid not in pids[2:], "it is closed with the watch"
 
 
-def test_a_connection_of_its_own_for_listening_does_nothing_else(postgres, postgres_url):
+def test_a_separate_listening_connection_runs_no_other_statements(postgres, postgres_url):
     store = open_store(postgres_url, listen_url=f"{postgres_url}?sslmode=prefer")
-    with closing(store), asked_by_the_hint(store) as pids:
+    with closing(store), pids_after_hints(store) as pids:
         hears(store, pids)
-        last_words = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
-        ((ear,),) = sql(store, last_words)
+        query = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+        ((listener,),) = sql(store, query)
     assert len(pids) > 2
-    assert ear not in pids
+    assert listener not in pids
 
 
-def test_a_connection_that_was_idle_is_asked_only_if_the_server_had_something_to_say(
-    postgres, postgres_url, monkeypatch
-):
-    asked = []
+def test_an_idle_connection_is_checked_only_if_it_has_input(postgres, postgres_url, monkeypatch):
+    checked = []
     monkeypatch.setattr("mulligan.storage.postgres.IDLE_TRUST", 0.0)
     monkeypatch.setattr(
         "mulligan.storage.postgres.ConnectionPool.check_connection",
-        lambda connection: asked.append(connection.execute("SELECT 1")),
+        lambda connection: checked.append(connection.execute("SELECT 1")),
     )
     enqueue(postgres)
-    asked.clear()
+    checked.clear()
     enqueue(postgres)
-    assert asked == []
+    assert checked == []
     end_all_others(postgres_url)
     enqueue(postgres)
 
 
-# -- plans ---------------------------------------------------------------------------------------
+# --- Plans ---
 def rows_of_jobs_read(node):
-    """How many rows of the job table the scans of a plan looked at."""
-    own = 0
+    """Count the rows of the job table that the scans of a plan read."""
+    row_count = 0
     if node.get("Relation Name") == "job" and "Scan" in node["Node Type"]:
         removed = node.get("Rows Removed by Filter", 0) + node.get(
             "Rows Removed by Index Recheck", 0
         )
-        own = (node["Actual Rows"] + removed) * node["Actual Loops"]
-    return own + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
+        row_count = (node["Actual Rows"] + removed) * node["Actual Loops"]
+    return row_count + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
 
 
 def explained(store, verb, params, *, prepared, single_row=False):
-    """The plan as it was executed; prepared: the one that is kept for any parameters."""
-    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load_statement(verb, "postgres", store.prefix, single_row=single_row)
+    """Return the executed plan. `prepared`: the generic plan."""
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load_statement(
+        verb, "postgres", store.prefix, single_row=single_row
+    )
     with store.transaction() as connection:
         if prepared:
             connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
@@ -253,7 +251,7 @@ def explained(store, verb, params, *, prepared, single_row=False):
 
 @pytest.fixture(params=["never analysed", "analysed", "analysed while all was finished"])
 def old_jobs(postgres, request):
-    """A table with many finished jobs, whatever the planner knows of it."""
+    """Fill the table with finished jobs, with different statistics."""
     open_worker(postgres)
     sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
     insert(postgres, *jobs(6000))
@@ -269,23 +267,23 @@ def old_jobs(postgres, request):
     return ids
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
-def test_a_claim_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
+def test_a_claim_by_id_reads_only_its_rows(postgres, old_jobs, prepared):
     params = {"worker": "w1", "id": format_array(old_jobs), "limit": 100}
     plan = explained(postgres, "claim_jobs", params, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
     assert len(all_rows(postgres)) == 6300
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
-def test_a_claim_from_one_lane_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
+def test_a_claim_from_one_lane_reads_only_its_rows(postgres, old_jobs, prepared):
     params = {"worker": "w1", "lane": "default|render||0", "priority": 0, "limit": 100}
     plan = explained(postgres, "claim_from_lane", params, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
-def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
+def test_reading_the_state_with_a_claim_reads_only_its_rows(postgres, old_jobs, prepared):
     unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
     plan = explained(
         postgres,
@@ -296,23 +294,27 @@ def test_a_look_that_takes_reads_the_rows_it_wants_and_no_others(postgres, old_j
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
-def test_a_look_that_takes_one_reads_no_more_than_a_few_rows(postgres, old_jobs, prepared):
+@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
+def test_reading_the_state_with_a_claim_of_one_reads_few_rows(postgres, old_jobs, prepared):
     unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
     params = {"worker": "w1", "limit": 1, "lanes": 100, **unlimited}
-    plan = explained(postgres, "read_state_and_claim_one", params, prepared=prepared, single_row=True)
+    plan = explained(
+        postgres, "read_state_and_claim_one", params, prepared=prepared, single_row=True
+    )
     assert 0 < rows_of_jobs_read(plan) <= 10
     assert len(old_jobs) == 300
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
-def test_a_claim_that_goes_on_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
+@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
+def test_a_claim_from_a_position_reads_only_its_rows(postgres, old_jobs, prepared):
     mark = {"lane": "default|render||0", "priority": 0, "run_at": 0, "since": 0, "until": 1 << 62}
-    plan = explained(postgres, "claim_from_position", {"worker": "w1", "limit": 100, **mark}, prepared=prepared)
+    plan = explained(
+        postgres, "claim_from_position", {"worker": "w1", "limit": 100, **mark}, prepared=prepared
+    )
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
-def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_read():
+def test_every_statement_is_short_enough_for_the_drivers_cache():
     verbs = {
         file.name.split(".")[0]
         for file in FILES.glob("*.sql")
@@ -327,85 +329,85 @@ def test_every_statement_is_short_enough_for_the_driver_to_remember_how_it_was_r
     assert not long
 
 
-def test_a_plan_kept_from_an_empty_table_is_dropped_once_it_is_slow(postgres, monkeypatch):
+def test_a_slow_cached_plan_is_discarded(postgres, monkeypatch):
     monkeypatch.setattr(
         "mulligan.storage.postgres_transaction.SLOW_STATEMENT", 1e9
-    )  # a busy machine must not drop it before its time
+    )  # a busy machine must not discard it early
     open_worker(postgres)
     sql(postgres, "ALTER TABLE {p}job SET (autovacuum_enabled = false)")
     with psycopg.connect(postgres.dsn, autocommit=True) as other:
         other.execute(f"VACUUM ANALYZE {postgres.prefix}job")  # now it is known to be empty
-    with postgres.begin() as unit:  # one connection has one memory of plans
+    with postgres.begin() as tx:  # plans are cached per connection
         for _ in range(12):
-            enqueue_and_take(unit)
-        unit.insert_jobs(jobs(9000, delay=HOUR), announce=True)
-        assert rows_read_by(unit, enqueue_and_take) > 9000, "the kept plan reads the whole table"
+            enqueue_and_take(tx)
+        tx.insert_jobs(jobs(9000, delay=HOUR), announce=True)
+        assert rows_read_by(tx, enqueue_and_take) > 9000, "the cached plan reads the whole table"
         monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW_STATEMENT", 0.0)
-        enqueue_and_take(unit)
-        assert rows_read_by(unit, enqueue_and_take) < 10
+        enqueue_and_take(tx)
+        assert rows_read_by(tx, enqueue_and_take) < 10
 
 
-def kept(store):
-    """How its connections treat plans, and after how many times they prepare a statement."""
-    with store.begin() as unit:
-        mode = unit._connection.execute("SHOW plan_cache_mode", prepare=False).fetchone()[0]
-        return mode, unit._connection.prepare_threshold
+def cached(store):
+    """Return the plan mode and the prepare threshold of its connections."""
+    with store.begin() as tx:
+        mode = tx._connection.execute("SHOW plan_cache_mode", prepare=False).fetchone()[0]
+        return mode, tx._connection.prepare_threshold
 
 
-def test_who_asks_the_same_over_and_over_has_connections_that_keep_plans_at_once(postgres):
-    apart = postgres.dedicated()
-    assert apart is postgres.dedicated() is not postgres
-    assert kept(apart) == ("force_generic_plan", 1)
-    assert kept(postgres) == ("auto", 5)
-    open_worker(apart)
+def test_a_dedicated_store_caches_plans_at_once(postgres):
+    dedicated = postgres.dedicated()
+    assert dedicated is postgres.dedicated() is not postgres
+    assert cached(dedicated) == ("force_generic_plan", 1)
+    assert cached(postgres) == ("auto", 5)
+    open_worker(dedicated)
     ids = enqueue(postgres, 3)
-    assert [lease.id for lease in claim(apart, 3)] == ids
+    assert [lease.id for lease in claim(dedicated, 3)] == ids
     postgres.close()
-    assert apart._pool is None
+    assert dedicated._pool is None
 
 
-def test_plans_that_are_kept_are_not_compiled_each_time_they_run(postgres):
-    """Of many that wait they seem to want a tenth, which is expensive enough."""
-    with postgres.dedicated().begin() as unit:
-        assert unit._connection.execute("SHOW jit", prepare=False).fetchone()[0] == "off"
+def test_cached_plans_are_not_compiled(postgres):
+    """With many waiting jobs the planner expects a tenth of them, which looks expensive."""
+    with postgres.dedicated().begin() as tx:
+        assert tx._connection.execute("SHOW jit", prepare=False).fetchone()[0] == "off"
 
 
-def test_a_pooler_is_left_no_setting_of_ours(postgres, monkeypatch):
+def test_no_setting_is_left_behind_on_a_pooler(postgres, monkeypatch):
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 1)
-    assert kept(postgres.dedicated()) == ("auto", None)
+    assert cached(postgres.dedicated()) == ("auto", None)
 
 
-def test_where_statements_cannot_be_prepared_nobody_prepares_them(postgres):
-    apart = postgres.dedicated()
+def test_behind_a_pooler_no_statement_is_prepared(postgres):
+    dedicated = postgres.dedicated()
     postgres.disable_prepared_statements()
-    assert kept(apart)[1] is None
-    assert kept(postgres)[1] is None
+    assert cached(dedicated)[1] is None
+    assert cached(postgres)[1] is None
 
 
-def enqueue_and_take(unit):
-    unit.insert_jobs([a_job()], announce=True)
-    assert len(unit.claim_from_lane("w1", "default|render||0", 0, 20)) == 1
+def enqueue_and_take(tx):
+    tx.insert_jobs([a_job()], announce=True)
+    assert len(tx.claim_from_lane("w1", "default|render||0", 0, 20)) == 1
 
 
-def rows_read_by(unit, what):
-    table = f"'{unit._store.prefix}job'::regclass"
+def rows_read_by(tx, what):
+    table = f"'{tx._store.prefix}job'::regclass"
     statement = (
         f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = {table}"  # noqa: S608
     )
 
     def so_far():
-        return unit._connection.execute(statement).fetchone()[0]
+        return tx._connection.execute(statement).fetchone()[0]
 
     before = so_far()
-    what(unit)
+    what(tx)
     return so_far() - before
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
-def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, prepared):
-    leases = take(postgres, *old_jobs)
-    with postgres.begin() as unit:
-        now = unit.now()
+@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
+def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared):
+    leases = claim_by_id(postgres, *old_jobs)
+    with postgres.begin() as tx:
+        now = tx.now()
     rows = [
         settlement_row(
             Ending(lease, RETURNED),
@@ -422,19 +424,17 @@ def test_a_settlement_reads_the_rows_it_wants_and_no_others(postgres, old_jobs, 
     assert {row.state for row in all_rows(postgres)} == {"succeeded"}
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned for it", "plan kept"])
+@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
 @pytest.mark.parametrize("verb", ["settle_successes_by_location", "settle_retries_by_location"])
-def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(
-    postgres, old_jobs, prepared, verb
-):
-    leases = take(postgres, *old_jobs)
+def test_settlements_by_location_read_only_their_rows(postgres, old_jobs, prepared, verb):
+    leases = claim_by_id(postgres, *old_jobs)
     many = len(leases)
     found = {
         "id": format_array([lease.id for lease in leases]),
         "row_location": format_array([lease.row_location for lease in leases]),
     }
     if verb == "settle_successes_by_location":
-        own = {
+        row_count = {
             "token": format_array([1] * many),
             "result": format_array(["1"] * many),
             "data": format_array(["{}"] * many),
@@ -445,13 +445,13 @@ def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(
         outcome = Outcome(Ended.FAILED, failure=make_failure())
         decision = decide(lease, outcome, POLICIES.for_job(lease), lease.started_at, Random(7))
         row = settlement_row(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
-        own = {**row._asdict(), **SharedRetryTexts("{", "", "}", "{", "")._asdict()}
-        own |= {
+        row_count = {**row._asdict(), **SharedRetryTexts("{", "", "}", "{", "")._asdict()}
+        row_count |= {
             "message": format_array(["no"] * many),
             "duration_ms": format_array([1] * many),
             "waited_ms": format_array([2] * many),
         }
-    plan = explained(postgres, verb, own | found, prepared=prepared)
+    plan = explained(postgres, verb, row_count | found, prepared=prepared)
     assert rows_of_jobs_read(plan) <= many
     assert {row.state for row in all_rows(postgres)} == {
         "succeeded",
@@ -459,7 +459,7 @@ def test_endings_that_are_a_transaction_go_to_their_rows_and_no_others(
     }
 
 
-def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
+def test_formatted_arrays_equal_those_of_the_driver(postgres):
     values = [
         None,
         "",
@@ -482,7 +482,9 @@ def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
         )
         for numbers in ([None, 0, -(2**62), 7], [0, -(2**62), 7], [7], []):
             assert (
-                connection.execute("SELECT CAST(%s AS bigint[])", (format_array(numbers),)).fetchone()[0]
+                connection.execute(
+                    "SELECT CAST(%s AS bigint[])", (format_array(numbers),)
+                ).fetchone()[0]
                 == numbers
             )
         assert connection.execute(
@@ -501,16 +503,16 @@ def test_a_set_written_by_hand_is_read_as_the_driver_would_write_it(postgres):
         )
 
 
-def test_a_caller_in_a_long_transaction_holds_up_nobody_who_claims_or_settles(postgres):
+def test_a_callers_long_transaction_delays_no_claim_or_settlement(postgres):
     open_worker(postgres)
     with postgres.transaction() as caller:
         postgres.join(caller).insert_jobs([*jobs(5), unique_job("k")], announce=False)
         ids = enqueue(postgres, 5)
-        assert len(finish(postgres, claim(postgres, 5))) == 5
+        assert len(settle_leases(postgres, claim(postgres, 5))) == 5
         assert {get(postgres, job_id).state for job_id in ids} == {"succeeded"}
 
 
-def test_one_answer_too_many_is_told_as_unavailable_and_the_line_is_not_used_again(postgres_url):
+def test_an_unexpected_result_raises_unavailable_and_closes_the_connection(postgres_url):
     proxies = Proxies()
     parts = psycopg.conninfo.conninfo_to_dict(postgres_url)
     proxy = proxies.to(int(parts["port"]))

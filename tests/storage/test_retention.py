@@ -1,4 +1,4 @@
-"""History leaves in small steps, with all that belongs to it, and leaves a record."""
+"""Retention: deletes in small steps, with all that belongs to a job, and records it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from support.store import (
     RETURNED,
     all_rows,
     claim,
-    ended,
+    claim_new_job,
+    claim_when_due,
     enqueue,
-    finish,
     insert,
     jobs,
-    once_more,
     open_worker,
-    running,
+    run_concurrently,
+    run_once,
+    settle_leases,
     sql,
-    together,
     unique_job,
 )
 
 DAY = 24 * HOUR
 
 
-def prune(store, state="succeeded", *, age=0, most=1000, kind=None, except_kinds=()):
-    with store.begin() as unit:
-        return unit.prune_jobs(
-            state, unit.now() + 1 - age, most, kind=kind, except_kinds=list(except_kinds)
+def prune(store, state="succeeded", *, age=0, limit=1000, kind=None, except_kinds=()):
+    with store.begin() as tx:
+        return tx.prune_jobs(
+            state, tx.now() + 1 - age, limit, kind=kind, except_kinds=list(except_kinds)
         )
 
 
@@ -46,21 +46,21 @@ def count(store, table):
     return sql(store, f"SELECT count(*) FROM {{p}}{table}")[0][0]  # noqa: S608
 
 
-def test_a_finished_job_leaves_with_its_attempts_and_checkpoints(store):
-    lease = running(store)
-    with store.begin() as unit:
-        unit.save_checkpoint(lease.id, "w1", 1, "page", "17")
-    finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id))
+def test_a_finished_job_is_pruned_with_its_attempts_and_checkpoints(store):
+    lease = claim_new_job(store)
+    with store.begin() as tx:
+        tx.save_checkpoint(lease.id, "w1", 1, "page", "17")
+    settle_leases(store, lease, FAILED)
+    settle_leases(store, claim_when_due(store, lease.id))
     assert (count(store, "attempt"), count(store, "checkpoint")) == (2, 1)
     prune(store)
     assert [count(store, table) for table in ("job", "attempt", "checkpoint")] == [0, 0, 0]
 
 
 @pytest.mark.seed("004-29")
-def test_what_is_pruned_leaves_one_record_and_one_event_for_each_kind_owner_and_code(store):
-    dead = [ended(store, FATAL) for _ in range(3)]
-    other = ended(store, FATAL, owner="beta")
+def test_pruned_jobs_leave_one_record_and_event_per_kind_owner_and_code(store):
+    dead = [run_once(store, FATAL) for _ in range(3)]
+    other = run_once(store, FATAL, owner="beta")
     records = prune(store, "dead")
     assert sorted(
         (one.owner, one.code, one.jobs, one.first_id, one.last_id) for one in records
@@ -74,34 +74,36 @@ def test_what_is_pruned_leaves_one_record_and_one_event_for_each_kind_owner_and_
         ("render", "dead", "acme", "BROKEN", 3, dead[0]),
         ("render", "dead", "beta", "BROKEN", 1, other),
     ]
-    with store.read() as unit:
-        told = [event for event in unit.list_events_after(0, 100) if event.type == "job.pruned"]
-    assert sorted((event.owner, event.data["code"]) for event in told) == [
+    with store.read() as tx:
+        pruned_events = [
+            event for event in tx.list_events_after(0, 100) if event.type == "job.pruned"
+        ]
+    assert sorted((event.owner, event.data["code"]) for event in pruned_events) == [
         ("acme", "BROKEN"),
         ("beta", "BROKEN"),
     ]
 
 
-def test_nothing_leaves_before_its_time_or_from_another_state(store):
-    kept = [ended(store, outcome) for outcome in (FATAL, CANCELLED, PARKED, RETURNED)]
-    kept += enqueue(store)
-    kept.append(running(store).id)
+def test_only_old_jobs_of_the_state_are_pruned(store):
+    remaining = [run_once(store, outcome) for outcome in (FATAL, CANCELLED, PARKED, RETURNED)]
+    remaining += enqueue(store)
+    remaining.append(claim_new_job(store).id)
     assert prune(store, "succeeded", age=HOUR) == []
-    assert sorted(row.id for row in all_rows(store)) == sorted(kept)
+    assert sorted(row.id for row in all_rows(store)) == sorted(remaining)
 
 
-def test_a_step_is_bounded_and_takes_the_oldest_first(store):
+def test_a_step_is_bounded_and_prunes_the_oldest_first(store):
     open_worker(store)
     ids = enqueue(store, 25)
     for job_id in ids:
-        finish(store, [lease for lease in claim(store) if lease.id == job_id])
-    assert sum(one.jobs for one in prune(store, most=10)) == 10
+        settle_leases(store, [lease for lease in claim(store) if lease.id == job_id])
+    assert sum(one.jobs for one in prune(store, limit=10)) == 10
     assert [row.id for row in all_rows(store)] == ids[10:]
-    assert [sum(one.jobs for one in prune(store, most=10)) for _ in range(3)] == [10, 5, 0]
+    assert [sum(one.jobs for one in prune(store, limit=10)) for _ in range(3)] == [10, 5, 0]
 
 
-def test_kinds_with_a_retention_of_their_own_are_left_to_it(store):
-    ours, theirs = ended(store, RETURNED), ended(store, RETURNED, kind="mail")
+def test_kinds_with_their_own_retention_are_excluded(store):
+    ours, theirs = run_once(store, RETURNED), run_once(store, RETURNED, kind="mail")
     assert [one.kind for one in prune(store, except_kinds=["mail", "report"])] == ["render"]
     assert [row.id for row in all_rows(store)] == [theirs]
     assert prune(store, kind="render") == []
@@ -109,41 +111,43 @@ def test_kinds_with_a_retention_of_their_own_are_left_to_it(store):
     assert ours != theirs
 
 
-def test_members_stay_as_long_as_their_batch(store):
-    member = ended(store, RETURNED, batch_id="b1")
+def test_members_are_not_pruned_before_their_batch(store):
+    member = run_once(store, RETURNED, batch_id="b1")
     assert prune(store) == []
     assert [row.id for row in all_rows(store)] == [member]
 
 
-def test_a_key_is_free_once_its_result_is_gone(store):
-    ended(store, RETURNED, job=unique_job("k"))
+def test_a_unique_key_is_free_after_its_job_is_pruned(store):
+    run_once(store, RETURNED, job=unique_job("k"))
     assert not insert(store, unique_job("k"))[0].fresh
     prune(store)
     assert insert(store, unique_job("k"))[0].fresh
 
 
 @pytest.mark.parametrize("text", ["nul \x00", "lone \ud800", "{}"])
-def test_no_text_in_an_error_stops_the_pruning(store, text):
-    job_id = ended(store, FATAL)
+def test_hostile_error_text_does_not_stop_pruning(store, text):
+    job_id = run_once(store, FATAL)
     error = json.dumps({"code": "BROKEN", "message": text})
     sql(store, "UPDATE {p}job SET error = :error WHERE id = :id", {"error": error, "id": job_id})
     (record,) = prune(store, "dead")
     assert record.code == "BROKEN"
 
 
-def test_many_who_prune_at_once_remove_each_job_once(store):
+def test_concurrent_pruning_deletes_each_job_once(store):
     open_worker(store)
     enqueue(store, 200)
-    finish(store, claim(store, 200))
-    removed = together(*[lambda: sum(one.jobs for one in prune(store, most=40)) for _ in range(8)])
+    settle_leases(store, claim(store, 200))
+    removed = run_concurrently(
+        *[lambda: sum(one.jobs for one in prune(store, limit=40)) for _ in range(8)]
+    )
     assert sum(removed) == 200 - count(store, "job")
     assert sql(store, "SELECT sum(count) FROM {p}pruned")[0][0] == sum(removed)
 
 
 @pytest.mark.seed("003-46")
-def test_one_turn_of_upkeep_keeps_what_each_state_and_kind_is_worth(store):
+def test_upkeep_applies_the_retention_of_each_state_and_kind(store):
     ids = {
-        name: ended(store, outcome, kind=kind)
+        name: run_once(store, outcome, kind=kind)
         for name, outcome, kind in [
             ("succeeded", RETURNED, "render"),
             ("dead", FATAL, "render"),
@@ -176,23 +180,23 @@ def test_one_turn_of_upkeep_keeps_what_each_state_and_kind_is_worth(store):
     ]
 
 
-# -- events --------------------------------------------------------------------------------------
-def test_events_leave_in_small_steps_the_oldest_first(store):
-    with store.begin() as unit:
-        unit.write_events([NewEvent(EventType.QUEUE_CHANGED, owner=str(n)) for n in range(10)])
+# --- Events ---
+def test_events_are_pruned_in_small_steps_oldest_first(store):
+    with store.begin() as tx:
+        tx.write_events([NewEvent(EventType.QUEUE_CHANGED, owner=str(n)) for n in range(10)])
     store.shift_clock(DAY)
-    with store.begin() as unit:
-        unit.write_events([NewEvent(EventType.QUEUE_CHANGED, owner="new")])
-        before = unit.now() - HOUR
-    with store.begin() as unit:
-        assert unit.prune_events(before, 4) == 4
-        assert [event.owner for event in unit.list_events_after(0, 100)] == [*"456789", "new"]
-        assert [unit.prune_events(before, 4) for _ in range(3)] == [4, 2, 0]
+    with store.begin() as tx:
+        tx.write_events([NewEvent(EventType.QUEUE_CHANGED, owner="new")])
+        before = tx.now() - HOUR
+    with store.begin() as tx:
+        assert tx.prune_events(before, 4) == 4
+        assert [event.owner for event in tx.list_events_after(0, 100)] == [*"456789", "new"]
+        assert [tx.prune_events(before, 4) for _ in range(3)] == [4, 2, 0]
 
 
-def test_looking_for_old_events_does_not_read_all_the_young_ones(postgres):
-    with postgres.begin() as unit:
-        unit.insert_jobs(jobs(3000), announce=True)
+def test_pruning_does_not_read_all_recent_events(postgres):
+    with postgres.begin() as tx:
+        tx.insert_jobs(jobs(3000), announce=True)
     statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement_of("list_oldest_events")
     params = {"floor": 0, "limit": 100}
     with postgres.transaction() as connection:
@@ -207,20 +211,22 @@ def statement_of(verb):
 
 
 def rows_read(node, table):
-    """How many rows the scans of a table looked at."""
-    own = 0
+    """Count the rows of a table that the scans of a plan read."""
+    row_count = 0
     if node.get("Relation Name") == table and "Scan" in node["Node Type"]:
-        own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-    return own + sum(rows_read(child, table) for child in node.get("Plans", []))
+        row_count = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node[
+            "Actual Loops"
+        ]
+    return row_count + sum(rows_read(child, table) for child in node.get("Plans", []))
 
 
-def test_records_of_what_was_pruned_leave_too(store):
-    ended(store, FATAL)
+def test_old_prune_records_are_deleted(store):
+    run_once(store, FATAL)
     prune(store, "dead")
-    with store.begin() as unit:
-        unit.delete_prune_records(unit.now() - DAY)
+    with store.begin() as tx:
+        tx.delete_prune_records(tx.now() - DAY)
     assert count(store, "pruned") == 1
     store.shift_clock(2 * DAY)
-    with store.begin() as unit:
-        unit.delete_prune_records(unit.now() - DAY)
+    with store.begin() as tx:
+        tx.delete_prune_records(tx.now() - DAY)
     assert count(store, "pruned") == 0

@@ -1,4 +1,4 @@
-"""Schedules in the memory: one cursor, one job for each slot, whoever comes at once."""
+"""Schedules in the database: one cursor, and one job per slot, with concurrent workers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mulligan.storage.base import ScheduleRow
 from mulligan.worker import upkeep
 from support.store import (
     HOUR,
-    Background,
+    BackgroundCall,
     all_rows,
     get,
+    job_events,
     migrated,
     now,
+    rolled_back,
+    run_concurrently,
     sql,
-    story,
-    together,
-    undone,
 )
 
 DAY = 24 * HOUR
@@ -39,13 +39,13 @@ def declare(store, *specs, app="jobs:app", kinds=("render",)):
         {kind: KindSpec(kind) for kind in kinds},
         schedules={spec.name: spec for spec in specs},
     )
-    with store.begin() as unit:
-        publish_manifest(unit, manifest)
+    with store.begin() as tx:
+        publish_manifest(tx, manifest)
     return manifest
 
 
-def every_second(**said):
-    return ScheduleSpec("tick", "* * * * * *", "render", **said)
+def every_second(**options):
+    return ScheduleSpec("tick", "* * * * * *", "render", **options)
 
 
 def fire(store, *, ahead=False):
@@ -57,39 +57,43 @@ def slots(store):
 
 
 def rows(store):
-    with store.read() as unit:
-        return unit.list_schedules()
+    with store.read() as tx:
+        return tx.list_schedules()
 
 
 def skips(store):
-    with store.read() as unit:
-        return [event for event in unit.list_events_after(0, 10_000) if event.type == "schedule.skipped"]
+    with store.read() as tx:
+        return [
+            event for event in tx.list_events_after(0, 10_000) if event.type == "schedule.skipped"
+        ]
 
 
-# -- verbs ---------------------------------------------------------------------------------------
-def test_a_schedule_begins_when_it_is_first_seen_and_only_once(store):
-    with store.begin() as unit:
-        begun = unit.declare_schedule("nightly", "0 3 * * *", "UTC")
-        assert unit.declare_schedule("nightly", "0 4 * * *", "UTC") is None
+# --- Statements ---
+def test_a_schedule_starts_when_it_is_first_declared(store):
+    with store.begin() as tx:
+        begun = tx.declare_schedule("nightly", "0 3 * * *", "UTC")
+        assert tx.declare_schedule("nightly", "0 4 * * *", "UTC") is None
     assert rows(store) == [begun]
     assert abs(begun.cursor - now(store)) < 10 * SECOND
 
 
-def test_a_cursor_is_moved_by_whoever_has_seen_it_last(store):
-    with store.begin() as unit:
-        begun = unit.declare_schedule("nightly", "0 3 * * *", "UTC")
+def test_a_cursor_is_moved_by_compare_and_set(store):
+    with store.begin() as tx:
+        begun = tx.declare_schedule("nightly", "0 3 * * *", "UTC")
         moved = begun._replace(cursor=begun.cursor + 5)
-        assert unit.advance_schedule(moved, from_cursor=begun.cursor)
-        assert not unit.advance_schedule(moved._replace(cursor=begun.cursor + 9), from_cursor=begun.cursor)
-        assert not unit.advance_schedule(moved._replace(name="other"), from_cursor=begun.cursor)
+        assert tx.advance_schedule(moved, from_cursor=begun.cursor)
+        assert not tx.advance_schedule(
+            moved._replace(cursor=begun.cursor + 9), from_cursor=begun.cursor
+        )
+        assert not tx.advance_schedule(moved._replace(name="other"), from_cursor=begun.cursor)
     assert rows(store)[0].cursor == begun.cursor + 5
 
 
-def test_a_slot_is_given_to_one_job_by_its_key(store):
-    with store.begin() as unit:
-        assert unit.claim_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
-        assert unit.claim_slots("nightly", {8: "c", 9: "d"}) == {9}
-        assert unit.claim_slots("weekly", {8: "e"}) == {8}
+def test_a_slot_gets_one_job(store):
+    with store.begin() as tx:
+        assert tx.claim_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
+        assert tx.claim_slots("nightly", {8: "c", 9: "d"}) == {9}
+        assert tx.claim_slots("weekly", {8: "e"}) == {8}
     assert sql(store, "SELECT job_id FROM {p}slot ORDER BY schedule, slot") == [
         ("a",),
         ("b",),
@@ -100,15 +104,15 @@ def test_a_slot_is_given_to_one_job_by_its_key(store):
         sql(store, "INSERT INTO {p}slot VALUES ('nightly', 8, 'z')")
 
 
-# -- fire ----------------------------------------------------------------------------------------
-def test_the_first_look_begins_and_fires_nothing_that_has_passed(store):
+# --- Fire ---
+def test_a_new_schedule_fires_no_past_slots(store):
     declare(store, every_second())
     assert fire(store) == 0
     assert len(rows(store)) == 1
     assert all_rows(store) == []
 
 
-def test_slots_ahead_are_inserted_up_to_two_sweeps_before_they_come(store):
+def test_slots_are_inserted_up_to_two_sweeps_ahead(store):
     declare(store, every_second())
     made = fire(store, ahead=True)
     assert 5 <= made <= 10
@@ -119,11 +123,11 @@ def test_slots_ahead_are_inserted_up_to_two_sweeps_before_they_come(store):
     assert [row.run_at % SECOND for row in all_rows(store)] == [0] * made
 
 
-def test_a_job_tells_which_schedule_and_which_slot_made_it(store):
+def test_a_job_records_its_schedule_and_slot(store):
     declare(store, every_second(owner="acme"))
     fire(store, ahead=True)
     slot, job_id = slots(store)[0]
-    [queued] = story(store, job_id)
+    [queued] = job_events(store, job_id)
     assert (queued.type, queued.actor, queued.owner) == ("job.queued", "schedule", "acme")
     assert queued.data == {
         "kind": "render",
@@ -135,7 +139,7 @@ def test_a_job_tells_which_schedule_and_which_slot_made_it(store):
     assert upkeep.announce_inserted(store) == 0
 
 
-def test_a_slot_and_its_job_are_there_together_or_not_at_all(store, monkeypatch):
+def test_a_slot_and_its_job_are_inserted_atomically(store, monkeypatch):
     declare(store, every_second())
     fire(store)
     store.shift_clock(3 * SECOND)
@@ -147,7 +151,7 @@ def test_a_slot_and_its_job_are_there_together_or_not_at_all(store, monkeypatch)
     assert fire(store) == len(all_rows(store)) == len(slots(store)) >= 3
 
 
-def test_many_who_fire_at_once_make_one_job_for_each_slot(store, store_url):
+def test_concurrent_workers_create_one_job_per_slot(store, store_url):
     declare(
         store,
         every_second(missed="all"),
@@ -157,7 +161,9 @@ def test_many_who_fire_at_once_make_one_job_for_each_slot(store, store_url):
     with migrated(store_url) as other:
         for _ in range(4):
             store.shift_clock(61 * SECOND)
-            together(*[lambda where=where: fire(where) for where in (store, other, store, other)])
+            run_concurrently(
+                *[lambda where=where: fire(where) for where in (store, other, store, other)]
+            )
     found = sql(store, "SELECT schedule, slot, job_id FROM {p}slot ORDER BY schedule, slot")
     assert sorted(job_id for _, _, job_id in found) == sorted(row.id for row in all_rows(store))
     for name, step in (("tick", 1), ("twin", 2)):
@@ -167,47 +173,47 @@ def test_many_who_fire_at_once_make_one_job_for_each_slot(store, store_url):
     assert skips(store) == []
 
 
-def test_missed_slots_are_made_up_for_in_bounded_steps(store):
+def test_missed_slots_are_caught_up_in_bounded_steps(store):
     declare(store, every_second(missed="all"))
     fire(store)
     store.shift_clock(HOUR)
     assert fire(store) == 1000
     assert len(slots(store)) == 1000
     [event] = skips(store)
-    kept = slots(store)[0][0]
-    assert event.data["last"] == kept - SECOND
-    assert event.data["count"] == (kept - event.data["first"]) // SECOND >= 2600
+    first_slot = slots(store)[0][0]
+    assert event.data["last"] == first_slot - SECOND
+    assert event.data["count"] == (first_slot - event.data["first"]) // SECOND >= 2600
     assert (event.data["schedule"], event.actor) == ("tick", "schedule")
 
 
-def test_a_transaction_under_way_elsewhere_is_passed_over_not_waited_for(postgres):
+def test_a_locked_schedule_is_skipped(postgres):
     declare(postgres, every_second())
     fire(postgres)
     [row] = rows(postgres)
     postgres.shift_clock(3 * SECOND)
-    with undone(postgres.begin()) as unit:
-        assert unit.advance_schedule(row._replace(cursor=row.cursor + SECOND), from_cursor=row.cursor)
-        assert Background(lambda: fire(postgres)).answer(5) == 0
+    with rolled_back(postgres.begin()) as tx:
+        assert tx.advance_schedule(row._replace(cursor=row.cursor + SECOND), from_cursor=row.cursor)
+        assert BackgroundCall(lambda: fire(postgres)).result(5) == 0
     assert fire(postgres) >= 3
 
 
-def test_the_server_ends_a_transaction_that_is_frozen_with_a_schedule_in_its_hand(postgres):
+def test_the_server_ends_a_hanging_transaction_that_locks_a_schedule(postgres):
     declare(postgres, every_second())
     fire(postgres)
     [row] = rows(postgres)
-    with postgres.begin() as unit:
-        assert unit.advance_schedule(row, from_cursor=row.cursor)
-        limit = unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+    with postgres.begin() as tx:
+        assert tx.advance_schedule(row, from_cursor=row.cursor)
+        limit = tx._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert limit == ("10s",)
-    with postgres.begin() as unit:
-        assert unit._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (
+    with postgres.begin() as tx:
+        assert tx._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (
             "0",
         )
 
 
-# -- time that does not only pass ----------------------------------------------------------------
+# --- Clock changes ---
 @pytest.mark.parametrize("back", [30 * SECOND, HOUR, 3 * DAY])
-def test_a_clock_that_is_set_back_makes_no_slot_twice(store, back):
+def test_a_clock_that_is_set_back_creates_no_slot_twice(store, back):
     declare(store, every_second())
     fire(store)
     store.shift_clock(20 * SECOND)
@@ -237,10 +243,10 @@ def test_a_clock_that_was_years_ahead_does_not_stop_a_schedule_for_years(store):
     assert fire(store) >= 3
 
 
-# -- which declaration holds ---------------------------------------------------------------------
+# --- Competing declarations ---
 def held(store):
-    with store.read() as unit:
-        return {name: spec.cron for name, spec in load_timetable(unit).schedules.items()}
+    with store.read() as tx:
+        return {name: spec.cron for name, spec in load_timetable(tx).schedules.items()}
 
 
 def test_the_newest_manifest_wins(store):
@@ -250,7 +256,7 @@ def test_the_newest_manifest_wins(store):
     assert held(store) == {"nightly": "0 4 * * *"}
 
 
-def test_a_schedule_no_manifest_has_named_for_a_day_vanishes_and_its_row_stays_a_month(store):
+def test_an_undeclared_schedule_stops_after_a_day_and_is_deleted_after_a_month(store):
     declare(store, ScheduleSpec("nightly", "0 3 * * *", "render"))
     fire(store)
     store.shift_clock(DAY + SECOND)
@@ -263,7 +269,7 @@ def test_a_schedule_no_manifest_has_named_for_a_day_vanishes_and_its_row_stays_a
     assert rows(store) == []
 
 
-def test_a_schedule_that_is_named_is_remembered_however_seldom_it_fires(store):
+def test_a_declared_schedule_is_kept_however_rarely_it_fires(store):
     yearly = ScheduleSpec("yearly", "0 0 1 1 *", "render", missed="skip")
     declare(store, yearly)
     fire(store)
@@ -275,7 +281,7 @@ def test_a_schedule_that_is_named_is_remembered_however_seldom_it_fires(store):
     assert [row.name for row in rows(store)] == ["yearly"]
 
 
-def test_what_a_release_no_longer_declares_stops_once_its_workers_are_gone(store):
+def test_a_removed_schedule_stops_once_the_old_workers_are_gone(store):
     declare(store, every_second())
     declare(store)
     assert held(store) == {"tick": "* * * * * *"}
@@ -284,11 +290,11 @@ def test_what_a_release_no_longer_declares_stops_once_its_workers_are_gone(store
     assert held(store) == {}
 
 
-# -- what was given up and taken up again --------------------------------------------------------
+# --- Removed and declared again ---
 HOURLY = ScheduleSpec("hourly", "0 * * * *", "render", missed="all")
 
 
-def test_what_an_app_went_without_for_days_begins_now_when_it_is_declared_again(store):
+def test_a_schedule_declared_again_after_days_starts_now(store):
     declare(store, HOURLY)
     fire(store)
     for _ in range(5):
@@ -303,7 +309,7 @@ def test_what_an_app_went_without_for_days_begins_now_when_it_is_declared_again(
     assert fire(store) == 1
 
 
-def test_so_it_does_in_another_release_than_before(store):
+def test_a_schedule_declared_again_by_another_release_starts_now(store):
     declare(store, HOURLY)
     fire(store)
     store.shift_clock(DAY)
@@ -313,7 +319,7 @@ def test_so_it_does_in_another_release_than_before(store):
     assert fire(store) == 0
 
 
-def test_what_nobody_was_there_to_run_was_missed_whatever_else_changed(store):
+def test_slots_without_a_worker_are_missed_even_after_a_change(store):
     declare(store)
     store.shift_clock(HOUR)
     declare(store, HOURLY)
@@ -325,10 +331,10 @@ def test_what_nobody_was_there_to_run_was_missed_whatever_else_changed(store):
     assert fire(store) == 72
 
 
-def test_a_release_without_it_that_was_taken_back_at_once_costs_no_slot(store):
+def test_a_release_that_was_rolled_back_at_once_costs_no_slot(store):
     store.shift_clock(
         HOUR - now(store) % HOUR + 60 * SECOND
-    )  # a minute past the hour: five more pass no slot
+    )  # a minute past the hour: five more minutes pass no slot
     declare(store, HOURLY)
     fire(store)
     store.shift_clock(5 * 60 * SECOND)
@@ -338,7 +344,7 @@ def test_a_release_without_it_that_was_taken_back_at_once_costs_no_slot(store):
     assert fire(store) == 3
 
 
-def test_an_old_body_without_schedules_and_a_newer_one_with_unknown_words_are_both_read(store):
+def test_older_and_newer_manifest_formats_are_read(store):
     old = json.dumps({"app": "old", "release": "", "kinds": []})
     new = {
         "app": "new",
@@ -347,13 +353,13 @@ def test_an_old_body_without_schedules_and_a_newer_one_with_unknown_words_are_bo
         "moods": 1,
         "schedules": [{"name": "a", "cron": "0 3 * * *", "kind": "render", "mood": "blue"}],
     }
-    with store.begin() as unit:
-        unit.store_manifest("1", "old", "", old)
-        unit.store_manifest("2", "new", "", json.dumps(new))
+    with store.begin() as tx:
+        tx.store_manifest("1", "old", "", old)
+        tx.store_manifest("2", "new", "", json.dumps(new))
     assert held(store) == {"a": "0 3 * * *"}
 
 
-def test_another_expression_begins_now_and_makes_nothing_up(store):
+def test_a_changed_expression_starts_now_without_catching_up(store):
     declare(store, ScheduleSpec("tick", "0 0 1 1 *", "render", missed="all"))
     fire(store)
     store.shift_clock(HOUR)
@@ -367,7 +373,7 @@ def test_another_expression_begins_now_and_makes_nothing_up(store):
     assert skips(store) == []
 
 
-def test_a_schedule_that_cannot_fire_here_stops_no_other_and_is_told_once(store, caplog):
+def test_a_failing_schedule_does_not_stop_others_and_is_logged_once(store, caplog):
     declare(
         store,
         every_second(),
@@ -381,7 +387,7 @@ def test_a_schedule_that_cannot_fire_here_stops_no_other_and_is_told_once(store,
     assert len([record for record in caplog.records if "adrift" in record.message]) == 1
 
 
-def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
+def test_the_job_inherits_options_of_its_kind(store):
     manifest = Manifest(
         "a",
         "",
@@ -400,25 +406,30 @@ def test_the_job_takes_from_its_kind_what_the_schedule_does_not_say(store):
             ),
         },
     )
-    with store.begin() as unit:
-        unit.store_manifest(manifest.id, "a", "", manifest.to_json())
+    with store.begin() as tx:
+        tx.store_manifest(manifest.id, "a", "", manifest.to_json())
     fire(store)
     store.shift_clock(SECOND)
     fire(store)
-    with store.read() as unit:
-        last = unit.get_last_slots()
-    plain, own = (get(store, last[name][1]) for name in ("plain", "own"))
-    assert (plain.queue, plain.priority, plain.uses, plain.payload) == (
+    with store.read() as tx:
+        last = tx.get_last_slots()
+    inherited, overridden = (get(store, last[name][1]) for name in ("plain", "own"))
+    assert (inherited.queue, inherited.priority, inherited.uses, inherited.payload) == (
         "gpu",
         3,
         "bucket",
         '{"n":1}',
     )
-    assert (own.queue, own.priority, own.uses, own.max_retries) == ("slow", -1, "", 0)
-    assert 0 <= own.deadline_at - own.run_at - HOUR < 5 * SECOND
+    assert (overridden.queue, overridden.priority, overridden.uses, overridden.max_retries) == (
+        "slow",
+        -1,
+        "",
+        0,
+    )
+    assert 0 <= overridden.deadline_at - overridden.run_at - HOUR < 5 * SECOND
 
 
-def test_in_a_fair_queue_the_job_of_a_slot_takes_its_owners_turn(store):
+def test_in_a_fair_queue_the_job_of_a_slot_has_its_owners_share(store):
     manifest = Manifest(
         "a",
         "",
@@ -427,16 +438,16 @@ def test_in_a_fair_queue_the_job_of_a_slot_takes_its_owners_turn(store):
         {},
         {"tick": every_second(owner="acme")},
     )
-    with store.begin() as unit:
-        unit.store_manifest(manifest.id, "a", "", manifest.to_json())
+    with store.begin() as tx:
+        tx.store_manifest(manifest.id, "a", "", manifest.to_json())
     fire(store, ahead=True)
     assert {Lane.parse(lane).share for (lane,) in sql(store, "SELECT lane FROM {p}job")} == {
         owner_share("acme")
     }
 
 
-# -- retention -----------------------------------------------------------------------------------
-def test_slots_leave_with_the_events(store):
+# --- Retention ---
+def test_slots_are_pruned_with_the_events(store):
     declare(store, every_second())
     fire(store)
     store.shift_clock(20 * SECOND)

@@ -1,4 +1,4 @@
-"""One file, many processes: no acknowledged row is ever lost, and nobody is told that it is locked."""
+"""One SQLite file and many processes: no acknowledged row is lost, and no lock error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.processes import (
     write_stored,
 )
 from support.store import (
-    Background,
+    BackgroundCall,
     a_job,
     all_rows,
     enqueue,
@@ -54,7 +54,7 @@ def file(tmp_path):
     return tmp_path / "mulligan.db"
 
 
-# -- one library for each process ----------------------------------------------------------------
+# --- One library per process ---
 def test_a_connection_of_the_other_library_is_refused_with_both_ways_out(sqlite, file):
     with pytest.raises(TwoLibraries, match=r"app\.transaction") as refused:
         sqlite3.connect(file)
@@ -62,7 +62,7 @@ def test_a_connection_of_the_other_library_is_refused_with_both_ways_out(sqlite,
     assert all_rows(sqlite) == []
 
 
-def test_a_file_the_other_library_holds_is_not_opened(sqlite_url, file):
+def test_a_file_opened_by_the_other_library_is_not_opened(sqlite_url, file):
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE theirs (n)")
         with pytest.raises(TwoLibraries, match="sqlite\\+stdlib:///"):
@@ -71,7 +71,7 @@ def test_a_file_the_other_library_holds_is_not_opened(sqlite_url, file):
         enqueue(store)
 
 
-def test_one_process_does_not_open_a_file_through_both(sqlite, sqlite_url):
+def test_one_process_does_not_open_a_file_through_both_libraries(sqlite, sqlite_url):
     with pytest.raises(TwoLibraries, match="through apsw, not sqlite3"):
         open_store(sqlite_url.replace("sqlite:", "sqlite+stdlib:"))
     open_store(sqlite_url).close()
@@ -99,12 +99,13 @@ def test_a_connection_to_another_file_is_refused(sqlite, tmp_path):
             sqlite.join(connection)
 
 
-# -- locks ---------------------------------------------------------------------------------------
+# --- Locks ---
 def test_opening_a_file_a_second_time_does_not_drop_the_locks_of_the_first(
     sqlite, sqlite_url, file, tmp_path
 ):
-    """Closing any descriptor of a file drops all locks the process has on it; then another process that leaves
-    last removes the log under our feet, and what we acknowledge afterwards is gone."""
+    """Closing any descriptor of a file drops all locks of the process. Another process that exits last
+    then deletes the log, and later commits are lost.
+    """
     log = tmp_path / "log"
     enqueue(sqlite)
     open_store(sqlite_url).close()
@@ -114,14 +115,14 @@ def test_opening_a_file_a_second_time_does_not_drop_the_locks_of_the_first(
 
 
 def stored_elsewhere(file, tmp_path):
-    """As a process without a connection of ours sees it."""
+    """Read as a process without our connections."""
     found = tmp_path / "found"
     ended_well(started(write_stored, str(file), str(found)))
     return set(found.read_text().split())
 
 
-def test_a_child_made_by_fork_goes_on_after_its_parent_has_left(sqlite_url, file, tmp_path):
-    """A daemon forks and its parent exits: the child's locks must be its own."""
+def test_a_forked_child_works_after_its_parent_has_exited(sqlite_url, file, tmp_path):
+    """A daemon forks and its parent exits: the child needs its own locks."""
     ended_well(started(daemon, sqlite_url, str(tmp_path)))
     acknowledged = set((tmp_path / "log").read_text().split())
     assert len(acknowledged) == 3
@@ -129,7 +130,7 @@ def test_a_child_made_by_fork_goes_on_after_its_parent_has_left(sqlite_url, file
     assert integrity(file) == [("ok",)]
 
 
-def test_forking_with_the_file_open_harms_nobody(sqlite_url, file, tmp_path):
+def test_forking_with_the_file_open_does_no_harm(sqlite_url, file, tmp_path):
     ended_well(started(fork_often, sqlite_url, str(tmp_path / "log")))
     acknowledged = (tmp_path / "log").read_text().split()
     assert len(acknowledged) == 20 * 4
@@ -137,20 +138,16 @@ def test_forking_with_the_file_open_harms_nobody(sqlite_url, file, tmp_path):
     assert integrity(file) == [("ok",)]
 
 
-def test_a_fork_in_the_middle_of_another_threads_transaction_is_told_so_or_works(
-    sqlite_url, file, tmp_path
-):
-    """What a child inherits of a transaction it cannot end; it must not wait for it for ever, nor break it."""
+def test_a_fork_during_another_threads_transaction_raises_or_works(sqlite_url, file, tmp_path):
+    """A child must neither wait for the inherited transaction nor break it."""
     ended_well(started(fork_while_writing, sqlite_url, str(tmp_path / "log")))
     assert set((tmp_path / "log").read_text().split()) == stored(file)
     assert integrity(file) == [("ok",)]
 
 
-# -- many processes ------------------------------------------------------------------------------
+# --- Many processes ---
 @pytest.mark.slow
-def test_eight_processes_write_for_a_while_and_none_is_told_that_it_is_locked(
-    sqlite, sqlite_url, file, tmp_path
-):
+def test_eight_processes_write_without_a_lock_error(sqlite, sqlite_url, file, tmp_path):
     logs = [tmp_path / f"log{n}" for n in range(8)]
     ended_well(*[started(enqueue_for, sqlite_url, 3.0, str(log)) for log in logs])
     acknowledged = [line for log in logs for line in log.read_text().split()]
@@ -172,7 +169,7 @@ def test_two_processes_with_different_libraries_lose_nothing(sqlite, sqlite_url,
     assert integrity(file) == [("ok",)]
 
 
-# -- the file itself -----------------------------------------------------------------------------
+# --- The file ---
 @pytest.mark.security("S52")
 def test_the_file_and_its_companions_are_private(sqlite, file):
     enqueue(sqlite)
@@ -182,12 +179,12 @@ def test_the_file_and_its_companions_are_private(sqlite, file):
     assert modes == {"mulligan.db": 0o600, "mulligan.db-wal": 0o600, "mulligan.db-shm": 0o600}
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
+def test_a_missing_folder_is_named_in_the_error(tmp_path):
     with pytest.raises(StoreUnavailable, match="mkdir -p"):
         open_store(f"sqlite:///{tmp_path}/no/such/folder.db")
 
 
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path):
+def test_a_file_that_is_no_database_is_refused_and_unchanged(tmp_path):
     file = tmp_path / "poem.db"
     file.write_text("Shall I compare thee to a summer's day?" * 100)
     with (
@@ -203,13 +200,13 @@ def test_every_commit_is_flushed(sqlite):
     assert not is_postgres(sqlite)
 
 
-# -- a reader that stays -------------------------------------------------------------------------
+# --- Long reads ---
 def grow(store):
     for _ in range(9):
         insert(store, *jobs(8, payload=f'"{"x" * MEGABYTE}"'))
 
 
-def test_after_a_long_reader_has_left_the_log_is_short_again(sqlite, file):
+def test_the_wal_is_truncated_after_a_long_read(sqlite, file):
     wal = Path(f"{file}-wal")
     with sqlite.read() as reader:
         assert reader.list_jobs({}, 1, None) == []
@@ -227,106 +224,106 @@ def test_a_checkpoint_behind_an_open_reader_delays_no_writer(sqlite):
     with sqlite.read() as reader:
         reader.list_jobs({}, 1, None)
         grow(sqlite)
-        tidy = Background(sqlite.reclaim_space)
+        tidy = BackgroundCall(sqlite.reclaim_space)
         slowest = 0.0
         while not tidy.done:
             began = time.monotonic()
             enqueue(sqlite)
             slowest = max(slowest, time.monotonic() - began)
         assert slowest < 2.0
-        tidy.answer()
+        tidy.result()
 
 
-def test_a_writer_that_takes_its_time_is_waited_for(sqlite):
+def test_a_slow_writer_is_waited_for(sqlite):
     inside, leave = threading.Event(), threading.Event()
 
     def slow():
-        with sqlite.begin() as unit:
-            unit.insert_jobs([a_job()], announce=True)
+        with sqlite.begin() as tx:
+            tx.insert_jobs([a_job()], announce=True)
             inside.set()
             assert leave.wait(30)
 
-    first = Background(slow)
+    first = BackgroundCall(slow)
     assert inside.wait(30)
-    second = Background(lambda: enqueue(sqlite))
+    second = BackgroundCall(lambda: enqueue(sqlite))
     leave.set()
-    first.answer()
-    second.answer()
+    first.result()
+    second.result()
     assert len(all_rows(sqlite)) == 2
 
 
-# -- plans and hints -----------------------------------------------------------------------------
-def test_a_plan_is_kept_whatever_is_bound(sqlite):
-    asked = []
+# --- Plans and hints ---
+def test_plans_do_not_depend_on_bound_values(sqlite):
+    planned = []
 
     def may(*what):
-        asked.append(what)
+        planned.append(what)
         return apsw.SQLITE_OK
 
-    with sqlite.read() as unit:
-        connection = unit._handle.connection
-        connection.authorizer = may  # is asked whenever a statement is planned
-        unit.read_claim_state()
-        assert asked, "the first time it has to be"
-        asked.clear()
-        unit.read_claim_state()
+    with sqlite.read() as tx:
+        connection = tx._handle.connection
+        connection.authorizer = may  # is called whenever a statement is planned
+        tx.read_claim_state()
+        assert planned, "the first time it has to be"
+        planned.clear()
+        tx.read_claim_state()
         connection.authorizer = None
-    assert asked == []
+    assert planned == []
 
 
-def test_what_is_written_because_of_a_hint_is_no_hint_itself(sqlite):
+def test_writes_after_a_hint_cause_no_further_hint(sqlite):
     hints, written, stop = [], [], threading.Event()
 
     def hint():
         insert(sqlite, a_job())
         hints.append(1)
 
-    watcher = Background(lambda: sqlite.watch(hint, stop))
+    watcher = BackgroundCall(lambda: sqlite.watch(hint, stop))
     try:
         until(lambda: written.append(insert(sqlite, a_job())) or hints, 10, "the watch has begun")
         for _ in range(20):
             before = len(hints)
             written.append(insert(sqlite, a_job()))
-            until(lambda: len(hints) > before, 10, "it was heard")  # noqa: B023 - asked at once
+            until(lambda: len(hints) > before, 10, "a hint arrived")  # noqa: B023 - planned at once
     finally:
         stop.set()
-    watcher.answer()
+    watcher.result()
     assert len(hints) <= len(written)
     assert len(all_rows(sqlite)) == len(hints) + len(written)
 
 
-def test_who_is_busy_is_hinted_afterwards(sqlite, monkeypatch):
+def test_a_hint_while_busy_comes_afterwards(sqlite, monkeypatch):
     monkeypatch.setattr(sqlite_store, "MAX_BUSY", 60)
-    hints, asked, busy, stop = [], [], threading.Event(), threading.Event()
+    hints, planned, busy, stop = [], [], threading.Event(), threading.Event()
 
     def is_busy():
-        asked.append(len(hints))
+        planned.append(len(hints))
         return busy.is_set()
 
-    watcher = Background(lambda: sqlite.watch(lambda: hints.append(1), stop, is_busy))
+    watcher = BackgroundCall(lambda: sqlite.watch(lambda: hints.append(1), stop, is_busy))
     try:
         until(lambda: insert(sqlite, a_job()) and hints, 10, "the watch has begun")
         busy.set()
-        begun = len(asked)
-        until(lambda: len(asked) > begun + 3, 10, "a look that was under way is over")
+        begun = len(planned)
+        until(lambda: len(planned) > begun + 3, 10, "a look that was under way is over")
         before = len(hints)
         insert(sqlite, a_job())
-        begun = len(asked)
-        until(lambda: len(asked) > begun + 20, 10, "it had time to look")
+        begun = len(planned)
+        until(lambda: len(planned) > begun + 20, 10, "it had time to look")
         assert len(hints) == before
         busy.clear()
-        until(lambda: len(hints) > before, 10, "it was heard")
+        until(lambda: len(hints) > before, 10, "a hint arrived")
         busy.set()
     finally:
         stop.set()
-    watcher.answer()  # also if it never ends
+    watcher.result()  # even if it never ends
 
 
-def test_who_is_busy_without_end_is_hinted_all_the_same(sqlite):
+def test_a_hint_comes_even_if_always_busy(sqlite):
     hints, stop = [], threading.Event()
-    watcher = Background(lambda: sqlite.watch(lambda: hints.append(1), stop, lambda: True))
+    watcher = BackgroundCall(lambda: sqlite.watch(lambda: hints.append(1), stop, lambda: True))
     try:
-        until(lambda: insert(sqlite, a_job()) and hints, 10, "it was heard")
+        until(lambda: insert(sqlite, a_job()) and hints, 10, "a hint arrived")
     finally:
         stop.set()
-    watcher.answer()
+    watcher.result()

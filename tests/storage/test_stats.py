@@ -1,54 +1,57 @@
-"""What was counted, in the memory: it adds up, it is found by time and name, and whoever counts is alone."""
+"""Statistics: they add up and are found by time and name; one worker counts at a time."""
 
 from __future__ import annotations
 
 from mulligan.storage.stat_queries import ALL_TIME, MINUTE, StatRow
-from support.store import enqueue, is_postgres, undone
+from support.store import enqueue, is_postgres, rolled_back
 
 
-def test_what_is_added_twice_is_the_sum_and_all_of_it_is_in_what_was_counted_ever(store):
+def test_counts_add_up_and_are_included_in_the_totals(store):
     first = [
         StatRow(10, "ends", '{"kind":"a"}', 2, 0.5),
         StatRow(11, "ends", '{"kind":"a"}', 1, 0.25),
     ]
-    with store.begin() as unit:
-        unit.add_stats(first)
-        unit.add_stats([StatRow(11, "ends", '{"kind":"a"}', 4, 1.0)])
-    with store.read() as unit:
-        assert unit.list_stats(["ends"], 0) == [first[0], StatRow(11, "ends", '{"kind":"a"}', 5, 1.25)]
-        assert unit.list_stat_totals() == [StatRow(ALL_TIME, "ends", '{"kind":"a"}', 7, 1.75)]
+    with store.begin() as tx:
+        tx.add_stats(first)
+        tx.add_stats([StatRow(11, "ends", '{"kind":"a"}', 4, 1.0)])
+    with store.read() as tx:
+        assert tx.list_stats(["ends"], 0) == [
+            first[0],
+            StatRow(11, "ends", '{"kind":"a"}', 5, 1.25),
+        ]
+        assert tx.list_stat_totals() == [StatRow(ALL_TIME, "ends", '{"kind":"a"}', 7, 1.75)]
 
 
 def test_stats_are_found_by_minute_and_name(store):
-    with store.begin() as unit:
-        unit.add_stats(
+    with store.begin() as tx:
+        tx.add_stats(
             [
                 StatRow(minute, name, "{}", 1, 0.0)
                 for minute in (5, 6, 7)
                 for name in ("x", "y", "z")
             ]
         )
-    with store.read() as unit:
-        found = unit.list_stats(["x", "z"], 6 * MINUTE + 1, 7 * MINUTE)
+    with store.read() as tx:
+        found = tx.list_stats(["x", "z"], 6 * MINUTE + 1, 7 * MINUTE)
     assert [(row.minute, row.name) for row in found] == [(6, "x"), (6, "z")]
 
 
-def test_a_reader_begins_at_the_newest_event_and_goes_on_where_it_was(store):
+def test_a_reader_starts_at_the_newest_event_and_continues_from_its_position(store):
     enqueue(store, 3)
-    with store.begin() as unit:
-        begun = unit.lock_reader("fold")
+    with store.begin() as tx:
+        begun = tx.lock_reader("fold")
         assert begun is not None
-        assert begun.cursor == unit.newest_event() == 3
-        unit.advance_reader("fold", 7, '{"a":1}')
-    with store.begin() as unit:
-        assert unit.lock_reader("fold")[:3] == ("fold", 7, '{"a":1}')
-        assert [row.name for row in unit.list_readers()] == ["fold"]
+        assert begun.cursor == tx.newest_event() == 3
+        tx.advance_reader("fold", 7, '{"a":1}')
+    with store.begin() as tx:
+        assert tx.lock_reader("fold")[:3] == ("fold", 7, '{"a":1}')
+        assert [row.name for row in tx.list_readers()] == ["fold"]
 
 
-def test_who_finds_a_reader_in_another_hand_is_told_so_and_waits_for_nothing(postgres):
+def test_a_locked_reader_is_reported_without_waiting(postgres):
     assert is_postgres(postgres)
-    with postgres.begin() as unit:
-        unit.lock_reader("fold")
+    with postgres.begin() as tx:
+        tx.lock_reader("fold")
     with postgres.begin() as mine:
         assert mine.lock_reader("fold") is not None
         with postgres.begin() as other:
@@ -56,10 +59,10 @@ def test_who_finds_a_reader_in_another_hand_is_told_so_and_waits_for_nothing(pos
             assert other.lock_reader("alerts") is not None
 
 
-def test_a_turn_that_fails_leaves_the_reader_and_the_numbers_where_they_were(store):
-    with undone(store.begin()) as unit:
-        unit.add_stats([StatRow(5, "x", "{}", 1, 0.0)])
-        unit.advance_reader("fold", 7)
-    with store.read() as unit:
-        assert unit.list_stats(["x"], 0) == []
-        assert unit.list_readers() == []
+def test_a_failed_turn_changes_neither_reader_nor_counts(store):
+    with rolled_back(store.begin()) as tx:
+        tx.add_stats([StatRow(5, "x", "{}", 1, 0.0)])
+        tx.advance_reader("fold", 7)
+    with store.read() as tx:
+        assert tx.list_stats(["x"], 0) == []
+        assert tx.list_readers() == []

@@ -1,4 +1,4 @@
-"""One key, one job: while it is covered, under any race, and never none."""
+"""Unique keys: one job per key in covered states, under any race."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from support.store import (
     FATAL,
     PARKED,
     RETURNED,
-    Background,
+    BackgroundCall,
     a_job,
     all_rows,
     claim,
+    claim_new_job,
     close_worker,
-    ended,
-    finish,
     get,
     insert,
     is_postgres,
+    is_waiting_for_lock,
     open_worker,
-    running,
-    together,
+    run_concurrently,
+    run_once,
+    settle_leases,
     unique_job,
-    waits_for_a_lock,
 )
 from support.waiting import until
 
 
-def test_a_twin_gets_the_first_jobs_id(store):
+def test_a_second_job_with_the_same_key_gets_the_first_jobs_id(store):
     first, twin = unique_job("k"), unique_job("k")
     assert insert(store, first)[0].fresh
     assert insert(store, twin)[0][:2] == (first.id, False)
@@ -45,15 +45,15 @@ def test_the_same_key_of_another_owner_or_kind_is_another_key(store):
     assert all(one.fresh for one in insert(store, *new))
 
 
-def test_jobs_without_a_key_are_never_twins(store):
+def test_jobs_without_a_key_are_never_deduplicated(store):
     assert all(one.fresh for one in insert(store, a_job(), a_job()))
 
 
-def test_twins_within_one_call_become_the_first_of_them(store):
+def test_equal_keys_within_one_call_become_the_first_job(store):
     new = [unique_job("a"), unique_job("b"), unique_job("a"), a_job(), unique_job("b")]
     answers = insert(store, *new)
-    a, b, plain = new[0].id, new[1].id, new[3].id
-    assert [one.id for one in answers] == [a, b, a, plain, b]
+    a, b, without_key = new[0].id, new[1].id, new[3].id
+    assert [one.id for one in answers] == [a, b, a, without_key, b]
     assert [one.fresh for one in answers] == [True, True, False, True, False]
 
 
@@ -91,17 +91,15 @@ COVERED = [
 
 
 @pytest.mark.parametrize(("outcome", "state", "free"), COVERED, ids=["succeeded", "parked", "dead"])
-def test_a_key_is_kept_in_covered_states_and_freed_by_the_move_that_leaves_them(
-    store, outcome, state, free
-):
-    first = ended(store, outcome, job=unique_job("k"))
+def test_a_key_is_held_in_covered_states_and_released_by_leaving_them(store, outcome, state, free):
+    first = run_once(store, outcome, job=unique_job("k"))
     assert get(store, first).state == state
     assert insert(store, unique_job("k"))[0].fresh is free
     assert get(store, first).unique_key == "k"
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_a_key_is_kept_while_the_job_waits_or_runs(store, state):
+def test_a_key_is_held_while_the_job_waits_or_runs(store, state):
     first = unique_job("k")
     insert(store, first)
     open_worker(store)
@@ -111,44 +109,44 @@ def test_a_key_is_kept_while_the_job_waits_or_runs(store, state):
     assert insert(store, unique_job("k"))[0].id == first.id
 
 
-def test_a_shorter_cover_frees_earlier(store):
-    ended(store, RETURNED, job=unique_job("k", cover=(State.QUEUED, State.RUNNING)))
+def test_fewer_covered_states_release_the_key_earlier(store):
+    run_once(store, RETURNED, job=unique_job("k", cover=(State.QUEUED, State.RUNNING)))
     assert insert(store, unique_job("k"))[0].fresh
 
 
-def test_the_key_of_a_job_whose_worker_died_is_kept_until_it_is_dead(store):
-    """A crash that left the key behind in `running` kept later jobs out for ever (oban 364)."""
-    lease = running(store, job=unique_job("k"))
+def test_the_key_of_a_job_of_a_lost_worker_is_held_until_it_is_dead(store):
+    """A key that a crash left behind in a running job must not block later jobs for ever (oban 364)."""
+    lease = claim_new_job(store, job=unique_job("k"))
     close_worker(store)
-    with store.begin() as unit:
-        (orphan,) = unit.list_orphans(10)
-    finish(store, orphan, FATAL)
+    with store.begin() as tx:
+        (orphan,) = tx.list_orphans(10)
+    settle_leases(store, orphan, FATAL)
     assert get(store, lease.id).state == "dead"
     assert insert(store, unique_job("k"))[0].fresh
 
 
 def test_twenty_threads_with_one_key_get_one_job(store):
-    answers = together(*[lambda: insert(store, unique_job("k"))[0] for _ in range(20)])
+    answers = run_concurrently(*[lambda: insert(store, unique_job("k"))[0] for _ in range(20)])
     (row,) = all_rows(store)
     assert {one.id for one in answers} == {row.id}
     assert [one.fresh for one in answers].count(True) == 1
 
 
-def test_threads_with_the_same_keys_in_different_orders_never_lock_each_other_out(store):
+def test_threads_with_the_same_keys_in_different_orders_do_not_deadlock(store):
     for turn in range(6):
         keys = [f"{turn} {i}" for i in range(200)]
         bulks = [
             [unique_job(key) for key in Random(seed).sample(keys, len(keys))] for seed in range(6)
         ]
-        answers = together(
+        answers = run_concurrently(
             *[lambda bulk=bulk: sorted(one.id for one in insert(store, *bulk)) for bulk in bulks]
         )
         assert all(one == answers[0] for one in answers)
         assert len(set(answers[0])) == len(keys)
 
 
-def test_when_the_winner_rolls_back_the_loser_has_a_job(store):
-    """Skipping because somebody else holds the key, who then rolls back, would leave no job at all."""
+def test_if_the_first_insert_rolls_back_the_second_gets_a_job(store):
+    """Skipping because another transaction holds the key, which then rolls back, would leave no job."""
     inserted, decided = threading.Event(), threading.Event()
 
     def winner() -> None:
@@ -158,20 +156,20 @@ def test_when_the_winner_rolls_back_the_loser_has_a_job(store):
             assert decided.wait(30)
             raise KeyboardInterrupt
 
-    first = Background(winner)
+    first = BackgroundCall(winner)
     assert inserted.wait(30)
-    second = Background(lambda: insert(store, unique_job("k"))[0])
+    second = BackgroundCall(lambda: insert(store, unique_job("k"))[0])
     if is_postgres(store):
-        until(lambda: waits_for_a_lock(store), what="the loser waits for the key")
+        until(lambda: is_waiting_for_lock(store), what="the loser waits for the key")
     decided.set()
     with pytest.raises(KeyboardInterrupt):
-        first.answer()
-    answer = second.answer()
+        first.result()
+    answer = second.result()
     assert answer.fresh
     assert [row.id for row in all_rows(store)] == [answer.id]
 
 
-def test_of_five_callers_of_whom_four_roll_back_one_job_is_left(store):
+def test_if_four_of_five_callers_roll_back_one_job_is_left(store):
     def caller(commits: bool) -> None:
         try:
             with store.transaction() as connection:
@@ -181,13 +179,13 @@ def test_of_five_callers_of_whom_four_roll_back_one_job_is_left(store):
         except ZeroDivisionError:
             pass
 
-    together(
+    run_concurrently(
         *[lambda commits=commits: caller(commits) for commits in (False, False, True, False, False)]
     )
     assert len(all_rows(store)) == 1
 
 
-def test_a_caller_whose_snapshot_cannot_see_the_winner_is_told_so(postgres):
+def test_a_caller_whose_snapshot_cannot_see_the_holder_gets_an_error(postgres):
     with postgres.transaction() as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT 1")
@@ -197,12 +195,12 @@ def test_a_caller_whose_snapshot_cannot_see_the_winner_is_told_so(postgres):
         connection.execute("SELECT 'the caller decides what to do now'")
 
 
-def test_our_own_transactions_see_the_winner_whatever_the_database_prefers(postgres_url, postgres):
+def test_our_own_transactions_see_the_holder_at_any_default_isolation(postgres_url, postgres):
     with postgres.transaction() as connection:
         name = connection.execute("SELECT current_database()").fetchone()[0]
         connection.execute(
             f"ALTER DATABASE {name} SET default_transaction_isolation TO 'repeatable read'"
         )
     postgres.close()
-    answers = together(*[lambda: insert(postgres, unique_job("k"))[0] for _ in range(8)])
+    answers = run_concurrently(*[lambda: insert(postgres, unique_job("k"))[0] for _ in range(8)])
     assert len({one.id for one in answers}) == 1

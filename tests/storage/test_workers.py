@@ -1,4 +1,4 @@
-"""A lease is one row of its worker: renewed, judged by one clock, closed once and for ever."""
+"""Workers: a lease is one row, renewed and judged by one clock, and closed for good."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from mulligan.core.durations import SECOND
 from mulligan.worker import upkeep
 from support.store import (
     HOUR,
-    Background,
+    BackgroundCall,
     attempts,
     claim,
+    claim_new_job,
     close_worker,
     enqueue,
-    finish,
+    event_types,
     get,
     now,
     open_worker,
-    running,
+    run_concurrently,
+    settle_leases,
+    settle_orphans,
     sql,
-    sweep,
-    together,
-    told,
     worker_of,
 )
 
 
 def renew(store, worker="w1", *, draining=False):
-    with store.begin() as unit:
-        return unit.renew_worker(worker, draining=draining)
+    with store.begin() as tx:
+        return tx.renew_worker(worker, draining=draining)
 
 
 def expired(store, worker="w1"):
-    with store.read() as unit:
-        return unit.is_expired(next(row for row in unit.list_workers(closed=True) if row.id == worker))
+    with store.read() as tx:
+        return tx.is_expired(next(row for row in tx.list_workers(closed=True) if row.id == worker))
 
 
-def test_a_worker_that_was_heard_and_not_answered_says_it_again(store):
-    """The commit arrived, its answer did not: who begins tries until it hears one, and finds its own row."""
+def test_a_worker_that_got_no_response_inserts_itself_again(store):
+    """If the response was lost after the commit, the worker inserts itself again and finds its row."""
     open_worker(store)
     renewed = worker_of(store).renewed_at
     open_worker(store)
     assert worker_of(store).renewed_at == renewed
-    with store.read() as unit:
-        assert [event.type for event in unit.list_events_after(0, 10)] == ["worker.started"]
+    with store.read() as tx:
+        assert [event.type for event in tx.list_events_after(0, 10)] == ["worker.started"]
 
 
-def test_a_worker_is_stored_as_it_presents_itself(store):
-    with store.begin() as unit:
-        at = unit.now()
+def test_a_worker_is_stored_unchanged(store):
+    with store.begin() as tx:
+        at = tx.now()
     open_worker(
         store,
         "w1",
@@ -67,16 +67,16 @@ def test_a_worker_is_stored_as_it_presents_itself(store):
     assert (json.loads(row.kinds), json.loads(row.queues)) == (["render"], ["a"])
     assert row.started_at == row.renewed_at >= at
     assert row.closed_at is None
-    with store.read() as unit:
-        (started,) = unit.list_events_after(0, 10)
+    with store.read() as tx:
+        (started,) = tx.list_events_after(0, 10)
     assert (started.type, started.data["worker"]) == ("worker.started", "w1")
 
 
-def test_a_renewal_moves_both_clocks_and_says_what_was_cancelled(store):
-    lease = running(store)
+def test_a_renewal_updates_both_clocks_and_returns_cancel_requests(store):
+    lease = claim_new_job(store)
     before = worker_of(store)
-    with store.begin() as unit:
-        unit.request_cancel(lease.id, lease.token, "no longer wanted")
+    with store.begin() as tx:
+        tx.request_cancel(lease.id, lease.token, "no longer wanted")
     renewal = renew(store, draining=True)
     after = worker_of(store)
     assert renewal.alive
@@ -96,7 +96,7 @@ def test_a_closed_row_is_never_renewed_and_never_closed_again(store):
     assert before.close_reason == "gone"
 
 
-def test_a_worker_nobody_knows_is_not_alive(store):
+def test_an_unknown_worker_is_not_alive(store):
     assert not renew(store, "nobody").alive
 
 
@@ -110,7 +110,7 @@ def test_the_id_of_a_closed_worker_is_not_used_again(store):
     assert claim(store) == []
 
 
-def test_on_postgresql_the_database_clock_judges_a_lease(postgres):
+def test_on_postgresql_the_database_clock_decides_about_leases(postgres):
     open_worker(postgres)
     assert not expired(postgres)
     postgres.shift_clock(29 * SECOND)
@@ -128,7 +128,7 @@ def test_on_sqlite_no_step_of_the_wall_clock_moves_a_lease(sqlite):
         assert not expired(sqlite)
 
 
-def test_on_sqlite_the_monotonic_clock_judges_a_lease(sqlite):
+def test_on_sqlite_the_monotonic_clock_decides_about_leases(sqlite):
     mono = time.monotonic_ns() // 1000
     open_worker(sqlite, "just", renewed_mono=mono - 29 * SECOND)
     open_worker(sqlite, "over", renewed_mono=mono - 31 * SECOND)
@@ -139,48 +139,48 @@ def test_on_sqlite_the_monotonic_clock_judges_a_lease(sqlite):
 @pytest.mark.parametrize(
     "since", [{"boot_id": "another boot"}, {"renewed_mono": 2**60}], ids=["named", "seen"]
 )
-def test_on_sqlite_after_a_reboot_the_wall_clock_judges(sqlite, since):
-    """Monotonic times of another boot mean nothing; one that lies ahead of ours is of another boot."""
+def test_on_sqlite_after_a_reboot_the_wall_clock_decides(sqlite, since):
+    """Monotonic times of another boot mean nothing; a time ahead of ours is of another boot."""
     open_worker(sqlite, **since)
     assert not expired(sqlite)
     sqlite.shift_clock(31 * SECOND)
     assert expired(sqlite)
 
 
-# -- closing -------------------------------------------------------------------------------------
-def test_who_has_renewed_since_it_was_seen_is_not_closed(store):
+# --- Closing ---
+def test_a_worker_that_has_renewed_meanwhile_is_not_closed(store):
     open_worker(store)
-    seen = worker_of(store).renewed_at
+    renewed_at = worker_of(store).renewed_at
     renew(store)
-    with store.begin() as unit:
-        assert not unit.close_worker("w1", "no renewal", last_renewed=seen)
-        assert unit.close_worker("w1", "no renewal", last_renewed=worker_of_unit(unit).renewed_at)
+    with store.begin() as tx:
+        assert not tx.close_worker("w1", "no renewal", last_renewed=renewed_at)
+        assert tx.close_worker("w1", "no renewal", last_renewed=worker_of_unit(tx).renewed_at)
     assert worker_of(store).closed_at is not None
 
 
-def worker_of_unit(unit):
-    return next(row for row in unit.list_workers(closed=True) if row.id == "w1")
+def worker_of_unit(tx):
+    return next(row for row in tx.list_workers(closed=True) if row.id == "w1")
 
 
-def test_a_renewal_and_a_closing_at_once_never_both_succeed(store):
+def test_a_concurrent_renewal_and_closing_never_both_succeed(store):
     for n in range(15):
         worker = open_worker(store, f"worker {n}")
-        seen = worker_of(store, worker).renewed_at
+        renewed_at = worker_of(store, worker).renewed_at
 
-        def close(worker=worker, seen=seen):
-            with store.begin() as unit:
-                return unit.close_worker(worker, "no renewal", last_renewed=seen)
+        def close(worker=worker, renewed_at=renewed_at):
+            with store.begin() as tx:
+                return tx.close_worker(worker, "no renewal", last_renewed=renewed_at)
 
-        closed, renewal = together(close, lambda worker=worker: renew(store, worker))
+        closed, renewal = run_concurrently(close, lambda worker=worker: renew(store, worker))
         assert closed != renewal.alive
 
 
-def test_twenty_judges_close_a_worker_once(store):
+def test_twenty_concurrent_sweeps_close_a_worker_once(store):
     open_worker(store)
-    assert together(*[lambda: close_worker(store) for _ in range(20)]).count(True) == 1
+    assert run_concurrently(*[lambda: close_worker(store) for _ in range(20)]).count(True) == 1
 
 
-# -- what is left of the dead --------------------------------------------------------------------
+# --- Orphans ---
 def test_orphans_are_running_jobs_whose_worker_is_closed_or_missing(store):
     for worker in ("alive", "closed", "missing"):
         open_worker(store, worker)
@@ -188,20 +188,20 @@ def test_orphans_are_running_jobs_whose_worker_is_closed_or_missing(store):
         claim(store, worker=worker)
     close_worker(store, "closed")
     sql(store, "DELETE FROM {p}worker WHERE id = 'missing'")
-    with store.read() as unit:
-        orphans = unit.list_orphans(10)
+    with store.read() as tx:
+        orphans = tx.list_orphans(10)
         assert [lease.worker for lease in orphans] == ["closed", "missing"]
-        assert len(unit.list_orphans(1)) == 1
+        assert len(tx.list_orphans(1)) == 1
 
 
-def test_one_dead_worker_behind_many_long_running_jobs_is_found_at_once(store):
+def test_a_dead_worker_among_many_long_running_jobs_is_found_at_once(store):
     open_worker(store, "busy")
     enqueue(store, 2000)
     claim(store, 2000, worker="busy")
-    lease = running(store, worker="dead")
+    lease = claim_new_job(store, worker="dead")
     close_worker(store, "dead")
-    with store.read() as unit:
-        assert [orphan.id for orphan in unit.list_orphans(10)] == [lease.id]
+    with store.read() as tx:
+        assert [orphan.id for orphan in tx.list_orphans(10)] == [lease.id]
 
 
 def test_many_sweepers_settle_each_orphan_once(store):
@@ -209,61 +209,61 @@ def test_many_sweepers_settle_each_orphan_once(store):
     ids = enqueue(store, 200)
     claim(store, 200)
     close_worker(store)
-    together(*[lambda: sweep(store) for _ in range(5)])
+    run_concurrently(*[lambda: settle_orphans(store) for _ in range(5)])
     for job_id in ids:
         assert (get(store, job_id).state, get(store, job_id).losses) == ("queued", 1)
         assert [attempt.ended for attempt in attempts(store, job_id)] == ["lost"]
-    assert told(store, ids[0]) == ["queued", "started", "lost"]
+    assert event_types(store, ids[0]) == ["queued", "started", "lost"]
 
 
-def test_an_orphan_somebody_asked_to_stop_is_cancelled(store):
-    lease = running(store)
-    with store.begin() as unit:
-        unit.request_cancel(lease.id, 1, "no longer wanted")
+def test_an_orphan_with_a_cancel_request_is_cancelled(store):
+    lease = claim_new_job(store)
+    with store.begin() as tx:
+        tx.request_cancel(lease.id, 1, "no longer wanted")
     close_worker(store)
-    sweep(store)
+    settle_orphans(store)
     assert get(store, lease.id).state == "cancelled"
 
 
-def test_dead_workers_are_forgotten_once_no_running_job_names_them(store):
+def test_closed_workers_are_deleted_once_they_have_no_running_job(store):
     for worker in ("idle", "busy", "alive"):
         open_worker(store, worker)
     enqueue(store)
     (lease,) = claim(store, worker="busy")
     for worker in ("idle", "busy"):
         close_worker(store, worker)
-    with store.begin() as unit:
-        assert unit.delete_closed_workers(unit.now() - HOUR) == 0
-        assert unit.delete_closed_workers(unit.now() + 1) == 1
-        assert {row.id for row in unit.list_workers(closed=True)} == {"busy", "alive"}
-    finish(store, lease)
-    with store.begin() as unit:
-        assert unit.delete_closed_workers(unit.now() + 1) == 1
+    with store.begin() as tx:
+        assert tx.delete_closed_workers(tx.now() - HOUR) == 0
+        assert tx.delete_closed_workers(tx.now() + 1) == 1
+        assert {row.id for row in tx.list_workers(closed=True)} == {"busy", "alive"}
+    settle_leases(store, lease)
+    with store.begin() as tx:
+        assert tx.delete_closed_workers(tx.now() + 1) == 1
 
 
-def test_a_renewal_waits_for_nobody_who_claims_or_settles(postgres):
-    lease = running(postgres)
+def test_a_renewal_does_not_wait_for_claims_or_settlements(postgres):
+    lease = claim_new_job(postgres)
     enqueue(postgres, 3)
-    with postgres.begin() as unit:
-        unit.claim_jobs("w1", [row.id for row in unit.list_jobs({"state": "queued"}, 9, None)], 9)
-        unit.update_progress("w1", [(lease.id, 1, 0.5, "half")])
-        assert Background(lambda: renew(postgres)).answer(10).alive
+    with postgres.begin() as tx:
+        tx.claim_jobs("w1", [row.id for row in tx.list_jobs({"state": "queued"}, 9, None)], 9)
+        tx.update_progress("w1", [(lease.id, 1, 0.5, "half")])
+        assert BackgroundCall(lambda: renew(postgres)).result(10).alive
 
 
-# -- manifests -----------------------------------------------------------------------------------
-def test_manifests_are_kept_once_and_remember_when_they_were_last_named(store):
-    with store.begin() as unit:
-        unit.store_manifest("a", "app", "1", "{}")
+# --- Manifests ---
+def test_manifests_are_stored_once_with_their_last_use(store):
+    with store.begin() as tx:
+        tx.store_manifest("a", "app", "1", "{}")
     store.shift_clock(HOUR)
-    with store.begin() as unit:
-        unit.store_manifest("b", "app", "2", "{}")
-        unit.store_manifest("a", "app", "1", "{}")
-        found = unit.list_manifests()
+    with store.begin() as tx:
+        tx.store_manifest("b", "app", "2", "{}")
+        tx.store_manifest("a", "app", "1", "{}")
+        found = tx.list_manifests()
     assert [row[:3] for row in found] == [("b", "app", "2"), ("a", "app", "1")]
     assert found[1][4] == pytest.approx(now(store), abs=60 * SECOND)
 
 
-def test_a_lost_worker_is_told_once_with_its_reason(store):
+def test_a_lost_worker_is_reported_once_with_its_reason(store):
     open_worker(store, "w1", host="ship")
     sql(
         store,
@@ -272,35 +272,35 @@ def test_a_lost_worker_is_told_once_with_its_reason(store):
     judge = upkeep.LossDetector("me", "this boot", lambda _: True)
     assert [row.id for row in upkeep.close_lost_workers(store, judge)] == ["w1"]
     assert upkeep.close_lost_workers(store, judge) == []
-    with store.read() as unit:
-        lost = [event for event in unit.list_events_after(0, 10) if event.type == "worker.lost"]
+    with store.read() as tx:
+        lost = [event for event in tx.list_events_after(0, 10) if event.type == "worker.lost"]
     assert [event.data["reason"] for event in lost] == ["no renewal for 30 s"]
 
 
-# -- asked to leave ------------------------------------------------------------------------------
-def test_a_worker_hears_at_its_renewal_that_it_should_drain(store):
+# --- Drain requests ---
+def test_a_renewal_returns_a_drain_request(store):
     open_worker(store, "w1")
     open_worker(store, "w2")
     assert renew(store).drain is None
-    with store.begin() as unit:
-        assert unit.request_drain("w1", "cli:me: new release")
+    with store.begin() as tx:
+        assert tx.request_drain("w1", "cli:me: new release")
     assert (renew(store).drain, renew(store, "w2").drain) == ("cli:me: new release", None)
     assert worker_of(store).drain_reason == "cli:me: new release"
 
 
-def test_one_that_has_left_cannot_be_asked(store):
+def test_a_stopped_worker_cannot_be_drained(store):
     open_worker(store, "w1")
     close_worker(store, "w1")
-    with store.begin() as unit:
-        assert not unit.request_drain("w1", "too late")
-        assert not unit.request_drain("nobody", "never was")
+    with store.begin() as tx:
+        assert not tx.request_drain("w1", "too late")
+        assert not tx.request_drain("nobody", "never was")
     assert renew(store).drain is None
 
 
-def test_what_each_worker_runs_is_counted(store):
-    running(store, worker="w1")
-    running(store, worker="w2")
-    running(store, worker="w2")
+def test_running_jobs_are_counted_by_worker(store):
+    claim_new_job(store, worker="w1")
+    claim_new_job(store, worker="w2")
+    claim_new_job(store, worker="w2")
     enqueue(store)
-    with store.read() as unit:
-        assert unit.count_running_by_worker() == {"w1": 1, "w2": 2}
+    with store.read() as tx:
+        assert tx.count_running_by_worker() == {"w1": 1, "w2": 2}

@@ -18,7 +18,7 @@ import apsw
 from mulligan.core.errors import StoreUnavailable
 from mulligan.storage import maintenance as migrations
 from mulligan.storage import open_store
-from support.store import Background, a_job, enqueue, is_postgres, migrated, prefix
+from support.store import BackgroundCall, a_job, enqueue, is_postgres, migrated, prefix
 
 
 def started(work: Callable[..., None], *arguments: Any) -> SpawnProcess:
@@ -145,7 +145,7 @@ def fork_while_writing(url: str, log: str) -> None:
                 assert leave.wait(30)
             return answer.id
 
-        writer = Background(write)
+        writer = BackgroundCall(write)
         assert inside.wait(30)
         child = os.fork()
         if child == 0:
@@ -156,5 +156,5 @@ def fork_while_writing(url: str, log: str) -> None:
             os._exit(2)  # the parent has not committed yet, so no other process can write
         _, status = os.waitpid(child, 0)
         leave.set()
-        acknowledge(log, writer.answer())
+        acknowledge(log, writer.result())
         assert status == 0

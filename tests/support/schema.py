@@ -1,4 +1,4 @@
-"""Answers held against the OpenAPI document: no status, no field and no type that it does not know."""
+"""Check HTTP responses against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ PREFIX = "/api/v1"
 
 
 class Document:
+    """OpenAPI document that allows no undeclared status, field or type."""
+
     def __init__(self, document):
         self.document = _closed(copy.deepcopy(document))
         self._known = {}
@@ -25,7 +27,7 @@ class Document:
         ]
 
     def operation(self, method, path):
-        """`/jobs/count` is not `/jobs/{job_id}`."""
+        """Return the operation of a request. An exact path wins over a pattern."""
         exact = self.document["paths"].get(path, {}).get(method.lower())
         if exact is not None:
             return exact
@@ -36,28 +38,28 @@ class Document:
         )
         return next((verbs[method.lower()] for verbs in fits), None)
 
-    def check(self, answer):
-        """Whatever it answers to a call that the document knows is as the document says."""
-        path = answer.request.url.path
+    def check(self, response):
+        """Assert that the response to a documented request is as documented."""
+        path = response.request.url.path
         operation = (
-            self.operation(answer.request.method, path.removeprefix(PREFIX))
+            self.operation(response.request.method, path.removeprefix(PREFIX))
             if PREFIX in path
             else None
         )
         if operation is None:
             return
-        what = (answer.request.method, path, answer.status_code, answer.text[:2000])
-        said = operation["responses"].get(str(answer.status_code))
-        if said is None:
-            assert answer.status_code == 500, what  # which tests provoke, and nothing else may
+        request = (response.request.method, path, response.status_code, response.text[:2000])
+        declared = operation["responses"].get(str(response.status_code))
+        if declared is None:
+            assert response.status_code == 500, request  # only tests may provoke it
             return
-        content = self._resolved(said).get("content", {})
-        kind = answer.headers.get("content-type", "").partition(";")[0]
-        assert kind in content or not answer.content, what
+        content = self._resolve(declared).get("content", {})
+        kind = response.headers.get("content-type", "").partition(";")[0]
+        assert kind in content or not response.content, request
         if kind.endswith("json"):
-            found = self._validator(content[kind]["schema"]).iter_errors(answer.json())
+            found = self._validator(content[kind]["schema"]).iter_errors(response.json())
             faults = [f"{'.'.join(map(str, one.path))}: {one.message}" for one in found]
-            assert not faults, (*what, faults)
+            assert not faults, (*request, faults)
 
     def _validator(self, schema):
         if id(schema) not in self._known:
@@ -67,14 +69,14 @@ class Document:
             )
         return self._known[id(schema)]
 
-    def _resolved(self, said):
-        if "$ref" not in said:
-            return said
-        return self.document["components"]["responses"][said["$ref"].rpartition("/")[2]]
+    def _resolve(self, response):
+        if "$ref" not in response:
+            return response
+        return self.document["components"]["responses"][response["$ref"].rpartition("/")[2]]
 
 
 def _closed(schema):
-    """Clients must live with fields they do not know; our own tests must know them all."""
+    """Forbid undeclared fields: clients must tolerate them, our tests must not."""
     if isinstance(schema, dict):
         if schema.get("type") == "object" and "properties" in schema:
             schema.setdefault("additionalProperties", False)

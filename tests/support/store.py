@@ -1,4 +1,4 @@
-"""Jobs, workers and endings for the tests of the memory: complete, boring, changed only where the story needs it."""
+"""Builders of jobs, workers and settlements for tests that use a store."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class _Undone(Exception):
 
 
 @contextmanager
-def undone(transaction: AbstractContextManager[T]) -> Iterator[T]:
-    """A transaction that fails at its end."""
+def rolled_back(transaction: AbstractContextManager[T]) -> Iterator[T]:
+    """Run a block in a transaction that is rolled back at its end."""
     with suppress(_Undone), transaction as opened:
         yield opened
         raise _Undone
@@ -98,7 +98,7 @@ def is_postgres(store: Store) -> bool:
     return store.facts()["store"] == "postgresql"
 
 
-# -- jobs ----------------------------------------------------------------------------------------
+# --- Jobs ---
 def a_job(**changes: Any) -> NewJob:
     return NewJob(
         **(
@@ -123,8 +123,8 @@ def unique_job(key: str, *, cover: Sequence[str] = DEFAULT_COVER, **changes: Any
 
 
 def insert(store: Store, *new: NewJob, announce: bool = True) -> list[Inserted]:
-    with store.begin() as unit:
-        return unit.insert_jobs(new, announce=announce)
+    with store.begin() as tx:
+        return tx.insert_jobs(new, announce=announce)
 
 
 def enqueue(store: Store, n: int = 1, **changes: Any) -> list[str]:
@@ -132,15 +132,15 @@ def enqueue(store: Store, n: int = 1, **changes: Any) -> list[str]:
 
 
 def get(store: Store, job_id: str) -> JobRow:
-    with store.read() as unit:
-        row = unit.get_job(job_id)
+    with store.read() as tx:
+        row = tx.get_job(job_id)
     assert row is not None
     return row
 
 
 def all_rows(store: Store) -> list[JobRow]:
-    with store.read() as unit:
-        return unit.list_jobs({}, 1_000_000, None)[::-1]
+    with store.read() as tx:
+        return tx.list_jobs({}, 1_000_000, None)[::-1]
 
 
 def state_of(store: Store, job_id: str) -> str:
@@ -148,26 +148,26 @@ def state_of(store: Store, job_id: str) -> str:
 
 
 def attempts(store: Store, job_id: str) -> list[AttemptRow]:
-    with store.read() as unit:
-        return unit.list_attempts(job_id)
+    with store.read() as tx:
+        return tx.list_attempts(job_id)
 
 
-def story(store: Store, job_id: str) -> list[Event]:
-    with store.read() as unit:
-        return unit.list_events_of_job(job_id)
+def job_events(store: Store, job_id: str) -> list[Event]:
+    with store.read() as tx:
+        return tx.list_events_of_job(job_id)
 
 
-def told(store: Store, job_id: str) -> list[str]:
-    """The types of a job's events in order, without their common beginning."""
-    return [event.type.removeprefix("job.") for event in story(store, job_id)]
+def event_types(store: Store, job_id: str) -> list[str]:
+    """Return the types of a job's events in order, without the prefix `job.`."""
+    return [event.type.removeprefix("job.") for event in job_events(store, job_id)]
 
 
 def now(store: Store) -> Micros:
-    with store.read() as unit:
-        return unit.now()
+    with store.read() as tx:
+        return tx.now()
 
 
-AFTER = {
+STATE_AFTER_EVENT = {
     "queued": "queued",
     "started": "running",
     "retry_scheduled": "queued",
@@ -183,14 +183,14 @@ AFTER = {
 }
 
 
-def folded(events: Sequence[Event]) -> tuple[str | None, int, int, int]:
-    """(state, generation, attempt, token) as the story alone tells them."""
+def replay(events: Sequence[Event]) -> tuple[str | None, int, int, int]:
+    """Compute (state, generation, attempt, token) of a job from its events."""
     state, generation, attempt, token = None, 1, 0, 0
     for event in events:
         name = event.type.removeprefix("job.")
         if name in {"stale_refused", "cancel_requested"}:
             continue
-        state = AFTER[name]
+        state = STATE_AFTER_EVENT[name]
         if name == "started":
             assert event.token == token + 1
             attempt, token = event.attempt, event.token
@@ -199,7 +199,7 @@ def folded(events: Sequence[Event]) -> tuple[str | None, int, int, int]:
     return state, generation, attempt, token
 
 
-# -- workers -------------------------------------------------------------------------------------
+# --- Workers ---
 def a_worker(worker_id: str = "w1", **changes: Any) -> WorkerRow:
     row = WorkerRow(
         id=worker_id,
@@ -225,35 +225,35 @@ def a_worker(worker_id: str = "w1", **changes: Any) -> WorkerRow:
 
 
 def open_worker(store: Store, worker_id: str = "w1", **changes: Any) -> str:
-    with store.begin() as unit:
-        unit.insert_worker(a_worker(worker_id, **changes))
+    with store.begin() as tx:
+        tx.insert_worker(a_worker(worker_id, **changes))
     return worker_id
 
 
 def close_worker(store: Store, worker_id: str = "w1", reason: str = "gone") -> bool:
-    with store.begin() as unit:
-        return unit.close_worker(worker_id, reason, last_renewed=None)
+    with store.begin() as tx:
+        return tx.close_worker(worker_id, reason, last_renewed=None)
 
 
 def worker_of(store: Store, worker_id: str = "w1") -> WorkerRow:
-    with store.read() as unit:
-        return next(worker for worker in unit.list_workers(closed=True) if worker.id == worker_id)
+    with store.read() as tx:
+        return next(worker for worker in tx.list_workers(closed=True) if worker.id == worker_id)
 
 
-# -- claim and settle ----------------------------------------------------------------------------
+# --- Claim and settle ---
 def claim(
     store: Store, n: int = 1, *, worker: str = "w1", claimer: Claimer | None = None
 ) -> list[Lease]:
-    with store.begin() as unit:
-        return (claimer or Claimer(worker, KINDS)).claim(unit, n).leases
+    with store.begin() as tx:
+        return (claimer or Claimer(worker, KINDS)).claim(tx, n).leases
 
 
-def take(store: Store, *ids: str, worker: str = "w1") -> list[Lease]:
-    with store.begin() as unit:
-        return unit.claim_jobs(worker, ids, len(ids))
+def claim_by_id(store: Store, *ids: str, worker: str = "w1") -> list[Lease]:
+    with store.begin() as tx:
+        return tx.claim_jobs(worker, ids, len(ids))
 
 
-def finish(
+def settle_leases(
     store: Store,
     leases: Lease | Sequence[Lease],
     outcome: Outcome = RETURNED,
@@ -261,36 +261,36 @@ def finish(
     policies: EffectivePolicies = POLICIES,
 ) -> list[Verdict]:
     found = [leases] if isinstance(leases, Lease) else leases
-    with store.begin() as unit:
+    with store.begin() as tx:
         return settle(
-            unit, [Ending(lease, outcome) for lease in found], policies, unit.now(), Random(7)
+            tx, [Ending(lease, outcome) for lease in found], policies, tx.now(), Random(7)
         )
 
 
-def running(store: Store, *, worker: str = "w1", **changes: Any) -> Lease:
-    """One job, claimed; its worker is opened where there is none yet."""
-    with store.begin() as unit:
-        if worker not in {row.id for row in unit.list_workers(closed=True)}:
-            unit.insert_worker(a_worker(worker))
+def claim_new_job(store: Store, *, worker: str = "w1", **changes: Any) -> Lease:
+    """Insert and claim one job. Inserts its worker if there is none."""
+    with store.begin() as tx:
+        if worker not in {row.id for row in tx.list_workers(closed=True)}:
+            tx.insert_worker(a_worker(worker))
         job = changes.pop("job", None) or a_job(**changes)
-        unit.insert_jobs([job], announce=True)
-        (lease,) = unit.claim_jobs(worker, [job.id], 1)
+        tx.insert_jobs([job], announce=True)
+        (lease,) = tx.claim_jobs(worker, [job.id], 1)
     return lease
 
 
-def ended(store: Store, outcome: Outcome, **changes: Any) -> str:
-    """The id of a job that ran once and ended so."""
-    lease = running(store, **changes)
-    finish(store, lease, outcome)
+def run_once(store: Store, outcome: Outcome, **changes: Any) -> str:
+    """Insert, claim and settle one job. Return its id."""
+    lease = claim_new_job(store, **changes)
+    settle_leases(store, lease, outcome)
     return lease.id
 
 
-def once_more(store: Store, job_id: str, *, worker: str = "w1") -> Lease:
-    """Claim a job that waits, after its time has come."""
+def claim_when_due(store: Store, job_id: str, *, worker: str = "w1") -> Lease:
+    """Claim a waiting job after shifting the clock to its due time."""
     wait = get(store, job_id).run_at - now(store)
     if wait > 0:
         store.shift_clock(wait + SECOND)
-    (lease,) = take(store, job_id, worker=worker)
+    (lease,) = claim_by_id(store, job_id, worker=worker)
     return lease
 
 
@@ -298,16 +298,16 @@ def policies(**system: Any) -> EffectivePolicies:
     return EffectivePolicies(RetrySection(**system), {})
 
 
-def without_retries() -> str:
+def no_retries_policy() -> str:
     return Policy(max_retries=0).to_json()
 
 
-def sweep(store: Store) -> list[Verdict]:
-    """Settle what closed workers left behind."""
+def settle_orphans(store: Store) -> list[Verdict]:
+    """Settle running jobs of closed workers as lost."""
     return upkeep.settle_orphans(store, RetrySection(), Random(7))
 
 
-# -- SQL by hand ---------------------------------------------------------------------------------
+# --- Raw SQL ---
 def prefix(store: Store) -> str:
     return getattr(store, "prefix", "mulligan_")
 
@@ -315,7 +315,7 @@ def prefix(store: Store) -> str:
 def sql(
     store: Store, statement: str, params: Mapping[str, Any] | None = None
 ) -> list[tuple[Any, ...]]:
-    """One statement on a connection of the store's: `{p}` is the prefix, `:name` a parameter."""
+    """Run a statement on the store. `{p}` is the prefix of tables, `:name` a parameter."""
     text = statement.replace("{p}", prefix(store))
     with store.transaction() as connection:
         if is_postgres(store):
@@ -326,36 +326,37 @@ def sql(
         return [tuple(row) for row in connection.execute(text, params or {}).fetchall()]
 
 
-# Every attempt, also of jobs that succeeded at once, whose rows tell it.
-ATTEMPTS = f"""(
+# All attempts, including those of jobs that succeeded with their first attempt.
+ATTEMPT_QUERY = f"""(
   SELECT {", ".join(AttemptRow._fields)} FROM {{p}}attempt
   UNION ALL
   SELECT id, 1, generation, attempt, succeeded_by, succeeded_by, started_at, finished_at, 'returned', 'succeed',
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'returned', 0.0, NULL
   FROM {{p}}job WHERE succeeded_by IS NOT NULL
 ) AS attempt"""  # noqa: S608
-LOG = "SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event ORDER BY id"
+EVENT_QUERY = "SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event ORDER BY id"
 
 
-def log_of(store: Store) -> list[tuple[Any, ...]]:
-    """Everything that was ever told, read from the table itself: `data` is a text."""
-    return unbundled(sql(store, LOG))
+def read_event_table(store: Store) -> list[tuple[Any, ...]]:
+    """Read all events from the table. `data` is text."""
+    return unbundled(sql(store, EVENT_QUERY))
 
 
 def unbundled(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Rows of LOG, those that tell of many jobs taken apart."""
+    """Unpack the bundles among rows of EVENT_QUERY."""
     found: list[tuple[Any, ...]] = []
     for last, at, kind, *rest, data, bundle in rows:
         if bundle is None:
             found.append((last, at, kind, *rest, data))
             continue
-        said, number = "", last - bundle
+        event_data = ""
+        number = last - bundle
         for line in data.split("\n"):
             if line[0] == "{":
-                said = line
+                event_data = line
                 continue
             number += 1
-            found.append((number, at, kind, *json.loads(line), "", said))
+            found.append((number, at, kind, *json.loads(line), "", event_data))
         assert number == last
     return found
 
@@ -366,18 +367,18 @@ def wipe(store: Store) -> None:
             connection.execute(f"DELETE FROM {prefix(store)}{table}")  # noqa: S608
 
 
-# -- threads -------------------------------------------------------------------------------------
-def together(*works: Callable[[], T]) -> list[T]:
-    """Run all at once, each in a thread of its own; their answers in order, or the first error."""
-    answers: list[Any] = [None] * len(works)
+# --- Threads ---
+def run_concurrently(*works: Callable[[], T]) -> list[T]:
+    """Run functions at once in threads. Return their results in order, or raise the first error."""
+    results: list[Any] = [None] * len(works)
     errors: list[BaseException] = []
     gate = threading.Barrier(len(works))
 
     def run(place: int, work: Callable[[], T]) -> None:
         try:
             gate.wait(30)
-            answers[place] = work()
-        except BaseException as error:  # noqa: BLE001 - handed to the test
+            results[place] = work()
+        except BaseException as error:  # noqa: BLE001 - raised in the test
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=pair) for pair in enumerate(works)]
@@ -387,14 +388,14 @@ def together(*works: Callable[[], T]) -> list[T]:
         thread.join(60)
     if errors:
         raise errors[0]
-    return answers
+    return results
 
 
-class Background:
-    """A call in a thread, whose answer or error is asked for later."""
+class BackgroundCall:
+    """Call in a thread whose result or error is fetched later."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        self._answer: Any = None
+        self._result: Any = None
         self._error: BaseException | None = None
         self._work = work
         self._thread = threading.Thread(target=self._run)
@@ -402,24 +403,24 @@ class Background:
 
     def _run(self) -> None:
         try:
-            self._answer = self._work()
-        except BaseException as error:  # noqa: BLE001 - handed to the test
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 - raised in the test
             self._error = error
 
     @property
     def done(self) -> bool:
         return not self._thread.is_alive()
 
-    def answer(self, timeout: float = 30) -> Any:
+    def result(self, timeout: float = 30) -> Any:
         self._thread.join(timeout)
-        assert self.done, "still at work"
+        assert self.done, "still running"
         if self._error is not None:
             raise self._error
-        return self._answer
+        return self._result
 
 
-def waits_for_a_lock(store: Store) -> bool:
-    """Is a session of this PostgreSQL database waiting for another's row, key or transaction?"""
+def is_waiting_for_lock(store: Store) -> bool:
+    """True if a session of this PostgreSQL database is waiting for a lock."""
     return bool(
         sql(
             store,

@@ -1,4 +1,4 @@
-"""The parts of the fault storm: a plan that is one with its seed, a proxy that loses what it should, a count."""
+"""Parts of the fault storm: the plan of faults, the proxy, the independent count."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager, suppress
 
 import psycopg
 import pytest
+from storm.commit_points import caller
 from storm.counting import Facts, violations
-from storm.plan import counted, plan
-from storm.pointed import caller
+from storm.plan import count_faults, plan
 from storm.proxy import BLACKHOLE, HALF, LOSE, Proxies, Proxy
 
 from support.waiting import until
@@ -19,18 +19,18 @@ from support.waiting import until
 WEIGHTS = {"kill": 5.0, "freeze": 2.0, "full_disk": 0.1}
 
 
-def test_one_seed_is_one_plan_and_another_is_another() -> None:
+def test_the_plan_depends_only_on_the_seed() -> None:
     assert plan(1, 300, WEIGHTS, 3) == plan(1, 300, WEIGHTS, 3) != plan(2, 300, WEIGHTS, 3)
 
 
-def test_every_fault_comes_at_least_once_where_there_is_time() -> None:
-    assert counted(plan(3, 60, WEIGHTS, 3)).keys() == WEIGHTS.keys()
+def test_every_fault_is_planned_at_least_once_if_there_is_time() -> None:
+    assert count_faults(plan(3, 60, WEIGHTS, 3)).keys() == WEIGHTS.keys()
 
 
-def test_faults_come_in_order_and_within_the_time() -> None:
-    moments = [fault.at for fault in plan(4, 120, WEIGHTS, 2)]
-    assert moments == sorted(moments)
-    assert 0 < moments[0] < moments[-1] < 120
+def test_faults_are_planned_in_order_and_within_the_time() -> None:
+    times = [fault.at for fault in plan(4, 120, WEIGHTS, 2)]
+    assert times == sorted(times)
+    assert 0 < times[0] < times[-1] < 120
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def proxies() -> Iterator[Proxies]:
 
 @contextmanager
 def echo() -> Iterator[int]:
-    """A server that says what it hears."""
+    """Run a server that echoes what it receives."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -63,86 +63,86 @@ def echo() -> Iterator[int]:
         listening.shutdown(socket.SHUT_RDWR)
 
 
-def dialled(proxy: Proxy) -> socket.socket:
-    line = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
-    line.sendall(b"hello")
-    assert line.recv(100) == b"hello"
-    return line
+def connect(proxy: Proxy) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+    connection.sendall(b"hello")
+    assert connection.recv(100) == b"hello"
+    return connection
 
 
-def test_what_is_swallowed_arrives_when_the_hole_is_gone(proxies: Proxies) -> None:
-    with echo() as port, dialled(proxy := proxies.to(port)) as line:
-        with proxy.told(BLACKHOLE):
+def test_blocked_bytes_arrive_when_the_blackhole_ends(proxies: Proxies) -> None:
+    with echo() as port, connect(proxy := proxies.to(port)) as connection:
+        with proxy.set_mode(BLACKHOLE):
             until(lambda: proxy.mode == BLACKHOLE)
-            line.settimeout(0.2)
-            line.sendall(b"still there?")
+            connection.settimeout(0.2)
+            connection.sendall(b"still there?")
             with pytest.raises(TimeoutError):
-                line.recv(100)
-        line.settimeout(10)
-        assert line.recv(100) == b"still there?"
+                connection.recv(100)
+        connection.settimeout(10)
+        assert connection.recv(100) == b"still there?"
 
 
-def test_a_line_on_which_answers_were_lost_is_reset(proxies: Proxies) -> None:
-    with echo() as port, dialled(proxy := proxies.to(port)) as line:
-        with proxy.told(HALF):
+def test_a_connection_that_lost_answers_is_reset(proxies: Proxies) -> None:
+    with echo() as port, connect(proxy := proxies.to(port)) as connection:
+        with proxy.set_mode(HALF):
             until(lambda: proxy.mode == HALF)
-            line.sendall(b"anybody?")
-            line.settimeout(0.2)
+            connection.sendall(b"anybody?")
+            connection.settimeout(0.2)
             with pytest.raises(TimeoutError):
-                line.recv(100)
-        line.settimeout(10)
+                connection.recv(100)
+        connection.settimeout(10)
         with pytest.raises(ConnectionResetError):
-            line.recv(100)
+            connection.recv(100)
 
 
-def test_a_commit_whose_answer_is_lost_has_happened(proxies: Proxies, postgres_url: str) -> None:
+def test_a_commit_whose_answer_is_lost_is_durable(proxies: Proxies, postgres_url: str) -> None:
     direct = psycopg.conninfo.conninfo_to_dict(postgres_url)
     proxy = proxies.to(int(direct["port"]))
-    way = psycopg.conninfo.make_conninfo(postgres_url, port=proxy.port)
-    with psycopg.connect(postgres_url, autocommit=True) as seen:
-        seen.execute("CREATE TABLE kept (n INTEGER)")
-        with closing(psycopg.connect(way)) as connection:
-            connection.execute("INSERT INTO kept VALUES (1)")
-            with proxy.told(LOSE):
+    proxied_url = psycopg.conninfo.make_conninfo(postgres_url, port=proxy.port)
+    with psycopg.connect(postgres_url, autocommit=True) as observer:
+        observer.execute("CREATE TABLE item (n INTEGER)")
+        with closing(psycopg.connect(proxied_url)) as connection:
+            connection.execute("INSERT INTO item VALUES (1)")
+            with proxy.set_mode(LOSE):
                 until(lambda: proxy.mode == LOSE)
                 with pytest.raises(psycopg.OperationalError):
                     connection.commit()
         assert proxy.lost == 1
-        assert seen.execute("SELECT n FROM kept").fetchall() == [(1,)]
+        assert observer.execute("SELECT n FROM item").fetchall() == [(1,)]
 
 
-def test_a_point_is_named_by_who_opened_the_transaction() -> None:
+def test_a_point_is_named_after_the_function_that_opened_the_transaction() -> None:
     import sys
 
     assert caller(sys._getframe()).endswith(
-        "test_parts.test_a_point_is_named_by_who_opened_the_transaction"
+        "test_storm_parts.test_a_point_is_named_after_the_function_that_opened_the_transaction"
     )
 
 
-def facts(**said: object) -> Facts:
-    sound = {
+def facts(**changes: object) -> Facts:
+    consistent = {
         "jobs": {"a": ("plain", "succeeded", 1)},
         "ok": {"a"},
         "rolled_back": set(),
         "ended": {("a", 1)},
         "stories": {"a": ["job.queued", "job.started", "job.succeeded"]},
     }
-    return Facts(**{**sound, **said})  # type: ignore[arg-type]
+    return Facts(**{**consistent, **changes})  # type: ignore[arg-type]
 
 
-def test_counting_finds_nothing_in_a_sound_store() -> None:
+def test_counting_finds_no_violation_in_a_consistent_database() -> None:
     assert violations(facts()) == []
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("changes", "sentence"),
     [
-        ({"ok": {"a", "b"}}, "accepted and not there: b"),
-        ({"rolled_back": {"a"}}, "rolled back and there: a"),
-        ({"ended": set()}, "succeeded without having come to its end"),
+        ({"ok": {"a", "b"}}, "accepted but missing: b"),
+        ({"rolled_back": {"a"}}, "rolled back but present: a"),
+        ({"ended": set()}, "succeeded although its handler did not finish"),
         ({"stories": {"a": ["job.succeeded", "job.died"]}}, "ended twice"),
     ],
 )
-def test_counting_finds_what_is_wrong(said: dict[str, object], sentence: str) -> None:
-    (found,) = violations(facts(**said))
+def test_counting_finds_violations(changes: dict[str, object], sentence: str) -> None:
+    (found,) = violations(facts(**changes))
     assert sentence in found

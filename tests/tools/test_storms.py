@@ -1,4 +1,4 @@
-"""A storm that is short, and a few of the points around commits: the long ones are `make storm` and `make points`."""
+"""A short storm and some crashes around commits. `make storm` and `make points` run all."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from storm import on_database, on_machine, on_processes  # noqa: F401 - each fault enters itself in the list
-from storm.points import Place, chosen, enumerated, fallen
-from storm.run import Verdict, Wanted, storm
+from storm import database_faults, machine_faults, process_faults  # noqa: F401 - importing registers the faults
+from storm.points import TestDatabases, choose_points, crash_at, list_points
+from storm.run import StormOptions, Verdict, storm
 
 pytestmark = pytest.mark.processes
 
@@ -22,18 +22,18 @@ QUICK = {
 }
 
 
-def told(verdict: Verdict) -> str:
+def describe(verdict: Verdict) -> str:
     return f"{verdict.violations[:5]}, kept in {verdict.folder}"
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def test_a_short_storm_costs_nothing_that_was_promised(store: str, tmp_path: Path) -> None:
-    wanted = Wanted(
+def test_a_short_storm_violates_no_guarantee(store: str, tmp_path: Path) -> None:
+    options = StormOptions(
         store, 11, 8, QUICK, every=0.8, workers=2, clients=2, pace=0.15, folder=tmp_path
     )
-    verdict = storm(wanted)
-    assert verdict.good, told(verdict)
+    verdict = storm(options)
+    assert verdict.passed, describe(verdict)
     assert sum(verdict.faults.values()) >= 3
     assert verdict.figures["jobs"] > 20
 
@@ -41,9 +41,9 @@ def test_a_short_storm_costs_nothing_that_was_promised(store: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_three_minutes_of_every_fault_there_is(store: str, tmp_path: Path) -> None:
-    verdict = storm(Wanted(store, 12, 180, every=3, folder=tmp_path))
-    assert verdict.good, told(verdict)
+def test_three_minutes_of_all_faults(store: str, tmp_path: Path) -> None:
+    verdict = storm(StormOptions(store, 12, 180, every=3, folder=tmp_path))
+    assert verdict.passed, describe(verdict)
     assert len(verdict.faults) > 10
 
 
@@ -56,21 +56,21 @@ def test_three_minutes_of_every_fault_there_is(store: str, tmp_path: Path) -> No
         pytest.param("postgres", 40, marks=pytest.mark.slow),
     ],
 )
-def test_who_falls_at_a_commit_leaves_nothing_wrong_behind(
+def test_a_crash_around_a_commit_violates_no_invariant(
     store: str, most: int, tmp_path: Path
 ) -> None:
-    place = Place(store, tmp_path)
+    place = TestDatabases(store, tmp_path)
     try:
-        points = enumerated(place, 1)
+        points = list_points(place, 1)
         assert len({point.name for point in points}) > 30
-        some = chosen(points, 10_000, 1)[:: max(1, len(points) // most)]
-        judged = {
-            str(point): fallen(place, number, point, 1)[1] for number, point in enumerate(some, 1)
+        some = choose_points(points, 10_000, 1)[:: max(1, len(points) // most)]
+        violations = {
+            str(point): crash_at(place, number, point, 1)[1] for number, point in enumerate(some, 1)
         }
     finally:
         place.close()
-    assert {point: said for point, said in judged.items() if said} == {}
+    assert {point: found for point, found in violations.items() if found} == {}
 
 
 if sys.platform != "linux":
-    pytest.skip("signals, /proc and namespaces as Linux has them", allow_module_level=True)
+    pytest.skip("needs the signals, /proc and namespaces of Linux", allow_module_level=True)

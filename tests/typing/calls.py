@@ -19,7 +19,7 @@ class Order:
 
 
 @app.job
-def plain(clip: int, size: str = "small") -> dict[str, int]:
+def simple(clip: int, size: str = "small") -> dict[str, int]:
     return {size: clip}
 
 
@@ -87,25 +87,25 @@ class Shop:
 
 
 # -- right ---------------------------------------------------------------------------------------
-kept = plain
-kept = plain.options(
+configured = simple
+configured = simple.options(
     delay=30, priority=5, owner="acme", unique="key", max_retries=5
 )  # the same type
-assert_type(plain.enqueue(clip=7), Job)
-assert_type(plain.enqueue(7, "large"), Job)
+assert_type(simple.enqueue(clip=7), Job)
+assert_type(simple.enqueue(7, "large"), Job)
 assert_type(with_context.enqueue(7), Job)
 assert_type(with_options.enqueue(7, loud=True), Job)
 assert_type(waits_with_options.enqueue(host="a"), Job)
 assert_type(nothing.enqueue(), Job)
-assert_type(plain.options(delay=30).enqueue(clip=7), Job)
+assert_type(simple.options(delay=30).enqueue(clip=7), Job)
 assert_type(with_context.options(deadline=60).options(owner="acme").enqueue(clip=7), Job)
-assert_type(plain.enqueue_many([{"clip": 1}, {"clip": 2}]), list[Job])
-assert_type(plain(7), dict[str, int])
-assert_type(app.enqueue("plain", {"clip": 7}, queue="render"), Job)
+assert_type(simple.enqueue_many([{"clip": 1}, {"clip": 2}]), list[Job])
+assert_type(simple(7), dict[str, int])
+assert_type(app.enqueue("simple", {"clip": 7}, queue="render"), Job)
 assert_type(app.jobs.get("id"), Job)
 assert_type(app.jobs.list("state:dead"), JobList)
 assert_type(app.jobs.count("state:dead"), CappedCount)
-assert_type(plain.name, str)
+assert_type(simple.name, str)
 assert_type(perhaps_with_context.enqueue(clip=7), Job)
 takes_anything.enqueue(
     data={"a": 1}, note="x"
@@ -115,25 +115,27 @@ assert_type(takes_a_model.enqueue(Order("lamp"), express=True), Job)
 assert_type(takes_a_model(Order("lamp"), express=True), Order)
 assert_type(Shop.ship.enqueue(order=7), Job)
 assert_type(
-    plain.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(7),
+    simple.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(
+        7
+    ),
     Job,
 )
-assert_type(plain.options(connection=object()).enqueue_many([]), list[Job])
+assert_type(simple.options(connection=object()).enqueue_many([]), list[Job])
 assert_type(
     app.batch("spring", owner="acme", on_complete=nothing, tolerance="10%", expires_in=3600), Batch
 )
 with app.batch("spring", on_complete="nothing", tolerance=0.1, unique="k") as batch:
     assert_type(batch, Batch)
-    assert_type(plain.options(batch=batch, must_have=True).enqueue(7), Job)
-    assert_type(plain.options(batch=batch.id).enqueue(7), Job)
+    assert_type(simple.options(batch=batch, must_have=True).enqueue(7), Job)
+    assert_type(simple.options(batch=batch.id).enqueue(7), Job)
 assert_type(batch.refresh(), Batch)
 assert_type(app.batches.get("id"), Batch)
 
 
 async def walk() -> None:
-    assert_type(await plain.enqueue_async(clip=7), Job)
-    assert_type(await plain.options(owner="acme").enqueue_async(7, size="large"), Job)
-    assert_type(await plain.enqueue_many_async([{"clip": 1}]), list[Job])
+    assert_type(await simple.enqueue_async(clip=7), Job)
+    assert_type(await simple.options(owner="acme").enqueue_async(7, size="large"), Job)
+    assert_type(await simple.enqueue_many_async([{"clip": 1}]), list[Job])
     assert_type(await waits(7), str)
     assert_type(await waits.enqueue_async(clip=7), Job)
     assert_type(await waits_with_context.enqueue_async(clip=7), Job)
@@ -141,7 +143,7 @@ async def walk() -> None:
     assert_type(await app.aio.jobs.list(), JobList)
     async with await app.aio.batch("spring") as batch:
         assert_type(batch, Batch)
-    assert_type(await app.aio.enqueue("plain", {"clip": 7}), Job)
+    assert_type(await app.aio.enqueue("simple", {"clip": 7}), Job)
 
 
 @app.on_start
@@ -150,11 +152,11 @@ def opened() -> dict[str, int]:
 
 
 # -- wrong ---------------------------------------------------------------------------------------
-plain.enqueue(clip="x")  # wrong: arg-type
-plain.enqueue("x")  # wrong: arg-type
-plain.enqueue()  # wrong: call-arg
-plain.enqueue(clip=7, colour="red")  # wrong: call-arg
-plain.enqueue(7, "large", 3)  # wrong: call-arg
+simple.enqueue(clip="x")  # wrong: arg-type
+simple.enqueue("x")  # wrong: arg-type
+simple.enqueue()  # wrong: call-arg
+simple.enqueue(clip=7, colour="red")  # wrong: call-arg
+simple.enqueue(7, "large", 3)  # wrong: call-arg
 with_context.enqueue(clip="x")  # wrong: arg-type
 with_context.enqueue(ctx=None, clip=7)  # wrong: call-arg
 with_options.enqueue(clip="x")  # wrong: arg-type
@@ -163,20 +165,20 @@ waits.enqueue(clip="x")  # wrong: arg-type
 waits_with_context.enqueue(clip="x")  # wrong: arg-type
 waits_with_options.enqueue(host=3)  # wrong: arg-type
 nothing.enqueue(1)  # wrong: call-arg
-plain.options(delay=30).enqueue(clip="x")  # wrong: arg-type
+simple.options(delay=30).enqueue(clip="x")  # wrong: arg-type
 with_options.options(priority=1).enqueue(clip="x")  # wrong: arg-type
-plain.options(prio=3)  # wrong: call-arg
-plain.options(priority="high")  # wrong: arg-type
+simple.options(prio=3)  # wrong: call-arg
+simple.options(priority="high")  # wrong: arg-type
 perhaps_with_context.enqueue(clip="x")  # wrong: arg-type
 takes_a_model.enqueue(order="lamp", express=True)  # wrong: arg-type
 takes_a_model.enqueue(Order("lamp"))  # wrong: call-arg
 takes_the_context_last.enqueue(clip=7)  # wrong: call-arg
 Shop.ship.enqueue(order="x")  # wrong: arg-type
-plain.enqueue_many([7])  # wrong: list-item
-plain.options(unique=7)  # wrong: arg-type
-plain.options(batch=7)  # wrong: arg-type
+simple.enqueue_many([7])  # wrong: list-item
+simple.options(unique=7)  # wrong: arg-type
+simple.options(batch=7)  # wrong: arg-type
 app.batch("spring", on_complete=7)  # wrong: arg-type
-plain.options(delay="soon")  # wrong: arg-type
+simple.options(delay="soon")  # wrong: arg-type
 app.job(timeout="long")  # wrong: call-overload
 app.enqueue(7, {})  # wrong: arg-type
 Policy(max_retries="often")  # wrong: arg-type
@@ -190,7 +192,7 @@ Then(queue=7)  # wrong: arg-type
 
 
 async def goes_wrong() -> None:
-    await plain.enqueue_async(clip="x")  # wrong: arg-type
+    await simple.enqueue_async(clip="x")  # wrong: arg-type
     await waits.enqueue_async(clip="x")  # wrong: arg-type
     await waits_with_context.enqueue_async(clip="x")  # wrong: arg-type
 

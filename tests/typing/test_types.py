@@ -18,13 +18,12 @@ WRONG = {
 }
 
 
-def checked(folder: Path, *command: str) -> str:
+def run_checker(folder: Path, *command: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=folder
     )
-    assert done.returncode == 1, (
-        done.stdout + done.stderr
-    )  # wrong calls were found, and nothing else went wrong
+    # Exit code 1: type errors were found. 2 would be an error of the checker itself.
+    assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout
 
 
@@ -33,11 +32,11 @@ def test_the_examples_contain_wrong_calls():
 
 
 def test_mypy_finds_each_wrong_call_and_nothing_else(tmp_path):
-    said = checked(
+    output = run_checker(
         tmp_path, "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path), str(CALLS)
     )
-    found = re.findall(r"calls\.py:(\d+): error: .*\[([\w-]+)\]$", said, re.MULTILINE)
-    assert {(int(line), code) for line, code in found} == set(WRONG.items()), said
+    found = re.findall(r"calls\.py:(\d+): error: .*\[([\w-]+)\]$", output, re.MULTILINE)
+    assert {(int(line), code) for line, code in found} == set(WRONG.items()), output
 
 
 @pytest.mark.slow
@@ -46,7 +45,7 @@ def test_pyright_finds_each_wrong_call_and_nothing_else(tmp_path):
     (tmp_path / "pyrightconfig.json").write_text(
         json.dumps({"include": ["calls.py"], "typeCheckingMode": "strict"})
     )
-    said = checked(
+    output = run_checker(
         tmp_path,
         "pyright",
         "--outputjson",
@@ -55,7 +54,7 @@ def test_pyright_finds_each_wrong_call_and_nothing_else(tmp_path):
         "--project",
         str(tmp_path),
     )
-    found = json.loads(said)["generalDiagnostics"]
+    found = json.loads(output)["generalDiagnostics"]
     lines = [diagnostic["range"]["start"]["line"] + 1 for diagnostic in found]
     assert lines == sorted(WRONG), "\n".join(
         f"{line}: {each['message']}" for line, each in zip(lines, found, strict=True)

@@ -20,7 +20,7 @@ from mulligan.worker.job_log import log as engine_log
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
 from support.app_tools import advance, event_types, load_attempts, run_job
-from support.store import FATAL, KINDS, POLICIES, close_worker, enqueue, open_worker, take
+from support.store import FATAL, KINDS, POLICIES, claim_by_id, close_worker, enqueue, open_worker
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -256,7 +256,7 @@ def test_a_sweep_logs_the_count_of_recovered_jobs_and_nothing_when_idle(app, lin
     job = nap.enqueue()
     chores = Chores(app.store, app.settings, tmp_path)
     open_worker(app.store, "w_gone")
-    assert take(app.store, job.id, worker="w_gone")
+    assert claim_by_id(app.store, job.id, worker="w_gone")
     close_worker(app.store, "w_gone")
     assert chores.recover("w_me") == 1
     assert lines.find("jobs of lost workers")["count"] == 1
@@ -281,7 +281,7 @@ def test_a_success_logs_nothing_above_debug(app, lines):
 
 def test_of_many_equal_failures_the_first_are_logged_and_the_others_counted(app, lines):
     open_worker(app.store)
-    leases = take(app.store, *enqueue(app.store, 31))
+    leases = claim_by_id(app.store, *enqueue(app.store, 31))
     transactions = LoopTransactions(app.store, POLICIES, Claimer("w1", KINDS))
     transactions.settle_and_claim(
         [Ending(lease, FATAL, 1) for lease in leases[:30]], 0, 5 * SECOND, None

@@ -24,7 +24,7 @@ from mulligan.config import Settings
 from mulligan.core.attempt import Lease
 from mulligan.core.job import PreviousAttempts
 from mulligan.failures.facts import PrivateTemplate
-from mulligan.worker.fast.lease_batch import LeaseBatch
+from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     StatusPage,

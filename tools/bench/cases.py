@@ -214,19 +214,19 @@ def capture(store: str, n: int) -> Figures:
 def insight(store: str, n: int) -> Figures:
     """`app.insight()` over 200,000 attempts with traces, of which it looks at its 100,000; then over all of them."""
     from mulligan.insight import service as engine  # noqa: PLC0415 - only here
-    from support.history import many_lives  # noqa: PLC0415 - same
+    from support.history import insert_finished_jobs  # noqa: PLC0415 - same
 
     del n
     with world(store) as place:
         with place.app.store.read() as unit:
             now = unit.now()
-        many_lives(place.app.store, 111_112, now=now)
+        insert_finished_jobs(place.app.store, 111_112, now=now)
         figures = {}
         for name, most in (
-            ("100,000 attempts, s", engine.ATTEMPTS),
+            ("100,000 attempts, s", engine.MAX_ATTEMPTS),
             ("200,000 attempts, s", 200_000),
         ):
-            engine.ATTEMPTS = engine.JOBS = most
+            engine.MAX_ATTEMPTS = engine.MAX_JOBS = most
             began = time.monotonic()
             place.app.insight(timedelta(days=7))
             figures[name] = time.monotonic() - began

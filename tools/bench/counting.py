@@ -65,13 +65,13 @@ def alone(store: str, n: int, cost: float) -> dict[str, float]:
     """The fold after the drain, when nothing disturbs it: its CPU, and as a share of what a job costs."""
     with world(store) as place:
         fold = EventCounter(0)
-        fold.turn(place.app.store)
+        fold.run_once(place.app.store)
         place.enqueue("noop", [{}] * n)
         place.start(module="bench.silent")
         until(lambda: place.count("succeeded") >= n, 300, every=0.1)
         place.stop()
         used, spent = time.thread_time(), cpu(servers(store))
-        while fold.turn(place.app.store):
+        while fold.run_once(place.app.store):
             pass
         here, there = time.thread_time() - used, cpu(servers(store)) - spent
         per_job = (here + there) * 1e6 / n

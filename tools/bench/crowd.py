@@ -298,7 +298,7 @@ def fill(place: World, jobs: int) -> None:
         for cause in range(0, CAUSES, 9):
             said, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
             unit.write_group_state(FailureGroupRow(_group(cause), "*", said, None, "", "bench", now, at))
-    EventCounter(0).turn(store)  # from here on it counts
+    EventCounter(0).run_once(store)  # from here on it counts
     made = _without_indexes(store)
     _write(store, "job", JOB, job_rows(lives(jobs, now), now))
     _write(store, "attempt", ATTEMPT, attempt_rows(lives(jobs, now), jobs))
@@ -321,7 +321,7 @@ def fill(place: World, jobs: int) -> None:
 def _settled(place: World, store: Store) -> None:
     """As some time later it would be: counted, and with statistics."""
     fold = EventCounter(0)
-    while fold.turn(store):
+    while fold.run_once(store):
         pass
     if is_postgres(store):
         with psycopg.connect(place.url, autocommit=True) as connection:

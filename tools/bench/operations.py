@@ -29,8 +29,8 @@ def measured(app: Mulligan, jobs: int) -> dict[str, float]:
 
 
 def _moved(app: Mulligan, operation: str) -> float:
-    began, moved, did = time.monotonic(), 0, operate.Did()
-    while (did := operate.step(app.store, operation, after=did)).sent:
+    began, moved, did = time.monotonic(), 0, operate.TurnResult()
+    while (did := operate.run_turn(app.store, operation, previous=did)).sent:
         moved += did.sent
     assert moved == app.operations.get(operation).total
     return moved / (time.monotonic() - began)
@@ -42,5 +42,5 @@ def _idle(app: Mulligan) -> float:
             app.operations.abort(operation.id)
     began = time.monotonic()
     for _ in range(IDLE):
-        operate.turn(app.store)
+        operate.run_operations(app.store)
     return (time.monotonic() - began) / IDLE * 1000

@@ -1,4 +1,4 @@
-"""python -m storm --store sqlite|postgres [--minutes 30] [--seed N] [--faults a,b]: a storm, and its verdict."""
+"""Run a fault storm: python -m storm --store sqlite|postgres [--minutes 30] [--seed N]."""
 
 from __future__ import annotations
 
@@ -12,50 +12,56 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from storm import on_database, on_machine, on_processes  # noqa: F401 - each fault enters itself in the list
+from storm import database_faults, machine_faults, process_faults  # noqa: F401 - importing registers the faults
 from storm.faults import KINDS
-from storm.replay import judged_again, told
-from storm.run import Verdict, Wanted, main_print, storm
+from storm.replay import format_violations, verify_folder
+from storm.run import StormOptions, Verdict, print_verdict, storm
 
 RESULTS = Path(__file__).parent / "results" / "storms.jsonl"
 
 
 def main() -> int:
     args = _arguments()
-    signal.signal(
-        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
-    )  # whoever ends us: nothing is left behind
+    # Exit through the context managers, so that no process stays behind.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if args.replay:
-        return _again(args.replay)
+        return _replay(args.replay)
     seed = args.seed if args.seed is not None else secrets.randbelow(2**31)
     only = set(args.faults.split(",")) if args.faults else None
     if only and (unknown := only - KINDS.keys()):
-        sys.exit(
-            f"no such faults: {', '.join(sorted(unknown))}; there are: {', '.join(sorted(KINDS))}"
-        )
+        sys.exit(f"unknown faults: {', '.join(sorted(unknown))}. Known: {', '.join(sorted(KINDS))}")
     verdicts = [
         _run(store, seed, only, args)
         for store in ([args.store] if args.store else ["sqlite", "postgres"])
     ]
-    return 0 if all(verdict.good for verdict in verdicts) else 1
+    return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 
 def _run(store: str, seed: int, only: set[str] | None, args: argparse.Namespace) -> Verdict:
-    say = partial(print, flush=True)
-    crew = (args.every, args.workers, args.clients)
-    verdict = storm(Wanted(store, seed, args.minutes * 60, only, *crew, keep=args.keep, say=say))
-    main_print(verdict)
+    options = StormOptions(
+        store,
+        seed,
+        args.minutes * 60,
+        only,
+        args.every,
+        args.workers,
+        args.clients,
+        keep=args.keep,
+        report=partial(print, flush=True),
+    )
+    verdict = storm(options)
+    print_verdict(verdict)
     if args.record:
         _record(verdict)
-    if verdict.good and not args.keep:
+    if verdict.passed and not args.keep:
         shutil.rmtree(verdict.folder, ignore_errors=True)
     return verdict
 
 
-def _again(folder: Path) -> int:
-    report = judged_again(folder)
-    for line in told(report):
+def _replay(folder: Path) -> int:
+    report = verify_folder(folder)
+    for line in format_violations(report):
         print(f"VIOLATION  {line}")
     print(f"{folder}: {'no violation' if report.ok else f'{report.counts.total()} violations'}")
     return 0 if report.ok else 1
@@ -70,23 +76,21 @@ def _record(verdict: Verdict) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m storm", description=__doc__)
     parser.add_argument(
-        "--store", choices=["sqlite", "postgres"], help="default: one after the other"
+        "--store", choices=["sqlite", "postgres"], help="default: both, one after the other"
     )
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, help="default: a new one, printed")
-    parser.add_argument("--faults", help="only these, with commas between them")
-    parser.add_argument(
-        "--every", type=float, default=3.0, help="seconds between two faults, on average"
-    )
+    parser.add_argument("--seed", type=int, help="default: a random one, printed at the start")
+    parser.add_argument("--faults", help="inject only these (comma-separated)")
+    parser.add_argument("--every", type=float, default=3.0, help="mean seconds between two faults")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument(
-        "--replay", type=Path, metavar="FOLDER", help="judge again what a storm left behind"
+        "--replay", type=Path, metavar="FOLDER", help="verify the folder of an earlier storm again"
     )
     parser.add_argument(
         "--record", action="store_true", help="add the verdict to tools/storm/results, for the docs"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the folder of a good run too")
+    parser.add_argument("--keep", action="store_true", help="keep the folder of a run that passed")
     return parser.parse_args()
 
 

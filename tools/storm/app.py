@@ -1,6 +1,6 @@
-"""What the workers of a storm run: handlers that return, raise, sleep, overstay, enqueue, keep, and kill.
+"""Handlers of a storm: they return, raise, sleep, exceed limits, enqueue, checkpoint and kill.
 
-Each writes what it saw into the witness file, in the words of `mulligan.doctor.verify.records`.
+Each records its start and end in the witness file, in the format of `mulligan.doctor.verify.records`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mulligan.doctor.verify import records
 app = Mulligan()
 WITNESS = os.environ.get("STORM_WITNESS", os.devnull)
 FOLDER = Path(os.environ.get("STORM_FOLDER", os.devnull))
-# Workers are killed all the time: a job that is not poison must outlive that.
+# Workers are killed all the time: an innocent job must survive many losses.
 PATIENT = Policy(max_retries=3, backoff=Fixed(0.2), max_losses=1000)
 MEGABYTE = 1024 * 1024
 
@@ -34,7 +34,7 @@ def ended(ctx: Context, result: Any) -> Any:
 
 
 def failed(ctx: Context, outcome: Any) -> Any:
-    """For what is returned and is no result."""
+    """Record an outcome that is not a result."""
     records.witness(WITNESS, ctx, records.FAIL, outcome=type(outcome).__name__)
     return outcome
 
@@ -61,7 +61,7 @@ async def sleeps_async(ctx: Context, n: int, seconds: float) -> str:
 
 @app.job(policy=PATIENT)
 def fails(ctx: Context, n: int, times: int) -> str:
-    """Raises as often as it is told, then succeeds; more than three times is for good."""
+    """Raise `times` times, then succeed. After more than three failures the job is dead."""
     started(ctx)
     if ctx.job.failures < times:
         records.witness(WITNESS, ctx, records.FAIL)
@@ -77,7 +77,7 @@ def dies(ctx: Context, n: int) -> Any:
 
 @app.job(policy=PATIENT)
 def asks(ctx: Context, n: int, outcome: str) -> Any:
-    """Returns an outcome of each sort once, then a result."""
+    """Return a control outcome first, then a result."""
     started(ctx)
     if ctx.attempt > 1 or ctx.job.generation > 1:
         return ended(ctx, outcome)
@@ -97,7 +97,7 @@ def overstays(ctx: Context, n: int) -> None:
 
 @app.job(policy=Policy(max_retries=0, max_losses=1000), timeout=1)
 def holds_the_gil(ctx: Context, n: int) -> None:
-    """A C call through PyDLL keeps the GIL: nothing else in this process moves."""
+    """Call C through PyDLL, which keeps the GIL: no other thread of this process runs."""
     started(ctx)
     ctypes.PyDLL(None).sleep(60)
 
@@ -119,7 +119,7 @@ def eats(ctx: Context, n: int) -> None:
 
 @app.job(policy=PATIENT)
 def saves(ctx: Context, n: int, steps: int) -> int:
-    """Gets one step ahead, keeps it, and dies with its process; until nothing is left to do."""
+    """Write one checkpoint and kill the process, until all steps are done."""
     started(ctx)
     done = int(ctx.checkpoints.get("done", 0))
     if done < steps:
@@ -139,7 +139,7 @@ def keeps(ctx: Context, n: int) -> str:
 
 @app.job(policy=PATIENT)
 def parent(ctx: Context, n: int, children: int) -> list[str]:
-    """Children in one transaction of its own, each once however often this runs."""
+    """Enqueue children in one transaction; each exists once however often this runs."""
     started(ctx)
     ids = []
     with app.transaction() as connection:
@@ -173,19 +173,19 @@ def once(ctx: Context, key: str) -> str:
 
 @app.job(policy=PATIENT, uses="gateway", queue="calls")
 def calls(ctx: Context, n: int) -> Any:
-    """While the file `gateway-down` is there, what it calls is down."""
+    """Call the gateway, which is down while the file `gateway-down` exists."""
     started(ctx)
     if (FOLDER / "gateway-down").exists():
         records.witness(WITNESS, ctx, records.FAIL)
         raise ConnectionRefusedError("gateway")
     if n % 50 == 7 and ctx.attempt == 1:
-        return failed(ctx, Hold("gateway", until=1, reason="it said so"))
+        return failed(ctx, Hold("gateway", until=1, reason="asked to wait"))
     return ended(ctx, n)
 
 
 @app.job(policy=PATIENT)
 def member(ctx: Context, n: int, fate: str) -> Any:
-    """Of a batch. Some fail once, some kill their process once, some die until somebody retries them."""
+    """Run as a batch member: some fail once, some kill their process, some die until retried."""
     started(ctx)
     if fate == "dies" and ctx.job.generation == 1:
         return failed(ctx, Fail("BAD_FILE", final=True))

@@ -1,7 +1,7 @@
-"""python -m storm.clients python|http: one client, in a process of its own, until the file `stop` is there.
+"""Run one client of a storm until the file `stop` exists: python -m storm.clients python|http.
 
-It asks for everything a promise is about, and writes down what it was told. What is no answer of ours (an exception
-of a driver, a traceback) is a surprise, and surprises are a violation.
+It uses every operation that Mulligan guarantees something about, and records requests and answers.
+An answer that is not documented (an exception of a driver, a 500) is a violation.
 """
 
 from __future__ import annotations
@@ -21,64 +21,66 @@ from random import Random
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from storm.wishes import FATES, Wish, a_wish, drawn
+from storm.workload import MEMBER_OUTCOMES, JobRequest, draw_request, draw_weighted
 
 from mulligan import Mulligan
 from mulligan.core.errors import MulliganError
 from mulligan.doctor.verify import records
 
-REMEMBERED = 200
-PATIENCE = 15.0  # seconds an HTTP client waits for an answer
+KNOWN_JOBS = 200
+HTTP_TIMEOUT = 15.0  # seconds
 
 
-class Unwanted(Exception):
-    """The transaction is to be rolled back."""
+class RollBack(Exception):
+    """Raised to roll a transaction back."""
 
 
 class Client:
-    """What both sorts of clients have in common: a seed, a notebook, a memory of jobs, a loop."""
+    """Base of both clients: seed, records of calls, recently created jobs, main loop."""
 
-    deeds: ClassVar[dict[str, float]]
+    actions: ClassVar[dict[str, float]]
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
         self.folder = folder
         self.rng = Random(f"{seed} {name}")
         self.name = name
-        self.book = records.Clients(folder / "clients.jsonl", name)
-        self.known: deque[str] = deque(maxlen=REMEMBERED)
+        self.records = records.Clients(folder / "clients.jsonl", name)
+        self.known: deque[str] = deque(maxlen=KNOWN_JOBS)
         self.number = self.rng.randrange(10**9) * 1000
 
     def run(self, every: float) -> None:
         while not (self.folder / "stop").exists():
             calm = (self.folder / "calm").exists()
-            deed = drawn(self.rng, self.deeds)
-            if not calm or deed in records.MOVES:
-                self._tried(deed)
+            action = draw_weighted(self.rng, self.actions)
+            if not calm or action in records.MOVES:
+                self._try(action)
             self._rest(self.rng.expovariate(1 / every))
 
-    def _tried(self, deed: str) -> None:
+    def _try(self, action: str) -> None:
         try:
-            getattr(self, deed)()
-        except (MulliganError, OSError, HTTPException):  # told in the book already
+            getattr(self, action)()
+        except (MulliganError, OSError, HTTPException):  # already recorded
             self._rest(0.05)
-        except Exception:  # noqa: BLE001 - whatever else there is: that is what is looked for
+        except Exception:  # noqa: BLE001 - any other error is a violation
             records.append(
                 self.folder / "surprises.jsonl",
                 {"client": self.name, "trace": traceback.format_exc()},
             )
 
     def _rest(self, seconds: float) -> None:
-        with suppress(OSError):  # with a clock that is wrong a sleep may be refused
+        with suppress(OSError):  # a wrong clock may make sleep fail
             time.sleep(seconds)
 
-    def wish(self) -> Wish:
+    def request(self) -> JobRequest:
         self.number += 1
-        return a_wish(self.rng, self.number)
+        return draw_request(self.rng, self.number)
 
-    def wishes(self) -> list[Wish]:
-        """Of one kind, without options: what `enqueue_many` takes."""
+    def requests(self) -> list[JobRequest]:
+        """Return requests of one kind without options, for `enqueue_many`."""
         self.number += 20
-        return [Wish("plain", {"n": self.number + i}, {}) for i in range(self.rng.randint(2, 20))]
+        return [
+            JobRequest("plain", {"n": self.number + i}, {}) for i in range(self.rng.randint(2, 20))
+        ]
 
     def remember(self, *ids: str) -> None:
         self.known.extend(ids)
@@ -89,13 +91,15 @@ class Client:
     def move(self, what: str, act: Callable[[str], Any]) -> None:
         if (job := self.some_job()) is None:
             return
-        with self.book.call(what, job=job) as call:
+        with self.records.call(what, job=job) as call:
             act(job)
             call.ok(job)
 
 
-class InPython(Client):
-    deeds: ClassVar[dict[str, float]] = {
+class PythonClient(Client):
+    """A client that imports the app."""
+
+    actions: ClassVar[dict[str, float]] = {
         "enqueue": 50,
         "enqueue_many": 6,
         "in_a_transaction": 8,
@@ -111,66 +115,75 @@ class InPython(Client):
 
     def __init__(self, folder: Path, name: str, seed: int) -> None:
         super().__init__(folder, name, seed)
-        from storm.app import app  # noqa: PLC0415 - handlers check payloads; only this sort of client has them
+        from storm.app import app  # noqa: PLC0415 - only this client has the handlers
 
         self.app: Mulligan = app
 
     def enqueue(self) -> None:
-        wish = self.wish()
-        said = {"kind": wish.kind, "owner": wish.options["owner"], "payload": wish.payload}
-        with self.book.call("enqueue", **said) as call:
-            job = self.app.enqueue(wish.kind, wish.payload, **wish.options)
+        request = self.request()
+        record = {
+            "kind": request.kind,
+            "owner": request.options["owner"],
+            "payload": request.payload,
+        }
+        with self.records.call("enqueue", **record) as call:
+            job = self.app.enqueue(request.kind, request.payload, **request.options)
             call.ok(job)
         self.remember(job.id)
 
     def enqueue_many(self) -> None:
-        wishes = self.wishes()
-        with self.book.call(
-            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        requests = self.requests()
+        with self.records.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in requests]
         ) as call:
-            jobs = self.app.insert([self.app.prepared(w.kind, w.payload) for w in wishes])
+            jobs = self.app.insert([self.app.build_job(w.kind, w.payload) for w in requests])
             call.ok(*jobs)
         self.remember(*(job.id for job in jobs))
 
     def in_a_transaction(self) -> None:
-        wishes = self.wishes()[:5]
-        with self.book.call(
-            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        requests = self.requests()[:5]
+        with self.records.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in requests]
         ) as call:
             with self.app.transaction() as connection:
-                jobs = [self.app.enqueue(w.kind, w.payload, connection=connection) for w in wishes]
+                jobs = [
+                    self.app.enqueue(w.kind, w.payload, connection=connection) for w in requests
+                ]
             call.ok(*jobs)
         self.remember(*(job.id for job in jobs))
 
     def rolled_back(self) -> None:
-        wishes, ids = self.wishes()[:5], []
-        with self.book.call(
-            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        requests = self.requests()[:5]
+        ids: list[str] = []
+        with self.records.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in requests]
         ) as call:
             try:
                 with self.app.transaction() as connection:
                     ids = [
                         self.app.enqueue(w.kind, w.payload, connection=connection).id
-                        for w in wishes
+                        for w in requests
                     ]
-                    raise Unwanted
-            except Unwanted:
+                    raise RollBack
+            except RollBack:
                 call.rolled_back(*ids)
 
     def a_batch(self) -> None:
-        with self.book.call("batch") as call:
+        with self.records.call("batch") as call:
             batch = self.app.batch(
                 f"batch {self.number}", on_complete="completed", tolerance=self.rng.choice((0, 2))
             )
             call.ok()
         for _ in range(self.rng.randint(0, 8)):
             self.number += 1
-            payload = {"n": self.number, "fate": drawn(self.rng, dict(FATES))}
-            with self.book.call("enqueue", kind="member", payload=payload, batch=batch.id) as call:
+            payload = {"n": self.number, "fate": draw_weighted(self.rng, dict(MEMBER_OUTCOMES))}
+            with self.records.call(
+                "enqueue", kind="member", payload=payload, batch=batch.id
+            ) as call:
                 job = self.app.enqueue("member", payload, batch=batch)
                 call.ok(job)
             self.remember(job.id)
-        with self.book.call("seal", batch=batch.id) as call:
+        with self.records.call("seal", batch=batch.id) as call:
             batch.seal()
             call.ok()
 
@@ -187,17 +200,19 @@ class InPython(Client):
         self.move("discard", lambda job: self.app.jobs.discard(job, reason="storm"))
 
     def in_bulk(self) -> None:
-        action, words = self.rng.choice((("retry", "state:dead"), ("release", "state:parked")))
+        action, filter_ = self.rng.choice((("retry", "state:dead"), ("release", "state:parked")))
         choice = {"choice": "go"} if action == "release" else {}
-        self.app.operations.start(action, words, steps=[5, "rest"], reason="storm", **choice)
+        self.app.operations.start(action, filter_, steps=[5, "rest"], reason="storm", **choice)
 
     def look(self) -> None:
         if (job := self.some_job()) is not None:
             self.app.jobs.explain(job)
 
 
-class OverHttp(Client):
-    deeds: ClassVar[dict[str, float]] = {
+class HttpClient(Client):
+    """A client of the HTTP API."""
+
+    actions: ClassVar[dict[str, float]] = {
         "enqueue": 50,
         "enqueue_many": 6,
         "again": 6,
@@ -212,8 +227,8 @@ class OverHttp(Client):
         self.port = int(os.environ["STORM_WEB"])
         self.key = os.environ["STORM_KEY"]
 
-    def ask(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+    def send(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=HTTP_TIMEOUT)
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         if method == "POST":
             headers["Idempotency-Key"] = key or uuid4().hex
@@ -227,11 +242,11 @@ class OverHttp(Client):
             connection.close()
         return answer.status, json.loads(text) if text else None
 
-    def told(self, call: records.Call, status: int, body: Any) -> list[str]:
-        """Notes what an answer says; returns the ids in it."""
+    def record_answer(self, call: records.Call, status: int, body: Any) -> list[str]:
+        """Record an answer and return the job ids in it."""
         if status >= 500 or status == 429:
             call.unknown(f"{status} {body}")
-            self._expected(status, body)
+            self._refuse_500(status, body)
             return []
         if status >= 400:
             call.refused(f"{status} {body}")
@@ -240,68 +255,71 @@ class OverHttp(Client):
         call.ok(*ids)
         return ids
 
-    def _expected(self, status: int, body: Any) -> None:
+    def _refuse_500(self, status: int, body: Any) -> None:
         if status == 500:
             raise AssertionError(f"500: {body}")
 
     def enqueue(self) -> None:
-        self._enqueue(self.wish(), uuid4().hex)
+        self._enqueue(self.request(), uuid4().hex)
 
-    def _enqueue(self, wish: Wish, key: str) -> list[str]:
-        body = {"kind": wish.kind, "payload": wish.payload, **wish.options}
-        with self.book.call(
-            "enqueue", kind=wish.kind, owner=wish.options["owner"], payload=wish.payload
+    def _enqueue(self, request: JobRequest, key: str) -> list[str]:
+        body = {"kind": request.kind, "payload": request.payload, **request.options}
+        with self.records.call(
+            "enqueue", kind=request.kind, owner=request.options["owner"], payload=request.payload
         ) as call:
-            ids = self.told(call, *self.ask("POST", "/jobs", body, key))
+            ids = self.record_answer(call, *self.send("POST", "/jobs", body, key))
         self.remember(*ids)
         return ids
 
     def again(self) -> None:
-        """The same request twice, as a client does that heard nothing: one job."""
-        wish, key = self.wish(), uuid4().hex
-        first, second = self._enqueue(wish, key), self._enqueue(wish, key)
+        """Send one request twice, as after a lost answer. It must create one job."""
+        request = self.request()
+        key = uuid4().hex
+        first = self._enqueue(request, key)
+        second = self._enqueue(request, key)
         if first and second and first != second:
-            raise AssertionError(f"one Idempotency-Key, two jobs: {first} {second}")
+            raise AssertionError(f"one Idempotency-Key created two jobs: {first} {second}")
 
     def enqueue_many(self) -> None:
-        wishes = self.wishes()
-        body = {"jobs": [{"kind": w.kind, "payload": w.payload} for w in wishes]}
-        with self.book.call(
-            "enqueue_many", kind="plain", payloads=[w.payload for w in wishes]
+        requests = self.requests()
+        body = {"jobs": [{"kind": w.kind, "payload": w.payload} for w in requests]}
+        with self.records.call(
+            "enqueue_many", kind="plain", payloads=[w.payload for w in requests]
         ) as call:
-            self.remember(*self.told(call, *self.ask("POST", "/jobs", body)))
+            self.remember(*self.record_answer(call, *self.send("POST", "/jobs", body)))
 
-    def _moved(self, what: str, body: Any) -> None:
+    def _move(self, what: str, body: Any) -> None:
         if (job := self.some_job()) is None:
             return
-        with self.book.call(what, job=job) as call:
-            self.told(call, *self.ask("POST", f"/jobs/{job}/{what}", body))
+        with self.records.call(what, job=job) as call:
+            self.record_answer(call, *self.send("POST", f"/jobs/{job}/{what}", body))
 
     def retry(self) -> None:
-        self._moved("retry", {"reason": "storm"})
+        self._move("retry", {"reason": "storm"})
 
     def cancel(self) -> None:
-        self._moved("cancel", {"reason": "storm"})
+        self._move("cancel", {"reason": "storm"})
 
     def release(self) -> None:
-        self._moved("release", {"choice": "go", "reason": "storm"})
+        self._move("release", {"choice": "go", "reason": "storm"})
 
     def look(self) -> None:
-        status, body = self.ask(
+        status, body = self.send(
             "GET", self.rng.choice(("/jobs?limit=20", "/queues", "/failures", "/workers"))
         )
-        self._expected(status, body)
+        self._refuse_500(status, body)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sort", choices=["python", "http"])
+    parser.add_argument("type", choices=["python", "http"])
     parser.add_argument("--name", required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--every", type=float, default=0.2)
     args = parser.parse_args()
     folder = Path(os.environ["STORM_FOLDER"])
-    (InPython if args.sort == "python" else OverHttp)(folder, args.name, args.seed).run(args.every)
+    client_class = PythonClient if args.type == "python" else HttpClient
+    client_class(folder, args.name, args.seed).run(args.every)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Faults by name. Each is a function of the world and a random source of its own; it returns when the fault is over."""
+"""Registry of faults. A fault is a function of the world and an rng; it returns when it is over."""
 
 from __future__ import annotations
 
@@ -15,90 +15,93 @@ BOTH, SQLITE, POSTGRES = ("sqlite", "postgres"), ("sqlite",), ("postgres",)
 LEASE = 4.0
 
 
-class Kind(NamedTuple):
+class FaultSpec(NamedTuple):
+    """A registered fault."""
+
     fault: Fault
     weight: float
     stores: tuple[str, ...]
-    of: str | None  # two of one sort at a time would only hide each other
+    group: str | None  # at most one fault of a group at a time: two would hide each other
 
 
-class NotNow(Exception):
-    """It cannot be made at this moment: not counted."""
+class NotPossibleNow(Exception):
+    """The fault cannot be injected now; it is not counted."""
 
 
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, FaultSpec] = {}
 
 
 def fault(
-    weight: float, stores: tuple[str, ...] = BOTH, *, of: str | None = None
+    weight: float, stores: tuple[str, ...] = BOTH, *, group: str | None = None
 ) -> Callable[[Fault], Fault]:
-    def keep(function: Fault) -> Fault:
-        KINDS[function.__name__] = Kind(function, weight, stores, of)
+    def register(function: Fault) -> Fault:
+        KINDS[function.__name__] = FaultSpec(function, weight, stores, group)
         return function
 
-    return keep
+    return register
 
 
-def a_runner(world: World, rng: Random) -> int:
-    """The pid of one; all may be gone at this moment."""
+def pick_runner(world: World, rng: Random) -> int:
+    """Return the pid of a runner. Raise NotPossibleNow if none runs."""
     runners = [pid for worker in world.workers for pid in worker.runners()]
     if not runners:
-        raise NotNow
+        raise NotPossibleNow
     return rng.choice(runners)
 
 
-def a_nursery(world: World, rng: Random) -> int:
-    nurseries = [pid for worker in world.workers for pid in worker.nurseries()]
-    if not nurseries:
-        raise NotNow
-    return rng.choice(nurseries)
+def pick_fork_server(world: World, rng: Random) -> int:
+    """Return the pid of a fork server. Raise NotPossibleNow if none runs."""
+    fork_servers = [pid for worker in world.workers for pid in worker.fork_servers()]
+    if not fork_servers:
+        raise NotPossibleNow
+    return rng.choice(fork_servers)
 
 
-def possible(world: World, only: set[str] | None = None) -> dict[str, float]:
-    """Kinds that can be made here, with their weights."""
+def possible_faults(world: World, only: set[str] | None = None) -> dict[str, float]:
+    """Return the weights of the faults that can be injected on this machine and database."""
     return {
-        name: kind.weight
-        for name, kind in KINDS.items()
-        if world.store_name in kind.stores
+        name: spec.weight
+        for name, spec in KINDS.items()
+        if world.store_name in spec.stores
         and name not in world.skipped
         and (only is None or name in only)
     }
 
 
 class Injector:
-    """Makes faults, each in a thread of its own; counts what was made."""
+    """Inject faults, each in its own thread, and count them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.made: dict[str, int] = {}
-        self.broken: list[str] = []  # faults that could not be made: a mistake of ours
-        self.now: dict[int, str] = {}
+        self.counts: dict[str, int] = {}
+        self.broken: list[str] = []  # faults that raised: an error of the storm itself
+        self.active: dict[int, str] = {}
         self._threads: list[threading.Thread] = []
-        self._locks = {kind.of: threading.Lock() for kind in KINDS.values() if kind.of}
+        self._locks = {spec.group: threading.Lock() for spec in KINDS.values() if spec.group}
         self._lock = threading.Lock()
 
-    def make(self, name: str, seed: int) -> None:
+    def inject(self, name: str, seed: int) -> None:
         thread = threading.Thread(target=self._run, args=(name, seed), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _run(self, name: str, seed: int) -> None:
-        kind = KINDS[name]
-        lock = self._locks.get(kind.of)
+        spec = KINDS[name]
+        lock = self._locks.get(spec.group)
         if lock is not None and not lock.acquire(timeout=30):
             return
-        me = threading.get_ident()
-        self.now[me] = name
+        thread_id = threading.get_ident()
+        self.active[thread_id] = name
         try:
-            kind.fault(self.world, Random(seed))
+            spec.fault(self.world, Random(seed))
             with self._lock:
-                self.made[name] = self.made.get(name, 0) + 1
-        except NotNow:
+                self.counts[name] = self.counts.get(name, 0) + 1
+        except NotPossibleNow:
             return
-        except Exception as error:  # noqa: BLE001 - told at the end
+        except Exception as error:  # noqa: BLE001 - reported at the end
             self.broken.append(f"{name}: {type(error).__name__}: {error}")
         finally:
-            self.now.pop(me, None)
+            self.active.pop(thread_id, None)
             if lock is not None:
                 lock.release()
 

@@ -1,4 +1,4 @@
-"""What happens when: a plan drawn from a seed. Pure, so that one seed is one plan."""
+"""Plan the faults of a storm. Pure: one seed gives one plan."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-QUIET = 3.0  # seconds before the first fault
+FIRST_FAULT_AT = 3.0  # seconds before the first fault
 
 
 class Fault(NamedTuple):
+    """A planned fault."""
+
     at: float  # seconds after the start
     kind: str
-    seed: int  # what the fault itself draws from: whom, how long
+    seed: int  # for the fault's own choices: which process, how long
 
 
 def plan(seed: int, seconds: float, weights: Mapping[str, float], every: float) -> list[Fault]:
-    """About one fault every so many seconds; each kind comes once before any comes by its weight alone."""
+    """Plan about one fault per `every` seconds. Each kind comes once, then kinds are weighted."""
     rng = Random(seed)
-    kinds = first_of_all(rng, weights, seconds, every)
-    faults, at = [], QUIET
+    kinds = each_kind_once(rng, weights, seconds, every)
+    faults, at = [], FIRST_FAULT_AT
     while at < seconds:
         kind = kinds.pop() if kinds else rng.choices(list(weights), list(weights.values()))[0]
         faults.append(Fault(round(at, 2), kind, rng.randrange(2**32)))
@@ -27,16 +29,16 @@ def plan(seed: int, seconds: float, weights: Mapping[str, float], every: float) 
     return faults
 
 
-def first_of_all(
+def each_kind_once(
     rng: Random, weights: Mapping[str, float], seconds: float, every: float
 ) -> list[str]:
-    """Every kind once, in a drawn order, if there is time for all of them."""
+    """Return every kind once in random order; nothing if there is too little time for all."""
     once = sorted(weights)
     rng.shuffle(once)
     return once if len(once) * every < seconds * 0.8 else []
 
 
-def counted(faults: Sequence[Fault]) -> dict[str, int]:
+def count_faults(faults: Sequence[Fault]) -> dict[str, int]:
     return {
         kind: sum(fault.kind == kind for fault in faults)
         for kind in sorted({fault.kind for fault in faults})

@@ -1,8 +1,9 @@
-"""python -m storm.points --store sqlite|postgres: fall at every point around every commit, one after the other.
+"""Crash before and after every commit: python -m storm.points --store sqlite|postgres.
 
-A life of clients and workers is led in a forked process. The first time it only writes down which commits there are.
-Then once for each: kill -9, or the connection lost, before and after it. Each time somebody else comes, puts in order
-what is left, and the checker judges. Any of it that the fall did not reach is not counted.
+A scenario of clients and workers runs in a forked process. The first run records its commits. Then
+it runs again for each commit, and is killed or loses its connection before or after it. Each time
+another worker recovers what is left, and the checker verifies the result. Points that a run does
+not reach are not counted.
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from storm.life import Life, recover
-from storm.pointed import AFTER, BEFORE, EXIT, LOSE, fall, install
-from storm.world import FAST, ROOT, postgres
+from storm.commit_points import AFTER, BEFORE, EXIT, LOSE, crash, install
+from storm.scenario import Scenario, recover
+from storm.world import FAST_SETTINGS
 
 from mulligan.config import Settings, read_settings
 from mulligan.doctor.verify.checker import verify
 from mulligan.storage import open_store
+from support import postgres
 
-RESULTS = ROOT / "storm" / "results"
-LONGEST = 120  # seconds
+RESULTS = Path(__file__).parent / "results"
+FORK_TIMEOUT = 120  # seconds
 
 
 class Point(NamedTuple):
+    """One commit of one transaction, and how to crash there."""
+
     name: str
     side: str
     nth: int
@@ -46,8 +50,8 @@ class Point(NamedTuple):
         return f"{self.name} {self.side} #{self.nth} {self.action}"
 
 
-class Place:
-    """A fresh store for every point, copied from one that has its tables."""
+class TestDatabases:
+    """Create an empty database for every point, copied from a template with tables."""
 
     def __init__(self, store: str, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +59,7 @@ class Place:
         self.template = (
             self.server.create_database() if self.server else f"sqlite:///{folder}/template.db"
         )
-        _in_a_fork(lambda: _prepare(self.template))
+        _run_in_fork(lambda: _prepare(self.template))
 
     @contextmanager
     def fresh(self, number: int) -> Iterator[tuple[str, Path]]:
@@ -82,43 +86,44 @@ def _prepare(url: str) -> None:
         store.shift_clock(0)
 
 
-def settings_of(url: str, folder: Path) -> Settings:
+def build_settings(url: str, folder: Path) -> Settings:
     environ = {
-        **FAST,
+        **FAST_SETTINGS,
         "MULLIGAN_DATABASE_URL": url,
         "MULLIGAN_WORKER__STATE_DIR": str(folder / "state"),
     }
     return read_settings(environ=environ, file=folder / "none.toml")
 
 
-def _in_a_fork(work: Callable[[], None]) -> int:
-    """Its exit status as `os.waitpid` tells it; what takes too long is killed."""
+def _run_in_fork(work: Callable[[], None]) -> int:
+    """Run `work` in a fork. Return its wait status; SIGALRM ends it after FORK_TIMEOUT."""
     child = os.fork()
     if child == 0:
-        signal.alarm(LONGEST)
-        logging.disable()  # what is told of jobs that fail is told a thousand times
+        signal.alarm(FORK_TIMEOUT)
+        logging.disable()  # failing jobs would log thousands of lines
         try:
             work()
-        except BaseException:  # noqa: BLE001 - a fork has no other way out
+        except BaseException:  # noqa: BLE001 - the fork must not return
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         os._exit(0)
     return os.waitpid(child, 0)[1]
 
 
-# -- what there is -------------------------------------------------------------------------------
-def enumerated(place: Place, seed: int) -> list[Point]:
+# --- Points ---
+def list_points(place: TestDatabases, seed: int) -> list[Point]:
+    """Run the scenario without a crash and return all points."""
     with place.fresh(0) as (url, folder):
-        log = folder / "met"
+        log = folder / "commits"
 
-        def lived() -> None:
-            met: list[str] = []
-            install(lambda name, side: met.append(name) if side == BEFORE else None)
-            Life(settings_of(url, folder), folder, seed).lead()
-            log.write_text("\n".join(met))
+        def run() -> None:
+            commits: list[str] = []
+            install(lambda name, side: commits.append(name) if side == BEFORE else None)
+            Scenario(build_settings(url, folder), folder, seed).run()
+            log.write_text("\n".join(commits))
 
-        if _in_a_fork(lived) != 0:
-            raise RuntimeError("a life without a fall does not come to its end")
+        if _run_in_fork(run) != 0:
+            raise RuntimeError("the scenario fails without a crash")
         counts = Counter(log.read_text().split("\n"))
     return [
         Point(name, side, nth, action)
@@ -129,8 +134,8 @@ def enumerated(place: Place, seed: int) -> list[Point]:
     ]
 
 
-def chosen(points: list[Point], most: int, seed: int) -> list[Point]:
-    """Every point at its first and its last time; of the others as many as there is room for."""
+def choose_points(points: list[Point], most: int, seed: int) -> list[Point]:
+    """Choose the first and last occurrence of every point, then others at random up to `most`."""
     last = {(p.name, p.side, p.action): p.nth for p in points}
     first = [p for p in points if p.nth == 1 or p.nth == last[p.name, p.side, p.action]]
     rest = [p for p in points if p not in set(first)]
@@ -138,75 +143,86 @@ def chosen(points: list[Point], most: int, seed: int) -> list[Point]:
     return (first + rest)[:most]
 
 
-# -- one of them ---------------------------------------------------------------------------------
-def fallen(place: Place, number: int, point: Point, seed: int) -> tuple[bool, list[str]]:
-    """Whether the point was reached, and what is wrong afterwards."""
+# --- One point ---
+def crash_at(place: TestDatabases, number: int, point: Point, seed: int) -> tuple[bool, list[str]]:
+    """Crash at a point and recover. Return whether it was reached, and the violations."""
     with place.fresh(number) as (url, folder):
         reached = folder / "reached"
-        settings = settings_of(url, folder)
+        settings = build_settings(url, folder)
 
-        def lived() -> None:
-            install(_once_at(point, reached))
-            Life(settings, folder, seed).lead()
+        def run() -> None:
+            install(_crash_hook(point, reached))
+            Scenario(settings, folder, seed).run()
 
-        status = _in_a_fork(lived)
-        wrong = [] if status in (0, signal.SIGKILL) else [f"the life ended with status {status}"]
-        if _in_a_fork(lambda: recover(settings, folder)) != 0:
-            wrong.append("whoever came afterwards could not put it in order")
-        wrong += _judged(url, folder, settings)
-        if wrong:
+        status = _run_in_fork(run)
+        problems = (
+            [] if status in (0, signal.SIGKILL) else [f"the scenario ended with status {status}"]
+        )
+        if _run_in_fork(lambda: recover(settings, folder)) != 0:
+            problems.append("the recovery failed")
+        problems += _run_checker(url, folder, settings)
+        if problems:
             shutil.copytree(folder, place.folder / f"kept-{number}", dirs_exist_ok=True)
-        return reached.exists(), wrong
+        return reached.exists(), problems
 
 
-def _once_at(point: Point, reached: Path) -> Callable[[str, str], None]:
+def _crash_hook(point: Point, reached: Path) -> Callable[[str, str], None]:
     left = point.nth
 
-    def judge(name: str, side: str) -> None:
+    def hook(name: str, side: str) -> None:
         nonlocal left
         if (name, side) == (point.name, point.side):
             left -= 1
             if left == 0:
                 reached.touch()
-                fall(point.action)
+                crash(point.action)
 
-    return judge
+    return hook
 
 
-def _judged(url: str, folder: Path, settings: Settings) -> list[str]:
-    said = folder / "said.json"
+def _run_checker(url: str, folder: Path, settings: Settings) -> list[str]:
+    output = folder / "violations.json"
 
-    def look() -> None:
-        files = {"clients": [folder / "clients.jsonl"], "witness": [folder / "witness.jsonl"]}
-        found = {name: [path for path in paths if path.exists()] for name, paths in files.items()}
-        report = verify(url, **found, settled=True, slack=0.0, settings=settings)
-        said.write_text(
+    def check() -> None:
+        report = verify(
+            url,
+            clients=_existing(folder / "clients.jsonl"),
+            witness=_existing(folder / "witness.jsonl"),
+            settled=True,
+            slack=0.0,
+            settings=settings,
+        )
+        output.write_text(
             json.dumps([f"{one.invariant} {one.subject}: {one.what}" for one in report.violations])
         )
 
-    if _in_a_fork(look) != 0:
-        return ["the checker could not look"]
-    return list(json.loads(said.read_text()))
+    if _run_in_fork(check) != 0:
+        return ["the checker failed"]
+    return list(json.loads(output.read_text()))
 
 
-# -- all of them ---------------------------------------------------------------------------------
+def _existing(path: Path) -> list[Path]:
+    return [path] if path.exists() else []
+
+
+# --- All points ---
 def main() -> int:
     args = _arguments()
     folder = Path(tempfile.mkdtemp(prefix="mulligan-points-"))
-    place = Place(args.store, folder)
+    place = TestDatabases(args.store, folder)
     try:
         todo = [
             p
-            for p in chosen(enumerated(place, args.seed), args.most, args.seed)
+            for p in choose_points(list_points(place, args.seed), args.most, args.seed)
             if args.only in str(p)
         ]
         print(
             f"{args.store}, seed {args.seed}: {len(todo)} points of {len({p.name for p in todo})} transactions"
         )
-        reached, bad = _all(place, todo, args.seed)
+        reached, bad = _run_all(place, todo, args.seed)
     finally:
         place.close()
-    _keep(args, reached, bad)
+    _save_result(args, reached, bad)
     print(
         f"{args.store}, seed {args.seed}: {sum(reached.values())} points reached, {len(bad)} with a violation"
     )
@@ -215,18 +231,20 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def _all(place: Place, todo: list[Point], seed: int) -> tuple[Counter[str], list[str]]:
+def _run_all(place: TestDatabases, todo: list[Point], seed: int) -> tuple[Counter[str], list[str]]:
     reached: Counter[str] = Counter()
     bad: list[str] = []
-    told = time.monotonic()
+    printed_at = time.monotonic()
     for number, point in enumerate(todo, 1):
-        met, wrong = fallen(place, number, point, seed)
-        reached[point.name] += met
-        if wrong:
-            bad.append(f"{point}: {wrong[:3]}")
-            print(f"VIOLATION  {point}: {wrong[:3]} (kept-{number} in {place.folder})", flush=True)
-        if time.monotonic() - told > 5:
-            told = time.monotonic()
+        was_reached, problems = crash_at(place, number, point, seed)
+        reached[point.name] += was_reached
+        if problems:
+            bad.append(f"{point}: {problems[:3]}")
+            print(
+                f"VIOLATION  {point}: {problems[:3]} (kept-{number} in {place.folder})", flush=True
+            )
+        if time.monotonic() - printed_at > 5:
+            printed_at = time.monotonic()
             print(
                 f"{number:5d}/{len(todo)}  reached {sum(reached.values())}  bad {len(bad)}  now: {point}",
                 flush=True,
@@ -234,7 +252,7 @@ def _all(place: Place, todo: list[Point], seed: int) -> tuple[Counter[str], list
     return reached, bad
 
 
-def _keep(args: argparse.Namespace, reached: Counter[str], bad: list[str]) -> None:
+def _save_result(args: argparse.Namespace, reached: Counter[str], bad: list[str]) -> None:
     RESULTS.mkdir(exist_ok=True)
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -254,7 +272,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=int, default=1200)
-    parser.add_argument("--only", default="", help="points whose name has this in it")
+    parser.add_argument("--only", default="", help="only points whose name contains this")
     return parser.parse_args()
 
 

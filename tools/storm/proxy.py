@@ -1,7 +1,7 @@
-"""A TCP proxy that misbehaves when told to: reset, blackhole, delay, half, and losing the answer to a COMMIT.
+"""A TCP proxy that can reset, block and delay connections, and lose answers (of a COMMIT, or all).
 
-One event loop in a thread of its own; several proxies may share it. What is told is heard by the connections that are
-there and by those that come.
+One event loop in its own thread serves several proxies. A mode applies to existing and to new
+connections.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ PASS, BLACKHOLE, DELAY, HALF, LOSE = "pass", "blackhole", "delay", "half", "lose
 COMMIT = b"COMMIT"
 
 
-class Line:
-    """One connection: two sockets and what goes on between them."""
+class ProxiedConnection:
+    """One proxied connection: the sockets to the client and to the server."""
 
     def __init__(
         self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter
     ) -> None:
         self.proxy = proxy
         self.client, self.server = client, server
-        self.doomed = False  # a COMMIT is on its way; its answer will not be heard
-        self.extra = b""  # to be heard before the next answer
-        self.deaf = False  # bytes were lost: nothing that comes later makes sense
+        self.lose_answer = False  # a COMMIT was sent; its answer will be lost
+        self.extra = b""  # inserted before the next answer
+        self.broken = False  # bytes were lost: reset it at the end of the mode
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -41,79 +41,81 @@ class Line:
             writer.transport.abort()
 
     async def upstream(self, reader: asyncio.StreamReader) -> None:
-        await self._pump(reader, self.server, self._asked)
+        await self._pump(reader, self.server, self._on_request)
 
     async def downstream(self, reader: asyncio.StreamReader) -> None:
-        await self._pump(reader, self.client, self._answered)
+        await self._pump(reader, self.client, self._on_answer)
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, judge: object
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, filter_: object
     ) -> None:
         while data := await reader.read(CHUNK):
-            await self.proxy.open_road()
-            if not judge(data):  # type: ignore[operator]
+            await self.proxy.wait_until_open()
+            if not filter_(data):  # type: ignore[operator]
                 continue
             if writer is self.client:
                 data, self.extra = self.extra + data, b""
             writer.write(data)
             await writer.drain()
 
-    def _asked(self, data: bytes) -> bool:
+    def _on_request(self, data: bytes) -> bool:
         proxy = self.proxy
         if proxy.mode == LOSE and COMMIT in data and proxy.rng.random() < proxy.share:
-            self.doomed = True
-        return not self.deaf
+            self.lose_answer = True
+        return not self.broken
 
-    def _answered(self, data: bytes) -> bool:
+    def _on_answer(self, data: bytes) -> bool:
         del data
-        if self.doomed:
+        if self.lose_answer:
             self.proxy.lost += 1
             self.reset()
             return False
         if self.proxy.mode == HALF:
-            self.deaf = True
-        return not self.deaf
+            self.broken = True
+        return not self.broken
 
 
 class Proxy:
-    """Listens on a port of 127.0.0.1 and passes on to another."""
+    """Listen on a port of 127.0.0.1 and forward to another port."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, upstream: int, seed: int) -> None:
-        self.mode, self.pause, self.share = PASS, 0.0, 1.0
+        self.mode = PASS
+        self.pause = 0.0
+        self.share = 1.0
         self.rng = Random(seed)
         self.lost = 0  # answers
         self._upstream = upstream
-        self._lines: set[Line] = set()
+        self._connections: set[ProxiedConnection] = set()
         self._loop = loop
-        self._open = asyncio.Event()
+        self._unfinished_jobs = asyncio.Event()
         self.port = self._call(self._listen())
 
     def _call(self, work: object) -> int:
         return int(asyncio.run_coroutine_threadsafe(work, self._loop).result(10))  # type: ignore[arg-type]
 
     async def _listen(self) -> int:
-        self._open.set()
+        self._unfinished_jobs.set()
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def open_road(self) -> None:
-        """Until it is neither blocked nor slow."""
-        await self._open.wait()
+    async def wait_until_open(self) -> None:
+        """Wait while the proxy is blocked or slow."""
+        await self._unfinished_jobs.wait()
         if self.mode == DELAY:
             await asyncio.sleep(self.pause)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self.open_road()
+        await self.wait_until_open()
         try:
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)
         except OSError:
             writer.transport.abort()
             return
-        line = Line(self, writer, to_server)
-        self._lines.add(line)
+        connection = ProxiedConnection(self, writer, to_server)
+        self._connections.add(connection)
         halves = [
-            asyncio.create_task(line.upstream(reader)),
-            asyncio.create_task(line.downstream(from_server)),
+            asyncio.create_task(connection.upstream(reader)),
+            asyncio.create_task(connection.downstream(from_server)),
         ]
         try:
             await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
@@ -121,54 +123,57 @@ class Proxy:
             for half in halves:
                 half.cancel()
             await asyncio.gather(*halves, return_exceptions=True)
-            self._lines.discard(line)
+            self._connections.discard(connection)
             for side in (writer, to_server):
-                side.transport.abort() if line.deaf else side.close()
+                if connection.broken:
+                    side.transport.abort()
+                else:
+                    side.close()
 
-    # -- from other threads -----------------------------------------------------------------------
+    # --- Called from other threads ---
     def reset(self) -> None:
-        """Every connection there is, at once."""
+        """Reset every connection."""
         self._loop.call_soon_threadsafe(self._reset)
 
     def _reset(self) -> None:
-        for line in list(self._lines):
-            line.reset()
+        for connection in list(self._connections):
+            connection.reset()
 
-    def add(self, words: bytes) -> None:
-        """Every line hears this too, before the next answer."""
-        self._loop.call_soon_threadsafe(self._add, words)
+    def insert(self, data: bytes) -> None:
+        """Send data to every client, before the next answer."""
+        self._loop.call_soon_threadsafe(self._insert, data)
 
-    def _add(self, words: bytes) -> None:
-        for line in self._lines:
-            line.extra = words
+    def _insert(self, data: bytes) -> None:
+        for connection in self._connections:
+            connection.extra = data
 
     @contextmanager
-    def told(self, mode: str, *, pause: float = 0.0, share: float = 1.0) -> Iterator[None]:
-        """For the length of a block. Lines on which bytes were lost are reset at its end."""
-        self._loop.call_soon_threadsafe(self._become, mode, pause, share)
+    def set_mode(self, mode: str, *, pause: float = 0.0, share: float = 1.0) -> Iterator[None]:
+        """Set a mode for the length of a block. At its end, connections that lost bytes are reset."""
+        self._loop.call_soon_threadsafe(self._apply, mode, pause, share)
         try:
             yield
         finally:
-            self._loop.call_soon_threadsafe(self._become, PASS, 0.0, 1.0)
+            self._loop.call_soon_threadsafe(self._apply, PASS, 0.0, 1.0)
 
-    def _become(self, mode: str, pause: float, share: float) -> None:
+    def _apply(self, mode: str, pause: float, share: float) -> None:
         self.mode, self.pause, self.share = mode, pause, share
         if mode == BLACKHOLE:
-            self._open.clear()
+            self._unfinished_jobs.clear()
         else:
-            self._open.set()
+            self._unfinished_jobs.set()
         if mode == PASS:
-            for line in [line for line in self._lines if line.deaf]:
-                line.reset()
+            for connection in [one for one in self._connections if one.broken]:
+                connection.reset()
 
     def end(self) -> None:
         self._server.close()
-        self._open.set()
+        self._unfinished_jobs.set()
         self._reset()
 
 
 class Proxies:
-    """The loop and its thread."""
+    """All proxies of a storm, on one event loop in one thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -190,5 +195,5 @@ class Proxies:
         for proxy in self._proxies:
             proxy.end()
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=5)  # each line ends with its connections
-        await asyncio.sleep(0)  # transports that were aborted close with the next round
+            await asyncio.wait(others, timeout=5)  # connections end by themselves
+        await asyncio.sleep(0)  # aborted transports close in the next iteration

@@ -1,4 +1,4 @@
-"""What a storm left in its folder: kept so that it can be judged again, by a later version of the checker too."""
+"""Save the database of a storm and verify it again, also with a later version of the checker."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from storm.world import FAST, World, postgres
+from storm.world import FAST_SETTINGS, World
 
 from mulligan.config import read_settings
 from mulligan.doctor.verify.checker import VerifyReport, verify
+from support import postgres
 
-DUMP = "kept.sql"
+DUMP = "kept.sql"  # name of the dump in the folder of a storm
 
 
-def keep(world: World) -> None:
-    """The database of a server that is about to end. A SQLite file is copied with its folder."""
+def save_database(world: World) -> None:
+    """Dump the PostgreSQL database before its server stops. `world` copies a SQLite file."""
     if world.server is not None:
-        _run(world.server._bin / "pg_dump", "--no-owner", "-f", world.folder / DUMP, world.url)  # noqa: SLF001 - ours
+        _run(world.server._bin / "pg_dump", "--no-owner", "-f", world.folder / DUMP, world.url)  # noqa: SLF001 - no public name
 
 
-def judged_again(folder: Path) -> VerifyReport:
+def verify_folder(folder: Path) -> VerifyReport:
+    """Run the checker on the folder that a storm left behind."""
     with _database(folder) as url:
-        return checked(url, folder)
+        return verify_database(url, folder)
 
 
-def checked(url: str, folder: Path) -> VerifyReport:
-    """The checker's word on what is in a folder and in its database."""
+def verify_database(url: str, folder: Path) -> VerifyReport:
+    """Run the checker on a database and the records in a folder."""
     settings = read_settings(
-        environ={**FAST, "MULLIGAN_DATABASE_URL": url}, file=folder / "none.toml"
+        environ={**FAST_SETTINGS, "MULLIGAN_DATABASE_URL": url}, file=folder / "none.toml"
     )
     files = {
         name: [path] if (path := folder / f"{name}.jsonl").exists() else []
@@ -55,19 +57,22 @@ def _database(folder: Path) -> Iterator[str]:
     server = postgres.PostgresServer(None)
     try:
         url = server.create_database()
-        _run(server._bin / "psql", "-q", "-f", folder / DUMP, url)  # noqa: SLF001 - as above
+        _run(server._bin / "psql", "-q", "-f", folder / DUMP, url)  # noqa: SLF001 - no public name
         yield url
     finally:
         server.close()
 
 
 def _run(*command: Any) -> None:
-    subprocess.run([str(word) for word in command], check=True, capture_output=True, timeout=300)
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
 
 
-def told(report: VerifyReport) -> list[str]:
-    return [f"{one.invariant} {one.subject}: {one.what}" for one in report.violations]
+def format_violations(report: VerifyReport) -> list[str]:
+    return [
+        f"{violation.invariant} {violation.subject}: {violation.what}"
+        for violation in report.violations
+    ]
 
 
-def written(report: VerifyReport, folder: Path) -> None:
-    (folder / "report.json").write_text(json.dumps(report.to_plain(), indent=1))
+def write_report(report: VerifyReport, folder: Path) -> None:
+    (folder / "report.json").write_text(json.dumps(report.to_dict(), indent=1))

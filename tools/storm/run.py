@@ -1,4 +1,4 @@
-"""One storm, from the first worker to the verdict."""
+"""Run one storm: start the processes, inject faults, wait for recovery, verify the result."""
 
 from __future__ import annotations
 
@@ -16,31 +16,27 @@ from threading import Thread
 from typing import Any
 
 from storm import counting
-from storm.crew import marked, until
-from storm.faults import KINDS, Injector, possible
-from storm.looking import AWAY, ask, states
+from storm.faults import KINDS, Injector, possible_faults
 from storm.plan import plan
-from storm.replay import checked, keep, told, written
+from storm.processes import pids_with_environment, wait_until
+from storm.queries import DATABASE_ERRORS, count_states, query
+from storm.replay import format_violations, save_database, verify_database, write_report
 from storm.world import World, world
 
 from mulligan.doctor.verify.records import Clients
 
-SETTLE = 150.0  # seconds until everything has come to an end, once nothing is broken any more
-RECOVER = 30.0  # seconds until a fresh job is done
-LEAVE = 30.0
-BEGIN = 300.0
+SETTLE_TIMEOUT = 150.0  # longest gap without an ending after the last fault
+RECOVERY_TIMEOUT = 30.0  # seconds until a new job must have run
+STOP_TIMEOUT = 30.0
+START_TIMEOUT = 300.0
 BACKLOG = 100
-LET_GO = 10.0  # between two looks of somebody who lets go what a guard holds
-CLOCKED = (
-    "S10",
-    "S13",
-    "S14",
-)  # compare times with each other: where the clock was stepped they prove nothing
+RELEASE_INTERVAL = 10.0  # seconds between two releases of the kinds that a guard holds
+COMPARE_TIMES = ("S10", "S13", "S14")  # invariants that compare times: a stepped clock breaks them
 
 
 @dataclass
-class Wanted:
-    """What somebody asked for."""
+class StormOptions:
+    """Options of one storm."""
 
     store: str
     seed: int
@@ -52,11 +48,13 @@ class Wanted:
     pace: float = 0.25
     folder: Path | None = None
     keep: bool = False
-    say: Callable[[str], None] = print
+    report: Callable[[str], None] = print
 
 
 @dataclass
 class Verdict:
+    """Result of one storm."""
+
     store: str
     seed: int
     seconds: float
@@ -68,99 +66,106 @@ class Verdict:
     folder: str = ""
 
     @property
-    def good(self) -> bool:
+    def passed(self) -> bool:
         return not self.violations
 
 
-def storm(wanted: Wanted) -> Verdict:
-    with world(wanted.store, wanted.seed, wanted.folder) as place:
-        wanted.say(
-            f"storm on {wanted.store}, seed {wanted.seed}, {wanted.seconds:g} s, folder {place.folder}"
+def storm(options: StormOptions) -> Verdict:
+    """Run a storm and return its verdict. The folder stays if it failed or `keep` is set."""
+    with world(options.store, options.seed, options.folder) as place:
+        options.report(
+            f"storm on {options.store}, seed {options.seed}, {options.seconds:g} s, folder {place.folder}"
         )
         verdict = Verdict(
-            wanted.store,
-            wanted.seed,
-            wanted.seconds,
+            options.store,
+            options.seed,
+            options.seconds,
             datetime.now(UTC).isoformat(timespec="seconds"),
         )
         verdict.folder = str(place.folder)
-        _begin(place, wanted)
-        injector = _rage(place, wanted, verdict)
-        _calm(place, wanted, verdict)
-        _judge(place, verdict, injector)
-        if wanted.keep or not verdict.good:
-            keep(place)
+        _start_processes(place, options)
+        injector = _inject_faults(place, options, verdict)
+        _wait_for_recovery(place, options, verdict)
+        _verify(place, verdict, injector)
+        if options.keep or not verdict.passed:
+            save_database(place)
         (place.folder / "verdict.json").write_text(json.dumps(asdict(verdict), indent=1))
     return verdict
 
 
-def _begin(place: World, wanted: Wanted) -> None:
-    for number in range(wanted.workers):
-        place.hire_worker(number)
-    place.hire_web()
-    if not until(lambda: _known(place), BEGIN):
-        raise RuntimeError(f"no worker began; see {place.logs}")
-    for number in range(wanted.clients):
-        place.hire_client(number, wanted.pace)
+def _start_processes(place: World, options: StormOptions) -> None:
+    for number in range(options.workers):
+        place.start_worker(number)
+    place.start_web()
+    if not wait_until(lambda: _worker_registered(place), START_TIMEOUT):
+        raise RuntimeError(f"no worker started; see {place.logs}")
+    for number in range(options.clients):
+        place.start_client(number, options.pace)
 
 
-def _known(place: World) -> bool:
+def _worker_registered(place: World) -> bool:
     try:
-        return bool(ask(place.url, "SELECT 1 FROM {p}worker WHERE closed_at IS NULL"))
-    except AWAY:
+        return bool(query(place.url, "SELECT 1 FROM {p}worker WHERE closed_at IS NULL"))
+    except DATABASE_ERRORS:
         return False
 
 
-def _rage(place: World, wanted: Wanted, verdict: Verdict) -> Injector:
+def _inject_faults(place: World, options: StormOptions, verdict: Verdict) -> Injector:
     injector = Injector(place)
-    todo = plan(wanted.seed, wanted.seconds, possible(place, wanted.faults), wanted.every)
-    began = told = time.monotonic()
-    Thread(target=_let_go, args=(place,), daemon=True).start()
-    while (now := time.monotonic() - began) < wanted.seconds:
+    todo = plan(
+        options.seed, options.seconds, possible_faults(place, options.faults), options.every
+    )
+    began = printed_at = time.monotonic()
+    Thread(target=_release_held_kinds_regularly, args=(place,), daemon=True).start()
+    while (now := time.monotonic() - began) < options.seconds:
         while todo and todo[0].at <= now:
             fault = todo.pop(0)
-            injector.make(fault.kind, fault.seed)
-        if time.monotonic() - told > 2:
-            told = time.monotonic()
-            _tell(place, wanted, injector, f"{now:5.0f}/{wanted.seconds:g} s")
+            injector.inject(fault.kind, fault.seed)
+        if time.monotonic() - printed_at > 2:
+            printed_at = time.monotonic()
+            _print_progress(place, options, injector, f"{now:5.0f}/{options.seconds:g} s")
         time.sleep(0.05)
-    for client in place.crew.named("client"):
-        client.wanted = False
+    for client in place.processes.with_prefix("client"):
+        client.restarts = False
     (place.folder / "stop").touch()
     injector.wait(60)
-    verdict.faults = dict(sorted(injector.made.items()))
-    verdict.skipped = {name: why for name, why in place.skipped.items() if _concerns(place, name)}
+    verdict.faults = dict(sorted(injector.counts.items()))
+    verdict.skipped = {name: why for name, why in place.skipped.items() if _applies_to(place, name)}
     return injector
 
 
-def _let_go(place: World) -> None:
-    """Else all jobs of a kind would wait in line from its fifth death on."""
+def _release_held_kinds_regularly(place: World) -> None:
+    """Release held kinds during the storm, as an operator would.
+
+    Otherwise all jobs of a kind would wait from its fifth death on.
+    """
     while not (place.folder / "stop").exists():
-        time.sleep(LET_GO)
-        with suppress(Exception):  # whatever is broken just now
-            _released(place)
+        time.sleep(RELEASE_INTERVAL)
+        with suppress(Exception):  # the database may be down just now
+            _release_held_kinds(place)
 
 
-def _concerns(place: World, name: str) -> bool:
+def _applies_to(place: World, name: str) -> bool:
+    """True if the storm's database has this fault."""
     return name not in KINDS or place.store_name in KINDS[name].stores
 
 
-def _tell(place: World, wanted: Wanted, injector: Injector, when: str) -> None:
+def _print_progress(place: World, options: StormOptions, injector: Injector, when: str) -> None:
     try:
-        counts = states(place.url)
-    except AWAY:
+        counts = count_states(place.url)
+    except DATABASE_ERRORS:
         counts = {}
     waiting = counts.get("queued", 0) + counts.get("running", 0)
-    _pace(place, waiting)
+    _throttle_clients(place, waiting)
     over = sum(counts.values()) - waiting
-    now = ", ".join(sorted(injector.now.values())) or "-"
-    wanted.say(
-        f"{when}  ended {over:6d}  waiting {waiting:4d}  faults {sum(injector.made.values()):4d}  now: {now}"
+    now = ", ".join(sorted(injector.active.values())) or "-"
+    options.report(
+        f"{when}  ended {over:6d}  waiting {waiting:4d}  faults {sum(injector.counts.values()):4d}  now: {now}"
     )
 
 
-def _pace(place: World, waiting: int) -> None:
-    """Clients that are quicker than the workers of a small machine would only make the end late."""
+def _throttle_clients(place: World, waiting: int) -> None:
+    """Slow the clients down while the backlog is long, so that a small machine can finish."""
     calm = place.folder / "calm"
     if waiting > BACKLOG:
         calm.touch()
@@ -168,11 +173,11 @@ def _pace(place: World, waiting: int) -> None:
         calm.unlink(missing_ok=True)
 
 
-def _calm(place: World, wanted: Wanted, verdict: Verdict) -> None:
-    """Nothing is broken any more: does a fresh job run, and does all that was asked for come to an end?"""
+def _wait_for_recovery(place: World, options: StormOptions, verdict: Verdict) -> None:
+    """Stop the clients; check that a new job runs and that every job ends."""
     began = time.monotonic()
-    verdict.figures["slowed down by"] = slowness()
-    place.crew.stop("client", LEAVE)
+    verdict.figures["slowed down by"] = load_factor()
+    place.processes.stop("client", STOP_TIMEOUT)
     healed = time.monotonic()
     app = place.open_app()
     try:
@@ -181,43 +186,43 @@ def _calm(place: World, wanted: Wanted, verdict: Verdict) -> None:
         ) as call:
             fresh = app.enqueue("plain", {"n": 1}, priority=-9)
             call.ok(fresh)
-        bound = RECOVER * verdict.figures["slowed down by"]
-        if not until(lambda: _state(place, fresh.id) == "succeeded", bound):
+        bound = RECOVERY_TIMEOUT * verdict.figures["slowed down by"]
+        if not wait_until(lambda: _state(place, fresh.id) == "succeeded", bound):
             verdict.violations.append(
-                f"a fresh job is not done {bound:.0f} s after the last fault: {fresh.id}"
+                f"a new job did not run within {bound:.0f} s after the last fault: {fresh.id}"
             )
         verdict.figures["recovered after s"] = round(time.monotonic() - healed, 1)
     finally:
         app.close()
-    last = ask(place.url, "SELECT max(created_at) FROM {p}job")[0][0]
-    wanted.say("calm: waiting until everything has come to an end")
-    if not _all_over(place, last, SETTLE * slowness()):
+    last = query(place.url, "SELECT max(created_at) FROM {p}job")[0][0]
+    options.report("faults are over: waiting until every job has ended")
+    if not _wait_for_endings(place, last, SETTLE_TIMEOUT * load_factor()):
         verdict.violations += [
-            f"neither ended nor parked: {row}" for row in _open(place, last)[:20]
+            f"neither ended nor parked: {row}" for row in _unfinished_jobs(place, last)[:20]
         ]
     verdict.figures["settled after s"] = round(time.monotonic() - began, 1)
 
 
-def slowness() -> float:
-    """Bounds are of a machine with a core for who wants one; on one that is busier everything takes longer."""
+def load_factor() -> float:
+    """Return the factor by which time limits grow on a busy machine (1.0 if idle)."""
     return round(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / 2), 1)
 
 
-def _all_over(place: World, last: int, patience: float) -> bool:
-    """False: for so long there was nobody who came to an end, and some have not."""
-    left, since = _open(place, last), time.monotonic()
+def _wait_for_endings(place: World, last: int, patience: float) -> bool:
+    """Wait until all jobs have ended. False: none ended for `patience` seconds and some remain."""
+    left, since = _unfinished_jobs(place, last), time.monotonic()
     while left and time.monotonic() - since < patience:
         time.sleep(0.5)
-        _released(place)
-        now = _open(place, last)
+        _release_held_kinds(place)
+        now = _unfinished_jobs(place, last)
         if len(now) < len(left):
             left, since = now, time.monotonic()
     return not left
 
 
-def _released(place: World) -> bool:
-    """A kind of which too many died of one cause waits for a person: here is one."""
-    held = ask(place.url, "SELECT key FROM {p}gate WHERE scope = 'kind'")
+def _release_held_kinds(place: World) -> bool:
+    """Release every kind that a guard holds, as an operator would."""
+    held = query(place.url, "SELECT key FROM {p}gate WHERE scope = 'kind'")
     app = place.open_app()
     try:
         for (kind,) in held:
@@ -228,71 +233,75 @@ def _released(place: World) -> bool:
 
 
 def _state(place: World, job: str) -> str:
-    return str(ask(place.url, "SELECT state FROM {p}job WHERE id = :id", {"id": job})[0][0])
+    return str(query(place.url, "SELECT state FROM {p}job WHERE id = :id", {"id": job})[0][0])
 
 
-def _open(place: World, last: int) -> list[Any]:
+def _unfinished_jobs(place: World, last: int) -> list[Any]:
     text = "SELECT id, kind, state, attempt, losses, failures FROM {p}job WHERE state IN ('queued', 'running')"
-    return ask(place.url, f"{text} AND created_at <= :last ORDER BY id", {"last": last})
+    return query(place.url, f"{text} AND created_at <= :last ORDER BY id", {"last": last})
 
 
-def _judge(place: World, verdict: Verdict, injector: Injector) -> None:
-    until(lambda: all(worker.settled for worker in place.workers), RECOVER)
-    codes = place.crew.stop("worker", LEAVE)
+def _verify(place: World, verdict: Verdict, injector: Injector) -> None:
+    wait_until(lambda: all(worker.is_ready for worker in place.workers), RECOVERY_TIMEOUT)
+    codes = place.processes.stop("worker", STOP_TIMEOUT)
     verdict.violations += [
-        f"{name} did not leave in order: {code}" for name, code in codes.items() if code != 0
+        f"{name} did not exit cleanly: {code}" for name, code in codes.items() if code != 0
     ]
-    place.crew.stop("web", LEAVE)
-    verdict.violations += place.crew.fell()
-    verdict.violations += [f"a fault could not be made: {what}" for what in injector.broken]
-    until(lambda: not marked(f"STORM_FOLDER={place.folder}"), 5)
+    place.processes.stop("web", STOP_TIMEOUT)
+    verdict.violations += place.processes.unexpected_exits()
+    verdict.violations += [f"a fault could not be injected: {what}" for what in injector.broken]
+    wait_until(lambda: not pids_with_environment(f"STORM_FOLDER={place.folder}"), 5)
     verdict.violations += [
-        f"a process is left behind: {pid}" for pid in marked(f"STORM_FOLDER={place.folder}")
+        f"a process was left running: {pid}"
+        for pid in pids_with_environment(f"STORM_FOLDER={place.folder}")
     ]
     _check(place, verdict)
     points = place.folder / "points.jsonl"
     if points.exists():
         met = Counter(json.loads(line)["point"] for line in points.read_text().splitlines())
         verdict.figures |= {"commits fallen at": met.total(), "of transactions": len(met)}
-    facts = counting.gathered(place.url, place.folder)
+    facts = counting.collect_facts(place.url, place.folder)
     verdict.figures.update(counting.summary(facts))
     verdict.violations += counting.violations(facts)
-    verdict.violations += _surprises(place.folder)
+    verdict.violations += _unexpected_errors(place.folder)
     if not place.is_postgres:
-        whole = ask(place.url, "PRAGMA integrity_check")[0][0]
+        whole = query(place.url, "PRAGMA integrity_check")[0][0]
         verdict.violations += [] if whole == "ok" else [f"integrity_check: {whole}"]
 
 
 def _check(place: World, verdict: Verdict) -> None:
-    report = checked(place.url, place.folder)
-    written(report, place.folder)
+    report = verify_database(place.url, place.folder)
+    write_report(report, place.folder)
     verdict.figures |= {
         "calls": report.calls,
         "witness lines": report.lines,
         "invariants checked": len(report.checked),
     }
-    lines = told(report)
-    of_clock = (
-        [line for line in lines if _compares_times(line)] if "host_clock" in verdict.faults else []
-    )
-    verdict.figures["told by a stepped clock"] = len(of_clock)
-    verdict.violations += [line for line in lines if line not in of_clock]
+    lines = format_violations(report)
+    excused = []
+    if "host_clock" in verdict.faults:
+        excused = [line for line in lines if _compares_times(line)]
+    verdict.figures["told by a stepped clock"] = len(excused)
+    verdict.violations += [line for line in lines if line not in excused]
 
 
 def _compares_times(line: str) -> bool:
-    return line.split(maxsplit=1)[0] in CLOCKED or (line.startswith("S7 ") and " was kept " in line)
+    """True if the violation compares times, which a stepped clock makes meaningless."""
+    return line.split(maxsplit=1)[0] in COMPARE_TIMES or (
+        line.startswith("S7 ") and " checkpoint " in line
+    )
 
 
-def _surprises(folder: Path) -> list[str]:
+def _unexpected_errors(folder: Path) -> list[str]:
     path = folder / "surprises.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [
-        f"not an answer of ours: {json.loads(line)['client']}: {json.loads(line)['trace'][-600:]}"
+        f"unexpected client error: {json.loads(line)['client']}: {json.loads(line)['trace'][-600:]}"
         for line in lines
     ]
 
 
-def main_print(verdict: Verdict, out: Any = sys.stdout) -> None:
+def print_verdict(verdict: Verdict, out: Any = sys.stdout) -> None:
     width = max(map(len, [*verdict.faults, *verdict.skipped, "fault"]))
     print(f"\n{'fault':<{width}}  count", file=out)
     for name, count in verdict.faults.items():
@@ -302,9 +311,7 @@ def main_print(verdict: Verdict, out: Any = sys.stdout) -> None:
     print(f"\n{', '.join(f'{name} {value}' for name, value in verdict.figures.items())}", file=out)
     for line in verdict.violations[:50]:
         print(f"VIOLATION  {line}", file=out)
-    said = (
-        "no violation"
-        if verdict.good
-        else f"{len(verdict.violations)} violations, kept in {verdict.folder}"
-    )
-    print(f"{verdict.store}, seed {verdict.seed}: {said}", file=out)
+    result = "no violation"
+    if not verdict.passed:
+        result = f"{len(verdict.violations)} violations, kept in {verdict.folder}"
+    print(f"{verdict.store}, seed {verdict.seed}: {result}", file=out)

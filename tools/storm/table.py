@@ -1,4 +1,4 @@
-"""The figures of the longest storms, as docs/explain/storm.md shows them."""
+"""Tables of results for docs/explain/storm.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lines(name: str) -> list[dict[str, Any]]:
 
 
 def longest(results: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each store, the newest of the longest runs."""
+    """Return the longest run of each database; the newest of several."""
     best: dict[str, dict[str, Any]] = {}
     for one in results:
         if one["seconds"] >= best.get(one["store"], one)["seconds"]:
@@ -41,7 +41,7 @@ def longest(results: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def storms() -> str:
-    """A table: faults and figures in rows, a store in each column."""
+    """Return a table with faults and figures in rows and one column per database."""
     best = longest(lines("storms.jsonl"))
     shown = [best[store] for store in STORES if store in best]
     rows = [

@@ -1,4 +1,4 @@
-"""Where a storm takes place: a folder, a store that can be hurt, and the processes on it."""
+"""Set up a storm: a folder, a database that faults can reach, and its processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
-from storm.crew import ROOT, Crew, Member, python
+from storm.external_tools import NAMESPACE, Pooler, faketime, namespaces, sync_shim
+from storm.processes import ROOT, ManagedProcess, ProcessGroup, python
 from storm.proxy import Proxies, Proxy
-from storm.tools import NAMESPACE, Pooler, faketime, namespaces, sync_shim
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -24,7 +24,7 @@ from mulligan import Mulligan
 from mulligan.config import Settings, read_settings
 from support import postgres
 
-FAST = {
+FAST_SETTINGS = {
     "MULLIGAN_WORKER__LEASE": "4",
     "MULLIGAN_WORKER__HEARTBEAT": "1",
     "MULLIGAN_WORKER__SWEEP": "0.5",
@@ -37,28 +37,30 @@ FAST = {
     "MULLIGAN_WEB__RATE": "0",
     "PYTHONDONTWRITEBYTECODE": "",
 }
-SQLITE_ROOM = "96m"
-POSTGRES_ROOM = "400m"
+SQLITE_DISK_SIZE = "96m"
+POSTGRES_DISK_SIZE = "400m"
 
 
 class World:
-    """What faults may reach for."""
+    """Everything that faults act on: processes, disk, database, proxies, pooler, clock."""
 
     def __init__(self, store: str, folder: Path, seed: int) -> None:
-        self.store_name, self.folder, self.seed = store, folder, seed
+        self.store_name = store
+        self.folder = folder
+        self.seed = seed
         self.logs = folder / "logs"
         self.logs.mkdir()
-        self.crew = Crew(self.logs)
+        self.processes = ProcessGroup(self.logs)
         self.rng = Random(seed)
-        self.room = folder / "store"  # what can be filled up
-        self.room.mkdir()
-        self.small = False  # is it a file system of its own, small enough to be filled?
+        self.data_folder = folder / "store"  # the disk that can be filled
+        self.data_folder.mkdir()
+        self.has_small_disk = False  # True: a separate small file system
         self.server: postgres.PostgresServer | None = None
         self.pooler: Pooler | None = None
         self.proxies: dict[str, Proxy] = {}
         self.faketime: Path | None = None
         self.extra: dict[str, str] = {}  # environment of all processes
-        self.skipped: dict[str, str] = {}  # fault → why it cannot be made here
+        self.skipped: dict[str, str] = {}  # fault -> why it cannot be injected here
         self.port = postgres.free_port()
         self.url = ""
         self.key = ""
@@ -68,60 +70,61 @@ class World:
         return self.store_name == "postgres"
 
     def open_app(self) -> Mulligan:
-        """Past every proxy, and whatever the version of the schema: for looking, not for testing."""
+        """Open the database directly, past the proxies and without the check of its schema."""
         app = Mulligan(settings=self.settings())
-        app._store = app._opened()  # noqa: SLF001 - without the check of the schema, which a storm may have changed
+        app._store = app._connect()  # noqa: SLF001 - a storm may upgrade the schema
         return app
 
     def settings(self) -> Settings:
-        environ = {**FAST, "MULLIGAN_DATABASE_URL": self.url}
+        environ = {**FAST_SETTINGS, "MULLIGAN_DATABASE_URL": self.url}
         return read_settings(environ=environ, file=self.folder / "none.toml")
 
-    def url_through(self, who: str) -> str:
-        if who == "pooler" and self.pooler is not None:
+    def url_through(self, route: str) -> str:
+        """Return the database URL through a proxy or the pooler; the direct one if there is none."""
+        if route == "pooler" and self.pooler is not None:
             return self.pooler.url
-        if who not in self.proxies:
+        if route not in self.proxies:
             return self.url
         parts = urlsplit(self.url)
-        there = f"{parts.username}:{parts.password}@127.0.0.1:{self.proxies[who].port}"
-        return parts._replace(netloc=there).geturl()
+        netloc = f"{parts.username}:{parts.password}@127.0.0.1:{self.proxies[route].port}"
+        return parts._replace(netloc=netloc).geturl()
 
-    def environ(self, who: str) -> dict[str, str]:
+    def environ(self, route: str) -> dict[str, str]:
         return {
-            **FAST,
+            **FAST_SETTINGS,
             **self.extra,
-            "MULLIGAN_DATABASE_URL": self.url_through(who),
+            "MULLIGAN_DATABASE_URL": self.url_through(route),
             "MULLIGAN_WORKER__STATE_DIR": str(self.folder / "state"),
             "MULLIGAN_WEB__PORT": str(self.port),
             "STORM_FOLDER": str(self.folder),
             "STORM_WITNESS": str(self.folder / "witness.jsonl"),
             "STORM_WEB": str(self.port),
             "STORM_KEY": self.key,
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+            "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'tests'}:{ROOT / 'src'}",
         }
 
-    # -- who is there -----------------------------------------------------------------------------
-    def hire_worker(self, number: int) -> Member:
-        """Every second one in a pid namespace of its own, every third one behind a pooler, where there is one."""
-        alone = number % 2 == 1 and "namespaces" not in self.skipped
+    # --- Processes ---
+    def start_worker(self, number: int) -> ManagedProcess:
+        """Start a worker: every second one in a pid namespace, every third one behind the pooler."""
+        isolated = number % 2 == 1 and "namespaces" not in self.skipped
         argv = [
-            *(NAMESPACE if alone else []),
-            *python("-m", "storm.pointed", "worker", "storm.app:app"),
+            *(NAMESPACE if isolated else []),
+            *python("-m", "storm.commit_points", "worker", "storm.app:app"),
         ]
-        way = "pooler" if number % 3 == 2 and self.pooler is not None else "workers"
+        route = "pooler" if number % 3 == 2 and self.pooler is not None else "workers"
         name = f"worker-{number}"
-        return self.crew.hire(name, argv, {**self.environ(way), "STORM_NAME": name})
+        return self.processes.start(name, argv, {**self.environ(route), "STORM_NAME": name})
 
-    def hire_web(self) -> Member:
-        return self.crew.hire("web", python("-m", "mulligan.http.app"), self.environ("web"))
+    def start_web(self) -> ManagedProcess:
+        return self.processes.start("web", python("-m", "mulligan.http.app"), self.environ("web"))
 
-    def hire_client(self, number: int, every: float) -> Member:
-        sort = "http" if number % 3 == 2 else "python"
-        name = f"client-{sort}-{number}"
+    def start_client(self, number: int, every: float) -> ManagedProcess:
+        client_type = "http" if number % 3 == 2 else "python"
+        name = f"client-{client_type}-{number}"
         argv = python(
             "-m",
             "storm.clients",
-            sort,
+            client_type,
             "--name",
             name,
             "--seed",
@@ -129,37 +132,38 @@ class World:
             "--every",
             str(every),
         )
-        way = "pooler" if number % 3 == 1 and self.pooler is not None else "clients"
-        return self.crew.hire(name, argv, self.environ(way))
+        route = "pooler" if number % 3 == 1 and self.pooler is not None else "clients"
+        return self.processes.start(name, argv, self.environ(route))
 
     @property
-    def workers(self) -> list[Member]:
-        return self.crew.named("worker")
+    def workers(self) -> list[ManagedProcess]:
+        return self.processes.with_prefix("worker")
 
 
 @contextmanager
 def world(store: str, seed: int, folder: Path | None = None) -> Iterator[World]:
-    place = folder or Path(tempfile.mkdtemp(prefix=f"mulligan-storm-{store}-{seed}-"))
+    """Create the folder, the database and an admin key; remove the processes at the end."""
+    path = folder or Path(tempfile.mkdtemp(prefix=f"mulligan-storm-{store}-{seed}-"))
     with ExitStack() as stack:
-        made = World(store, place, seed)
-        stack.callback(made.crew.close)
-        stack.enter_context(_small_room(made))
-        _equip(made)
+        made = World(store, path, seed)
+        stack.callback(made.processes.close)
+        stack.enter_context(_small_disk(made))
+        _find_tools(made)
         if made.is_postgres:
-            _give_postgres(made, stack)
+            _start_postgres(made, stack)
         else:
-            made.url = f"sqlite:///{made.room}/mulligan.db"
+            made.url = f"sqlite:///{made.data_folder}/mulligan.db"
         app = Mulligan(settings=made.settings())
         made.key = app.keys.create("*", "admin", name="storm").text
-        app.store.shift_clock(0)  # from here on its offset is one row
+        app.store.shift_clock(0)  # creates the row that the clock faults update
         app.close()
         yield made
 
 
-def _equip(world: World) -> None:
-    """What this machine has; what it has not is said."""
-    world.folder.chmod(0o755)  # PostgreSQL runs as somebody else
-    if not world.small:
+def _find_tools(world: World) -> None:
+    """Find optional tools; note each fault that this machine cannot inject."""
+    world.folder.chmod(0o755)  # PostgreSQL runs as another user
+    if not world.has_small_disk:
         world.skipped["full_disk"] = "needs root, to mount a small file system"
     if (shim := sync_shim(world.folder)) is None:
         world.skipped["slow_sync"] = "needs a C compiler"
@@ -174,47 +178,60 @@ def _equip(world: World) -> None:
 
 
 @contextmanager
-def _small_room(world: World) -> Iterator[None]:
-    """A small file system for the store, where we may make one."""
-    size = POSTGRES_ROOM if world.is_postgres else SQLITE_ROOM
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(world.room)]
-    world.small = (
+def _small_disk(world: World) -> Iterator[None]:
+    """Mount a small file system for the database, if we run as root."""
+    size = POSTGRES_DISK_SIZE if world.is_postgres else SQLITE_DISK_SIZE
+    command = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        f"size={size},mode=755",
+        "tmpfs",
+        str(world.data_folder),
+    ]
+    world.has_small_disk = (
         os.geteuid() == 0
         and subprocess.run(command, capture_output=True, check=False).returncode == 0
     )
     try:
         yield
     finally:
-        if world.small:
-            _keep_database(world)
-            subprocess.run(["umount", "-l", str(world.room)], capture_output=True, check=False)
-
-
-def _keep_database(world: World) -> None:
-    """For who looks at it afterwards: what was in memory goes to the disk."""
-    if not world.is_postgres:
-        with contextlib.suppress(OSError):
-            kept = world.folder / "kept"
-            shutil.copytree(
-                world.room, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("ballast")
+        if world.has_small_disk:
+            _save_database(world)
+            subprocess.run(
+                ["umount", "-l", str(world.data_folder)], capture_output=True, check=False
             )
 
 
-def _give_postgres(world: World, stack: ExitStack) -> None:
+def _save_database(world: World) -> None:
+    """Copy the SQLite database from the tmpfs to the disk, for later inspection."""
+    if not world.is_postgres:
+        with contextlib.suppress(OSError):
+            copy = world.folder / "kept"
+            shutil.copytree(
+                world.data_folder,
+                copy,
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("ballast"),
+            )
+
+
+def _start_postgres(world: World, stack: ExitStack) -> None:
     postgres.SETTINGS.update(
         fsync="on", full_page_writes="on", max_wal_size="64MB", wal_recycle="off"
     )
     postgres.ENVIRONMENT = {**os.environ, "LC_ALL": "C", **world.extra}  # type: ignore[assignment]
-    if world.small:
-        world.room.chmod(0o777)
-        postgres.spacious_memory = lambda: world.room  # type: ignore[assignment]
+    if world.has_small_disk:
+        world.data_folder.chmod(0o777)
+        postgres.spacious_memory = lambda: world.data_folder  # type: ignore[assignment]
     world.server = postgres.PostgresServer(None)
     stack.callback(world.server.close)
     world.url = world.server.create_database()
     proxies = Proxies()
     stack.callback(proxies.close)
     port = urlsplit(world.url).port or 0
-    world.proxies = {who: proxies.to(port, world.seed) for who in ("workers", "web", "clients")}
+    world.proxies = {route: proxies.to(port, world.seed) for route in ("workers", "web", "clients")}
     if Pooler.available():
         user = postgres.unprivileged_user()
         world.pooler = Pooler(world.url, world.folder, postgres.free_port(), user)

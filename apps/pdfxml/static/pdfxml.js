@@ -1,4 +1,4 @@
-// The queue, read again every two seconds while somebody looks at it. Without it the page is a page.
+// Reload the queue every two seconds while the page is visible. The page also works without it.
 const EVERY = 2000;
 
 async function renew() {

@@ -1,4 +1,4 @@
-"""The whole of it around a test: a gateway in a process of its own, files in a folder, the app inline, visitors."""
+"""Fixtures: the gateway as a process, files in a folder, the app inline, and visitors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.testing import advance, drain
-from pdfxml.tests.making import a_pdf
+from pdfxml.tests.making import make_pdf
 from stage import ServiceProcess
 
 GATEWAY = "pdfxml.gateway"
@@ -25,7 +25,7 @@ MODULES = ("settings", "rules", "files", "jobs", "intake", "views", "web")
 
 
 class Visitor:
-    """A browser of its own."""
+    """A visitor with a session of their own."""
 
     def __init__(self, client: TestClient) -> None:
         self.client = client
@@ -34,11 +34,11 @@ class Visitor:
         self, pdf: bytes | None = None, name: str = "report.pdf", mapping: str = "text"
     ) -> Any:
         return self.client.post(
-            "/api/upload", files={"file": (name, pdf or a_pdf())}, data={"mapping": mapping}
+            "/api/upload", files={"file": (name, pdf or make_pdf())}, data={"mapping": mapping}
         )
 
     def upload(self, *lines: str, mapping: str = "text") -> str:
-        answer = self.post(a_pdf(*lines), mapping=mapping)
+        answer = self.post(make_pdf(*lines), mapping=mapping)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
@@ -59,14 +59,14 @@ class Visitor:
 
 
 class World:
-    """Everything a test may ask of the outside and of the inside."""
+    """The application, its gateway and its files."""
 
     def __init__(
         self, held: dict[str, ServiceProcess], files: Path, modules: dict[str, ModuleType]
     ) -> None:
-        self.held = held
+        self.services = held
         self.gateway = held["gateway"]
-        self.place = files
+        self.folder = files
         self.__dict__.update(modules)
         self.app = self.jobs.app  # type: ignore[attr-defined]
         self._clients: list[TestClient] = []
@@ -78,44 +78,50 @@ class World:
         self._clients.append(client)
         return Visitor(client)
 
-    def tell(self, do: str | int, **said: Any) -> None:
-        HTTP.post(f"{self.gateway.url}/orders", json={"do": str(do), **said}).raise_for_status()
+    def add_order(self, do: str | int, **options: Any) -> None:
+        """Order the gateway to fail, e.g. `add_order(503, times=2)`."""
+        order = {"do": str(do), **options}
+        HTTP.post(f"{self.gateway.url}/orders", json=order).raise_for_status()
 
-    def forget(self) -> None:
+    def clear_orders(self) -> None:
         HTTP.delete(f"{self.gateway.url}/orders").raise_for_status()
 
     def calls(self) -> list[dict[str, Any]]:
         return list(HTTP.get(f"{self.gateway.url}/calls").json())
 
-    def run(self, *, all_of_it: bool = False) -> Any:
-        """What is due; or all of it, with the clock moved on to whatever waits but the removal of files."""
+    def run(self, *, until_done: bool = False) -> Any:
+        """Run the due jobs. With `until_done`, advance the clock until no conversion is queued."""
         found = drain(self.app, anywhere=True, seed=7)
-        while all_of_it and (wait := self.soonest()) is not None:
-            advance(self.app, wait, anywhere=True)
+        delay = self.next_delay() if until_done else None
+        while delay is not None:
+            advance(self.app, delay, anywhere=True)
             drain(self.app, anywhere=True, seed=7)
+            delay = self.next_delay()
         return found
 
-    def soonest(self) -> float | None:
-        """Seconds until the next of those that wait for a time, else a look at what holds the others."""
+    def next_delay(self) -> float | None:
+        """Return the seconds until the next attempt, 10 if all jobs are held, None if none waits."""
         waiting = self.app.jobs.list("kind:convert state:queued")
-        waits = [
+        delays = [
             (job.run_at - self.now()).total_seconds() for job in waiting if job.phase != "held"
         ]
-        return max(0.01, min(waits)) if waits else 10.0 if waiting else None
+        if delays:
+            return max(0.01, min(delays))
+        return 10.0 if waiting else None
 
     def now(self) -> Any:
         from mulligan.testing import now
 
         return now(self.app)
 
-    def later(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         advance(self.app, seconds, anywhere=True)
 
     def xml(self) -> list[Path]:
-        return sorted(self.place.glob("results/*"))
+        return sorted(self.folder.glob("results/*"))
 
     def sources(self) -> list[Path]:
-        return sorted(self.place.glob("uploads/*"))
+        return sorted(self.folder.glob("uploads/*"))
 
     def close(self) -> None:
         for client in self._clients:
@@ -124,7 +130,7 @@ class World:
 
 @pytest.fixture(scope="session")
 def one_gateway() -> Iterator[dict[str, ServiceProcess]]:
-    """One for the whole session; a test may kill it, the next finds another."""
+    """Start one gateway for the whole session. If a test kills it, the next test restarts it."""
     held = {"gateway": ServiceProcess(GATEWAY)}
     yield held
     held["gateway"].close()
@@ -133,15 +139,15 @@ def one_gateway() -> Iterator[dict[str, ServiceProcess]]:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the application keeps them; empty for every test."""
+    """Return the folder of the application's files. It is emptied before every test."""
     return tmp_path_factory.mktemp("files")
 
 
 _imported: dict[tuple[tuple[str, str], ...], dict[str, ModuleType]] = {}
 
 
-def imported(environ: dict[str, str]) -> dict[str, ModuleType]:
-    """Its modules as they are under these settings: they read them once, so they are imported once for each."""
+def import_application(environ: dict[str, str]) -> dict[str, ModuleType]:
+    """Import the modules anew for these settings: they read the settings at import."""
     key = tuple(sorted(environ.items()))
     if key not in _imported:
         for name in MODULES:
@@ -158,31 +164,35 @@ def make_world(
     one_gateway: dict[str, ServiceProcess],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., World]]:
-    """The application under these settings of its environment."""
+    """Start the application with settings of its environment."""
     with ExitStack() as stack:
 
-        def make(**environ: str) -> World:
+        def start_world(**environ: str) -> World:
             if one_gateway["gateway"].process.poll() is not None:
                 one_gateway["gateway"] = ServiceProcess(
                     GATEWAY, "--port", str(one_gateway["gateway"].port)
                 )
             shutil.rmtree(files, ignore_errors=True)
-            said = {"GATEWAY_URL": one_gateway["gateway"].url, "STORAGE_URL": str(files), **environ}
-            for name, value in said.items():
+            settings = {
+                "GATEWAY_URL": one_gateway["gateway"].url,
+                "STORAGE_URL": str(files),
+                **environ,
+            }
+            for name, value in settings.items():
                 monkeypatch.setenv(name, value)
-            world = World(one_gateway, files, imported(said))
-            own = world.app.settings
-            worker = own.worker.model_copy(update={"state_dir": str(tmp_path / "state")})
+            world = World(one_gateway, files, import_application(settings))
+            app_settings = world.app.settings
+            worker = app_settings.worker.model_copy(update={"state_dir": str(tmp_path / "state")})
             stack.enter_context(
                 world.app.redirected(
-                    own.model_copy(update={"database_url": store_url, "worker": worker})
+                    app_settings.model_copy(update={"database_url": store_url, "worker": worker})
                 )
             )
             stack.callback(world.close)
-            world.forget()
+            world.clear_orders()
             return world
 
-        yield make
+        yield start_world
 
 
 @pytest.fixture

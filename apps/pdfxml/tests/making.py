@@ -1,4 +1,4 @@
-"""Real PDFs."""
+"""Make PDF files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import io
 from reportlab.pdfgen.canvas import Canvas
 
 
-def a_pdf(*lines: str, size: int = 0) -> bytes:
-    """A real one; with a size that is filled up behind its end, as PDFs may be."""
+def make_pdf(*lines: str, size: int = 0) -> bytes:
+    """Make a PDF. With `size`, pad it after its end, which PDFs allow."""
     out = io.BytesIO()
     page = Canvas(out, invariant=1)
-    for n, text in enumerate(lines or ("Hello",)):
-        page.drawString(72, 800 - 20 * n, text)
+    for line_number, text in enumerate(lines or ("Hello",)):
+        page.drawString(72, 800 - 20 * line_number, text)
     page.save()
     return out.getvalue().ljust(size, b"\n")

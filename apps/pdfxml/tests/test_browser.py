@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
-from pdfxml.tests.making import a_pdf
+from pdfxml.tests.making import make_pdf
 from support import browser as browsers
 from support.browser import open_session
 
@@ -41,13 +41,13 @@ def chromium() -> Iterator[Browser]:
 class Site:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.home = process.stdout.readline().strip().rstrip("/")
-        said = []
-        while not said or "The gateway" not in said[-1]:
-            said.append(process.stderr.readline())
-            assert said[-1], "".join(said)
-        self.gateway = re.search(r"http://\S+\d", said[-1])[0]
+        stderr_lines = []
+        while not stderr_lines or "The gateway" not in stderr_lines[-1]:
+            stderr_lines.append(process.stderr.readline())
+            assert stderr_lines[-1], "".join(stderr_lines)
+        self.gateway = re.search(r"http://\S+\d", stderr_lines[-1])[0]
 
-    def tell(self, do: str) -> None:
+    def add_order(self, do: str) -> None:
         with httpx2.Client(verify=False) as client:
             assert client.post(f"{self.gateway}/say", data={"do": do}).status_code == 303
 
@@ -82,47 +82,47 @@ def row(page, name: str):
 
 
 @contextmanager
-def visiting(chromium: Browser, site: Site, **said):
-    with open_session(chromium, site.home, **said) as person:
+def open_page(chromium: Browser, site: Site, **options):
+    with open_session(chromium, site.home, **options) as person:
         yield person.go("/")
 
 
 @pytest.mark.seed("001-37", "001-49", "001-86", "001-90")
-def test_upload_wait_fail_retry_and_download(chromium, site):
-    with visiting(chromium, site, accept_downloads=True) as page:
-        upload(page, "report.pdf", a_pdf("Hello"))
+def test_upload_failure_retry_and_download_in_a_browser(chromium, site):
+    with open_page(chromium, site, accept_downloads=True) as page:
+        upload(page, "report.pdf", make_pdf("Hello"))
         expect(row(page, "report.pdf")).to_contain_text("complete")
         with page.expect_download() as download:
             row(page, "report.pdf").get_by_role("link", name="Download").click()
         assert "<line>Hello</line>" in Path(download.value.path()).read_text()
         upload(page, "picture.pdf", b"\x89PNG")
         expect(row(page, "picture.pdf")).to_contain_text("Only PDF files are supported.")
-        site.tell("400")
-        upload(page, "bad.pdf", a_pdf("bad"))
+        site.add_order("400")
+        upload(page, "bad.pdf", make_pdf("bad"))
         expect(row(page, "bad.pdf")).to_contain_text(
             "Couldn’t convert this file with the selected mapping."
         )
-        site.tell("ok")
+        site.add_order("ok")
         row(page, "bad.pdf").get_by_role("button", name="Retry").click()
         expect(row(page, "bad.pdf")).to_contain_text("complete")
-        site.tell("503")
+        site.add_order("503")
         for n in range(8):
-            upload(page, f"page {n}.pdf", a_pdf(f"page {n}"))
+            upload(page, f"page {n}.pdf", make_pdf(f"page {n}"))
         expect(page.locator(".banner")).to_have_text(BUSY)
-        site.tell("ok")
+        site.add_order("ok")
         expect(page.locator(".badge.complete")).to_have_count(10, timeout=90_000)
 
 
-def test_without_scripts_it_is_a_page_like_any_other(chromium, site):
-    with visiting(chromium, site, scripts=False) as page:
-        site.tell("400")
-        upload(page, "bad.pdf", a_pdf())
+def test_page_works_without_javascript(chromium, site):
+    with open_page(chromium, site, scripts=False) as page:
+        site.add_order("400")
+        upload(page, "bad.pdf", make_pdf())
         expect(row(page, "bad.pdf")).to_be_visible()
         for _ in range(100):
             page.reload()
             if row(page, "bad.pdf").get_by_role("button", name="Retry").count():
                 break
             page.wait_for_timeout(100)
-        site.tell("ok")
+        site.add_order("ok")
         row(page, "bad.pdf").get_by_role("button", name="Retry").click()
         expect(row(page, "bad.pdf")).not_to_contain_text("failed")

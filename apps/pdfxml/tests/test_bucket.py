@@ -1,4 +1,4 @@
-"""The same files in a bucket."""
+"""Files in an S3 bucket."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from obstore.exceptions import GenericError
 
-from pdfxml.tests.making import a_pdf
+from pdfxml.tests.making import make_pdf
 
 pytestmark = pytest.mark.slow  # the server alone takes seconds to load
 
@@ -19,7 +19,7 @@ def bucket(monkeypatch):
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
-    said = {
+    settings = {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "someone",
         "AWS_SECRET_ACCESS_KEY": "something",
@@ -28,21 +28,21 @@ def bucket(monkeypatch):
     }
     with httpx2.Client(verify=False) as client:
         client.put(f"{url}/pdfs").raise_for_status()
-        for name, value in said.items():
+        for name, value in settings.items():
             monkeypatch.setenv(name, value)
-        yield said
+        yield settings
     server.stop()
 
 
 @pytest.mark.seed("001-82")
-def test_sources_and_results_may_live_in_a_bucket(make_world, bucket):
+def test_sources_and_results_can_be_stored_in_a_bucket(make_world, bucket):
     world = make_world(**bucket)
     ann = world.visitor()
     job = ann.upload("One")
-    assert ann.post(a_pdf("One")).json()["id"] == job
+    assert ann.post(make_pdf("One")).json()["id"] == job
     world.run()
     assert "<line>One</line>" in ann.download(job).text
-    world.later(73 * 3600)
+    world.advance(73 * 3600)
     world.run()
     assert ann.download(job).json()["error_code"] == "EXPIRED"
     again = ann.upload("One")
@@ -52,19 +52,21 @@ def test_sources_and_results_may_live_in_a_bucket(make_world, bucket):
 
 
 @pytest.mark.seed("001-07", "001-17")
-def test_a_bucket_that_does_not_answer_is_a_storage_issue(make_world, bucket):
+def test_unreachable_bucket_is_an_io_error(make_world, bucket):
     world = make_world(**bucket | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
     answer = world.visitor().post()
     assert (answer.status_code, answer.json()["error_code"]) == (500, "IO_ERROR")
 
 
-def test_while_the_bucket_is_away_pages_open_and_downloads_say_so(make_world, bucket, monkeypatch):
+def test_pages_work_and_downloads_answer_503_during_a_bucket_outage(
+    make_world, bucket, monkeypatch
+):
     world = make_world(**bucket)
     ann = world.visitor()
     job = ann.upload()
     world.run()
-    monkeypatch.setattr(type(world.jobs.storage), "read", away)
-    monkeypatch.setattr(type(world.jobs.storage), "exists", away)
+    monkeypatch.setattr(type(world.jobs.storage), "read", raise_storage_error)
+    monkeypatch.setattr(type(world.jobs.storage), "exists", raise_storage_error)
     assert "complete" in ann.page()
     assert (ann.download(job).status_code, ann.download(job).json()["error_code"]) == (
         503,
@@ -72,5 +74,5 @@ def test_while_the_bucket_is_away_pages_open_and_downloads_say_so(make_world, bu
     )
 
 
-def away(*_):
+def raise_storage_error(*_):
     raise GenericError("http://10.0.0.7/pdfs does not answer")

@@ -1,4 +1,4 @@
-"""GET /api/jobs/{id}, /download, /events and POST /retry: whose, when, and in which words."""
+"""GET /api/jobs/{id}, /download, /events and POST /retry: access, states and messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from support.store import Background
+from support.store import BackgroundCall
 from support.waiting import until
 
 DAY = 86_400
@@ -14,26 +14,26 @@ DAY = 86_400
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-19", "001-20", "001-24", "001-57", "001-63", "001-64", "001-89")
-def test_a_download_before_it_is_complete_is_a_409(world, ann):
-    world.tell("hang")
+def test_download_before_completion_answers_409(world, ann):
+    world.add_order("hang")
     job = ann.upload()
     queued = ann.download(job)
     assert (queued.status_code, queued.json()["error_code"]) == (409, "NOT_READY")
     assert queued.json()["error_message"] == "Conversion not finished yet."
     assert (queued.json()["retryable"], queued.headers["retry-after"]) == (True, "5")
-    work = Background(world.run)
-    until(world.calls, 20, "the gateway is asked")
+    work = BackgroundCall(world.run)
+    until(world.calls, 20, "the call of the gateway")
     processing = ann.job(job)
     assert (processing.status, processing.started_at is None) == ("processing", False)
     assert ann.download(job).status_code == ann.retry(job).status_code == 409
     world.gateway.close()
-    work.answer()
+    work.result()
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-20", "001-64")
-def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(world, ann):
-    world.tell(400)
+def test_download_of_a_failed_conversion_is_not_retryable(world, ann):
+    world.add_order(400)
     job = ann.upload()
     world.run()
     answer = ann.download(job)
@@ -47,7 +47,7 @@ def test_a_failed_conversion_has_nothing_to_download_and_nothing_to_wait_for(wor
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-19", "001-64", "001-67")
-def test_a_complete_one_comes_as_a_file(world, ann):
+def test_complete_conversion_is_downloaded_as_a_file(world, ann):
     job = ann.upload("One", "Two")
     world.run()
     answer = ann.download(job)
@@ -58,21 +58,21 @@ def test_a_complete_one_comes_as_a_file(world, ann):
 
 
 @pytest.mark.seed("001-22", "001-23", "001-45", "001-59")
-def test_whose_it_is_comes_before_what_it_is(world, ann):
+def test_jobs_of_other_visitors_answer_403(world, ann):
     bob = world.visitor()
     job = ann.upload()
-    looks = bob.client.get(f"/api/jobs/{job}"), bob.client.post(f"/jobs/{job}/retry")
-    for answer in (bob.download(job), bob.retry(job), *looks):
+    other_requests = bob.client.get(f"/api/jobs/{job}"), bob.client.post(f"/jobs/{job}/retry")
+    for answer in (bob.download(job), bob.retry(job), *other_requests):
         assert (answer.status_code, answer.json()["error_code"]) == (403, "FORBIDDEN")
         assert answer.json()["error_message"] == "This file isn’t yours."
     assert bob.client.get("/api/jobs").json() == []
 
 
 @pytest.mark.seed("001-21", "001-58", "001-89")
-def test_after_retention_a_download_is_a_404_and_the_page_says_why(world, ann):
+def test_expired_result_answers_404_and_the_page_explains_it(world, ann):
     job = ann.upload()
     world.run()
-    world.later(73 * 3600)
+    world.advance(73 * 3600)
     world.run()
     answer = ann.download(job)
     assert (answer.status_code, answer.json()["error_code"]) == (404, "EXPIRED")
@@ -84,43 +84,45 @@ def test_after_retention_a_download_is_a_404_and_the_page_says_why(world, ann):
     assert "Download" not in ann.page()
 
 
-class PowerCut(BaseException):
-    """Nobody gets to tidy up."""
+class ProcessKilled(BaseException):
+    """The process ends without clean-up."""
 
 
-def test_a_file_whose_job_was_never_made_is_removed_too(world, ann, monkeypatch):
-    """Written, and then the process was gone; or the database refused the job, and the disk to remove the file."""
-    kept = ann.upload("kept")
-    with monkeypatch.context() as broken:
-        broken.setattr(world.intake, "enqueued", lambda *_: (_ for _ in ()).throw(PowerCut))
-        broken.setattr(type(world.jobs.storage), "remove", lambda *_: None)
-        with pytest.raises(PowerCut):
+def test_file_without_a_job_is_removed_after_retention(world, ann, monkeypatch):
+    """The process was killed after writing, or neither the job nor the removal succeeded."""
+    stored_job = ann.upload("kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            world.intake, "enqueue_conversion", lambda *_: (_ for _ in ()).throw(ProcessKilled)
+        )
+        patch.setattr(type(world.jobs.storage), "remove", lambda *_: None)
+        with pytest.raises(ProcessKilled):
             world.intake.accept(
                 world.intake.Upload("ann", "a.pdf", "text", 9, io.BytesIO(b"%PDF-1.4 "))
             )
     assert len(world.sources()) == 2
-    world.later(73 * 3600)
+    world.advance(73 * 3600)
     world.run()
     assert [
-        path.name in world.app.jobs.get(kept).payload["source"] for path in world.sources()
+        path.name in world.app.jobs.get(stored_job).payload["source"] for path in world.sources()
     ] == [True]
-    assert ann.job(kept).status in ("queued", "complete")
+    assert ann.job(stored_job).status in ("queued", "complete")
 
 
-def test_a_file_is_not_removed_between_its_storing_and_its_job(make_world):
+def test_file_is_not_removed_before_its_job_is_enqueued(make_world):
     world = make_world(RETENTION_HOURS="0")
     world.jobs.expire.options(owner="ann").enqueue(source="uploads/x.pdf")
     world.jobs.storage.write("uploads/x.pdf", io.BytesIO(b"%PDF-1.4 "))
     world.run()
-    assert len(world.sources()) == 1  # it may still be on its way
-    world.later(3601)
+    assert len(world.sources()) == 1  # its job may still be enqueued
+    world.advance(3601)
     world.run()
     assert world.sources() == []
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-21")
-def test_a_result_that_was_lost_and_a_job_that_nobody_knows_answer_alike(world, ann):
+def test_lost_result_and_unknown_job_give_the_same_answer(world, ann):
     job = ann.upload()
     world.run()
     world.xml()[0].unlink()
@@ -129,13 +131,13 @@ def test_a_result_that_was_lost_and_a_job_that_nobody_knows_answer_alike(world, 
 
 
 @pytest.mark.seed("001-10", "001-21")
-def test_uploading_again_what_was_removed_converts_again(world, ann):
+def test_upload_of_an_expired_file_converts_it_again(world, ann):
     first = ann.upload()
     world.run()
-    world.later(73 * 3600)
+    world.advance(73 * 3600)
     world.run()
     second = ann.upload()
-    assert ann.post().json()["id"] == second  # one successor for all who ask
+    assert ann.post().json()["id"] == second  # one new job for all uploads
     world.run()
     assert second != first
     assert ann.download(second).status_code == 200
@@ -147,27 +149,27 @@ def test_uploading_again_what_was_removed_converts_again(world, ann):
 
 
 @pytest.mark.any_store
-def test_files_stay_as_long_as_a_conversion_may_still_need_them(world, ann):
-    world.tell(400, times=1)
+def test_retention_starts_when_the_last_conversion_ended(world, ann):
+    world.add_order(400, times=1)
     job = ann.upload()
     world.run()
-    world.later(70 * 3600)
+    world.advance(70 * 3600)
     ann.retry(job)
     world.run()
-    world.later(10 * 3600)
+    world.advance(10 * 3600)
     world.run()
     assert ann.download(job).status_code == 200  # it ended ten hours ago
-    world.later(63 * 3600)
+    world.advance(63 * 3600)
     world.run()
     assert ann.download(job).status_code == 404
 
 
-# -- retry by hand -------------------------------------------------------------------------------
+# --- Manual retry -------------------------------------------------------------------------------
 @pytest.mark.seed("001-42", "001-46", "001-47", "001-48", "001-64", "001-65", "001-90")
-def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(world, ann):
-    world.tell(500, times=5)
+def test_manual_retry_restores_all_attempts_and_completes(world, ann):
+    world.add_order(500, times=5)
     job = ann.upload()
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert (ann.job(job).status, ann.job(job).attempt_count) == ("failed", 3)
     answer = ann.retry(job).json()
     assert (answer["status"], answer["error_code"], answer["error_message"]) == (
@@ -176,10 +178,10 @@ def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(wo
         None,
     )
     assert (answer["manual_retry_count"], answer["failed_at"], answer["notice"]) == (1, None, None)
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert (ann.job(job).status, ann.job(job).attempt_count) == ("complete", 6)
-    said = [event["event"] for event in ann.events(job)]
-    assert said == [
+    event_names = [event["event"] for event in ann.events(job)]
+    assert event_names == [
         "queued",
         *["processing", "retry"] * 2,
         "processing",
@@ -193,7 +195,7 @@ def test_a_failed_one_goes_back_to_the_queue_with_all_its_tries_and_completes(wo
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-43")
-def test_only_a_failed_one_can_be_retried(world, ann):
+def test_only_failed_jobs_can_be_retried(world, ann):
     job = ann.upload()
     assert (ann.retry(job).status_code, ann.retry(job).json()["error_code"]) == (409, "NOT_READY")
     world.run()
@@ -207,8 +209,8 @@ def test_only_a_failed_one_can_be_retried(world, ann):
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-44")
-def test_without_its_source_it_is_refused_and_left_alone(world, ann):
-    world.tell(400)
+def test_retry_without_its_source_is_refused_and_changes_nothing(world, ann):
+    world.add_order(400)
     job = ann.upload()
     world.run()
     before = ann.job(job)
@@ -219,8 +221,8 @@ def test_without_its_source_it_is_refused_and_left_alone(world, ann):
 
 
 @pytest.mark.any_store
-def test_what_was_uploaded_again_is_not_retried_beside_it(world, ann):
-    world.tell(400, times=1)
+def test_retry_is_refused_if_the_file_was_uploaded_again(world, ann):
+    world.add_order(400, times=1)
     first = ann.upload()
     world.run()
     ann.upload()
@@ -231,26 +233,26 @@ def test_what_was_uploaded_again_is_not_retried_beside_it(world, ann):
 
 
 @pytest.mark.any_store
-def test_a_source_that_goes_while_it_waits_ends_it_as_expired(world, ann):
-    world.tell(500, times=1)
+def test_job_whose_source_disappears_fails_as_expired(world, ann):
+    world.add_order(500, times=1)
     job = ann.upload()
     world.run()
     world.sources()[0].unlink()
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert (ann.job(job).status, ann.job(job).error_code) == ("failed", "EXPIRED")
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-49", "001-62")
-def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
-    world.tell(400, times=1)
+def test_only_failed_rows_have_a_working_retry_button(world, ann):
+    world.add_order(400, times=1)
     failed = ann.upload("bad")
     world.run()
     complete = ann.upload("good")
     world.run()
     ann.post(b"no PDF at all")
     page = ann.page()
-    assert page.count("/retry") == 1  # what was refused has nothing to try again
+    assert page.count("/retry") == 1  # a refused upload has no source to retry
     assert page.count("badge failed") == 2
     assert f"/api/jobs/{complete}/download" in page
     answer = ann.client.post(f"/jobs/{failed}/retry", follow_redirects=False)
@@ -260,7 +262,7 @@ def test_failed_rows_and_no_others_have_a_retry_link_and_it_works(world, ann):
 
 
 @pytest.mark.any_store
-def test_the_form_of_the_page_leads_back_to_it(world, ann):
+def test_upload_form_redirects_to_the_page(world, ann):
     form = {"files": {"file": ("a.pdf", b"%PDF-1.4 broken")}, "follow_redirects": False}
     assert ann.client.post("/upload", **form).headers["location"] == "/"
     form["files"] = {"file": ("a.png", b"no")}
@@ -273,12 +275,12 @@ def test_the_form_of_the_page_leads_back_to_it(world, ann):
     assert ann.client.get("/?said=<script>").text.count("<script>") == 0
 
 
-# -- what can be watched -------------------------------------------------------------------------
+# --- Events and runbook -------------------------------------------------------------------------
 @pytest.mark.seed("001-73", "001-74")
-def test_every_move_is_an_event_with_its_numbers(world, ann):
-    world.tell(503, times=1)
+def test_every_transition_is_an_event_with_its_numbers(world, ann):
+    world.add_order(503, times=1)
     job = ann.upload()
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     events = ann.events(job)
     assert [event["event"] for event in events] == [
         "queued",
@@ -299,10 +301,10 @@ def test_every_move_is_an_event_with_its_numbers(world, ann):
 
 @pytest.mark.seed("001-79")
 @pytest.mark.any_store
-def test_every_code_leads_to_its_steps_in_the_runbook(world, ann):
+def test_every_code_links_to_its_steps_in_the_runbook(world, ann):
     page = ann.client.get("/runbook").text
-    assert all(f'id="{code}"' in page for code in world.rules.LINES)
-    world.tell(400)
+    assert all(f'id="{code}"' in page for code in world.rules.MESSAGES)
+    world.add_order(400)
     ann.upload()
     world.run()
     assert 'href="/runbook#GW_4XX"' in ann.page()
@@ -310,13 +312,13 @@ def test_every_code_leads_to_its_steps_in_the_runbook(world, ann):
 
 @pytest.mark.any_store
 @pytest.mark.seed("001-67", "001-68")
-def test_result_and_error_are_set_in_their_states_only(world, ann):
-    world.tell(400, times=1)
+def test_result_and_error_are_set_only_in_their_states(world, ann):
+    world.add_order(400, times=1)
     ann.upload("failed")
     world.run()
     ann.upload("complete")
     world.run()
-    world.tell(503, times=1)
+    world.add_order(503, times=1)
     ann.upload("waits")
     world.run()
     ann.upload("queued")

@@ -1,4 +1,4 @@
-"""`mulligan demo pdfxml`: one command, one address, nothing left behind."""
+"""`mulligan demo pdfxml` prints its address and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pdfxml.tests.making import a_pdf
+from pdfxml.tests.making import make_pdf
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
 
 
-def family(pid):
-    """Those it has started, and those they have."""
-    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return found + [below for one in found for below in family(one)]
+def descendants(pid):
+    """Return the ids of all processes below this one."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found += [int(child), *descendants(int(child))]
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp_path):
+def test_demo_starts_all_processes_and_sigterm_ends_them(store_url, tmp_path):
     command = [sys.executable, "-m", "mulligan", "demo", "pdfxml", "--database", store_url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True)
     try:
         address = re.fullmatch(r"(http://127.0.0.1:\d+)/", process.stdout.readline().strip())[1]
         with httpx2.Client(base_url=address, verify=False) as ann:
             ann.get("/").raise_for_status()
-            job = ann.post("/api/upload", files={"file": ("a.pdf", a_pdf("Hello"))}).json()["id"]
+            job = ann.post("/api/upload", files={"file": ("a.pdf", make_pdf("Hello"))}).json()["id"]
             until(lambda: ann.get(f"/api/jobs/{job}/download").status_code == 200, 60, "a result")
             assert "<line>Hello</line>" in ann.get(f"/api/jobs/{job}/download").text
-        started = family(process.pid)
+        started = descendants(process.pid)
         assert len(started) >= 3  # the gateway, the worker, its runners
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

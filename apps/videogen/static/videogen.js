@@ -1,4 +1,4 @@
-// The page is a client like any other: all it knows comes from the API, with the key that follows # in the address.
+// A client of the API. The key follows # in the address.
 const $ = id => document.getElementById(id);
 if (location.hash.length > 1) {
   sessionStorage.setItem("key", location.hash.slice(1));
@@ -33,7 +33,7 @@ function small(text) {
 function button(text, act) {
   const element = document.createElement("button");
   element.textContent = text;
-  element.onclick = () => act().then(show).catch(error => { $("said").textContent = error.message; });
+  element.onclick = () => act().then(show).catch(error => { $("message").textContent = error.message; });
   return element;
 }
 
@@ -49,8 +49,8 @@ async function watch(task) {
 function happened(task) {
   if (task.error) {
     const chance = task.estimatedChance;
-    const more = task.nextRetryAt ? `next try at ${task.nextRetryAt.slice(11, 19)} UTC`
-      : chance ? `tasks like it succeeded at the next try: ${Math.round(chance.share * 100)} % (of ${chance.of})` : "";
+    const more = task.nextRetryAt ? `next attempt at ${task.nextRetryAt.slice(11, 19)} UTC`
+      : chance ? `similar tasks that succeeded at the next attempt: ${Math.round(chance.share * 100)} % (of ${chance.of})` : "";
     return [task.errorCode && task.status === "failed" ? `${task.errorCode}: ${task.error}` : task.error,
             document.createElement("br"), small(more)];
   }
@@ -82,12 +82,12 @@ async function show() {
 
 $("new").onsubmit = async event => {
   event.preventDefault();
-  const said = new FormData($("new"));
-  const prompt = `${said.get("prompt")} ${said.get("wish")}`.trim();
+  const form = new FormData($("new"));
+  const prompt = `${form.get("prompt")} ${form.get("fault")}`.trim();
   try {
-    await ask("POST", "/v1/videos/generations", {model: said.get("model"), prompt});
-    $("said").textContent = "";
-  } catch (error) { $("said").textContent = error.message; }
+    await ask("POST", "/v1/videos/generations", {model: form.get("model"), prompt});
+    $("message").textContent = "";
+  } catch (error) { $("message").textContent = error.message; }
   await show().catch(() => {});
 };
 $("sign-in").onsubmit = event => {
@@ -95,5 +95,5 @@ $("sign-in").onsubmit = event => {
   sessionStorage.setItem("key", new FormData($("sign-in")).get("key").trim());
   show().catch(() => {});
 };
-show().catch(error => { $("said").textContent = error.message; });
+show().catch(error => { $("message").textContent = error.message; });
 setInterval(() => { if (!document.hidden && $("sign-in").hidden) show().catch(() => {}); }, 2000);

@@ -1,4 +1,4 @@
-"""The whole of it around a test: the providers in a process of their own, the app inline, callers with keys."""
+"""Fixtures: the providers as a process, the app inline, and callers with keys."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ TASKS = "/v1/videos/generations/tasks"
 
 
 class Caller:
-    """Somebody with a virtual key."""
+    """An API client with a virtual key."""
 
     def __init__(self, client: TestClient, key: str) -> None:
-        self.client, self.headers = client, {"Authorization": f"Bearer {key}"}
+        self.client = client
+        self.headers = {"Authorization": f"Bearer {key}"}
 
     def post(self, path: str, **body: Any) -> Any:
         return self.client.post(path, headers=self.headers, **({"json": body} if body else {}))
@@ -33,22 +34,22 @@ class Caller:
     def get(self, path: str) -> Any:
         return self.client.get(path, headers=self.headers)
 
-    def order(self, prompt: str = "a cat", **said: Any) -> str:
-        body = {"model": "nimbus-1", "seconds": 1, **said}
+    def order(self, prompt: str = "a cat", **fields: Any) -> str:
+        body = {"model": "nimbus-1", "seconds": 1, **fields}
         answer = self.post("/v1/videos/generations", prompt=prompt, **body)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["taskId"])
 
-    def look(self, task: str) -> Any:
+    def fetch(self, task: str) -> Any:
         return self.get(f"{TASKS}/{task}")
 
     def task(self, task: str) -> SimpleNamespace:
-        answer = self.look(task)
+        answer = self.fetch(task)
         assert answer.status_code == 200, answer.text
         return SimpleNamespace(**answer.json())
 
     def tasks(self) -> list[str]:
-        return [one["taskId"] for one in self.get(TASKS).json()["data"]]
+        return [task["taskId"] for task in self.get(TASKS).json()["data"]]
 
     def retry(self, task: str) -> Any:
         return self.post(f"{TASKS}/{task}/retry")
@@ -61,21 +62,22 @@ class Caller:
 
 
 class World:
-    """Everything a test may ask of the outside and of the inside."""
+    """The application and the emulator of its providers."""
 
     def __init__(self, emulator: ServiceProcess, folder: Path) -> None:
-        self.emulator, self.folder = emulator, folder
+        self.emulator = emulator
+        self.folder = folder
         for module in MODULES:
             setattr(self, module, importlib.import_module(f"videogen.{module}"))
         self.app = self.jobs.app  # type: ignore[attr-defined]
         self.client = TestClient(self.web.web, raise_server_exceptions=False)  # type: ignore[attr-defined]
         self.client.__enter__()
-        drain(self.app, anywhere=True)  # a worker has seen the app, with its webhooks
+        drain(self.app, anywhere=True)  # a worker has stored the manifest and the webhooks
 
     def caller(self, owner: str = "acme", role: str = "operator") -> Caller:
         return Caller(self.client, self.app.keys.create(owner, role).text)
 
-    def tell(self, provider: str, do: str) -> None:
+    def set_fault(self, provider: str, do: str) -> None:
         HTTP.post(
             f"{self.emulator.url}/orders", json={"provider": provider, "do": do}
         ).raise_for_status()
@@ -83,18 +85,18 @@ class World:
     def calls(self) -> list[dict[str, Any]]:
         return list(HTTP.get(f"{self.emulator.url}/calls").json())
 
-    def run(self, *, all_of_it: bool = False) -> Any:
-        """What is due; or all of it, with the clock moved on to whatever waits."""
-        return drain(self.app, scheduled=all_of_it, anywhere=True, seed=7)
+    def run(self, *, until_done: bool = False) -> Any:
+        """Run the due tasks. With `until_done`, advance the clock until nothing is scheduled."""
+        return drain(self.app, scheduled=until_done, anywhere=True, seed=7)
 
-    def later(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         advance(self.app, seconds, anywhere=True)
 
     def job(self, task: str) -> Any:
         return self.app.jobs.get(task.removeprefix("task_"))
 
-    def wait_of(self, task: str) -> float:
-        """Seconds until its retry."""
+    def retry_delay(self, task: str) -> float:
+        """Return the seconds until the retry of a task."""
         return float((self.job(task).next_retry_at - now(self.app)).total_seconds())
 
     def close(self) -> None:
@@ -104,9 +106,9 @@ class World:
 
 @pytest.fixture(scope="session")
 def providers() -> Iterator[ServiceProcess]:
-    running = ServiceProcess("videogen.emulator")
-    yield running
-    running.close()
+    process = ServiceProcess("videogen.emulator")
+    yield process
+    process.close()
     HTTP.close()
 
 
@@ -114,23 +116,23 @@ def providers() -> Iterator[ServiceProcess]:
 def make_world(
     store_url: str, tmp_path: Path, providers: ServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., World]]:
-    """The application under these settings of its environment: `make_world(MaxRetries="5")`."""
-    made: list[World] = []
+    """Start the application with settings of its environment: `make_world(MaxRetries="5")`."""
+    worlds: list[World] = []
 
-    def make(**said: str) -> World:
-        own = {"ProviderUrl": providers.url, "Folder": str(tmp_path / "videos"), **said}
+    def start_world(**settings: str) -> World:
+        variables = {"ProviderUrl": providers.url, "Folder": str(tmp_path / "videos"), **settings}
         monkeypatch.setenv("MULLIGAN_DATABASE_URL", store_url)
         monkeypatch.setenv("MULLIGAN_WORKER__STATE_DIR", str(tmp_path / "state"))
-        for name, value in own.items():
+        for name, value in variables.items():
             monkeypatch.setenv(f"VideoGeneration__{name}", value)
         for name in MODULES:
             monkeypatch.delitem(sys.modules, f"videogen.{name}", raising=False)
         HTTP.delete(f"{providers.url}/orders").raise_for_status()
-        made.append(World(providers, tmp_path))
-        return made[-1]
+        worlds.append(World(providers, tmp_path))
+        return worlds[-1]
 
-    yield make
-    for world in made:
+    yield start_world
+    for world in worlds:
         world.close()
 
 

@@ -25,23 +25,24 @@ def address(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_tasks_are_ordered_watched_retried_and_archived_on_the_page(address):
+def test_tasks_are_created_watched_retried_and_archived_on_the_page(address):
     program = browsers.find_browser()
     if program is None:
         pytest.skip(browsers.MISSING)
     with browsers.browser(program) as browser:
         page = browser.new_page()
-        complaints = []
+        errors = []
         page.on(
-            "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+            "console",
+            lambda message: errors.append(message.text) if message.type == "error" else None,
         )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
         expect(page.get_by_text("There is no task yet")).to_be_visible()
         assert "mk_" not in page.url
-        for wish in ("makes it", "does not like it", "is away once"):
-            page.get_by_label("What the provider does").select_option(wish)
-            page.get_by_role("button", name="Make it").click()
+        for fault in ("succeeds", "rejects the prompt", "is down once"):
+            page.get_by_label("What the provider does").select_option(fault)
+            page.get_by_role("button", name="Generate").click()
         expect(
             page.get_by_text("Retry 1/3 scheduled: The provider is not available.")
         ).to_be_visible(timeout=60_000)
@@ -53,4 +54,4 @@ def test_tasks_are_ordered_watched_retried_and_archived_on_the_page(address):
             "button", name="Archive"
         ).click()
         expect(page.get_by_text("VALIDATION_ERROR")).to_have_count(0)
-        assert complaints == []
+        assert errors == []

@@ -1,4 +1,4 @@
-"""Real workers, one of them killed; and `mulligan demo videogen`: one command, one address, nothing left behind."""
+"""A killed worker, and `mulligan demo videogen`, which leaves no process behind."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ TASKS = "/v1/videos/generations/tasks"
 @pytest.mark.timeout(180)
 @pytest.mark.slow
 @pytest.mark.seed("002-31", "002-32")
-def test_when_a_worker_dies_in_the_middle_another_goes_on_with_the_same_video(world, ann):
+def test_generation_of_a_killed_worker_is_continued_by_another(world, ann):
     task = ann.order("a cat [slow]")
     with worker(world.app, "videogen.jobs:app", env=QUICK) as first:
         until(lambda: ann.task(task).progress, 60, "a beginning")
         first.kill()
-    assert ann.task(task).status == "running"  # nobody knows yet
+    assert ann.task(task).status == "running"  # the loss is not detected yet
     with worker(world.app, "videogen.jobs:app", env=QUICK):
         done = until(lambda: (now := ann.task(task)).status == "succeeded" and now, 60, "an end")
     assert (done.retryCount, done.cost, len(world.calls())) == (0, 0.1, 1)
 
 
-def family(pid):
-    """Those it has started, and those they have."""
-    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return found + [below for one in found for below in family(one)]
+def descendants(pid):
+    """Return the ids of all processes below this one."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found += [int(child), *descendants(int(child))]
+    return found
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.slow
-def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp_path):
+def test_demo_starts_all_processes_and_sigterm_ends_them(store_url, tmp_path):
     command = [sys.executable, "-m", "mulligan", "demo", "videogen", "--database", store_url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True)
     try:
@@ -62,7 +64,7 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
             order = {"model": "nimbus-1", "prompt": "a cat", "seconds": 1}
             task = ann.post("/v1/videos/generations", json=order).json()["taskId"]
             until(lambda: ann.get(f"{TASKS}/{task}/content").status_code == 200, 60, "a video")
-        started = family(process.pid)
+        started = descendants(process.pid)
         assert len(started) >= 3  # the providers, the worker, its runners
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -70,6 +72,6 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
             lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 20, "nothing is left"
         )
     finally:
-        process.terminate()  # it ends what it has started
+        process.terminate()  # it also ends its children
         process.stdout.close()
         process.wait(30)

@@ -1,4 +1,4 @@
-"""Numbers against a count by hand."""
+"""Numbers of the report, compared with a manual count."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ DONE = Returns({"video": "none"})
 LOST = ConnectionResetError("reset by peer")
 
 
-def play(world, ann, model, *endings):
-    """One task that ends so, attempt after attempt."""
+def run_task(world, ann, model, *endings):
+    """Run one task whose attempts end in these ways."""
     kind = world.providers.BY_MODEL[model].kind
     task = ann.order(model=model)
     with force(world.app, kind, *endings):
-        world.run(all_of_it=True)
+        world.run(until_done=True)
     return task
 
 
 @pytest.mark.seed("002-33", "002-34", "002-35", "002-36", "002-37", "002-47")
-def test_the_report_says_which_provider_fails_and_whether_retries_help(world, ann):
+def test_report_shows_failure_rates_and_success_of_retries(world, ann):
     for _ in range(3):
-        play(world, ann, "nimbus-1", DONE)
-    second, third = (
-        play(world, ann, "nimbus-1", LOST, DONE),
-        play(world, ann, "nimbus-1", LOST, LOST, DONE),
-    )
+        run_task(world, ann, "nimbus-1", DONE)
+    second = run_task(world, ann, "nimbus-1", LOST, DONE)
+    third = run_task(world, ann, "nimbus-1", LOST, LOST, DONE)
     for _ in range(2):
-        play(world, ann, "quartz-2", LOST, LOST, TimeoutError())
+        run_task(world, ann, "quartz-2", LOST, LOST, TimeoutError())
     worst, best = world.caller("*").get("/v1/videos/report").json()["data"]
     assert (worst["provider"], worst["failureRate"], worst["failuresByType"]) == (
         "quartz",
@@ -49,28 +47,29 @@ def test_the_report_says_which_provider_fails_and_whether_retries_help(world, an
     }
     assert best["attemptsNeeded"] == {"1": 3, "2": 1, "3": 1}
     assert best["attemptsPerTask"] == pytest.approx(8 / 5)
-    by_hand = [rescued_after(world, task) for task in (second, third)]
-    assert best["meanSecondsToSuccess"] == pytest.approx(sum(by_hand) / 2, abs=0.1)
+    expected = [seconds_to_rescue(world, task) for task in (second, third)]
+    assert best["meanSecondsToSuccess"] == pytest.approx(sum(expected) / 2, abs=0.1)
 
 
-def rescued_after(world, task):
-    """Seconds from the end of its first attempt to the end of its last."""
+def seconds_to_rescue(world, task):
+    """Return the seconds from the end of the first attempt to the end of the last."""
     attempts = world.app.jobs.attempts(task.removeprefix("task_"))
     return (attempts[-1].ended_at - attempts[0].ended_at) / 1e6
 
 
 @pytest.mark.seed("002-56")
-def test_a_failed_task_says_what_share_of_its_like_succeeded_at_the_next_attempt(world, ann):
+def test_failed_task_has_the_success_share_of_similar_tasks(world, ann):
     for n in range(12):
-        play(world, ann, "nimbus-1", *([LOST] * 4 if n % 4 else [LOST, DONE]))
-        world.later(600)
+        endings = [LOST] * 4 if n % 4 else [LOST, DONE]
+        run_task(world, ann, "nimbus-1", *endings)
+        world.advance(600)
     chances = {
-        one.attempt: one.chance
-        for one in world.app.insight(timedelta(days=1), kind="video.nimbus").numbers.chances
-        if one.code == "NETWORK_ERROR"
+        item.attempt: item.chance
+        for item in world.app.insight(timedelta(days=1), kind="video.nimbus").numbers.chances
+        if item.code == "NETWORK_ERROR"
     }
     assert (chances[2].trials, chances[2].successes) == (12, 3)
     assert chances[2].low < 0.25 < chances[2].high
-    failed = [one for one in map(ann.task, ann.tasks()) if one.status == "failed"]
-    assert {one.estimatedChance["of"] for one in failed} == {9}
-    assert all(one.estimatedChance["share"] < 0.35 for one in failed)
+    failed = [item for item in map(ann.task, ann.tasks()) if item.status == "failed"]
+    assert {item.estimatedChance["of"] for item in failed} == {9}
+    assert all(item.estimatedChance["share"] < 0.35 for item in failed)

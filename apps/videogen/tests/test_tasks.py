@@ -1,4 +1,4 @@
-"""One task: what the provider may answer, and what becomes of it."""
+"""Tasks: answers of the provider and the resulting states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-LATER = "Retry {}/3 scheduled: {}"
+RETRY_MESSAGE = "Retry {}/3 scheduled: {}"
 SENTENCES = {
     "[503]": "The provider is not available.",
     "[later]": "The provider is limiting requests.",
@@ -15,14 +15,14 @@ SENTENCES = {
 }
 
 
-def made_of(ann, task):
+def download_video(ann, task):
     answer = ann.video(task)
     assert answer.status_code == 200
     return answer.content
 
 
 @pytest.mark.seed("002-01", "002-02", "002-03", "002-04", "002-41", "002-44")
-def test_a_new_task_has_all_its_retries_and_ends_as_a_video(world, ann):
+def test_new_task_has_all_its_retries_and_becomes_a_video(world, ann):
     task = ann.order()
     new = ann.task(task)
     assert (new.status, new.retryCount, new.maxRetries, new.isRetryable, new.nextRetryAt) == (
@@ -41,24 +41,28 @@ def test_a_new_task_has_all_its_retries_and_ends_as_a_video(world, ann):
         None,
         0.1,
     )
-    assert made_of(ann, task)[4:8] == b"ftyp"
+    assert download_video(ann, task)[4:8] == b"ftyp"
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("002-04", "002-10", "002-14", "002-26", "002-45")
-@pytest.mark.parametrize("wish", SENTENCES)
-def test_what_may_pass_is_scheduled_and_says_so(make_world, wish):
-    world = make_world(ProviderTimeoutSeconds="0.2" if wish == "[hang]" else "20")
+@pytest.mark.parametrize("fault", SENTENCES)
+def test_retryable_failure_is_scheduled_and_shown(make_world, fault):
+    world = make_world(ProviderTimeoutSeconds="0.2" if fault == "[hang]" else "20")
     ann = world.caller()
-    task = ann.order(f"a cat {wish.replace(']', ' x1]')}")
+    task = ann.order(f"a cat {fault.replace(']', ' x1]')}")
     world.run()
-    waits = ann.task(task)
-    assert (waits.status, waits.retryCount, waits.isRetryable) == ("pending", 1, True)
-    assert waits.error == LATER.format(1, SENTENCES[wish])
-    assert waits.nextRetryAt.endswith("Z")
-    if wish == "[hang]":  # with so little patience nothing is ever made
+    waiting_task = ann.task(task)
+    assert (waiting_task.status, waiting_task.retryCount, waiting_task.isRetryable) == (
+        "pending",
+        1,
+        True,
+    )
+    assert waiting_task.error == RETRY_MESSAGE.format(1, SENTENCES[fault])
+    assert waiting_task.nextRetryAt.endswith("Z")
+    if fault == "[hang]":  # with this timeout no video is ever made
         return
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert (ann.task(task).status, ann.task(task).retryCount, len(world.calls())) == (
         "succeeded",
         1,
@@ -67,17 +71,17 @@ def test_what_may_pass_is_scheduled_and_says_so(make_world, wish):
 
 
 @pytest.mark.seed("002-13", "002-15", "002-21", "002-22", "002-24", "002-42")
-def test_three_retries_about_30_60_and_120_seconds_apart_and_then_it_has_failed(world, ann):
+def test_task_fails_after_three_retries_30_60_and_120_seconds_apart(world, ann):
     task = ann.order("a cat [503]")
     for number, (low, high) in enumerate([(24, 36), (48, 72), (96, 144)], 1):
         world.run()
         assert (ann.task(task).status, ann.task(task).retryCount) == ("pending", number)
-        wait = world.wait_of(task)
+        wait = world.retry_delay(task)
         assert low - 1 <= wait <= high
-        world.later(wait - 2)
+        world.advance(wait - 2)
         world.run()
         assert len(world.calls()) == number  # not before its time
-        world.later(2.1)
+        world.advance(2.1)
     world.run()
     failed = ann.task(task)
     assert (failed.status, failed.retryCount, failed.nextRetryAt, failed.isRetryable) == (
@@ -93,16 +97,16 @@ def test_three_retries_about_30_60_and_120_seconds_apart_and_then_it_has_failed(
 @pytest.mark.any_store
 @pytest.mark.seed("002-11", "002-28", "002-45")
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    ("fault", "code"),
     [
         ("[400]", "VALIDATION_ERROR"),
         ("[422]", "VALIDATION_ERROR"),
         ("[401]", "AUTHENTICATION_FAILED"),
     ],
 )
-def test_what_cannot_get_better_fails_at_once(world, ann, wish, code):
-    task = ann.order(f"a cat {wish}")
-    world.run(all_of_it=True)
+def test_permanent_failure_is_not_retried(world, ann, fault, code):
+    task = ann.order(f"a cat {fault}")
+    world.run(until_done=True)
     failed = ann.task(task)
     assert (failed.status, failed.retryCount, failed.isRetryable, failed.errorCode) == (
         "failed",
@@ -116,9 +120,9 @@ def test_what_cannot_get_better_fails_at_once(world, ann, wish, code):
 
 @pytest.mark.any_store
 @pytest.mark.seed("002-12")
-def test_what_nobody_knows_is_tried_like_the_rest_and_says_nothing_of_its_insides(world, ann):
+def test_unknown_failure_is_retried_and_hides_its_details(world, ann):
     task = ann.order("a cat [odd]")
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     failed = ann.task(task)
     assert (failed.status, failed.errorCode, len(world.calls())) == (
         "failed",
@@ -129,36 +133,36 @@ def test_what_nobody_knows_is_tried_like_the_rest_and_says_nothing_of_its_inside
 
 
 @pytest.mark.any_store
-def test_a_video_that_was_begun_is_paid_for_once_though_its_answer_was_lost(world, ann):
+def test_lost_answer_does_not_start_a_second_paid_generation(world, ann):
     task = ann.order("a cat [lose x1]")
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert (ann.task(task).status, ann.task(task).cost) == ("succeeded", 0.1)
     assert {call["key"] for call in world.calls()} == {f"{task.removeprefix('task_')}-0"}
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("002-55")
-def test_a_video_that_breaks_off_is_begun_anew_and_costs_again(world, ann):
+def test_failed_generation_is_started_again_and_paid_again(world, ann):
     task = ann.order("a cat [break x1]")
     world.run()
-    assert ann.task(task).error == LATER.format(1, "The video could not be made.")
-    world.run(all_of_it=True)
+    assert ann.task(task).error == RETRY_MESSAGE.format(1, "The video could not be made.")
+    world.run(until_done=True)
     assert (ann.task(task).status, ann.task(task).cost) == ("succeeded", 0.2)
     assert world.app.insight(kind="video.nimbus").numbers.retry_cost == pytest.approx(0.1)
 
 
-# -- retries by hand -----------------------------------------------------------------------------
+# --- Manual retries -----------------------------------------------------------------------------
 @pytest.mark.seed("002-17", "002-18", "002-20", "002-29", "002-40")
-def test_a_failed_task_is_retried_by_hand_at_once_and_with_all_its_retries(world, ann):
+def test_manual_retry_starts_at_once_with_all_retries(world, ann):
     task = ann.order("a cat [503 x4]")
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert (ann.task(task).status, ann.task(task).retryCount) == ("failed", 3)
     answer = ann.retry(task)
     assert answer.status_code == 200
-    said = answer.json()
-    assert (said["taskId"], said["status"], said["error"]) == (task, "pending", None)
-    assert said["message"] == "Retry scheduled; up to 3 more follow by themselves."
-    assert (said["retryCount"], said["nextRetryAt"]) == (0, None)
+    body = answer.json()
+    assert (body["taskId"], body["status"], body["error"]) == (task, "pending", None)
+    assert body["message"] == "Retry scheduled; up to 3 more follow by themselves."
+    assert (body["retryCount"], body["nextRetryAt"]) == (0, None)
     world.run()
     assert ann.task(task).status == "succeeded"
 
@@ -169,7 +173,7 @@ def test_only_a_failed_task_can_be_retried(world, ann):
     refused = [ann.retry(task)]
     world.run()
     refused.append(ann.retry(task))
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     refused.append(ann.retry(task))
     assert {(answer.status_code, answer.json()["error"]["code"]) for answer in refused} == {
         (409, "task_not_failed")
@@ -177,9 +181,9 @@ def test_only_a_failed_task_can_be_retried(world, ann):
     assert len(world.calls()) == 2
 
 
-# -- who may -------------------------------------------------------------------------------------
+# --- Access -------------------------------------------------------------------------------------
 @pytest.mark.seed("002-43")
-def test_without_a_key_nothing_and_with_another_ones_key_it_is_not_there(world, ann):
+def test_missing_key_answers_401_and_key_of_another_owner_404(world, ann):
     task = ann.order()
     path = f"/v1/videos/generations/tasks/{task}"
     for headers in ({}, {"Authorization": "Bearer mk_nobody"}, {"Authorization": "Basic YTpi"}):
@@ -187,37 +191,37 @@ def test_without_a_key_nothing_and_with_another_ones_key_it_is_not_there(world, 
             world.client.get(path, headers=headers),
             world.client.post(f"{path}/retry", headers=headers),
         ]
-        assert [(one.status_code, one.json()["error"]["code"]) for one in answers] == [
+        assert [(answer.status_code, answer.json()["error"]["code"]) for answer in answers] == [
             (401, "invalid_api_key")
         ] * 2
     bob = world.caller("globex")
     for other in (task, "task_nothing", "nothing"):
         answers = [
-            bob.look(other),
+            bob.fetch(other),
             bob.retry(other),
             bob.archive(other),
             bob.video(other),
         ]
-        assert {(one.status_code, one.text) for one in answers} == {(404, answers[0].text)}
+        assert {(answer.status_code, answer.text) for answer in answers} == {(404, answers[0].text)}
     assert (bob.tasks(), ann.tasks(), world.caller("*").tasks()) == ([], [task], [task])
     assert (bob.get("/v1/videos/report").status_code, bob.get("/metrics").status_code) == (403, 403)
 
 
 @pytest.mark.seed("002-43")
-def test_a_key_that_may_only_read_orders_nothing_and_a_revoked_one_does_not_even_read(world, ann):
+def test_viewer_key_may_only_read_and_revoked_key_may_not(world, ann):
     task = ann.order()
     reader = world.caller("acme", "viewer")
     assert reader.task(task).status == "pending"
     assert reader.retry(task).status_code == 403
     for key in world.app.keys.list():
         world.app.keys.revoke(key.id)
-    assert (ann.look(task).status_code, reader.archive(task).status_code) == (401, 401)
+    assert (ann.fetch(task).status_code, reader.archive(task).status_code) == (401, 401)
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("002-45")
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("fields", "message"),
     [
         ({"model": "nimbus-9"}, "model: Value error, there are nimbus-1, nimbus-1-fast, quartz-2"),
         ({"prompt": ""}, "prompt: String should have at least 1 character"),
@@ -226,15 +230,15 @@ def test_a_key_that_may_only_read_orders_nothing_and_a_revoked_one_does_not_even
         ({"secnods": 3}, "secnods: Extra inputs are not permitted"),
     ],
 )
-def test_an_order_that_makes_no_sense_is_no_task_and_the_answer_names_the_field(
-    world, ann, said, words
-):
-    answer = ann.post("/v1/videos/generations", **{"model": "nimbus-1", "prompt": "a cat", **said})
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, words)
+def test_invalid_order_is_refused_with_the_field_and_creates_no_task(world, ann, fields, message):
+    answer = ann.post(
+        "/v1/videos/generations", **{"model": "nimbus-1", "prompt": "a cat", **fields}
+    )
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
     assert ann.tasks() == []
 
 
-def test_what_cannot_be_written_or_is_too_large_is_refused(world, ann):
+def test_unstorable_or_too_large_requests_are_refused(world, ann):
     for prompt in ("a\x00b", "a\ud800b"):
         body = '{"model": "nimbus-1", "prompt": ' + json.dumps(prompt) + "}"
         headers = {**ann.headers, "Content-Type": "application/json"}
@@ -244,25 +248,23 @@ def test_what_cannot_be_written_or_is_too_large_is_refused(world, ann):
         ann.post("/v1/videos/generations", model="nimbus-1", prompt="x" * 20_000).status_code == 413
     )
     assert [
-        ann.look(task).status_code
+        ann.fetch(task).status_code
         for task in ("task_%00", "task_" + "x" * 5000, "task_%F0%9F%90%88")
     ] == [404] * 3
 
 
-# -- archived ------------------------------------------------------------------------------------
+# --- Archive ------------------------------------------------------------------------------------
 @pytest.mark.seed("002-30")
-def test_an_archived_task_never_starts_and_is_in_no_list(world, ann):
-    waiting, failed, kept = (
-        ann.order("first"),
-        ann.order("second [400]"),
-        ann.order("third [503 x1]"),
-    )
+def test_archived_task_never_starts_and_is_in_no_list(world, ann):
+    waiting = ann.order("first")
+    failed = ann.order("second [400]")
+    retrying = ann.order("third [503 x1]")
     assert ann.archive(waiting).status_code == 204
     world.run()
-    assert [ann.archive(task).status_code for task in (failed, kept)] == [204, 204]
+    assert [ann.archive(task).status_code for task in (failed, retrying)] == [204, 204]
     done = ann.order()
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert ann.tasks() == [done]
     assert [call["prompt"] for call in world.calls()] == ["second [400]", "third [503 x1]", "a cat"]
-    assert {ann.retry(task).status_code for task in (waiting, failed, kept)} == {404}
+    assert {ann.retry(task).status_code for task in (waiting, failed, retrying)} == {404}
     assert ann.archive(done).status_code == 409

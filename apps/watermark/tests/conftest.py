@@ -1,4 +1,4 @@
-"""A world to test in: an account, an asset that ffmpeg has made, campaigns, real mail and web servers, each store."""
+"""Fixtures: an account, a video, campaigns, a mail server and a web server, on each store."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from mulligan.testing import Helper
 from support.waiting import until
 from watermark.mailbox import Mailbox, free_port
 
-HOOK = free_port()  # the application reads where its webhook goes when it is imported
-os.environ["WATERMARK_WEBHOOK"] = f"http://127.0.0.1:{HOOK}/campaigns"
+WEBHOOK_PORT = free_port()  # the application reads the address of its webhook when it is imported
+os.environ["WATERMARK_WEBHOOK"] = f"http://127.0.0.1:{WEBHOOK_PORT}/campaigns"
 
-from watermark import campaigns, data, jobs, marks  # noqa: E402 - see above
-from watermark.web import web  # noqa: E402 - the same
+from watermark import campaigns, data, jobs, marks  # noqa: E402 - reads WATERMARK_WEBHOOK
+from watermark.web import web  # noqa: E402 - reads WATERMARK_WEBHOOK
 
 
 @pytest.fixture(scope="session")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half a second with sound."""
+    """Make a video of half a second with sound."""
     file = tmp_path_factory.mktemp("clip") / "clip.mp4"
-    picture, sound = "testsrc2=duration=0.5:size=320x192:rate=20", "sine=duration=0.5"
+    picture = "testsrc2=duration=0.5:size=320x192:rate=20"
+    sound = "sine=duration=0.5"
     inputs = ["-f", "lavfi", "-i", picture, "-f", "lavfi", "-i", sound]
     subprocess.run(
-        [marks.ffmpeg(), "-loglevel", "error", *inputs, "-preset", "ultrafast", str(file)],
+        [marks.find_ffmpeg(), "-loglevel", "error", *inputs, "-preset", "ultrafast", str(file)],
         check=True,
     )
     return file
@@ -51,8 +52,11 @@ class World:
     def __init__(
         self, mulligan: Helper, clip: Path, folder: Path, mailbox: Mailbox, hooks: list[Any]
     ) -> None:
-        self.mulligan, self.clip, self.folder = mulligan, clip, folder
-        self.mailbox, self.hooks = mailbox, hooks
+        self.mulligan = mulligan
+        self.clip = clip
+        self.folder = folder
+        self.mailbox = mailbox
+        self.hooks = hooks
         jobs.app.open()
         self.account = self.add(data.Account(name="Olga", email="olga@example.com"))
 
@@ -69,59 +73,59 @@ class World:
             file.write_bytes(content)
         return self.add(data.Asset(account_id=self.account.id, name="talk.mp4", path=str(file)))
 
-    def campaign(self, *names: str, asset: data.Asset | None = None, **said: Any) -> str:
-        """A draft; returns its id."""
+    def campaign(self, *names: str, asset: data.Asset | None = None, **fields: Any) -> str:
+        """Create a draft. Return its id."""
         asset = asset or self.asset()
         with jobs.db() as session:
-            whom = [
+            recipients = [
                 data.Recipient(account_id=self.account.id, name=name, email=f"{name}@x.org")
                 for name in names
             ]
-            made = data.Campaign(
-                account_id=self.account.id, asset_id=asset.id, name="Spring", **said
+            campaign = data.Campaign(
+                account_id=self.account.id, asset_id=asset.id, name="Spring", **fields
             )
-            made.tokens = [data.Token(recipient=one) for one in whom]
-            session.add(made)
-        return made.id
+            campaign.tokens = [data.Token(recipient=recipient) for recipient in recipients]
+            session.add(campaign)
+        return campaign.id
 
     def publish(self, campaign_id: str) -> str:
         with jobs.db() as session:
             campaigns.publish(session, session.get_one(data.Campaign, campaign_id))
         return campaign_id
 
-    def look(self, campaign_id: str) -> tuple[campaigns.CampaignView, list[campaigns.TokenView]]:
+    def views(self, campaign_id: str) -> tuple[campaigns.CampaignView, list[campaigns.TokenView]]:
         with jobs.db() as session:
             campaign = session.get_one(data.Campaign, campaign_id)
-            seen = campaigns.campaign_view(campaign)
-            return seen, campaigns.token_views(campaign, seen.state)
+            campaign_view = campaigns.campaign_view(campaign)
+            return campaign_view, campaigns.token_views(campaign, campaign_view.state)
 
     def state(self, campaign_id: str) -> str:
-        return self.look(campaign_id)[0].state
+        return self.views(campaign_id)[0].state
 
     def token(self, campaign_id: str, recipient: str = "ada") -> campaigns.TokenView:
-        return next(one for one in self.look(campaign_id)[1] if one.recipient == recipient)
+        return next(token for token in self.views(campaign_id)[1] if token.recipient == recipient)
 
     def drain(self) -> None:
-        """On a thread: a browser has its loop in ours."""
-        with ThreadPoolExecutor(1) as aside:
-            aside.submit(self.mulligan.drain).result()
+        """Drain on another thread: the browser runs its event loop in this one."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(self.mulligan.drain).result()
 
     def job(self, campaign_id: str, recipient: str = "ada") -> Any:
         with jobs.db() as session:
             found = session.get(data.Token, self.token(campaign_id, recipient).id)
         return jobs.app.jobs.get(found.job_id)
 
-    def ended(self, *endings: Any, names: tuple[str, ...] = (), **said: Any) -> str:
-        """A published campaign whose copies have ended so, one after the other."""
+    def run_campaign(self, *endings: Any, names: tuple[str, ...] = (), **fields: Any) -> str:
+        """Publish a campaign and force the endings of its copies, in order. Return its id."""
         campaign = self.publish(
-            self.campaign(*(names or tuple("abcdefgh"[: len(endings)])), **said)
+            self.campaign(*(names or tuple("abcdefgh"[: len(endings)])), **fields)
         )
         with self.mulligan.force(jobs.watermark, *endings):
             self.drain()
         return campaign
 
-    def told(self) -> list[Any]:
-        """Every mail there is once the incidents had time to gather."""
+    def sent_mails(self) -> list[Any]:
+        """Return every mail, once the incidents had time to collect failures."""
         self.mulligan.advance(10)
         self.drain()
         return list(self.mailbox.mails)
@@ -135,7 +139,7 @@ def mail_server() -> Iterator[Mailbox]:
 
 @pytest.fixture(scope="session")
 def hook_server() -> Iterator[list[dict[str, Any]]]:
-    """What the webhook has received."""
+    """Serve the webhook. Return the list of received bodies."""
     received: list[dict[str, Any]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -146,7 +150,7 @@ def hook_server() -> Iterator[list[dict[str, Any]]]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with HTTPServer(("127.0.0.1", HOOK), Receiver) as server:
+    with HTTPServer(("127.0.0.1", WEBHOOK_PORT), Receiver) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield received
@@ -172,17 +176,17 @@ def world(
     mulligan = on_store(jobs.app, "watermark.jobs:app")
     mail_server.mails.clear()
     hook_server.clear()
-    made = World(mulligan, clip, tmp_path, mail_server, hook_server)
-    made.drain()  # a worker has seen the app
-    yield made
+    world = World(mulligan, clip, tmp_path, mail_server, hook_server)
+    world.drain()  # a worker has stored the manifest
+    yield world
     data.engine(jobs.app.settings.database_url).dispose()
     data.engine.cache_clear()
 
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """`tool("kill -9 $$")`: what stands in ffmpeg's place; `$FFMPEG` is the real one."""
-    real = marks.ffmpeg()
+    """Replace ffmpeg by a shell script: `tool("kill -9 $$")`. `$FFMPEG` is the real program."""
+    real = marks.find_ffmpeg()
 
     def put(script: str) -> Path:
         file = tmp_path / "ffmpeg"
@@ -196,7 +200,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
 
 @pytest.fixture
 def site(world: World) -> Iterator[str]:
-    """The pages, really served."""
+    """Serve the pages. Return their address."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(web, log_level="warning", lifespan="off", timeout_graceful_shutdown=0)
@@ -212,7 +216,7 @@ def site(world: World) -> Iterator[str]:
 
 @pytest.fixture
 def owner(site: str, world: World) -> Iterator[httpx2.Client]:
-    """The account of the world, signed in."""
+    """Return an HTTP client that is signed in as the owner."""
     with httpx2.Client(
         base_url=site, cookies={"key": world.account.key}, follow_redirects=False
     ) as client:
@@ -220,9 +224,9 @@ def owner(site: str, world: World) -> Iterator[httpx2.Client]:
 
 
 @contextmanager
-def listening_to(client: httpx2.Client, path: str) -> Iterator[list[tuple[str, Any]]]:
-    """What a stream says, as it comes; the block begins once it has said how things stand."""
-    heard: list[tuple[str, Any]] = []
+def collect_events(client: httpx2.Client, path: str) -> Iterator[list[tuple[str, Any]]]:
+    """Collect the events of a stream. The block starts after the first event."""
+    events: list[tuple[str, Any]] = []
     stop = threading.Event()
 
     def listen() -> None:
@@ -232,18 +236,18 @@ def listening_to(client: httpx2.Client, path: str) -> Iterator[list[tuple[str, A
                 if line.startswith("event: "):
                     event = line.removeprefix("event: ")
                 elif line.startswith("data: "):
-                    heard.append((event, json.loads(line.removeprefix("data: "))))
+                    events.append((event, json.loads(line.removeprefix("data: "))))
                 if stop.is_set():
                     return
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
-    until(lambda: heard, 10, "the stream")
-    yield heard
+    until(lambda: events, 10, "the stream")
+    yield events
     stop.set()
 
 
 @pytest.fixture
 def damaged() -> Fail:
-    """How a copy ends whose video cannot be read."""
+    """Return the failure of a copy whose video cannot be read."""
     return Fail("BAD_FILE", "moov atom not found", public="The video file is damaged.", final=True)

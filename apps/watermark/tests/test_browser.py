@@ -1,4 +1,4 @@
-"""The pages in a real browser: rows that change without a reload (acceptance 3, its other half)."""
+"""The pages in a real browser: rows change without a reload (acceptance 3, browser part)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.any_store,
 ]
 DONE = Returns("made")
-STRANGE = "<script>alert(1)</script> could not be read"
+ERROR_WITH_HTML = "<script>alert(1)</script> could not be read"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium, site, world) -> Iterator[Page]:
-    """The owner's, signed in."""
+    """Return a browser page that is signed in as the owner."""
     with browsers.open_session(chromium, site) as person:
         person.go(f"/?key={world.account.key}")
         yield person.page
@@ -46,11 +46,13 @@ def same_page(page: Page) -> bool:
 
 
 @pytest.mark.seed("000-91", "000-96", "000-97", "000-103")
-def test_a_row_fails_is_retried_and_becomes_active_without_a_reload(world, site, page):
+def test_row_updates_without_reload_through_failure_retry_and_success(world, site, page):
     campaign = world.publish(world.campaign("ada", "bo"))
     page.goto(f"{site}/campaigns/{campaign}")
     page.evaluate("window.stillHere = true")
-    with world.mulligan.force(jobs.watermark, Fail("BAD_FILE", public=STRANGE, final=True), DONE):
+    with world.mulligan.force(
+        jobs.watermark, Fail("BAD_FILE", public=ERROR_WITH_HTML, final=True), DONE
+    ):
         world.drain()
     row = page.locator("tr", has=page.locator(".status-failed"))
     expect(row.locator(".status-badge")).to_have_text("FAILED")
@@ -59,7 +61,7 @@ def test_a_row_fails_is_retried_and_becomes_active_without_a_reload(world, site,
         "Warning: 1 watermarking job(s) failed permanently."
     )
     row.get_by_text("Error").click()
-    expect(row.locator(".error-details")).to_have_text(STRANGE)
+    expect(row.locator(".error-details")).to_have_text(ERROR_WITH_HTML)
     assert same_page(page)
 
     name = row.locator("td").first.inner_text()
@@ -78,30 +80,30 @@ def test_a_row_fails_is_retried_and_becomes_active_without_a_reload(world, site,
 
 @pytest.mark.slow
 @pytest.mark.seed("000-91")
-def test_the_percentage_moves_while_a_copy_is_made(world, site, page, tool, tmp_path):
-    long, lavfi = (
-        tmp_path / "long.mp4",
-        ["-f", "lavfi", "-i", "testsrc2=duration=6:size=160x96:rate=10"],
-    )
-    subprocess.run([marks.ffmpeg(), "-loglevel", "error", *lavfi, str(long)], check=True)
+def test_percentage_moves_while_a_copy_is_made(world, site, page, tool, tmp_path):
+    long = tmp_path / "long.mp4"
+    lavfi = ["-f", "lavfi", "-i", "testsrc2=duration=6:size=160x96:rate=10"]
+    subprocess.run([marks.find_ffmpeg(), "-loglevel", "error", *lavfi, str(long)], check=True)
     tool('case "$*" in *pipe:1) exec "$FFMPEG" -re "$@";; *) exec "$FFMPEG" "$@";; esac')
     campaign = world.publish(world.campaign("ada", asset=world.asset(long.read_bytes())))
     page.goto(f"{site}/campaigns/{campaign}")
-    seen: list[str] = []
+    badges: list[str] = []
     with testing.worker(jobs.app, "watermark.jobs:app"):
-        while "ACTIVE" not in seen:
-            seen.append(page.locator(".status-badge").inner_text())
+        while "ACTIVE" not in badges:
+            badges.append(page.locator(".status-badge").inner_text())
             page.wait_for_timeout(100)
-    shares = [
-        int(share[1]) for one in seen if (share := re.fullmatch(r"PROCESSING \((\d+)%\)", one))
+    percentages = [
+        int(percentage[1])
+        for badge in badges
+        if (percentage := re.fullmatch(r"PROCESSING \((\d+)%\)", badge))
     ]
-    assert shares == sorted(shares)
-    assert len(set(shares)) > 2
+    assert percentages == sorted(percentages)
+    assert len(set(percentages)) > 2
 
 
 @pytest.mark.seed("000-98", "000-99")
-def test_partial_is_amber_in_the_list_and_its_tooltip_says_why(world, page, damaged):
-    world.ended(DONE, damaged, names=("ada", "bo"))
+def test_partial_badge_is_amber_and_its_tooltip_explains_it(world, page, damaged):
+    world.run_campaign(DONE, damaged, names=("ada", "bo"))
     page.reload()
     badge = page.get_by_title("Some watermarking jobs failed. Click to review.")
     expect(badge).to_have_text("PARTIAL")
@@ -111,8 +113,8 @@ def test_partial_is_amber_in_the_list_and_its_tooltip_says_why(world, page, dama
 
 
 @pytest.mark.seed("000-95")
-def test_without_scripts_a_token_is_retried_by_its_form(world, site, chromium, damaged):
-    campaign = world.ended(damaged, names=("ada",))
+def test_retry_form_works_without_javascript(world, site, chromium, damaged):
+    campaign = world.run_campaign(damaged, names=("ada",))
     with browsers.open_session(chromium, site, scripts=False) as person:
         person.go(f"/?key={world.account.key}")
         page = person.go(f"/campaigns/{campaign}")

@@ -1,4 +1,4 @@
-"""States of a campaign, what publishing does, what a retry by hand does (acceptance 3, the half without a browser)."""
+"""States of a campaign, publishing and manual retries (acceptance 3, without a browser)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DONE = Returns("made")
     ("endings", "state"),
     [([DONE, DONE], "READY"), ([DONE, DAMAGED], "PARTIAL"), ([DAMAGED, DAMAGED], "FAILED")],
 )
-def test_the_outcome_follows_from_the_copies(world, endings, state):
+def test_campaign_state_follows_from_its_copies(world, endings, state):
     campaign = world.publish(world.campaign("ada", "bo"))
-    assert world.look(campaign)[0].counts == {
+    assert world.views(campaign)[0].counts == {
         "total": 2,
         "completed": 0,
         "failed": 0,
@@ -33,28 +33,28 @@ def test_the_outcome_follows_from_the_copies(world, endings, state):
     }
     with world.mulligan.force(jobs.watermark, *endings):
         world.mulligan.drain()
-    seen = world.look(campaign)[0]
+    view = world.views(campaign)[0]
     failed = endings.count(DAMAGED)
-    assert seen.counts == {
+    assert view.counts == {
         "total": 2,
         "completed": 2 - failed,
         "failed": failed,
         "pending": 0,
         "running": 0,
     }
-    assert seen.state == state
+    assert view.state == state
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-53")
-def test_there_is_no_outcome_while_a_copy_waits_for_its_retry(world):
-    campaign = world.ended(DONE, RuntimeError("x"), names=("ada", "bo"))
+def test_campaign_stays_processing_while_a_copy_waits_for_its_retry(world):
+    campaign = world.run_campaign(DONE, RuntimeError("x"), names=("ada", "bo"))
     assert world.state(campaign) == "PROCESSING"
 
 
 @pytest.mark.seed("000-09", "000-61")
-def test_publishing_again_makes_no_second_job(world):
-    campaign = world.ended(DONE, DAMAGED, names=("ada", "bo"))
+def test_publishing_again_creates_no_second_job(world):
+    campaign = world.run_campaign(DONE, DAMAGED, names=("ada", "bo"))
     with jobs.db() as session:
         at = session.get_one(data.Campaign, campaign).published_at
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_publishing_again_makes_no_second_job(world):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-09")
-def test_who_publishes_at_the_same_moment_makes_one_batch(world):
+def test_concurrent_publishing_creates_one_batch(world):
     campaign = world.campaign("ada", "bo", "cy")
     start = threading.Barrier(6)
 
@@ -76,18 +76,18 @@ def test_who_publishes_at_the_same_moment_makes_one_batch(world):
         start.wait()
         world.publish(campaign)
 
-    presses = [threading.Thread(target=press) for _ in range(6)]
-    for one in presses:
-        one.start()
-    for one in presses:
-        one.join()
+    threads = [threading.Thread(target=press) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert jobs.app.jobs.count("kind:watermark") == 3
     assert len(jobs.app.batches.list()) == 1
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-58")
-def test_a_campaign_without_recipients_is_not_published(world):
+def test_publishing_a_campaign_without_recipients_is_refused(world):
     campaign = world.campaign()
     with pytest.raises(campaigns.Refused, match="at least one recipient"):
         world.publish(campaign)
@@ -95,7 +95,7 @@ def test_a_campaign_without_recipients_is_not_published(world):
 
 
 @pytest.mark.seed("000-50")
-def test_the_store_refuses_a_state_that_does_not_exist(world):
+def test_database_refuses_an_unknown_campaign_state(world):
     campaign = world.campaign("ada")
     with pytest.raises(IntegrityError), jobs.db() as session:
         session.execute(
@@ -106,21 +106,21 @@ def test_the_store_refuses_a_state_that_does_not_exist(world):
 @pytest.mark.any_store
 @pytest.mark.seed("000-62", "000-71", "000-91")
 @pytest.mark.parametrize("endings", [[DONE, DONE], [DONE, DAMAGED], [DAMAGED, DAMAGED]])
-def test_a_finished_campaign_expires_at_its_time(world, endings):
+def test_finished_campaign_expires_at_its_expiry_time(world, endings):
     until = datetime.now(UTC) + timedelta(hours=1)
-    campaign = world.ended(*endings, names=("ada", "bo"), expires_at=until.isoformat())
+    campaign = world.run_campaign(*endings, names=("ada", "bo"), expires_at=until.isoformat())
     assert world.state(campaign) in ("READY", "PARTIAL", "FAILED")
     world.mulligan.advance(3601)
     world.mulligan.drain()
-    seen, tokens = world.look(campaign)
-    assert seen.state == "EXPIRED"
+    view, tokens = world.views(campaign)
+    assert view.state == "EXPIRED"
     assert {token.status for token in tokens} == {"EXPIRED"}
 
 
 @pytest.mark.seed("000-60")
-def test_a_late_copy_does_not_revive_an_expired_campaign(world):
+def test_late_copy_does_not_reopen_an_expired_campaign(world):
     until = datetime.now(UTC) + timedelta(hours=1)
-    campaign = world.ended(
+    campaign = world.run_campaign(
         DONE, RuntimeError("x"), names=("ada", "bo"), expires_at=until.isoformat()
     )
     jobs.app.queues.pause("encode")
@@ -133,23 +133,24 @@ def test_a_late_copy_does_not_revive_an_expired_campaign(world):
     assert world.state(campaign) == "EXPIRED"
 
 
-def pressed(world, campaign: str, recipient: str) -> None:
+def retry_token(world, campaign: str, recipient: str) -> None:
     with jobs.db() as session:
         found = session.get_one(data.Campaign, campaign)
-        token = next(one for one in found.tokens if one.recipient.name == recipient)
+        token = next(item for item in found.tokens if item.recipient.name == recipient)
         campaigns.retry(found, token)
 
 
 @pytest.mark.seed("000-36", "000-37", "000-63", "000-67")
-def test_a_retry_by_hand_opens_the_campaign_again_and_ends_it_ready(world):
+def test_manual_retry_reopens_the_campaign_and_ends_it_ready(world):
     campaign = world.publish(world.campaign("ada", "bo"))
     with world.mulligan.force(jobs.watermark, DONE, RuntimeError("first"), DAMAGED):
         world.mulligan.drain(scheduled=True)
     assert world.state(campaign) == "PARTIAL"
-    (failed,) = [one for one in world.look(campaign)[1] if one.failed]
+    (failed,) = [item for item in world.views(campaign)[1] if item.failed]
     assert failed.retry_count == 1
-    pressed(world, campaign, failed.recipient)
-    again, job = world.token(campaign, failed.recipient), world.job(campaign, failed.recipient)
+    retry_token(world, campaign, failed.recipient)
+    again = world.token(campaign, failed.recipient)
+    job = world.job(campaign, failed.recipient)
     assert (again.status, again.retry_count, again.percent, again.next_retry_at) == (
         "PENDING",
         0,
@@ -161,58 +162,59 @@ def test_a_retry_by_hand_opens_the_campaign_again_and_ends_it_ready(world):
     with world.mulligan.force(jobs.watermark, DONE):
         world.mulligan.drain()
     assert world.state(campaign) == "READY"
-    assert [one.generation for one in jobs.app.jobs.attempts(job.id)] == [1, 1, 2]
+    assert [item.generation for item in jobs.app.jobs.attempts(job.id)] == [1, 1, 2]
 
 
 @pytest.mark.any_store
-def test_a_copy_that_an_operator_has_cancelled_has_a_button_that_works(world):
+def test_cancelled_copy_can_be_retried_by_its_owner(world):
     campaign = world.publish(world.campaign("ada"))
     jobs.app.jobs.cancel(world.job(campaign).id, reason="too many")
     assert world.token(campaign).status == "FAILED"
-    pressed(world, campaign, "ada")
+    retry_token(world, campaign, "ada")
     assert world.token(campaign).status == "PENDING"
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-64")
-def test_a_retry_that_fails_again_is_told_again(world):
-    campaign = world.ended(DAMAGED, names=("ada",))
-    first = len(world.told())
-    pressed(world, campaign, "ada")
+def test_manual_retry_that_fails_notifies_again(world):
+    campaign = world.run_campaign(DAMAGED, names=("ada",))
+    first = len(world.sent_mails())
+    retry_token(world, campaign, "ada")
     with world.mulligan.force(jobs.watermark, DAMAGED):
         world.mulligan.drain()
     assert world.state(campaign) == "FAILED"
-    assert "all 1 copies failed" in world.told()[-1]["subject"]
-    assert len(world.told()) > first
-    assert [one["state"] for one in world.hooks] == ["FAILED", "FAILED"]
+    assert "all 1 copies failed" in world.sent_mails()[-1]["subject"]
+    assert len(world.sent_mails()) > first
+    assert [item["state"] for item in world.hooks] == ["FAILED", "FAILED"]
 
 
 @pytest.mark.seed("000-35")
-def test_twenty_presses_at_once_are_one_retry(world):
-    campaign = world.ended(DAMAGED, names=("ada",))
-    start, refused = threading.Barrier(20), []
+def test_twenty_concurrent_retry_requests_are_one_retry(world):
+    campaign = world.run_campaign(DAMAGED, names=("ada",))
+    start = threading.Barrier(20)
+    refused = []
 
     def press() -> None:
         start.wait()
         try:
-            pressed(world, campaign, "ada")
-        except campaigns.Refused as why:
-            refused.append(str(why))
+            retry_token(world, campaign, "ada")
+        except campaigns.Refused as refusal:
+            refused.append(str(refusal))
 
-    presses = [threading.Thread(target=press) for _ in range(20)]
-    for one in presses:
-        one.start()
-    for one in presses:
-        one.join()
+    threads = [threading.Thread(target=press) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert refused == ["Token is not in a failed state."] * 19
     assert world.job(campaign).generation == 2
-    told = [one.type for one in jobs.app.jobs.history(world.job(campaign).id)]
+    told = [item.type for item in jobs.app.jobs.history(world.job(campaign).id)]
     assert told.count("job.retried") == 1
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-83")
-def test_a_campaign_goes_with_its_account(world):
+def test_deleting_an_account_deletes_its_campaigns(world):
     campaign = world.campaign("ada", "bo")
     with jobs.db() as session:
         session.execute(text("DELETE FROM tokens"))
@@ -223,8 +225,8 @@ def test_a_campaign_goes_with_its_account(world):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-29")
-def test_an_old_job_that_is_tried_again_does_not_go_before_fresh_ones(world):
-    first = world.ended(RuntimeError("x"), names=("ada",))
+def test_retried_old_job_does_not_start_before_fresh_jobs(world):
+    first = world.run_campaign(RuntimeError("x"), names=("ada",))
     second = world.publish(world.campaign("bo"))
     world.mulligan.advance(60)
     with world.mulligan.force(jobs.watermark, DONE, DONE):

@@ -10,14 +10,14 @@ from watermark import data, marks
 
 
 @pytest.mark.seed("000-24", "000-54", "000-57", "000-61")
-def test_a_published_campaign_makes_one_marked_copy_per_recipient(world):
+def test_published_campaign_makes_one_marked_copy_per_recipient(world):
     campaign = world.campaign("ada", "bo")
     assert world.state(campaign) == "DRAFT"
     world.publish(campaign)
     assert world.state(campaign) == "PROCESSING"
     world.mulligan.drain()
-    seen, tokens = world.look(campaign)
-    assert (seen.state, seen.counts["completed"], seen.counts["total"]) == ("READY", 2, 2)
+    view, tokens = world.views(campaign)
+    assert (view.state, view.counts["completed"], view.counts["total"]) == ("READY", 2, 2)
     assert [token.status for token in tokens] == ["ACTIVE", "ACTIVE"]
     found = {marks.detect(data.copy_of(token.id)) for token in tokens}
     assert len(found) == 2
@@ -25,11 +25,21 @@ def test_a_published_campaign_makes_one_marked_copy_per_recipient(world):
 
 
 @pytest.mark.parametrize("mark", [pytest.param("00000000", marks=pytest.mark.slow), "deadbeef"])
-def test_the_invisible_mark_outlives_another_encoder(clip, tmp_path, mark):
-    marked, again = tmp_path / "marked.mp4", tmp_path / "again.mp4"
+def test_invisible_mark_survives_another_encode(clip, tmp_path, mark):
+    marked = tmp_path / "marked.mp4"
+    reencoded = tmp_path / "again.mp4"
     marks.embed(clip, marked, mark, None)
-    worse = ["-c:v", "libx264", "-preset", "ultrafast", "-crf", "28", "-an"]
+    low_quality = ["-c:v", "libx264", "-preset", "ultrafast", "-crf", "28", "-an"]
     subprocess.run(
-        [marks.ffmpeg(), "-loglevel", "error", "-i", str(marked), *worse, str(again)], check=True
+        [
+            marks.find_ffmpeg(),
+            "-loglevel",
+            "error",
+            "-i",
+            str(marked),
+            *low_quality,
+            str(reencoded),
+        ],
+        check=True,
     )
-    assert (marks.detect(again), marks.detect(clip)) == (mark, None)
+    assert (marks.detect(reencoded), marks.detect(clip)) == (mark, None)

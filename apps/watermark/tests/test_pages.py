@@ -1,4 +1,4 @@
-"""What owners and recipients meet: pages, forms, links and streams, really served."""
+"""Pages, forms, links and streams over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan.testing import Returns
 from support.waiting import until
 from watermark import data, jobs, marks
 
-from .conftest import listening_to
+from .conftest import collect_events
 
 pytestmark = pytest.mark.processes
 
@@ -28,9 +28,9 @@ def row_of(page: str, token: str) -> str:
 @pytest.mark.seed(
     "000-65", "000-68", "000-69", "000-93", "000-94", "000-95", "000-97", "000-100", "000-103"
 )
-def test_a_failed_token_is_retried_from_its_page(world, owner, damaged):
-    campaign = world.ended(DONE, damaged, names=("ada", "bo"))
-    good, bad = sorted(world.look(campaign)[1], key=lambda one: one.failed)
+def test_failed_token_is_retried_from_the_campaign_page(world, owner, damaged):
+    campaign = world.run_campaign(DONE, damaged, names=("ada", "bo"))
+    good, bad = sorted(world.views(campaign)[1], key=lambda item: item.failed)
     page = owner.get(f"/campaigns/{campaign}").text
     assert "1</span> watermarking job(s) failed permanently." in page
     row = row_of(page, bad.id)
@@ -39,10 +39,10 @@ def test_a_failed_token_is_retried_from_its_page(world, owner, damaged):
     assert "The video file is damaged." in row
     assert f'method="POST" action="/campaigns/{campaign}/tokens/{bad.id}/retry">' in row
     assert 'class="retry-count" hidden></span>' in row
-    other = row_of(page, good.id)
-    assert "ACTIVE" in other
-    assert '<details class="error" hidden>' in other
-    assert 'class="retry-form"' in other
+    other_stream = row_of(page, good.id)
+    assert "ACTIVE" in other_stream
+    assert '<details class="error" hidden>' in other_stream
+    assert 'class="retry-form"' in other_stream
 
     refused = owner.post(f"/campaigns/{campaign}/tokens/{good.id}/retry")
     assert (refused.status_code, "Token is not in a failed state." in refused.text) == (400, True)
@@ -58,17 +58,17 @@ def test_a_failed_token_is_retried_from_its_page(world, owner, damaged):
 
 
 @pytest.mark.seed("000-66", "000-70")
-def test_what_belongs_to_others_answers_like_what_does_not_exist(world, owner, site, damaged):
-    campaign = world.ended(damaged, names=("ada",))
-    other = world.ended(damaged, names=("bo",))
-    mine, foreign = world.token(campaign).id, world.token(other, "bo").id
+def test_objects_of_other_accounts_answer_404_like_missing_ones(world, owner, site, damaged):
+    campaign = world.run_campaign(damaged, names=("ada",))
+    other_stream = world.run_campaign(damaged, names=("bo",))
+    mine, foreign = world.token(campaign).id, world.token(other_stream, "bo").id
     stranger = world.add(data.Account(name="Mallory", email="m@example.com"))
     with httpx2.Client(base_url=site, cookies={"key": stranger.key}) as client:
         answers = [
             client.post(f"/campaigns/{campaign}/tokens/{mine}/retry"),
             client.post(f"/campaigns/nobody/tokens/{mine}/retry"),
         ]
-        assert [one.status_code for one in answers] == [404, 404]
+        assert [item.status_code for item in answers] == [404, 404]
         assert answers[0].text == answers[1].text
         for path in (
             f"/campaigns/{campaign}",
@@ -79,14 +79,14 @@ def test_what_belongs_to_others_answers_like_what_does_not_exist(world, owner, s
     assert owner.post(f"/campaigns/{campaign}/tokens/{foreign}/retry").status_code == 404
     assert owner.post(f"/campaigns/{campaign}/tokens/nobody/retry").status_code == 404
     assert httpx2.post(f"{site}/campaigns/{campaign}/tokens/{mine}/retry").status_code == 401
-    assert {world.job(campaign).generation, world.job(other, "bo").generation} == {1}
+    assert {world.job(campaign).generation, world.job(other_stream, "bo").generation} == {1}
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-71")
-def test_nothing_is_retried_in_an_expired_campaign(world, owner, damaged):
+def test_retry_in_an_expired_campaign_is_refused(world, owner, damaged):
     until_then = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    campaign = world.ended(damaged, names=("ada",), expires_at=until_then)
+    campaign = world.run_campaign(damaged, names=("ada",), expires_at=until_then)
     world.mulligan.advance(3601)
     world.mulligan.drain()
     answer = owner.post(f"/campaigns/{campaign}/tokens/{world.token(campaign).id}/retry")
@@ -97,34 +97,38 @@ def test_nothing_is_retried_in_an_expired_campaign(world, owner, damaged):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-58", "000-61", "000-83", "000-98", "000-99")
-def test_a_campaign_from_upload_to_list(world, owner):
+def test_campaign_from_upload_to_list(world, owner):
     with world.clip.open("rb") as file:
         owner.post("/assets", files={"file": ("talk.mp4", file)})
     asset = re.search(r'<option value="(.+?)">talk.mp4', owner.get("/campaigns").text)[1]
-    said = {
+    form = {
         "name": "Spring",
         "asset": asset,
         "recipients": "Ada <ada@x.org>\nBo",
         "invisible_wm": "true",
     }
-    path = owner.post("/campaigns", data=said).headers["location"]
+    path = owner.post("/campaigns", data=form).headers["location"]
     empty = owner.post("/campaigns", data={"name": "Nobody", "asset": asset}).headers["location"]
     assert "A campaign needs at least one recipient." in owner.post(f"{empty}/publish").text
     assert owner.post(f"{path}/publish").status_code == 303
     with world.mulligan.force(jobs.watermark, DONE, Fail("BAD_FILE", final=True)):
         world.mulligan.drain()
-    told = owner.get(f"{path}/tokens").json()
-    assert (told["state"], told["counts"]["total"]) == ("PARTIAL", 2)
+    body = owner.get(f"{path}/tokens").json()
+    assert (body["state"], body["counts"]["total"]) == ("PARTIAL", 2)
     page = owner.get("/campaigns").text
     assert 'state-partial" title="Some watermarking jobs failed. Click to review.">PARTIAL' in page
     assert "state-draft" in page
     with jobs.db() as session:
-        made = session.get_one(data.Campaign, path.rpartition("/")[2])
-        assert (made.visible_wm, made.invisible_wm, made.max_downloads) == (0, 1, None)
-        assert made.published_at is not None
+        campaign_row = session.get_one(data.Campaign, path.rpartition("/")[2])
+        assert (campaign_row.visible_wm, campaign_row.invisible_wm, campaign_row.max_downloads) == (
+            0,
+            1,
+            None,
+        )
+        assert campaign_row.published_at is not None
 
 
-def test_what_cannot_be_is_refused_and_nothing_is_made(world, owner):
+def test_invalid_forms_are_refused_and_create_nothing(world, owner):
     asset = world.asset().id
     for wrong in (
         {"max_downloads": "many"},
@@ -135,8 +139,8 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(world, owner):
         assert (
             owner.post("/campaigns", data={"name": "x", "asset": asset, **wrong}).status_code == 422
         )
-    said = {"name": "x", "asset": asset, "recipients": "Ada", "expires_at": "2020-01-01T00:00"}
-    late = owner.post("/campaigns", data=said).headers["location"]
+    form = {"name": "x", "asset": asset, "recipients": "Ada", "expires_at": "2020-01-01T00:00"}
+    late = owner.post("/campaigns", data=form).headers["location"]
     assert "would have expired" in owner.post(f"{late}/publish").text
     assert owner.get("/t/%00").status_code in (400, 404)
     assert owner.post("/campaigns", data={"name": "a\x00b", "asset": asset}).status_code == 422
@@ -144,47 +148,51 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(world, owner):
 
 
 @pytest.mark.seed("000-72", "000-73", "000-74", "000-96", "000-104")
-def test_streams_of_the_campaign_and_of_the_token_hear_of_a_failure(world, owner):
+def test_campaign_and_token_streams_receive_a_failure(world, owner):
     campaign = world.publish(world.campaign("ada", "bo"))
-    strange = 'a "quoted" \\ back\nslash <script>alert(1)</script>'
+    hostile_error = 'a "quoted" \\ back\nslash <script>alert(1)</script>'
     ada, bo = world.token(campaign), world.token(campaign, "bo")
     streams = [f"/campaigns/{campaign}/events", f"/campaigns/{campaign}/tokens/{ada.id}/events"]
     streams += [f"/campaigns/{campaign}/tokens/{bo.id}/events"]
     with (
-        listening_to(owner, streams[0]) as all_of_it,
-        listening_to(owner, streams[1]) as of_ada,
-        listening_to(owner, streams[2]) as of_bo,
+        collect_events(owner, streams[0]) as campaign_stream,
+        collect_events(owner, streams[1]) as ada_stream,
+        collect_events(owner, streams[2]) as bo_stream,
     ):
-        with world.mulligan.force(jobs.watermark, Fail("BAD_FILE", public=strange, final=True)):
+        with world.mulligan.force(
+            jobs.watermark, Fail("BAD_FILE", public=hostile_error, final=True)
+        ):
             world.mulligan.drain()
         failed = world.token(
-            campaign, next(one.recipient for one in world.look(campaign)[1] if one.failed)
+            campaign, next(item.recipient for item in world.views(campaign)[1] if item.failed)
         )
-        heard, other = (of_ada, of_bo) if failed.id == ada.id else (of_bo, of_ada)
-        until(lambda: "token_failed" in dict(heard), 10, "the token's stream")
-        until(lambda: "token_failed" in dict(all_of_it), 10, "the campaign's stream")
-        assert dict(heard)["token_failed"] == dict(all_of_it)["token_failed"]
-        assert dict(heard)["token_failed"]["token_id"] == failed.id
-        assert "quoted" in dict(heard)["token_failed"]["error"]
-        assert "token_failed" not in dict(other)
+        failed_stream, other_stream = (
+            (ada_stream, bo_stream) if failed.id == ada.id else (bo_stream, ada_stream)
+        )
+        until(lambda: "token_failed" in dict(failed_stream), 10, "the token's stream")
+        until(lambda: "token_failed" in dict(campaign_stream), 10, "the campaign's stream")
+        assert dict(failed_stream)["token_failed"] == dict(campaign_stream)["token_failed"]
+        assert dict(failed_stream)["token_failed"]["token_id"] == failed.id
+        assert "quoted" in dict(failed_stream)["token_failed"]["error"]
+        assert "token_failed" not in dict(other_stream)
     page = owner.get(f"/campaigns/{campaign}").text
     assert "<script>alert" not in page
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-91", "000-92")
-def test_a_link_delivers_the_copy_until_it_is_used_up(world, owner, site):
+def test_link_delivers_the_copy_until_the_download_limit(world, owner, site):
     campaign = world.publish(world.campaign("ada", max_downloads=2))
     link = f"{site}/t/{world.token(campaign).id}"
     assert httpx2.get(link).status_code == 409
     world.mulligan.drain()
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda _: httpx2.get(link), range(6)))
-    assert sorted(one.status_code for one in answers) == [200, 200, 410, 410, 410, 410]
+    assert sorted(item.status_code for item in answers) == [200, 200, 410, 410, 410, 410]
     assert world.token(campaign).status == "CONSUMED"
     assert httpx2.get(f"{site}/t/nobody").status_code == 404
     got = world.folder / "got.mp4"
-    got.write_bytes(next(one for one in answers if one.status_code == 200).content)
+    got.write_bytes(next(item for item in answers if item.status_code == 200).content)
     with got.open("rb") as file:
         path = owner.post("/detect", files={"file": ("found.mp4", file)}).headers["location"]
     assert "Looking" in owner.get(path).text
@@ -196,7 +204,7 @@ def test_a_link_delivers_the_copy_until_it_is_used_up(world, owner, site):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-13")
-def test_a_detection_shows_its_failure_on_its_own_page(world, owner, site):
+def test_failed_detection_shows_its_failure_on_its_page(world, owner, site):
     path = owner.post("/detect", files={"file": ("x.mp4", b"nothing " * 50)}).headers["location"]
     world.mulligan.drain()
     assert "The detection failed: The video file is damaged" in owner.get(path).text
@@ -207,16 +215,17 @@ def test_a_detection_shows_its_failure_on_its_own_page(world, owner, site):
 @pytest.mark.slow
 @pytest.mark.any_store
 @pytest.mark.seed("000-83")
-def test_a_copy_without_the_visible_mark_still_has_the_other_one(world):
+def test_visible_and_invisible_mark_are_independent(world):
     campaign = world.publish(world.campaign("ada", visible_wm=0))
     bare = world.publish(world.campaign("bo", invisible_wm=0))
     world.mulligan.drain()
-    marked, plain = data.copy_of(world.token(campaign).id), data.copy_of(world.token(bare, "bo").id)
+    marked = data.copy_of(world.token(campaign).id)
+    unmarked = data.copy_of(world.token(bare, "bo").id)
     assert marks.detect(marked) is not None
-    assert marks.detect(plain) is None
+    assert marks.detect(unmarked) is None
     corner = [
-        next(marks.Video(one).frames())[0][16:48, 16:120].mean()
-        for one in (world.clip, marked, plain)
+        next(marks.Video(item).frames())[0][16:48, 16:120].mean()
+        for item in (world.clip, marked, unmarked)
     ]
     assert abs(corner[1] - corner[0]) < 5
     assert corner[2] < corner[0] - 10

@@ -1,4 +1,4 @@
-"""What is tried again, when, and what never is (acceptance 1)."""
+"""Which failures are retried, and when (acceptance 1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from mulligan.testing import Returns
 from watermark import data, jobs, rules
 
-MAY_PASS = {
+RETRYABLE = {
     "transient": ConnectionResetError("peer"),
     "resource": OSError(errno.ENOSPC, "No space left on device"),
     "timeout": "timeout",
@@ -20,21 +20,23 @@ MAY_PASS = {
 }
 
 
-def waits(job) -> list[float]:
-    """Seconds from each failure to the time the next attempt may start."""
-    told = [one for one in jobs.app.jobs.history(job.id) if one.type == "job.retry_scheduled"]
-    return [(one.data["next_retry_at"] - one.at) / 1e6 for one in told]
+def retry_delays(job) -> list[float]:
+    """Return the seconds from each failure to the time the next attempt may start."""
+    retry_events = [
+        event for event in jobs.app.jobs.history(job.id) if event.type == "job.retry_scheduled"
+    ]
+    return [(event.data["next_retry_at"] - event.at) / 1e6 for event in retry_events]
 
 
 @pytest.mark.seed("000-21", "000-22", "000-49", "000-101", "000-32", "000-93")
 @pytest.mark.any_store
-@pytest.mark.parametrize("cls", MAY_PASS)
-def test_whatever_may_pass_is_tried_three_times_more_after_1_5_and_15_minutes(world, cls):
+@pytest.mark.parametrize("cls", RETRYABLE)
+def test_retryable_failures_are_retried_after_1_5_and_15_minutes(world, cls):
     campaign = world.publish(world.campaign("ada"))
-    with world.mulligan.force(jobs.watermark, MAY_PASS[cls], times=4):
+    with world.mulligan.force(jobs.watermark, RETRYABLE[cls], times=4):
         world.mulligan.drain(scheduled=True)
     job, token = world.job(campaign), world.token(campaign)
-    assert waits(job) == pytest.approx([60, 300, 900], abs=0.5)
+    assert retry_delays(job) == pytest.approx([60, 300, 900], abs=0.5)
     assert (job.attempts, token.status) == (4, "FAILED")
     assert (token.retry_count, token.max_retries) == (3, 3)
 
@@ -51,9 +53,7 @@ def test_whatever_may_pass_is_tried_three_times_more_after_1_5_and_15_minutes(wo
     "000-30",
     "000-46",
 )
-def test_an_ffmpeg_that_is_killed_is_tried_again_and_its_token_becomes_active(
-    world, tool, tmp_path
-):
+def test_killed_ffmpeg_is_retried_and_its_token_becomes_active(world, tool, tmp_path):
     campaign = world.publish(world.campaign("ada"))
     before = world.token(campaign)
     assert (before.retry_count, before.max_retries, before.next_retry_at) == (0, 3, None)
@@ -78,7 +78,7 @@ def test_an_ffmpeg_that_is_killed_is_tried_again_and_its_token_becomes_active(
 @pytest.mark.any_store
 @pytest.mark.seed("000-06", "000-26", "000-31", "000-41", "000-42", "000-101")
 @pytest.mark.parametrize("damage", ["truncated", "garbage"])
-def test_a_damaged_upload_is_given_up_at_once(world, clip, damage):
+def test_damaged_upload_fails_without_a_retry(world, clip, damage):
     content = clip.read_bytes()[:3000] if damage == "truncated" else b"no video at all " * 100
     campaign = world.publish(world.campaign("ada", asset=world.asset(content)))
     world.mulligan.drain()
@@ -98,7 +98,7 @@ def test_a_damaged_upload_is_given_up_at_once(world, clip, damage):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-43")
-def test_a_source_that_is_gone_is_given_up_at_once(world):
+def test_missing_source_fails_without_a_retry(world):
     asset = world.asset()
     campaign = world.publish(world.campaign("ada", asset=asset))
     Path(asset.path).unlink()
@@ -109,7 +109,7 @@ def test_a_source_that_is_gone_is_given_up_at_once(world):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-43")
-def test_a_missing_folder_for_the_output_is_another_matter(world):
+def test_missing_output_folder_is_retried(world):
     campaign = world.publish(world.campaign("ada"))
     text = "/srv/a/b.mp4: No such file or directory\nError opening output file /srv/a/b.mp4."
     with world.mulligan.force(jobs.watermark, RuntimeError(text)):
@@ -120,10 +120,11 @@ def test_a_missing_folder_for_the_output_is_another_matter(world):
 @pytest.mark.slow
 @pytest.mark.any_store
 @pytest.mark.seed("000-04", "000-48")
-def test_a_disk_that_is_full_is_waited_for(world, tool):
+def test_full_disk_is_retried(world, tool):
     campaign = world.publish(world.campaign("ada"))
     tool(
-        'case "$*" in *copy.mp4) exec "$FFMPEG" "$@" -f mp4 -y /dev/full;; *) exec "$FFMPEG" "$@";; esac'
+        'case "$*" in *copy.mp4) exec "$FFMPEG" "$@" -f mp4 -y /dev/full;; '
+        '*) exec "$FFMPEG" "$@";; esac'
     )
     world.mulligan.drain()
     assert world.job(campaign).error["code"] == "DISK_WRITE"
@@ -134,8 +135,8 @@ def test_a_disk_that_is_full_is_waited_for(world, tool):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-48")
-def test_a_missing_permission_is_retried_on_the_same_schedule(world):
-    campaign = world.ended(
+def test_missing_permission_is_retried_on_the_same_schedule(world):
+    campaign = world.run_campaign(
         PermissionError(errno.EACCES, "Permission denied", "/files/copies/a.part"), names=("ada",)
     )
     assert world.job(campaign).error["code"] == "DISK_WRITE"
@@ -144,7 +145,7 @@ def test_a_missing_permission_is_retried_on_the_same_schedule(world):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-05")
-def test_a_tool_that_is_missing_after_a_restart_is_waited_for(world, monkeypatch):
+def test_missing_ffmpeg_is_retried(world, monkeypatch):
     campaign = world.publish(world.campaign("ada"))
     monkeypatch.setenv("WATERMARK_FFMPEG", "/opt/venv/bin/ffmpeg")
     world.mulligan.drain()
@@ -170,28 +171,28 @@ def test_a_tool_that_is_missing_after_a_restart_is_waited_for(world, monkeypatch
         ("timeout", True, "ENCODE_TIMEOUT"),
     ],
 )
-def test_the_table_of_the_specification(world, ending, retried, code):
-    campaign = world.ended(ending, names=("ada",))
+def test_failures_get_the_codes_of_the_specification(world, ending, retried, code):
+    campaign = world.run_campaign(ending, names=("ada",))
     job = world.job(campaign)
     assert ((job.state == "queued"), job.error["code"]) == (retried, code)
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-10", "000-23")
-@pytest.mark.parametrize(("most", "expected"), [(1, [60]), (5, [60, 300, 900, 900, 900])])
-def test_how_often_is_one_setting_of_the_system(world, monkeypatch, most, expected):
-    monkeypatch.setenv("WATERMARK_MAX_RETRIES", str(most))
+@pytest.mark.parametrize(("limit", "expected"), [(1, [60]), (5, [60, 300, 900, 900, 900])])
+def test_retry_limit_is_one_setting_of_the_system(world, monkeypatch, limit, expected):
+    monkeypatch.setenv("WATERMARK_MAX_RETRIES", str(limit))
     policy = runpy.run_path(rules.__file__)["RETRIES"]
     job = jobs.watermark.options(policy=policy).enqueue(token="x")
-    with world.mulligan.force(jobs.watermark, RuntimeError("x"), times=most + 1):
+    with world.mulligan.force(jobs.watermark, RuntimeError("x"), times=limit + 1):
         world.mulligan.drain(scheduled=True)
-    assert world.mulligan.assert_state(job, "dead").attempts == most + 1
-    assert waits(job) == pytest.approx(expected, abs=0.5)
+    assert world.mulligan.assert_state(job, "dead").attempts == limit + 1
+    assert retry_delays(job) == pytest.approx(expected, abs=0.5)
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-15")
-def test_one_job_may_have_a_limit_of_its_own_and_keeps_it(world):
+def test_retry_limit_of_one_job_survives_a_manual_retry(world):
     job = jobs.watermark.options(max_retries=1).enqueue(token="x")
     with world.mulligan.force(jobs.watermark, RuntimeError("x"), times=2):
         world.mulligan.drain(scheduled=True)
@@ -201,7 +202,7 @@ def test_one_job_may_have_a_limit_of_its_own_and_keeps_it(world):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-24")
-def test_a_copy_is_not_made_again_where_it_is_already(world):
+def test_existing_copy_is_not_made_again(world):
     campaign = world.publish(world.campaign("ada"))
     goal = data.copy_of(world.token(campaign).id)
     goal.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Who hears of what: mails, the webhook, and nobody without a mail server (acceptance 4, the half about mail)."""
+"""Mails and the webhook, and a system without a mail server (acceptance 4, mail part)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def texts(mails) -> list[str]:
 
 
 @pytest.mark.seed("000-08", "000-75", "000-104")
-def test_the_owner_hears_of_a_failed_copy_before_anybody_looked_at_a_page(world):
+def test_owner_gets_a_mail_about_a_failed_copy(world):
     world.publish(world.campaign("ada", asset=world.asset(GARBAGE)))
     world.mulligan.drain()
-    (mail,) = [one for one in world.told() if "copy for" in one["subject"]]
+    (mail,) = [item for item in world.sent_mails() if "copy for" in item["subject"]]
     assert mail["to"] == "olga@example.com"
     (text,) = texts([mail])
     for word in ("Olga", "Spring", "ada", "The video file is damaged"):
@@ -27,46 +27,48 @@ def test_the_owner_hears_of_a_failed_copy_before_anybody_looked_at_a_page(world)
 
 
 @pytest.mark.seed("000-40")
-def test_nobody_hears_of_failures_that_are_tried_again(world):
+def test_retried_failures_send_no_mail(world):
     world.publish(world.campaign("ada"))
     with world.mulligan.force(jobs.watermark, RuntimeError("x"), RuntimeError("x"), DONE):
         world.mulligan.drain(scheduled=True)
-    assert world.told() == []
+    assert world.sent_mails() == []
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-56", "000-76")
-def test_the_mail_of_a_partial_campaign_has_both_numbers(world, damaged):
-    world.ended(DONE, DONE, damaged, names=("ada", "bo", "cy"))
-    (text,) = texts(one for one in world.told() if "copies are ready" in one["subject"])
+def test_mail_of_a_partial_campaign_has_both_numbers(world, damaged):
+    world.run_campaign(DONE, DONE, damaged, names=("ada", "bo", "cy"))
+    (text,) = texts(item for item in world.sent_mails() if "copies are ready" in item["subject"])
     assert "Olga" in text
     assert "'Spring' has ended: 2 copies are ready, 1 failed." in text
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-55", "000-77")
-def test_the_mail_of_a_failed_campaign_has_the_number(world, damaged):
-    world.ended(damaged, damaged, names=("ada", "bo"))
-    (text,) = texts(one for one in world.told() if "copies failed" in one["subject"])
+def test_mail_of_a_failed_campaign_has_the_number_of_failures(world, damaged):
+    world.run_campaign(damaged, damaged, names=("ada", "bo"))
+    (text,) = texts(item for item in world.sent_mails() if "copies failed" in item["subject"])
     assert "Olga" in text
     assert "'Spring' has ended: all 2 copies failed." in text
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-80")
-def test_fifty_failures_of_one_cause_are_a_few_mails(world, damaged):
+def test_many_failures_of_one_cause_send_few_mails(world, damaged):
     names = tuple(f"r{number}" for number in range(12))
-    world.ended(*[damaged] * 12, names=names)
-    assert len(world.told()) == 2
-    (subject,) = [one["subject"] for one in world.mailbox.mails if "copy for" in one["subject"]]
+    world.run_campaign(*[damaged] * 12, names=names)
+    assert len(world.sent_mails()) == 2
+    (subject,) = [item["subject"] for item in world.mailbox.mails if "copy for" in item["subject"]]
     assert "and 11 more failed" in subject
 
 
 @pytest.mark.seed("000-54", "000-105")
-def test_the_webhook_tells_every_outcome_with_its_state(world, damaged):
+def test_webhook_reports_every_outcome_with_its_state(world, damaged):
     for endings in ([DONE, DONE], [DONE, damaged], [damaged, damaged]):
-        world.ended(*endings, names=("ada", "bo"))
-    told = [(one["event"], one["state"], one["completed"], one["failed"]) for one in world.hooks]
+        world.run_campaign(*endings, names=("ada", "bo"))
+    told = [
+        (item["event"], item["state"], item["completed"], item["failed"]) for item in world.hooks
+    ]
     assert told == [
         ("campaign_ready", "READY", 2, 0),
         ("campaign_ready", "PARTIAL", 1, 1),
@@ -77,17 +79,17 @@ def test_the_webhook_tells_every_outcome_with_its_state(world, damaged):
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-78")
-def test_without_a_mail_server_nothing_is_sent_and_nothing_breaks(world, damaged, monkeypatch):
+def test_without_a_mail_server_no_mail_is_sent_and_nothing_fails(world, damaged, monkeypatch):
     monkeypatch.setitem(vars(jobs.app.settings.mail), "host", "")
-    campaign = world.ended(damaged, DONE, names=("ada", "bo"))
-    assert world.told() == []
+    campaign = world.run_campaign(damaged, DONE, names=("ada", "bo"))
+    assert world.sent_mails() == []
     assert world.state(campaign) == "PARTIAL"
-    assert {one.state for one in jobs.app.deliveries.list()} == {"succeeded"}
+    assert {item.state for item in jobs.app.deliveries.list()} == {"succeeded"}
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-44")
-def test_a_kind_of_job_that_nobody_knows_ends_and_the_owner_hears_of_it(world):
+def test_job_of_an_unknown_kind_ends_and_its_owner_is_notified(world):
     with jobs.app.batch("Spring", owner=world.account.id) as batch:
         jobs.watermark.options(batch=batch).enqueue(token="x")
         jobs.app.enqueue("frobnicate", {}, batch=batch)
@@ -96,20 +98,20 @@ def test_a_kind_of_job_that_nobody_knows_ends_and_the_owner_hears_of_it(world):
     world.mulligan.advance(jobs.app.settings.worker.unknown_kind_after + 1)
     world.mulligan.drain()
     assert batch.refresh().state == "partial"
-    assert len(world.told()) == 1
+    assert len(world.sent_mails()) == 1
 
 
 @pytest.mark.any_store
 @pytest.mark.seed("000-12", "000-13", "000-39")
-def test_a_detection_that_fails_is_not_tried_again_and_tells_nobody(world):
-    campaign = world.ended(DONE, names=("ada",))
+def test_failed_detection_is_not_retried_and_sends_no_notification(world):
+    campaign = world.run_campaign(DONE, names=("ada",))
     world.hooks.clear()
     job = jobs.detect.options(owner=world.account.id).enqueue(file=world.asset(GARBAGE).path)
     slow = jobs.detect.options(owner=world.account.id).enqueue(file="x.mp4")
     with world.mulligan.force(jobs.detect, "timeout") as first:
         world.mulligan.drain(scheduled=True)
         assert first.left == 0
-    for one in (job, slow):
-        assert world.mulligan.assert_state(one, "dead").attempts == 1
-    assert (world.told(), world.hooks) == ([], [])
+    for item in (job, slow):
+        assert world.mulligan.assert_state(item, "dead").attempts == 1
+    assert (world.sent_mails(), world.hooks) == ([], [])
     assert world.state(campaign) == "READY"

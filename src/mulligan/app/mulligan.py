@@ -42,7 +42,7 @@ from mulligan.manifest.specs import (
     check_name,
     check_user_name,
 )
-from mulligan.notifications.delivery_kind import DELIVERY_KIND_OPTIONS
+from mulligan.notifications import DELIVERY_KIND_OPTIONS
 from mulligan.observability.tracing import OtelTracer
 from mulligan.retries.policy import Policy, encode_policy
 from mulligan.worker.runner.context import Context

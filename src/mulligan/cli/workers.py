@@ -30,13 +30,8 @@ from mulligan.core.format import format_duration
 from mulligan.jobs.service import describe_ambiguous_id
 from mulligan.storage import Store, open_store
 from mulligan.storage.url import sqlite_path
-from mulligan.worker.liveness import (
-    WorkerStatus,
-    live_worker_ids,
-    request_drain,
-    state_folder,
-    worker_statuses,
-)
+from mulligan.worker.liveness import live_worker_ids, state_folder
+from mulligan.worker.registry import WorkerStatus, request_drain, worker_statuses
 
 
 @click.group(cls=CommandGroup)

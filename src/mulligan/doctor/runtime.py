@@ -28,7 +28,7 @@ from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import DELIVERY_QUEUE
 from mulligan.storage import Store
 from mulligan.storage.base import Transaction
-from mulligan.worker.liveness import worker_statuses
+from mulligan.worker.registry import worker_statuses
 from mulligan.worker.upkeep import known_kinds
 
 MAX_CLOCK_SKEW = 2.0  # seconds between the database's clock and ours

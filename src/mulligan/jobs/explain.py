@@ -29,7 +29,7 @@ from mulligan.retries.backoff import describe_backoff
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
 from mulligan.storage.base import Transaction
-from mulligan.worker.liveness import WorkerStatus, worker_statuses
+from mulligan.worker.registry import WorkerStatus, worker_statuses
 
 LATE_AFTER = 2 * SECOND  # A start is reported as late from this delay.
 SENTENCES_AT_START = 60  # A longer story loses its middle.

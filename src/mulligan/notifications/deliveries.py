@@ -22,8 +22,8 @@ from mulligan.core.job import Job, NewJob, State
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
+from mulligan.notifications import PRIORITY
 from mulligan.notifications.channels import Channel, ReceiverGone, SendContext
-from mulligan.notifications.delivery_kind import PRIORITY
 from mulligan.notifications.message import Message
 from mulligan.notifications.rules import SubscriptionMatcher
 from mulligan.storage.base import Store, Transaction

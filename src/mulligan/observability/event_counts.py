@@ -220,12 +220,12 @@ class CounterState:
 
 
 # --- From events to groups ---
-def group_events(news: Iterable[CountedEvent]) -> GroupedEvents:
+def group_events(events: Iterable[CountedEvent]) -> GroupedEvents:
     """Group events in one pass. Leave out events whose data cannot be read."""
     found: defaultdict[EventGroup, GroupSums] = defaultdict(GroupSums)
     successes: dict[SuccessKey, list[int]] = {}
     samples: dict[str, str] = {}
-    for row in news:
+    for row in events:
         try:
             if row[1] != "job.succeeded" or not _count_success(successes, samples, *row):
                 _count(found, *row)

@@ -41,8 +41,8 @@ from mulligan.worker.liveness import (
     remove_workdir,
     state_folder,
     work_folder,
-    worker_row,
 )
+from mulligan.worker.registry import worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.execute import STOPPED, execute_async, execute_sync, run_process_hooks
 from mulligan.worker.settle import settle

@@ -62,7 +62,7 @@ from mulligan.manifest.declared import load_declared_limits, load_kinds
 from mulligan.storage import Store, open_store
 from mulligan.storage.base import Transaction
 from mulligan.storage.history_queries import WholeJobRow
-from mulligan.worker.liveness import worker_statuses
+from mulligan.worker.registry import worker_statuses
 
 PAGE_SIZE = 500
 MAX_STORIES = 10  # violations that are reported with the whole story of their job

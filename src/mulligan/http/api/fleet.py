@@ -39,7 +39,7 @@ from mulligan.http.api.openapi import (
 from mulligan.http.api.requests import IdempotencyKey, JsonAnswer, describe_body, run_once
 from mulligan.http.api.serialize import JsonObject, iso_time, job_to_json, to_json
 from mulligan.storage.base import Transaction
-from mulligan.worker.liveness import WorkerStatus, request_drain, worker_statuses
+from mulligan.worker.registry import WorkerStatus, request_drain, worker_statuses
 
 # --- Queues and workers ---
 

@@ -24,7 +24,7 @@ from mulligan.jobs.filter import parse_seconds
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.rules import Action as BulkAction
 from mulligan.operations.service import StartOptions
-from mulligan.worker.liveness import request_drain
+from mulligan.worker.registry import request_drain
 
 Form = Mapping[str, str]
 ActionFunction = Callable[[VisitorServices, str, Form], str]

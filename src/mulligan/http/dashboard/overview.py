@@ -25,7 +25,7 @@ from mulligan.http.dashboard.renderer import COUNT_CAP, Renderer, root_path
 from mulligan.http.dashboard.view_models import BADGES, format_count, job_list_row
 from mulligan.http.services import VisitorServices
 from mulligan.operations.service import Operation
-from mulligan.worker.liveness import WorkerStatus, worker_statuses
+from mulligan.worker.registry import WorkerStatus, worker_statuses
 
 MAX_ALERTS = 2
 MAX_GROUPS = 5

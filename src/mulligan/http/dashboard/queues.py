@@ -26,7 +26,7 @@ from mulligan.http.services import VisitorServices
 from mulligan.manifest.declared import load_kinds
 from mulligan.schedules.service import Schedule
 from mulligan.storage.base import Transaction
-from mulligan.worker.liveness import WorkerStatus, worker_statuses
+from mulligan.worker.registry import WorkerStatus, worker_statuses
 
 UPCOMING = 5  # times of a schedule
 CLOSED = Badge("●", "closed", "good")

@@ -22,8 +22,7 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import StoreUnavailable
 from mulligan.manifest.specs import DELIVERY_QUEUE
 from mulligan.worker.claim import SlotLimits
-from mulligan.worker.fast.lease_batch import Prefetch, delivery_slots, durations
-from mulligan.worker.fast.side_writer import SideWriter
+from mulligan.worker.fast.loop import Prefetch, SideWriter, delivery_slots, durations
 from mulligan.worker.supervisor.runners import Runners
 from mulligan.worker.supervisor.transactions import (
     LoopTransactions,

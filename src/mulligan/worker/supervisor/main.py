@@ -34,7 +34,8 @@ from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store
 from mulligan.storage.url import mask_password, same_database
 from mulligan.worker.claim import create_claimer
-from mulligan.worker.liveness import LivenessFile, state_folder, work_folder, worker_row
+from mulligan.worker.liveness import LivenessFile, state_folder, work_folder
+from mulligan.worker.registry import worker_row
 from mulligan.worker.startup import finish_loading
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.deaths import oom_count_rose

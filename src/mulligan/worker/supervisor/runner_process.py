@@ -23,7 +23,7 @@ from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.policy import parse_job_settings
-from mulligan.worker.fast.lease_batch import LeaseBatch
+from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.liveness import MARK, kill_marked_with_retry, kill_session, remove_workdir
 from mulligan.worker.protocol import StatusPage, Wire, WireClosed, leases_to_wire
 from mulligan.worker.supervisor.fork_server import ForkedProcess, ForkReply, ForkServer

@@ -22,7 +22,7 @@ from mulligan.core.attempt import Ending, Lease, Outcome
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import DELIVERY_QUEUE, SYSTEM_PREFIX, KindSpec, Manifest
-from mulligan.worker.fast.lease_batch import LeaseBatch, delivery_slots, needs_single_use_runner
+from mulligan.worker.fast.loop import LeaseBatch, delivery_slots, needs_single_use_runner
 from mulligan.worker.liveness import session_memory
 from mulligan.worker.protocol import (
     JUST_RETURNED,

@@ -23,7 +23,7 @@ from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.claim import Claimer, ClaimResult, SlotLimits, load_previous_attempts
 from mulligan.worker.fast.grouped_endings import GroupedEndings
-from mulligan.worker.fast.lease_batch import LeaseBatch
+from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.job_log import (
     LogGroup,
     LogSampler,

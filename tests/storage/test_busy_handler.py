@@ -12,7 +12,7 @@ from mulligan.storage.sqlite_handle import BUSY_MS, ApswHandle, BusyHandler
 
 
 class Clock:
-    """In place of `time`: sleeping is what makes it go on."""
+    """Clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -40,7 +40,7 @@ def tries_of(patience: BusyHandler) -> int:
     return tries
 
 
-def test_it_looks_again_at_once_at_first_and_less_often_later(clock: Clock) -> None:
+def test_it_retries_often_at_first_and_less_often_later(clock: Clock) -> None:
     tries_of(BusyHandler(BUSY_MS))
     assert clock.slept[0] == 0.001
     assert clock.slept == sorted(clock.slept)
@@ -48,9 +48,7 @@ def test_it_looks_again_at_once_at_first_and_less_often_later(clock: Clock) -> N
 
 
 @pytest.mark.parametrize("ms", [250, BUSY_MS])
-def test_it_gives_up_when_its_time_is_over_and_begins_anew_the_next_time(
-    clock: Clock, ms: int
-) -> None:
+def test_it_gives_up_after_its_timeout_and_starts_again_next_time(clock: Clock, ms: int) -> None:
     patience = BusyHandler(ms)
     for _ in range(2):
         began = clock.now
@@ -78,7 +76,7 @@ def test_a_second_writer_gets_its_turn_when_the_first_is_done(tmp_path) -> None:
     one.close()
 
 
-def test_who_may_not_wait_for_long_is_told_so(tmp_path) -> None:
+def test_a_short_timeout_raises(tmp_path) -> None:
     one, other = (ApswHandle.open(str(tmp_path / "a.db")) for _ in range(2))
     one.execute("BEGIN IMMEDIATE")
     other.set_busy_timeout(1)

@@ -1,4 +1,4 @@
-"""A small life of clients and workers in one process: everything that commits, once or a few times."""
+"""A short scenario of clients and workers in one process. It commits every kind of transaction."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from mulligan.guards.observer import build_kind_observer
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker import liveness as alive
 from mulligan.worker.claim import create_claimer
-from mulligan.worker.liveness import worker_row
+from mulligan.worker.registry import worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
 
 app = module.app
 ROUNDS = 6
-AWAY = 5  # how often somebody tries again who was told that the database is away
+UNAVAILABLE_TRIES = 5  # tries of a call while the database is unavailable
 
 
-class Unwanted(Exception):
-    """The transaction is to be rolled back."""
+class RollBack(Exception):
+    """Raised to roll a transaction back."""
 
 
-class Life:
-    """Clients, then a worker, clients again, a supervisor's turns and chores; on one store."""
+class Scenario:
+    """Run clients, an inline worker, manual actions, then the transactions of a supervisor."""
 
     def __init__(self, settings: Settings, folder: Path, seed: int) -> None:
         self.settings, self.folder = settings, folder
         self.rng = Random(seed)
-        self.book = records.Clients(folder / "clients.jsonl", "life")
+        self.records = records.Clients(folder / "clients.jsonl", "life")
         self.known: dict[str, str] = {}
         self.number = 0
 
-    def lead(self) -> None:
+    def run(self) -> None:
         module.WITNESS = str(self.folder / "witness.jsonl")
         module.FOLDER = self.folder
         with app.redirected(self.settings):
             self._enqueue_all()
             run_inline()
-            self._by_hand()
+            self._manual_actions()
             supervise(self.settings)
-            later(5)
+            advance_clock(5)
             run_inline()
             self._bulk()
             supervise(self.settings)
 
-    # -- clients ----------------------------------------------------------------------------------
-    def _told(self, what: str, asked: dict[str, Any], act: Callable[[], Any]) -> Any:
-        """A call, noted; whatever it is told, this life goes on."""
-        with suppress(MulliganError), self.book.call(what, **asked) as call:
+    # --- Clients ---
+    def _record(self, what: str, request: dict[str, Any], act: Callable[[], Any]) -> Any:
+        """Make a call and record its answer. Return None if it is refused."""
+        with suppress(MulliganError), self.records.call(what, **request) as call:
             answer = act()
             jobs = answer if isinstance(answer, list) else [answer]
             call.ok(*(job for job in jobs if job is not None))
@@ -69,11 +69,11 @@ class Life:
         return None
 
     def enqueue(self, kind: str, *, options: dict[str, Any] | None = None, **payload: Any) -> Any:
-        said = {"n": self._next()} | payload if kind != "once" else payload
-        job = self._told(
+        arguments = {"n": self._next()} | payload if kind != "once" else payload
+        job = self._record(
             "enqueue",
-            {"kind": kind, "payload": said},
-            lambda: app.enqueue(kind, said, **(options or {})),
+            {"kind": kind, "payload": arguments},
+            lambda: app.enqueue(kind, arguments, **(options or {})),
         )
         if job is not None:
             self.known[kind] = job.id
@@ -94,39 +94,39 @@ class Life:
             self.enqueue("asks", outcome=outcome)
         for _ in range(2):
             self.enqueue("once", key="one")
-        self._together()
+        self._enqueue_many()
         self._in_transactions()
         self._batch()
-        self.later = self.enqueue("sleeps", seconds=0.0, options={"delay": 60})
+        self.enqueue("sleeps", seconds=0.0, options={"delay": 60})
 
-    def _together(self) -> None:
+    def _enqueue_many(self) -> None:
         payloads = [{"n": self._next()} for _ in range(4)]
-        asked = {"kind": "plain", "payloads": payloads}
-        self._told(
+        request = {"kind": "plain", "payloads": payloads}
+        self._record(
             "enqueue_many",
-            asked,
-            lambda: app.insert([app.prepared("plain", one) for one in payloads]),
+            request,
+            lambda: app.insert([app.build_job("plain", one) for one in payloads]),
         )
 
     def _in_transactions(self) -> None:
         payload = {"n": self._next()}
 
-        def inserted() -> Any:
+        def insert() -> Any:
             with app.transaction() as connection:
                 return app.enqueue("plain", payload, connection=connection)
 
-        self._told("enqueue", {"kind": "plain", "payload": payload}, inserted)
+        self._record("enqueue", {"kind": "plain", "payload": payload}, insert)
         unwanted = {"n": self._next()}
         with (
             suppress(MulliganError),
-            self.book.call("enqueue", kind="plain", payload=unwanted) as call,
+            self.records.call("enqueue", kind="plain", payload=unwanted) as call,
         ):
             ids: list[str] = []
             try:
                 with app.transaction() as connection:
                     ids.append(app.enqueue("plain", unwanted, connection=connection).id)
-                    raise Unwanted
-            except Unwanted:
+                    raise RollBack
+            except RollBack:
                 call.rolled_back(*ids)
 
     def _batch(self) -> None:
@@ -134,9 +134,9 @@ class Life:
             batch = app.batch("three", on_complete="completed", tolerance=1)
             for fate in ("well", "fails", "dies", "splits"):
                 self.enqueue("member", fate=fate, options={"batch": batch})
-            self._told("seal", {"batch": batch.id}, lambda: batch.seal() and None)
+            self._record("seal", {"batch": batch.id}, lambda: batch.seal() and None)
 
-    def _by_hand(self) -> None:
+    def _manual_actions(self) -> None:
         moves: list[tuple[str, str, Callable[[str], Any]]] = [
             ("retry", "dies", lambda job: app.jobs.retry(job, reason="again")),
             ("release", "asks", lambda job: app.jobs.release(job, choice="go", reason="go")),
@@ -145,9 +145,9 @@ class Life:
         ]
         for what, kind, act in moves:
             if (job := self.known.get(kind)) is not None:
-                self._told(what, {"job": job}, lambda act=act, job=job: act(job))
+                self._record(what, {"job": job}, lambda act=act, job=job: act(job))
         with suppress(MulliganError):
-            app.queues.pause("async", reason="for a moment")
+            app.queues.pause("async", reason="storm")
             app.queues.resume("async")
 
     def _bulk(self) -> None:
@@ -158,27 +158,27 @@ class Life:
         self.enqueue("fails", times=5)
 
 
-# -- workers -------------------------------------------------------------------------------------
+# --- Workers ---
 def run_inline() -> None:
-    """A worker that meets an outage goes away; the next one comes."""
-    for _ in range(AWAY):
+    """Run jobs in an inline worker; start another one after an outage."""
+    for _ in range(UNAVAILABLE_TRIES):
         with suppress(StoreUnavailable):
             app.run_inline()
-            later(2)
+            advance_clock(2)
             app.run_inline()
             return
 
 
-def later(seconds: int) -> None:
-    """What was put off is due."""
-    for _ in range(AWAY):
+def advance_clock(seconds: int) -> None:
+    """Move the database clock forward, so that delayed jobs are due."""
+    for _ in range(UNAVAILABLE_TRIES):
         with suppress(StoreUnavailable):
             app.store.shift_clock(seconds * SECOND)
             return
 
 
-class Hands:
-    """A supervisor's parts, without its processes: chores and turns, with the handlers run in between."""
+class SupervisorStub:
+    """The chores and transactions of a supervisor, with handlers run in this process."""
 
     def __init__(self, settings: Settings) -> None:
         store = app.store
@@ -190,50 +190,56 @@ class Hands:
         self.chores = Chores(store, settings, folder)
         self.row = worker_row(self.worker, self.file, manifest, settings, frozenset(), 5)
         self.manifest = manifest
-        policies = EffectivePolicies(settings.retry, manifest.ruled, manifest.queues)
-        self.turns = LoopTransactions(
-            store, policies, create_claimer(self.worker, manifest), build_kind_observer(settings.guards)
+        policies = EffectivePolicies(settings.retry, manifest.kinds_with_rules, manifest.queues)
+        self.transactions = LoopTransactions(
+            store,
+            policies,
+            create_claimer(self.worker, manifest),
+            build_kind_observer(settings.guards),
         )
         self.endings: list[Ending] = []
-        self.doubt = False
+        self.uncertain = False
 
-    def _insistent(self, act: Callable[[], Any]) -> Any:
-        """As the supervisor does: what fails because the database is away is tried again."""
-        for _ in range(AWAY):
+    def _retry_unavailable(self, act: Callable[[], Any]) -> Any:
+        """Call `act`; repeat while the database is unavailable, as the supervisor does."""
+        for _ in range(UNAVAILABLE_TRIES):
             try:
                 return act()
             except StoreUnavailable:
-                self.doubt = True
+                self.uncertain = True
         return None
 
     def work(self, runner: asyncio.Runner) -> None:
-        self._insistent(lambda: self.chores.recover_at_start(self.worker))
-        self._insistent(lambda: self.chores.register(self.row, self.manifest))
+        self._retry_unavailable(lambda: self.chores.recover_at_start(self.worker))
+        self._retry_unavailable(lambda: self.chores.register(self.row, self.manifest))
         for _ in range(ROUNDS):
-            self._insistent(lambda: self.chores.renew(self.worker, False))
+            self._retry_unavailable(lambda: self.chores.renew(self.worker, False))
             self._turn(runner)
-            self._insistent(lambda: self.chores.sweep(self.worker))
-            self._insistent(self.chores.run_operations)
-        self._insistent(lambda: self.turns.release_all(self.endings, _now()))
-        self._insistent(lambda: self.chores.close_worker(self.worker))
+            self._retry_unavailable(lambda: self.chores.sweep(self.worker))
+            self._retry_unavailable(self.chores.run_operations)
+        self._retry_unavailable(lambda: self.transactions.release_all(self.endings, _now()))
+        self._retry_unavailable(lambda: self.chores.close_worker(self.worker))
         self.file.close()
 
     def _turn(self, runner: asyncio.Runner) -> None:
-        known = {ending.lease.fence for ending in self.endings} if self.doubt else None
+        known = {ending.lease.fence for ending in self.endings} if self.uncertain else None
         try:
-            turn = self.turns.settle_and_claim(self.endings, 5, _now(), known)
+            turn = self.transactions.settle_and_claim(self.endings, 5, _now(), known)
         except StoreUnavailable:
-            self.doubt = True
+            self.uncertain = True
             return
-        self.doubt = False
+        self.uncertain = False
         self.endings = [
-            self._ran(runner, lease, turn.previous_attempts.get(lease.id)) for lease in turn.leases
+            self._run_handler(runner, lease, turn.previous_attempts.get(lease.id))
+            for lease in turn.leases
         ]
 
-    def _ran(self, runner: asyncio.Runner, lease: Lease, memory: PreviousAttempts | None) -> Ending:
+    def _run_handler(
+        self, runner: asyncio.Runner, lease: Lease, previous: PreviousAttempts | None
+    ) -> Ending:
         handler = app.registry.handlers[lease.kind]
-        context = Context(self.inline, 0, lease, memory or PreviousAttempts({}, None))
-        outcome = self.inline._execute(runner, handler, context)  # noqa: SLF001 - a runner's part, in this process
+        context = Context(self.inline, 0, lease, previous or PreviousAttempts({}, None))
+        outcome = self.inline._execute(runner, handler, context)  # noqa: SLF001 - what a runner does
         return Ending(lease, outcome, 1)
 
 
@@ -244,21 +250,21 @@ def _now() -> int:
 
 def supervise(settings: Settings) -> None:
     with suppress(StoreUnavailable), asyncio.Runner() as runner:
-        Hands(settings).work(runner)
+        SupervisorStub(settings).work(runner)
 
 
-# -- afterwards ----------------------------------------------------------------------------------
+# --- Recovery ---
 def recover(settings: Settings, folder: Path) -> None:
-    """Somebody else comes: he finds what was left, and everything comes to an end."""
+    """Run another worker on the database until every job has ended."""
     module.WITNESS = str(folder / "witness.jsonl")
     module.FOLDER = folder
     with app.redirected(settings):
-        for _ in _until_calm():
+        for _ in _until_settled():
             app.run_inline()
-            later(70)
+            advance_clock(70)
 
 
-def _until_calm() -> Iterator[int]:
+def _until_settled() -> Iterator[int]:
     for number in range(8):
         with app.store.read() as unit:
             left = unit.count_jobs({"state": "queued"}, 100) + unit.count_jobs(

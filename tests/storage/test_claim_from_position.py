@@ -1,6 +1,4 @@
-"""A claim that goes on where the last one ended: only among many short jobs of one lane, or of fresh work and retries,
-and only for a moment.
-"""
+"""Claims that continue where the last one ended, among many short jobs of one or two lanes."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from support.store import (
     KINDS,
     close_worker,
     enqueue,
-    finish,
+    event_types,
     is_postgres,
     now,
     open_worker,
+    settle_leases,
     sql,
-    told,
 )
 
 LANE = "default|render||0"
@@ -34,21 +32,23 @@ def _worker(store, monkeypatch):
 
 
 def taken(store, claimer, n):
-    with store.single_statement() as unit:
-        return [lease.id for lease in claimer.claim(unit, n).leases]
+    with store.single_statement() as tx:
+        return [lease.id for lease in claimer.claim(tx, n).leases]
 
 
-def goes_on(store, mark=0, *, worker="w1", lane=LANE, priority=0, since=None, until=None, most=100):
-    """What it takes beyond a mark."""
+def claim_on(
+    store, mark=0, *, worker="w1", lane=LANE, priority=0, since=None, until=None, limit=100
+):
+    """Claim from a position."""
     moment = now(store)
     where = ClaimPosition(lane, priority, mark, since or moment - SECOND, until or moment + SECOND)
-    with store.single_statement() as unit:
-        return [lease.id for lease in unit.claim_from_position(worker, where, most)]
+    with store.single_statement() as tx:
+        return [lease.id for lease in tx.claim_from_position(worker, where, limit)]
 
 
 @pytest.fixture
 def going(store):
-    """One that has taken all it wanted from a lane where much more waits; and what waits."""
+    """Return a claimer after a full claim from a lane, and the jobs that still wait."""
     claimer = Claimer("w1", KINDS)
     ids = enqueue(store, 40)
     assert taken(store, claimer, 5) == ids[:5]
@@ -56,21 +56,21 @@ def going(store):
     return claimer, ids[5:]
 
 
-def test_it_takes_what_comes_next_in_its_order(store, going):
+def test_it_claims_the_next_jobs_in_order(store, going):
     claimer, waiting = going
     assert taken(store, claimer, 20) == waiting[:20]
     assert taken(store, claimer, 20) == waiting[20:]
     assert taken(store, claimer, 20) == []
 
 
-def test_its_leases_are_leases_like_any_other(store):
+def test_its_leases_equal_those_of_other_claims(store):
     ids = enqueue(store, 3)
-    assert goes_on(store, most=2) == (ids[:2] if is_postgres(store) else [])
+    assert claim_on(store, limit=2) == (ids[:2] if is_postgres(store) else [])
     if is_postgres(store):
-        assert told(store, ids[0]) == ["queued", "started"]
+        assert event_types(store, ids[0]) == ["queued", "started"]
 
 
-def test_what_came_to_wait_before_the_mark_is_seen_soon(store, going):
+def test_jobs_that_became_due_before_the_position_are_claimed_soon(store, going):
     claimer, waiting = going
     assert taken(store, claimer, 10) == waiting[:10]
     (early,) = enqueue(store, 1, run_at=now(store) - 60 * SECOND)
@@ -78,7 +78,7 @@ def test_what_came_to_wait_before_the_mark_is_seen_soon(store, going):
     assert taken(store, claimer, 10)[0] == early
 
 
-def test_what_waits_elsewhere_is_seen_soon(store, going):
+def test_jobs_of_other_lanes_are_claimed_soon(store, going):
     claimer, waiting = going
     assert taken(store, claimer, 10) == waiting[:10]
     (urgent,) = enqueue(store, 1, priority=-9)
@@ -86,14 +86,14 @@ def test_what_waits_elsewhere_is_seen_soon(store, going):
     assert urgent in taken(store, claimer, 10)
 
 
-def test_where_its_lane_gives_less_than_is_wanted_everything_is_looked_at_at_once(store, going):
+def test_if_its_lane_has_too_few_jobs_all_lanes_are_read_at_once(store, going):
     claimer, waiting = going
     (urgent,) = enqueue(store, 1, priority=-9)
     (other,) = enqueue(store, 1, queue="other")
     assert sorted(taken(store, claimer, 100)) == sorted([*waiting, urgent, other])
 
 
-def test_jobs_of_two_lanes_in_one_claim_leave_no_mark(store, going):
+def test_a_claim_from_two_lanes_has_no_position(store, going):
     claimer, waiting = going
     others = enqueue(store, 20, queue="other", run_at=now(store) - SECOND)
     first = taken(store, claimer, 40)
@@ -101,16 +101,16 @@ def test_jobs_of_two_lanes_in_one_claim_leave_no_mark(store, going):
     assert sorted(first + taken(store, claimer, 40)) == sorted(waiting + others)
 
 
-def test_where_something_is_closed_no_mark_is_left_since_it_would_be_of_no_use(store, going):
+def test_with_a_closed_gate_no_position_is_kept(store, going):
     claimer, _ = going
-    with store.begin() as unit:
-        unit.close_gate(Gate("queue", "elsewhere", unit.now(), None, "closed", "a person"))
+    with store.begin() as tx:
+        tx.close_gate(Gate("queue", "elsewhere", tx.now(), None, "closed", "a person"))
     assert len(taken(store, claimer, 10)) == 10
     assert claimer.claimed_all
     assert claimer._resume_positions == ()
 
 
-def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
+def test_after_a_small_claim_all_lanes_are_read_again(store, monkeypatch):
     monkeypatch.setattr(claims, "MIN_BULK_CLAIM", 6)
     claimer = Claimer("w1", KINDS)
     enqueue(store, 40)
@@ -120,34 +120,34 @@ def test_after_a_small_claim_everything_is_looked_at_again(store, monkeypatch):
     assert urgent in taken(store, claimer, 5)
 
 
-def test_it_stops_at_once_where_a_queue_is_paused(store, going):
+def test_a_paused_queue_stops_it_at_once(store, going):
     claimer, _ = going
-    with store.begin() as unit:
-        unit.close_gate(Gate("queue", "default", unit.now(), None, "closed", "a person"))
+    with store.begin() as tx:
+        tx.close_gate(Gate("queue", "default", tx.now(), None, "closed", "a person"))
     assert taken(store, claimer, 10) == []
 
 
-def test_it_stops_at_once_where_an_operator_limits_something(store, going):
+def test_an_operators_limit_stops_it_at_once(store, going):
     claimer, _ = going
-    with store.begin() as unit:
-        unit.set_limit(LimitRow("queue", "default", 6, None, unit.now(), None, "", ""))
+    with store.begin() as tx:
+        tx.set_limit(LimitRow("queue", "default", 6, None, tx.now(), None, "", ""))
     assert len(taken(store, claimer, 10)) == 1
 
 
-def test_it_stops_at_once_where_its_worker_was_closed(store, going):
+def test_a_closed_worker_stops_it_at_once(store, going):
     claimer, _ = going
     close_worker(store)
     assert taken(store, claimer, 10) == []
 
 
-def test_nothing_by_what_was_seen_too_long_ago_or_before_the_clock_was_set_back(store):
+def test_an_outdated_position_claims_nothing(store):
     enqueue(store)
     moment = now(store)
-    assert goes_on(store, since=moment - 9 * SECOND, until=moment - SECOND) == []
-    assert goes_on(store, since=moment + 60 * SECOND, until=moment + 90 * SECOND) == []
+    assert claim_on(store, since=moment - 9 * SECOND, until=moment - SECOND) == []
+    assert claim_on(store, since=moment + 60 * SECOND, until=moment + 90 * SECOND) == []
 
 
-def test_nothing_of_another_lane_or_before_the_mark_or_not_due_or_past_its_deadline(store):
+def test_it_claims_only_due_jobs_of_its_lane_after_the_position(store):
     moment = now(store)
     for other in (
         {"queue": "other"},
@@ -158,19 +158,19 @@ def test_nothing_of_another_lane_or_before_the_mark_or_not_due_or_past_its_deadl
         enqueue(store, 1, **other)
     (late,) = enqueue(store, 1)
     sql(store, "UPDATE {p}job SET deadline_at = 1 WHERE id = :id", {"id": late})
-    assert goes_on(store, moment) == []
+    assert claim_on(store, moment) == []
 
 
-def test_jobs_that_were_given_back_are_seen_soon(store, going):
+def test_released_jobs_are_claimed_soon(store, going):
     claimer, waiting = going
-    with store.single_statement() as unit:
-        leases = claimer.claim(unit, 10).leases
-    finish(store, leases, Outcome(Ended.RELEASED, reason="given back"))
+    with store.single_statement() as tx:
+        leases = claimer.claim(tx, 10).leases
+    settle_leases(store, leases, Outcome(Ended.RELEASED, reason="given back"))
     store.shift_clock(RESUME_FOR + 1)
     assert sorted(taken(store, claimer, 100)) == sorted(waiting)
 
 
-# -- fresh work and retries ----------------------------------------------------------------------
+# --- Fresh work and retries ---
 AGAIN = "default|render||1"
 
 
@@ -187,13 +187,13 @@ def enqueue_retries(store, n, **options):
 
 @pytest.fixture
 def both(store):
-    """One who claims where fresh work and younger retries wait; and both."""
+    """Return a claimer with fresh jobs and younger retries, and both lists."""
     moment = now(store)
     fresh = enqueue(store, 60, run_at=moment - 2 * SECOND)
     return Claimer("w1", KINDS), fresh, enqueue_retries(store, 60, run_at=moment - SECOND)
 
 
-def test_fresh_work_and_retries_are_taken_by_their_shares(store, both):
+def test_fresh_jobs_and_retries_are_claimed_by_their_shares(store, both):
     claimer, fresh, retries = both
     assert taken(store, claimer, 20) == fresh[:18] + retries[:2]
     assert [mark.lane for mark in claimer._resume_positions] == [LANE, AGAIN]
@@ -202,7 +202,7 @@ def test_fresh_work_and_retries_are_taken_by_their_shares(store, both):
     assert taken(store, claimer, 5) == fresh[41:45] + retries[4:5]
 
 
-def test_retries_that_are_older_have_the_larger_share(store):
+def test_older_retries_get_the_larger_share(store):
     moment = now(store)
     fresh = enqueue(store, 60, run_at=moment - SECOND)
     retries = enqueue_retries(store, 60, run_at=moment - 2 * SECOND)
@@ -211,7 +211,7 @@ def test_retries_that_are_older_have_the_larger_share(store):
     assert taken(store, claimer, 20) == fresh[14:28] + retries[6:12]
 
 
-def test_what_one_of_both_does_not_give_the_other_gives(store, both):
+def test_a_lane_fills_the_slots_that_the_other_leaves(store, both):
     claimer, fresh, retries = both
     assert taken(store, claimer, 50) == fresh[:45] + retries[:5]
     assert sorted(taken(store, claimer, 50)) == sorted(fresh[45:] + retries[5:40])
@@ -220,7 +220,7 @@ def test_what_one_of_both_does_not_give_the_other_gives(store, both):
     assert taken(store, claimer, 50) == []
 
 
-def test_few_retries_leave_their_places_to_fresh_work(store):
+def test_unused_retry_slots_go_to_fresh_jobs(store):
     fresh = enqueue(store, 60, run_at=now(store) - SECOND)
     (retry,) = enqueue_retries(store, 1)
     claimer = Claimer("w1", KINDS)
@@ -228,7 +228,7 @@ def test_few_retries_leave_their_places_to_fresh_work(store):
     assert taken(store, claimer, 30) == fresh[29:59]
 
 
-def test_what_failed_meanwhile_is_taken_by_the_next_claim(store, both):
+def test_a_job_that_failed_meanwhile_is_in_the_next_claim(store, both):
     claimer, _, _ = both
     taken(store, claimer, 20)
     sql(store, "DELETE FROM {p}job WHERE state = 'queued' AND lane = :lane", {"lane": AGAIN})
@@ -236,7 +236,7 @@ def test_what_failed_meanwhile_is_taken_by_the_next_claim(store, both):
     assert again in taken(store, claimer, 20)
 
 
-def test_a_third_lane_is_seen_soon_beside_both(store, both):
+def test_a_third_lane_is_claimed_soon(store, both):
     claimer, _, _ = both
     taken(store, claimer, 20)
     (urgent,) = enqueue(store, 1, priority=-9)
@@ -245,15 +245,15 @@ def test_a_third_lane_is_seen_soon_beside_both(store, both):
     assert claimer._resume_positions == ()
 
 
-def test_both_stop_at_once_where_their_queue_is_paused(store, both):
+def test_a_paused_queue_stops_both_lanes_at_once(store, both):
     claimer, _, _ = both
     taken(store, claimer, 20)
-    with store.begin() as unit:
-        unit.close_gate(Gate("queue", "default", unit.now(), None, "closed", "a person"))
+    with store.begin() as tx:
+        tx.close_gate(Gate("queue", "default", tx.now(), None, "closed", "a person"))
     assert taken(store, claimer, 20) == []
 
 
-def test_in_a_small_claim_each_job_has_its_turn(store, both, monkeypatch):
+def test_small_claims_reach_every_job(store, both, monkeypatch):
     monkeypatch.setattr(claims, "MIN_BULK_CLAIM", 100)
     claimer, fresh, retries = both
     assert taken(store, claimer, 20) == [*fresh[:9], retries[0], *fresh[9:18], retries[1]]

@@ -1,9 +1,10 @@
-"""Named points around every commit: a store whose transactions ask before and after whether this is the moment.
+"""Call a hook before and after every commit, so that a test can crash there.
 
-Nothing of it is in the engine. A point is (who opened the transaction, before or after its commit); who is found by
-looking at the caller, so that a new transaction has its points without anybody naming them.
+The engine has no code for this: the transactions of the stores are wrapped. A point is named after
+the function that opened the transaction, so new transactions get their points automatically.
 
-`python -m storm.pointed worker APP` is a worker with these points, for storms: a file tells when to fall.
+`python -m storm.commit_points worker APP` runs a worker that crashes when a
+file orders it to.
 """
 
 from __future__ import annotations
@@ -24,55 +25,56 @@ from mulligan.storage.sqlite import SqliteStore
 
 BEFORE, AFTER = "before", "after"
 EXIT, LOSE = "exit", "lose"
-Judge = Callable[[str, str], None]
-PASSED_OVER = ("mulligan.storage", "contextlib", "storm.pointed")
-LOST = "a point was reached: the connection is gone"
+Hook = Callable[[str, str], None]
+SKIPPED_MODULES = ("mulligan.storage", "contextlib", "storm.commit_points")
+LOST = "commit point reached: connection lost"
 
 
-def install(judge: Judge) -> None:
-    """For the life of this process: `judge(point, side)` is called around each commit; it may raise or never return."""
+def install(hook: Hook) -> None:
+    """Call `hook(point, side)` around each commit of this process. It may raise or never return."""
     for store, names in (
         (SqliteStore, ("begin", "transaction")),
         (PostgresStore, ("begin", "once", "transaction")),
     ):
         for name in names:
-            setattr(store, name, _watched(getattr(store, name), judge))
+            setattr(store, name, _wrap_begin(getattr(store, name), hook))
 
 
-def _watched(begin: Callable[..., Any], judge: Judge) -> Any:
+def _wrap_begin(begin: Callable[..., Any], hook: Hook) -> Any:
     @contextmanager
-    def watched(self: Any) -> Iterator[Any]:
-        point = caller(sys._getframe(1))  # noqa: SLF001 - it has no other name
-        with begin(self) as unit:
-            yield unit
-            judge(point, BEFORE)
-        judge(point, AFTER)
+    def begin_with_hooks(self: Any) -> Iterator[Any]:
+        point = caller(sys._getframe(1))  # noqa: SLF001 - no public name
+        with begin(self) as tx:
+            yield tx
+            hook(point, BEFORE)
+        hook(point, AFTER)
 
-    return watched
+    return begin_with_hooks
 
 
 def caller(frame: FrameType | None) -> str:
-    """Who opened this transaction, as module.function."""
+    """Return the function that opened this transaction, as module.function."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if not module.startswith(PASSED_OVER):
-            name = module.removeprefix("mulligan.").removeprefix("engine.")
-            return f"{name}.{frame.f_code.co_name}"
+        if not module.startswith(SKIPPED_MODULES):
+            return f"{module.removeprefix('mulligan.')}.{frame.f_code.co_name}"
         frame = frame.f_back
     return "?"
 
 
-def fall(action: str) -> None:
+def crash(action: str) -> None:
+    """Kill this process, or act as if the connection were lost."""
     if action == EXIT:
         os.kill(os.getpid(), signal.SIGKILL)
     raise StoreUnavailable(LOST)
 
 
-class Armed:
-    """Falls at the n-th commit after a file has been put down that says so: "exit before 3"."""
+class CrashOnOrder:
+    """Crash at the n-th commit after a file ordered it: "exit before 3"."""
 
     def __init__(self, file: Path, log: Path) -> None:
-        self._file, self._log = file, log
+        self._file = file
+        self._log = log
         self._order: tuple[str, str, int] | None = None
 
     def __call__(self, point: str, side: str) -> None:
@@ -85,7 +87,7 @@ class Armed:
         if left <= 1:
             self._order = None
             records.append(self._log, {"point": point, "side": side, "action": action})
-            fall(action)
+            crash(action)
 
     def _read(self) -> tuple[str, str, int] | None:
         try:
@@ -100,6 +102,6 @@ if __name__ == "__main__":
     from mulligan.cli import main
 
     folder = Path(os.environ["STORM_FOLDER"])
-    install(Armed(folder / f"point-{os.environ['STORM_NAME']}", folder / "points.jsonl"))
+    install(CrashOnOrder(folder / f"point-{os.environ['STORM_NAME']}", folder / "points.jsonl"))
     sys.argv[0] = "mulligan"
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What no code of ours writes, no other hand can write either: the schema refuses impossible rows."""
+"""Constraints of the schema refuse impossible rows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from itertools import product
 
 import pytest
 
-from support.store import FAILED, FATAL, PARKED, RETURNED, ended, enqueue, prefix, running, sql
+from support.store import (
+    FAILED,
+    FATAL,
+    PARKED,
+    RETURNED,
+    claim_new_job,
+    enqueue,
+    prefix,
+    run_once,
+    sql,
+)
 
 STARTS = {
     "queued": lambda store: enqueue(store)[0],
-    "running": lambda store: running(store).id,
-    "succeeded": lambda store: ended(store, RETURNED),
-    "dead": lambda store: ended(store, FATAL),
-    "parked": lambda store: ended(store, PARKED),
+    "running": lambda store: claim_new_job(store).id,
+    "succeeded": lambda store: run_once(store, RETURNED),
+    "dead": lambda store: run_once(store, FATAL),
+    "parked": lambda store: run_once(store, PARKED),
 }
 
 IMPOSSIBLE = [
@@ -70,7 +80,7 @@ def test_an_impossible_row_is_refused(store, start, change, why):
     assert sql(store, "SELECT * FROM {p}job") == before
 
 
-# Per state what a job must have and what it may have of these.
+# By state: columns that must be set, and columns that may be set.
 HAS = ("worker", "finished_at", "result", "error", "choices", "died_code")
 SOUND = {
     "queued": ((), ()),
@@ -82,7 +92,7 @@ SOUND = {
 }
 
 
-ONE = "'1'"  # fit for a text and for a number
+ONE = "'1'"  # valid as text and as number
 
 
 def is_sound(state, has):
@@ -92,13 +102,13 @@ def is_sound(state, has):
     return set(must) <= has <= {*must, *may}
 
 
-def test_of_all_rows_there_can_be_the_sound_ones_alone_are_taken(store):
+def test_exactly_the_consistent_rows_are_accepted(store):
     enqueue(store)
     with store.transaction() as connection:
-        for state, *given in product([*SOUND, "", "run", "Dead"], *[(False, True)] * len(HAS)):
-            has = {name for name, there in zip(HAS, given, strict=True) if there}
-            said = [f"{name} = {'NULL' if name not in has else ONE}" for name in HAS]
-            change = f"UPDATE {prefix(store)}job SET state = '{state}', {', '.join(said)}"  # noqa: S608
+        for state, *present in product([*SOUND, "", "run", "Dead"], *[(False, True)] * len(HAS)):
+            has = {name for name, there in zip(HAS, present, strict=True) if there}
+            assignments = [f"{name} = {'NULL' if name not in has else ONE}" for name in HAS]
+            change = f"UPDATE {prefix(store)}job SET state = '{state}', {', '.join(assignments)}"  # noqa: S608
             assert taken(connection, change) == is_sound(state, has), (state, has)
 
 
@@ -119,8 +129,8 @@ def taken(connection, change):
     "number", ["priority", "generation", "attempt", "failures", "losses", "snoozes"]
 )
 @pytest.mark.parametrize("value", [-(2**31), 2**31 - 1])
-def test_the_least_and_the_greatest_number_a_column_can_hold_is_judged(store, number, value):
-    job_id = running(store).id
+def test_constraints_hold_for_the_extreme_numbers_of_a_column(store, number, value):
+    job_id = claim_new_job(store).id
     change = f"UPDATE {{p}}job SET {number} = {value} WHERE id = '{job_id}'"  # noqa: S608
     if value > 0 and number not in {"priority", "attempt"}:
         sql(store, change)
@@ -139,7 +149,7 @@ def test_the_least_and_the_greatest_number_a_column_can_hold_is_judged(store, nu
     ids=["an attempt twice", "a job twice", "a gate of no known scope"],
 )
 def test_an_impossible_record_is_refused(store, statement):
-    ended(store, FAILED)
+    run_once(store, FAILED)
     with pytest.raises(Exception, match=r"(?i)constraint"):
         sql(store, statement)
 

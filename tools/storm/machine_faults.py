@@ -1,4 +1,4 @@
-"""Faults of the machine and of the neighbours: disk, clock, limits, snapshots, crowds, versions."""
+"""Faults of the machine and of other database users: disk, clock, limits, locks, versions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from random import Random
 
 import apsw
 import psycopg
-from storm.crew import ROOT
-from storm.faults import LEASE, POSTGRES, SQLITE, NotNow, a_runner, fault
-from storm.looking import AWAY, ask
-from storm.tools import next_version
+from storm.external_tools import next_version
+from storm.faults import LEASE, POSTGRES, SQLITE, NotPossibleNow, fault, pick_runner
+from storm.processes import ROOT
+from storm.queries import DATABASE_ERRORS, query
 from storm.world import World
 
 from mulligan.core.durations import SECOND
@@ -24,58 +24,58 @@ from mulligan.core.durations import SECOND
 MEGABYTE = 1024 * 1024
 
 
-# -- disk ----------------------------------------------------------------------------------------
-@fault(1.5, of="server")
+# --- Disk ---
+@fault(1.5, group="server")
 def full_disk(world: World, rng: Random) -> None:
-    """A ballast file takes all the room there is beside the database, for a while."""
-    ballast = world.room / "ballast"
+    """The disk of the database is full for 2 to 15 seconds."""
+    ballast = world.data_folder / "ballast"
     try:
         _fill(ballast)
-        until = time.monotonic() + rng.uniform(2, 15)
-        while time.monotonic() < until:
+        deadline = time.monotonic() + rng.uniform(2, 15)
+        while time.monotonic() < deadline:
             time.sleep(0.2)
-            _fill(ballast)  # what others gave back
+            _fill(ballast)  # space that was freed meanwhile
     finally:
         ballast.unlink(missing_ok=True)
     if world.server is not None:
-        world.server.start()  # one that could not even recover has ended
+        world.server.start()  # it exits if it cannot even recover
 
 
 def _fill(path: Path) -> None:
     with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
         while True:
-            size = 64 * 1024 if _left(path) < 2 * MEGABYTE else MEGABYTE
+            size = 64 * 1024 if _free_bytes(path) < 2 * MEGABYTE else MEGABYTE
             os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), size)
 
 
-def _left(path: Path) -> int:
-    room = os.statvfs(path.parent)
-    return room.f_bavail * room.f_frsize
+def _free_bytes(path: Path) -> int:
+    disk = os.statvfs(path.parent)
+    return disk.f_bavail * disk.f_frsize
 
 
-@fault(2, of="sync")
+@fault(2, group="sync")
 def slow_sync(world: World, rng: Random) -> None:
-    """Every fsync takes 50 ms to a second, for everybody."""
-    said = world.folder / "sync"
-    said.write_text(str(rng.choice((50, 200, 200, 1000))))
+    """Every fsync of every process takes 50 ms to 1 s."""
+    delay_file = world.folder / "sync"
+    delay_file.write_text(str(rng.choice((50, 200, 200, 1000))))
     time.sleep(rng.uniform(2, 8))
-    said.unlink(missing_ok=True)
+    delay_file.unlink(missing_ok=True)
 
 
-# -- clock ---------------------------------------------------------------------------------------
-@fault(1.5, of="clock")
+# --- Clock ---
+@fault(1.5, group="clock")
 def host_clock(world: World, rng: Random) -> None:
-    """The clock that rules steps, and is put right again."""
+    """The clock of the database steps by seconds or minutes, and steps back."""
     _set_clock(world, rng.choice((-900, -120, -5, 5, 30)) * SECOND)
     time.sleep(rng.uniform(1, 6))
     _set_clock(world, 0)
 
 
 def _set_clock(world: World, offset: int) -> None:
-    """Said again until it is known to hold; the row is there since the storm began."""
+    """Set the offset of the database clock; repeat until the update succeeds."""
     for _ in range(200):
-        with contextlib.suppress(*AWAY):
-            ask(
+        with contextlib.suppress(*DATABASE_ERRORS):
+            query(
                 world.url,
                 "UPDATE {p}meta SET value = :offset WHERE key = 'clock_offset'",
                 {"offset": str(offset)},
@@ -84,28 +84,28 @@ def _set_clock(world: World, offset: int) -> None:
         time.sleep(0.5)
 
 
-@fault(2, POSTGRES, of="clock")
+@fault(2, POSTGRES, group="clock")
 def wrong_clock(world: World, rng: Random) -> None:
-    """One worker or one client whose own clock is wrong by minutes."""
-    member = rng.choice([*world.workers, *world.crew.named("client")])
+    """The local clock of one worker or client is wrong by minutes."""
+    process = rng.choice([*world.workers, *world.processes.with_prefix("client")])
     preload = " ".join(filter(None, (world.extra.get("LD_PRELOAD"), str(world.faketime))))
     wrong = f"{rng.choice('+-')}{rng.randint(5, 15)}m"
-    member.again_with(
+    process.restart_with(
         {"LD_PRELOAD": preload, "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     )
     time.sleep(rng.uniform(5, 15))
-    member.again_with({"LD_PRELOAD": world.extra.get("LD_PRELOAD", ""), "FAKETIME": ""})
+    process.restart_with({"LD_PRELOAD": world.extra.get("LD_PRELOAD", ""), "FAKETIME": ""})
 
 
-# -- limits --------------------------------------------------------------------------------------
+# --- Limits ---
 @fault(2)
 def few_files(world: World, rng: Random) -> None:
-    """A worker that may open no more files than it has open, for a while."""
+    """A process of a worker may not open more files for 2 to 8 seconds."""
     worker = rng.choice(world.workers)
-    if not worker.settled:
-        raise NotNow  # who cannot even begin ends, and is started again
-    _limited(
-        rng.choice(worker.family()),
+    if not worker.is_ready:
+        raise NotPossibleNow  # a worker that cannot even start exits
+    _limit(
+        rng.choice(worker.process_tree()),
         resource.RLIMIT_NOFILE,
         rng.choice((8, 32, 64)),
         rng.uniform(2, 8),
@@ -114,14 +114,12 @@ def few_files(world: World, rng: Random) -> None:
 
 @fault(1.5)
 def little_memory(world: World, rng: Random) -> None:
-    """A runner that gets no more memory than it has."""
-    pid = a_runner(world, rng)
-    _limited(
-        pid, resource.RLIMIT_AS, _size(pid) + rng.choice((0, 10)) * MEGABYTE, rng.uniform(1, 5)
-    )
+    """A runner gets no more memory for 1 to 5 seconds."""
+    pid = pick_runner(world, rng)
+    _limit(pid, resource.RLIMIT_AS, _size(pid) + rng.choice((0, 10)) * MEGABYTE, rng.uniform(1, 5))
 
 
-def _limited(pid: int, what: int, soft: int, seconds: float) -> None:
+def _limit(pid: int, what: int, soft: int, seconds: float) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         before = resource.prlimit(pid, what)
         resource.prlimit(pid, what, (soft, before[1]))
@@ -136,12 +134,12 @@ def _size(pid: int) -> int:
         return 256 * MEGABYTE
 
 
-# -- neighbours in the database ------------------------------------------------------------------
+# --- Other users of the database ---
 @fault(1.5)
 def open_snapshot(world: World, rng: Random) -> None:
-    """A stranger reads, and stays: a snapshot is open for up to 20 s."""
+    """Another session keeps a read snapshot open for up to 20 s."""
     seconds = rng.uniform(5, 20)
-    with contextlib.suppress(*AWAY):
+    with contextlib.suppress(*DATABASE_ERRORS):
         if world.is_postgres:
             with psycopg.connect(world.url) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -161,19 +159,19 @@ def crowd(world: World, rng: Random) -> None:
     command = [
         sys.executable,
         "-m",
-        "storm.crowd",
+        "storm.sqlite_load",
         file,
         str(rng.uniform(2, 6)),
         str(rng.randrange(10**6)),
     ]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STORM_FOLDER": str(world.folder)}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tools"), "STORM_FOLDER": str(world.folder)}
     subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, check=False, timeout=60)
 
 
 @fault(1, POSTGRES)
 def locked_table(world: World, rng: Random) -> None:
-    """A stranger holds one of our tables, as a change of the schema does."""
-    with contextlib.suppress(*AWAY), psycopg.connect(world.url) as connection:
+    """Another session locks one of our tables, as a schema change does."""
+    with contextlib.suppress(*DATABASE_ERRORS), psycopg.connect(world.url) as connection:
         connection.execute("SET lock_timeout = '5s'")
         connection.execute(
             f"LOCK TABLE mulligan.{rng.choice(('job', 'worker', 'event'))} IN ACCESS EXCLUSIVE MODE"
@@ -182,41 +180,41 @@ def locked_table(world: World, rng: Random) -> None:
 
 
 @fault(1, POSTGRES)
-def no_connections_left(world: World, rng: Random) -> None:
-    """A stranger takes all connections the server has."""
-    held: list[psycopg.Connection] = []
-    until = time.monotonic() + rng.uniform(2, 6)
+def no_connections_free_bytes(world: World, rng: Random) -> None:
+    """Another program takes all connections of the server."""
+    connections: list[psycopg.Connection] = []
+    deadline = time.monotonic() + rng.uniform(2, 6)
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             try:
-                held.append(psycopg.connect(world.url, connect_timeout=2))
+                connections.append(psycopg.connect(world.url, connect_timeout=2))
             except psycopg.Error:
                 time.sleep(0.2)
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
 
 
 @fault(2, POSTGRES)
 def kill_pooler(world: World, rng: Random) -> None:
-    """kill -9 of pgbouncer, which comes back at once."""
+    """kill -9 of pgbouncer, which is restarted at once."""
     del rng
     assert world.pooler is not None
     world.pooler.restart()
 
 
-# -- versions ------------------------------------------------------------------------------------
-@fault(0.2, of="version")
+# --- Versions ---
+@fault(0.2, group="version")
 def new_schema(world: World, rng: Random) -> None:
-    """The schema of the next version while this one works; who is started from now on is of the next one."""
+    """The schema is upgraded while workers run; processes started later use the next version."""
     del rng
     if (world.folder / "next").exists():
-        raise NotNow
+        raise NotPossibleNow
     home = next_version(world.folder)
     environ = {
         **os.environ,
-        **world.environ("nobody"),
-        "PYTHONPATH": f"{home}:{ROOT}",
+        **world.environ("direct"),
+        "PYTHONPATH": f"{home}:{ROOT / 'tools'}",
         "LD_PRELOAD": "",
     }
     command = [sys.executable, "-m", "mulligan", "migrate"]
@@ -229,5 +227,5 @@ def new_schema(world: World, rng: Random) -> None:
         ):
             break
         time.sleep(1)
-    for member in world.crew.members.values():
-        member.environ["PYTHONPATH"] = environ["PYTHONPATH"]
+    for process in world.processes.by_name.values():
+        process.environ["PYTHONPATH"] = environ["PYTHONPATH"]

@@ -1,4 +1,4 @@
-"""What a storm needs that a machine may not have. Where it is missing, the fault is left out, and that is said."""
+"""Find optional tools (compiler, libfaketime, unshare, pgbouncer). Faults that lack theirs are skipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from storm.crew import ROOT, until
+from storm.processes import ROOT, wait_until
 
 SHIM = Path(__file__).parent / "shims" / "slow_sync.c"
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -27,7 +27,7 @@ ignore_startup_parameters = extra_float_digits
 
 
 def sync_shim(folder: Path) -> Path | None:
-    """The shim, compiled; None where there is no compiler."""
+    """Compile the fsync shim. Return None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -39,14 +39,14 @@ def sync_shim(folder: Path) -> Path | None:
 
 
 def faketime() -> Path | None:
-    """libfaketime, of the machine or out of Debian's package."""
-    from support.debian import unpacked  # noqa: PLC0415 - the path to it is made by world
+    """Return libfaketime from the system or from Debian's package; None if there is neither."""
+    from support.debian import unpacked  # noqa: PLC0415 - `world` extends the path first
 
-    there = [
+    candidates = [
         *Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"),
         Path("/usr/lib/faketime/libfaketimeMT.so.1"),
     ]
-    for path in there:
+    for path in candidates:
         if path.exists():
             return path
     machine = os.uname().machine
@@ -56,45 +56,48 @@ def faketime() -> Path | None:
 
 
 def namespaces() -> bool:
+    """True if this process may create pid namespaces."""
     if shutil.which("unshare") is None:
         return False
     return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
 
 
 class Pooler:
-    """pgbouncer in transaction mode before a server."""
+    """pgbouncer in transaction mode in front of a server."""
 
     def __init__(self, url: str, folder: Path, port: int, user: dict[str, object]) -> None:
         parts = urlsplit(url)
         self._file = folder / "pgbouncer.ini"
         self._log = folder / "logs" / "pgbouncer.log"
         self._user = user
-        said = {
+        upstream = {
             "host": parts.hostname,
             "port": parts.port,
             "user": parts.username,
             "password": parts.password,
         }
-        self._file.write_text(POOLER.format(**said, listen=port))
+        self._file.write_text(POOLER.format(**upstream, listen=port))
         self._file.chmod(0o644)
-        self.url = f"postgresql://anybody@127.0.0.1:{port}{parts.path}"
-        self._process = self._started()
+        self.url = f"postgresql://user@127.0.0.1:{port}{parts.path}"
+        self._process = self._start()
 
     @classmethod
     def available(cls) -> bool:
         return shutil.which("pgbouncer") is not None
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             command = ["pgbouncer", str(self._file)]
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)  # type: ignore[call-overload]
-        until(lambda: process.poll() is not None or b"process up" in self._log.read_bytes(), 10)
+        wait_until(
+            lambda: process.poll() is not None or b"process up" in self._log.read_bytes(), 10
+        )
         return process
 
     def restart(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._process = self._started()
+        self._process = self._start()
 
     def close(self) -> None:
         self._process.kill()
@@ -102,15 +105,15 @@ class Pooler:
 
 
 def next_version(folder: Path) -> Path:
-    """A copy of the package that knows one more step of the schema, as the next release would."""
+    """Copy the package and add one schema step, as the next release would."""
     home = folder / "next"
     if not home.exists():
         ignored = shutil.ignore_patterns("__pycache__")
         package = Path(
             shutil.copytree(ROOT / "src" / "mulligan", home / "mulligan", ignore=ignored)
         )
-        steps = package / "store" / "migrations"
-        for dialect, words in (("sqlite", "TEXT"), ("postgres", "TEXT")):
-            text = f"ALTER TABLE {{p}}job ADD COLUMN of_the_next_version {words};\n"
+        steps = package / "storage" / "schema"
+        for dialect in ("sqlite", "postgres"):
+            text = "ALTER TABLE {p}job ADD COLUMN next_version TEXT;\n"
             (steps / f"0999_next.{dialect}.sql").write_text(text)
     return home

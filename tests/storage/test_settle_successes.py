@@ -1,4 +1,4 @@
-"""The short way of settle: what it writes is what the long way would have written."""
+"""The short form of settling successes writes what the general form writes."""
 
 from __future__ import annotations
 
@@ -8,36 +8,46 @@ import pytest
 
 from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.storage.base import Transaction
-from mulligan.worker import settle as door
+from mulligan.worker import settle as settle_module
 from mulligan.worker.settle import settle
-from support.store import POLICIES, attempts, claim, enqueue, get, open_worker, sql, story, told
+from support.store import (
+    POLICIES,
+    attempts,
+    claim,
+    enqueue,
+    event_types,
+    get,
+    job_events,
+    open_worker,
+    sql,
+)
 
 RESULT = '{"pages":3}'
 
 
 def end(store, leases, outcome):
-    with store.begin() as unit:
+    with store.begin() as tx:
         return settle(
-            unit, [Ending(lease, outcome, 12) for lease in leases], POLICIES, unit.now(), Random(1)
+            tx, [Ending(lease, outcome, 12) for lease in leases], POLICIES, tx.now(), Random(1)
         )
 
 
-def long_way(monkeypatch):
-    monkeypatch.setattr(door, "_write_simple_successes", lambda unit, decided: decided)
+def use_general_form(monkeypatch):
+    monkeypatch.setattr(settle_module, "_write_simple_successes", lambda tx, decided: decided)
 
 
 def picture(store, job_id):
-    """All that is known of a job, but for its id and for moments."""
+    """Return what is stored about a job, without ids and times."""
     [row] = [row for row in sql(store, "SELECT * FROM {p}job") if job_id in row]
-    [event] = [event for event in story(store, job_id) if event.type == "job.succeeded"]
+    [event] = [event for event in job_events(store, job_id) if event.type == "job.succeeded"]
     [attempt] = attempts(store, job_id)
     job = get(store, job_id)
     moments = {job.created_at, job.run_at, job.started_at, job.finished_at}
     data = {name: value for name, value in event.data.items() if name != "wait_ms"}
-    kept = [
+    attempts_without_worker = [
         value for value in row if value not in moments and value not in {job_id, "w1", None}
-    ]  # who ran it, apart
-    said = (
+    ]  # without the worker
+    events = (
         attempt.ended,
         attempt.verb,
         attempt.reason,
@@ -51,8 +61,8 @@ def picture(store, job_id):
         attempt.next_run_at,
     )
     return (
-        kept,
-        said,
+        attempts_without_worker,
+        events,
         data,
         [*event.data],
         (event.owner, event.batch_id, event.attempt, event.token, event.actor),
@@ -60,12 +70,12 @@ def picture(store, job_id):
 
 
 @pytest.mark.parametrize("many", [1, 3, 40])
-def test_the_short_way_writes_what_the_long_way_writes(store, monkeypatch, many):
+def test_the_short_form_writes_what_the_general_form_writes(store, monkeypatch, many):
     open_worker(store)
     enqueue(store, 2 * many, payload='{"n":1}')
     short, long = (claim(store, many) for _ in range(2))
     end(store, short, Outcome(Ended.RETURNED, result=RESULT))
-    long_way(monkeypatch)
+    use_general_form(monkeypatch)
     end(store, long, Outcome(Ended.RETURNED, result=RESULT))
     assert len(short) == len(long) == many
     assert [picture(store, lease.id) for lease in short] == [
@@ -75,11 +85,11 @@ def test_the_short_way_writes_what_the_long_way_writes(store, monkeypatch, many)
         assert (
             get(store, lease.id).finished_at
             == attempts(store, lease.id)[0].ended_at
-            == story(store, lease.id)[-1].at
+            == job_events(store, lease.id)[-1].at
         )
 
 
-def test_one_that_lost_its_lease_is_refused_and_takes_nobody_with_it(store):
+def test_a_lost_lease_is_refused_without_affecting_the_others(store):
     open_worker(store)
     enqueue(store, 12)
     leases = claim(store, 12)
@@ -88,10 +98,10 @@ def test_one_that_lost_its_lease_is_refused_and_takes_nobody_with_it(store):
     assert [lease.id for lease, decision, _ in verdicts if decision is None] == [stale.id]
     assert get(store, stale.id).state == "running"
     assert {get(store, lease.id).state for lease in leases if lease.id != stale.id} == {"succeeded"}
-    assert told(store, stale.id)[-1] == "stale_refused"
+    assert event_types(store, stale.id)[-1] == "stale_refused"
 
 
-def test_the_same_endings_twice_are_written_once(store):
+def test_repeated_settlements_are_written_once(store):
     open_worker(store)
     enqueue(store, 12)
     leases = claim(store, 12)
@@ -99,15 +109,15 @@ def test_the_same_endings_twice_are_written_once(store):
         verdicts = end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
         assert [decision.state for _, decision, _ in verdicts] == ["succeeded"] * 12
     assert [len(attempts(store, lease.id)) for lease in leases] == [1] * 12
-    assert [told(store, lease.id).count("succeeded") for lease in leases] == [1] * 12
+    assert [event_types(store, lease.id).count("succeeded") for lease in leases] == [1] * 12
 
 
-def test_who_was_asked_to_stop_is_told_so_also_if_it_returned_among_others(store):
+def test_a_cancel_request_is_honoured_among_other_successes(store):
     open_worker(store)
     enqueue(store, 12)
     leases = claim(store, 12)
-    with store.begin() as unit:
-        assert unit.request_cancel(leases[3].id, leases[3].token, "enough")
+    with store.begin() as tx:
+        assert tx.request_cancel(leases[3].id, leases[3].token, "enough")
     end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
     assert get(store, leases[3].id).reason == "returned before it could be stopped"
     assert {get(store, lease.id).reason for lease in leases if lease is not leases[3]} == {
@@ -115,7 +125,7 @@ def test_who_was_asked_to_stop_is_told_so_also_if_it_returned_among_others(store
     }
 
 
-def test_only_the_plainest_go_the_short_way(store, monkeypatch):
+def test_only_simple_successes_use_the_short_form(store, monkeypatch):
     went = []
     body = next(
         cls
@@ -124,26 +134,28 @@ def test_only_the_plainest_go_the_short_way(store, monkeypatch):
     )
     finish = body.settle_successes
     monkeypatch.setattr(
-        body, "settle_successes", lambda unit, worker, rows: went.extend(rows) or finish(unit, worker, rows)
+        body,
+        "settle_successes",
+        lambda tx, worker, rows: went.extend(rows) or finish(tx, worker, rows),
     )
     open_worker(store)
     enqueue(store, 4)
-    plain, dear, asked, alone = claim(store, 4)
-    end(store, [plain], Outcome(Ended.RETURNED, result=RESULT))
+    simple, dear, cancelled, alone = claim(store, 4)
+    end(store, [simple], Outcome(Ended.RETURNED, result=RESULT))
     end(store, [dear], Outcome(Ended.RETURNED, result=RESULT, cost=0.5))
-    end(store, [asked._replace(cancel_reason="enough")], Outcome(Ended.RETURNED, result=RESULT))
+    end(store, [cancelled._replace(cancel_reason="enough")], Outcome(Ended.RETURNED, result=RESULT))
     end(store, [alone._replace(alone=True)], Outcome(Ended.RETURNED, result=RESULT))
-    assert [row.id for row in went] == [plain.id]
+    assert [row.id for row in went] == [simple.id]
     assert get(store, dear.id).cost == 0.5
 
 
 def opened(store):
-    with store.read() as unit:
-        return unit
+    with store.read() as tx:
+        return tx
 
 
 @pytest.mark.parametrize("results", [2, 30], ids=["two results", "each its own"])
-def test_each_keeps_its_own_result_and_token(store, results):
+def test_each_success_keeps_its_result_and_token(store, results):
     open_worker(store)
     enqueue(store, 30)
     end(store, claim(store, 10), Outcome(Ended.RELEASED, reason="given back"))
@@ -153,8 +165,8 @@ def test_each_keeps_its_own_result_and_token(store, results):
         Ending(lease, Outcome(Ended.RETURNED, result=str(n % results)), 12)
         for n, lease in enumerate(leases)
     ]
-    with store.begin() as unit:
-        settle(unit, endings, POLICIES, unit.now(), Random(1))
+    with store.begin() as tx:
+        settle(tx, endings, POLICIES, tx.now(), Random(1))
     for n, lease in enumerate(leases):
         assert get(store, lease.id).result == str(n % results)
         last = max(attempts(store, lease.id), key=lambda attempt: attempt.token)

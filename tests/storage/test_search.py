@@ -1,4 +1,4 @@
-"""Finding jobs by a filter: the same jobs on every way, in bounded time, and no word too much about them."""
+"""Search by filter: the same jobs with every plan, in bounded time."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from support.store import (
     a_job,
     all_rows,
     claim,
+    claim_new_job,
     enqueue,
-    finish,
     get,
     insert,
     is_postgres,
     jobs,
     now,
     open_worker,
-    running,
+    settle_leases,
     sql,
     unique_job,
 )
 
 
 def found(store, where, limit=100, before=None):
-    with store.read() as unit:
-        return [row.id for row in unit.list_jobs_bounded(where, limit, before).rows]
+    with store.read() as tx:
+        return [row.id for row in tx.list_jobs_bounded(where, limit, before).rows]
 
 
 def args_of(store):
@@ -58,8 +58,8 @@ def billed(customer, **changes):
     )
 
 
-# -- arguments -----------------------------------------------------------------------------------
-def test_what_a_job_is_found_by_is_inserted_with_it_one_or_many(store):
+# --- Arguments ---
+def test_indexed_arguments_are_inserted_with_their_jobs(store):
     one, *many = [billed(n % 3) for n in range(7)]
     insert(store, one)
     insert(store, *many, a_job())
@@ -69,7 +69,7 @@ def test_what_a_job_is_found_by_is_inserted_with_it_one_or_many(store):
     assert found(store, {"indexed.customer": "0"}) == [many[5].id, many[2].id, one.id]
 
 
-def test_values_come_back_as_they_were_whatever_is_in_them(store):
+def test_indexed_values_are_stored_unchanged(store):
     texts = [
         "",
         "a b",
@@ -93,21 +93,21 @@ def test_values_come_back_as_they_were_whatever_is_in_them(store):
 def test_on_a_server_a_bulk_insert_with_arguments_is_one_statement(store, monkeypatch):
     if not is_postgres(store):
         pytest.skip("SQLite has no trips")
-    with store.begin() as unit:
-        said = []
-        run = unit._run
+    with store.begin() as tx:
+        value = []
+        run = tx._run
         monkeypatch.setattr(
-            unit,
+            tx,
             "_run",
-            lambda verb, *args, **more: (said.append(verb), run(verb, *args, **more))[1],
+            lambda verb, *args, **more: (value.append(verb), run(verb, *args, **more))[1],
         )
-        unit.insert_jobs([billed(n) for n in range(50)], announce=True)
-        unit.insert_jobs([a_job() for _ in range(50)], announce=True)
-    assert said == ["insert_jobs_with_args", "insert_equal_jobs"]
+        tx.insert_jobs([billed(n) for n in range(50)], announce=True)
+        tx.insert_jobs([a_job() for _ in range(50)], announce=True)
+    assert value == ["insert_jobs_with_args", "insert_equal_jobs"]
     assert len(args_of(store)) == 50
 
 
-def test_a_twin_leaves_no_arguments_of_its_own(store):
+def test_a_deduplicated_job_leaves_no_arguments(store):
     first = unique_job("k", kind="bill", args=(("customer", "1"),))
     twin = unique_job("k", kind="bill", args=(("customer", "1"),))
     insert(store, first)
@@ -115,30 +115,30 @@ def test_a_twin_leaves_no_arguments_of_its_own(store):
     assert args_of(store) == {("customer", "1", first.id, "bill")}
 
 
-def test_pruning_takes_the_arguments_along(store):
+def test_pruning_deletes_the_arguments(store):
     open_worker(store)
     old, new = billed(1, kind="render"), billed(1, kind="render")
     insert(store, old)
-    finish(store, claim(store))
+    settle_leases(store, claim(store))
     insert(store, new)
-    with store.begin() as unit:
-        unit.prune_jobs("succeeded", now(store) + HOUR, 10, kind=None, except_kinds=[])
+    with store.begin() as tx:
+        tx.prune_jobs("succeeded", now(store) + HOUR, 10, kind=None, except_kinds=[])
     assert {row[2] for row in args_of(store)} == {new.id}
 
 
-def test_arguments_may_be_written_later_and_again(store):
+def test_arguments_can_be_indexed_later_and_repeatedly(store):
     job = a_job(kind="bill")
     insert(store, job)
     for _ in range(2):
-        with store.begin() as unit:
-            unit.write_args([ArgRow(job.id, "bill", "customer", "7")])
+        with store.begin() as tx:
+            tx.write_args([ArgRow(job.id, "bill", "customer", "7")])
     assert found(store, {"indexed.customer": "7", "kind": "bill"}) == [job.id]
-    with store.begin() as unit:
-        unit.delete_args([job.id])
+    with store.begin() as tx:
+        tx.delete_args([job.id])
     assert found(store, {"indexed.customer": "7"}) == []
 
 
-def test_an_argument_without_an_index_is_read_in_the_payload_and_only_at_its_place(store):
+def test_an_argument_without_an_index_is_compared_in_the_payload(store):
     def made(payload):
         return insert(store, a_job(payload=json.dumps(payload, separators=(",", ":"))))[0].id
 
@@ -149,12 +149,12 @@ def test_an_argument_without_an_index_is_read_in_the_payload_and_only_at_its_pla
     made({"customer": [42]})
     assert found(store, {"arg.customer": "42"}) == [text, top]
     assert found(store, {"arg.order.customer": "42"}) == [inside]
-    with store.read() as unit:
-        assert unit.count_jobs({"arg.customer": "42"}, 10) == 2
-        assert unit.count_jobs({"arg.customer": "42"}, 1) == 1
+    with store.read() as tx:
+        assert tx.count_jobs({"arg.customer": "42"}, 10) == 2
+        assert tx.count_jobs({"arg.customer": "42"}, 1) == 1
 
 
-def test_pages_of_a_read_argument_are_full_although_some_only_look_alike(store):
+def test_pages_are_full_although_some_payloads_only_look_similar(store):
     right = [a_job(payload='{"customer":1}') for _ in range(6)]
     wrong = [a_job(payload='{"order":{"customer":1}}') for _ in range(6)]
     insert(store, *(job for pair in zip(right, wrong, strict=True) for job in pair))
@@ -163,15 +163,15 @@ def test_pages_of_a_read_argument_are_full_although_some_only_look_alike(store):
     assert found(store, {"arg.customer": "1"}, 4, ids[3]) == ids[4:]
 
 
-# -- ways ----------------------------------------------------------------------------------------
+# --- Plans ---
 @pytest.fixture
 def zoo(store):
-    """Jobs in every state, of two owners, kinds and batches."""
+    """Insert jobs in every state, of two owners, kinds and batches."""
     open_worker(store)
     for n, outcome in enumerate((RETURNED, FATAL, PARKED, CANCELLED) * 3):
         named = {"kind": ("render", "mail")[n % 2], "owner": ("acme", "")[n // 4 % 2]}
         insert(store, billed(n % 2, batch_id=("b", None)[n // 2 % 2], **named))
-        finish(store, claim(store), outcome)
+        settle_leases(store, claim(store), outcome)
     insert(store, *(billed(n % 2, kind="render", owner="acme", batch_id="b") for n in range(4)))
     claim(store, 2)
     return store
@@ -198,29 +198,33 @@ PARTS = {
 }
 
 
-def test_a_filter_finds_what_it_finds_on_every_way_it_may_go(zoo):
-    with zoo.read() as unit:
+def test_a_filter_finds_the_same_jobs_with_every_plan(zoo):
+    with zoo.read() as tx:
         for one, other in combinations(PARTS, 2):
             for where in ({one: a, other: b} for a in PARTS[one] for b in PARTS[other]):
                 expected = _plainly(zoo, where)
-                assert [row.id for row in unit.list_jobs(where, 100, None)] == expected, where
-                assert [row.id for row in unit.list_jobs_bounded(where, 100, None).rows] == expected, where
+                assert [row.id for row in tx.list_jobs(where, 100, None)] == expected, where
+                assert [
+                    row.id for row in tx.list_jobs_bounded(where, 100, None).rows
+                ] == expected, where
                 assert (
-                    unit.count_jobs(where, 100)
-                    == unit.count_jobs_bounded(where, 100).jobs
+                    tx.count_jobs(where, 100)
+                    == tx.count_jobs_bounded(where, 100).jobs
                     == len(expected)
                 ), where
 
 
 def _plainly(store, where):
-    """By reading every job."""
-    asked = {name: (said,) if isinstance(said, str) else said for name, said in where.items()}
-    if "code" in asked:
-        asked["state"] = tuple({*asked.get("state", ("dead",))} & {"dead"})
+    """Find the expected jobs by reading all of them."""
+    conditions = {
+        name: (value,) if isinstance(value, str) else value for name, value in where.items()
+    }
+    if "code" in conditions:
+        conditions["state"] = tuple({*conditions.get("state", ("dead",))} & {"dead"})
     return [
         row.id
         for row in reversed(all_rows(store))
-        if all(_says(row, *one) for one in asked.items())
+        if all(_says(row, *one) for one in conditions.items())
     ]
 
 
@@ -234,51 +238,51 @@ def _says(row, name, values):
     return getattr(row, {"phase": "state"}.get(name, name)) in values
 
 
-def test_a_skim_looks_at_so_many_and_says_where_it_stopped(store, monkeypatch):
+def test_a_bounded_search_reports_where_it_stopped(store, monkeypatch):
     monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 10)
     monkeypatch.setattr(skimming, "FIRST_EXAMINED", 4)
     old = enqueue(store, 3, kind="mail", owner="")
     enqueue(store, 25, kind="render", owner="")
-    with store.read() as unit:
-        rows, stopped = unit.list_jobs_bounded({"kind": "mail"}, 5, None)
+    with store.read() as tx:
+        rows, stopped = tx.list_jobs_bounded({"kind": "mail"}, 5, None)
         assert (rows, stopped is None) == ([], False)
-        seen, cursor = [], None
+        found, cursor = [], None
         for _ in range(3):
-            page = unit.list_jobs_bounded({"kind": "mail"}, 5, cursor)
-            seen += [row.id for row in page.rows]
+            page = tx.list_jobs_bounded({"kind": "mail"}, 5, cursor)
+            found += [row.id for row in page.rows]
             cursor = page.stopped
-        assert (seen, cursor) == (old[::-1], None)
-        assert unit.list_jobs_bounded({"kind": "render"}, 5, None).stopped is None
-        assert unit.count_jobs_bounded({"kind": "mail"}, 5).stopped is not None
-        assert unit.count_jobs({"kind": "mail"}, 5) == 3
-        assert [row.id for row in unit.list_jobs({"kind": "mail"}, 5, None)] == old[::-1]
+        assert (found, cursor) == (old[::-1], None)
+        assert tx.list_jobs_bounded({"kind": "render"}, 5, None).stopped is None
+        assert tx.count_jobs_bounded({"kind": "mail"}, 5).stopped is not None
+        assert tx.count_jobs({"kind": "mail"}, 5) == 3
+        assert [row.id for row in tx.list_jobs({"kind": "mail"}, 5, None)] == old[::-1]
 
 
-def test_an_argument_of_very_many_jobs_is_skimmed_too(store, monkeypatch):
+def test_a_bounded_search_by_argument_stops_too(store, monkeypatch):
     monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 10)
     monkeypatch.setattr(skimming, "FIRST_EXAMINED", 4)
     old = insert(store, billed(1, queue="slow"))[0].id
     insert(store, *(billed(1) for _ in range(15)))
     where = {"indexed.customer": "1", "queue": "slow"}
-    with store.read() as unit:
-        first = unit.list_jobs_bounded(where, 5, None)
-        assert (first.rows, unit.count_jobs_bounded(where, 5).jobs) == ([], 0)
-        assert [row.id for row in unit.list_jobs_bounded(where, 5, first.stopped).rows] == [old]
-        assert len(unit.list_jobs_bounded({"indexed.customer": "1"}, 16, None).rows) == 10
+    with store.read() as tx:
+        first = tx.list_jobs_bounded(where, 5, None)
+        assert (first.rows, tx.count_jobs_bounded(where, 5).jobs) == ([], 0)
+        assert [row.id for row in tx.list_jobs_bounded(where, 5, first.stopped).rows] == [old]
+        assert len(tx.list_jobs_bounded({"indexed.customer": "1"}, 16, None).rows) == 10
 
 
-def test_few_jobs_in_a_state_are_found_however_many_newer_ones_there_are(store, monkeypatch):
+def test_few_jobs_in_a_state_are_found_among_many_newer_ones(store, monkeypatch):
     monkeypatch.setattr(skimming, "EXAMINED_LIMIT", 10)
     monkeypatch.setattr(skimming, "FIRST_EXAMINED", 4)
     open_worker(store)
     waiting = enqueue(store, 3, kind="mail", run_at=now(store) + HOUR)
     for _ in range(3):
         enqueue(store, 5)
-        finish(store, claim(store, 5))
-    with store.read() as unit:
-        found = unit.list_jobs_bounded({"state": "queued"}, 5, None)
+        settle_leases(store, claim(store, 5))
+    with store.read() as tx:
+        found = tx.list_jobs_bounded({"state": "queued"}, 5, None)
         assert ([row.id for row in found.rows], found.stopped) == (waiting[::-1], None)
-        assert dict(unit.count_jobs_by_state(10)) == {
+        assert dict(tx.count_jobs_by_state(10)) == {
             "queued": 3,
             "running": 0,
             "succeeded": 10,
@@ -288,7 +292,7 @@ def test_few_jobs_in_a_state_are_found_however_many_newer_ones_there_are(store, 
         }
 
 
-def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
+def test_on_sqlite_every_plan_uses_its_index(sqlite):
     params = {"before": "~", "floor": "", "limit": 5, "cap": 5, "skip": 9, "now": 0}
     expected = {
         "sqlite_autoindex_mulligan_job_1": [
@@ -311,19 +315,23 @@ def test_on_sqlite_every_way_leads_along_its_own_index(sqlite):
     }
     for index, wheres in expected.items():
         for where in wheres:
-            asked, way = build_conditions(where), choose_plan(where)
+            conditions, plan = build_conditions(where), choose_plan(where)
             for verb in ("list_jobs", "count_jobs", "find_page_end"):
-                part = leading_conditions(asked, way) if verb == "floor" else follow_plan(asked, way)
+                part = (
+                    leading_conditions(conditions, plan)
+                    if verb == "floor"
+                    else follow_plan(conditions, plan)
+                )
                 text = load_statement(verb, "sqlite", "mulligan_", shape=part.shape)
                 plan = " ".join(
                     row[3]
-                    for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params)
+                    for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)
                 )
                 assert f"INDEX {index} (" in plan, (where, verb, plan)
                 assert "TEMP B-TREE" not in plan, (where, verb, plan)
 
 
-def test_what_is_gathered_comes_from_small_indexes_in_order(sqlite):
+def test_gathered_jobs_come_from_small_indexes_in_order(sqlite):
     params = {"before": "~", "floor": "", "limit": 5, "now": 0}
     wheres = [
         {"state": "queued"},
@@ -332,9 +340,11 @@ def test_what_is_gathered_comes_from_small_indexes_in_order(sqlite):
         {"group": ("a", "b")},
     ]
     for where in wheres:
-        asked = follow_plan(build_conditions(where), choose_plan(where))
-        text = load_statement("list_jobs", "sqlite", "mulligan_", shape=asked.shape)
-        plan = [row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", asked.params | params)]
+        conditions = follow_plan(build_conditions(where), choose_plan(where))
+        text = load_statement("list_jobs", "sqlite", "mulligan_", shape=conditions.shape)
+        plan = [
+            row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)
+        ]
         assert not any(
             step.startswith("SCAN mulligan_job") and "INDEX" not in step for step in plan
         ), (where, plan)
@@ -342,7 +352,7 @@ def test_what_is_gathered_comes_from_small_indexes_in_order(sqlite):
     assert choose_plan({"state": ("queued", "succeeded")}) == ALL_JOBS
 
 
-def test_a_job_without_owner_is_found_by_owner_nobody(store):
+def test_a_job_without_owner_is_found_by_the_empty_owner(store):
     job = NewJob(id=a_job().id, kind="render", queue="default", payload="{}")
     insert(store, job, *jobs(3))
     assert found(store, {"owner": ""}) == [job.id]
@@ -350,11 +360,11 @@ def test_a_job_without_owner_is_found_by_owner_nobody(store):
     assert len(all_rows(store)) == 4
 
 
-# -- how many ------------------------------------------------------------------------------------
-def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_them(store):
+# --- Counts ---
+def test_counts_by_state_exclude_internal_kinds(store):
     for kind in ("render", "mulligan.deliver"):
         for outcome in (RETURNED, FATAL, PARKED, CANCELLED):
-            finish(store, running(store, kind=kind), outcome)
+            settle_leases(store, claim_new_job(store, kind=kind), outcome)
         insert(store, a_job(kind=kind), a_job(kind=kind, queue="mulligan.notifications"))
     insert(
         store,
@@ -362,8 +372,8 @@ def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_t
         a_job(kind="mulligan"),
         a_job(kind="amulligan.x", uses="gateway"),
     )
-    with store.read() as unit:
-        assert dict(unit.count_jobs_by_state(100)) == {
+    with store.read() as tx:
+        assert dict(tx.count_jobs_by_state(100)) == {
             "queued": 5,
             "running": 0,
             "succeeded": 1,
@@ -371,6 +381,6 @@ def test_counts_per_state_leave_our_own_kinds_out_whatever_else_is_called_like_t
             "cancelled": 1,
             "parked": 1,
         }
-        assert dict(unit.count_jobs_by_state(3))["queued"] == 3
-        assert unit.count_jobs_bounded({"state": "queued", "kind": "mulligan.deliver"}, 100).jobs == 2
-        assert unit.count_jobs_bounded({"state": ("queued", "parked")}, 100).jobs == 6
+        assert dict(tx.count_jobs_by_state(3))["queued"] == 3
+        assert tx.count_jobs_bounded({"state": "queued", "kind": "mulligan.deliver"}, 100).jobs == 2
+        assert tx.count_jobs_bounded({"state": ("queued", "parked")}, 100).jobs == 6

@@ -1,4 +1,4 @@
-"""Jobs that succeed at once: their attempt is told by the job's row, and nobody sees a difference."""
+"""Jobs that succeed with their first attempt have no attempt row, which no reader notices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support.store import (
     RETURNED,
     attempts,
     claim,
+    claim_new_job,
+    claim_when_due,
     enqueue,
-    finish,
     get,
-    once_more,
+    job_events,
     open_worker,
-    running,
+    settle_leases,
     sql,
-    story,
 )
 
 
@@ -29,9 +29,9 @@ def rows(store):
     return sql(store, "SELECT count(*) FROM {p}attempt")[0][0]
 
 
-def test_it_has_an_attempt_and_no_row_for_it(store):
-    lease = running(store, owner="acme")
-    finish(store, lease)
+def test_a_first_attempt_success_has_an_attempt_but_no_attempt_row(store):
+    lease = claim_new_job(store, owner="acme")
+    settle_leases(store, lease)
     (attempt,) = attempts(store, lease.id)
     job = get(store, lease.id)
     assert rows(store) == 0
@@ -60,10 +60,10 @@ def test_it_has_an_attempt_and_no_row_for_it(store):
     )
 
 
-def test_who_succeeds_later_has_a_row_for_each_attempt(store):
-    lease = running(store)
-    finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id))
+def test_a_later_success_has_a_row_for_each_attempt(store):
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
+    settle_leases(store, claim_when_due(store, lease.id))
     assert [(one.token, one.verb) for one in attempts(store, lease.id)] == [
         (1, "retry"),
         (2, "succeed"),
@@ -71,16 +71,16 @@ def test_who_succeeds_later_has_a_row_for_each_attempt(store):
     assert rows(store) == 2
 
 
-def test_many_are_found_together_with_others(store):
+def test_attempts_of_many_jobs_include_first_attempt_successes(store):
     open_worker(store)
     enqueue(store, 20)
     leases = claim(store, 20)
-    finish(store, leases[:15])
-    finish(store, leases[15:], FAILED)
+    settle_leases(store, leases[:15])
+    settle_leases(store, leases[15:], FAILED)
     ids = [lease.id for lease in leases]
-    with store.read() as unit:
-        latest, every = unit.get_latest_attempts(ids), unit.list_attempts_of_jobs(ids)
-        failed = unit.get_previous_attempts(ids)
+    with store.read() as tx:
+        latest, every = tx.get_latest_attempts(ids), tx.list_attempts_of_jobs(ids)
+        failed = tx.get_previous_attempts(ids)
     assert {job_id: one.verb for job_id, one in latest.items()} == dict(
         zip(ids, ["succeed"] * 15 + ["retry"] * 5, strict=True)
     )
@@ -89,62 +89,62 @@ def test_many_are_found_together_with_others(store):
     assert rows(store) == 5
 
 
-def test_an_ending_that_is_written_twice_is_known(store):
+def test_a_repeated_settlement_is_recognised(store):
     open_worker(store)
     enqueue(store, 12)
     leases = claim(store, 12)
-    finish(store, leases)
+    settle_leases(store, leases)
     before = sql(store, "SELECT * FROM {p}job ORDER BY id")
     for some in (leases, leases[:1]):
-        with store.begin() as unit:
+        with store.begin() as tx:
             verdicts = settle(
-                unit,
+                tx,
                 [Ending(lease, RETURNED, 3) for lease in some],
                 POLICIES,
-                unit.now(),
+                tx.now(),
                 Random(7),
             )
         assert all(verdict.decision is not None for verdict in verdicts)
     assert sql(store, "SELECT * FROM {p}job ORDER BY id") == before
-    assert [event.type for event in story(store, leases[0].id)] == [
+    assert [event.type for event in job_events(store, leases[0].id)] == [
         "job.queued",
         "job.started",
         "job.succeeded",
     ]
 
 
-def test_an_ending_of_somebody_else_after_it_is_refused(store):
-    lease = running(store)
-    finish(store, lease)
-    (verdict,) = finish(store, lease._replace(worker="w2"))
+def test_a_settlement_by_another_worker_is_refused(store):
+    lease = claim_new_job(store)
+    settle_leases(store, lease)
+    (verdict,) = settle_leases(store, lease._replace(worker="w2"))
     assert verdict.decision is None
     assert [one.worker for one in attempts(store, lease.id)] == ["w1"]
 
 
-def test_its_token_stays_what_it_was_when_tokens_are_lifted(store):
-    lease = running(store)
-    finish(store, lease)
-    with store.begin() as unit:
-        unit.raise_tokens(1000)
+def test_raising_tokens_does_not_change_the_token_of_its_attempt(store):
+    lease = claim_new_job(store)
+    settle_leases(store, lease)
+    with store.begin() as tx:
+        tx.raise_tokens(1000)
     assert [one.token for one in attempts(store, lease.id)] == [1]
 
 
-def test_it_is_counted_as_such_also_when_tokens_are_lifted(store):
-    finish(store, running(store))
-    asked = InsightScope(
+def test_insight_counts_it_after_tokens_were_raised(store):
+    settle_leases(store, claim_new_job(store))
+    scope = InsightScope(
         low="", since=0, age_step=SECOND, kind=None, queue=None, jobs=100, attempts=100, rows=100
     )
     counted = []
     for _ in range(2):
-        with store.begin() as unit:
-            counted.append([(one.ended, one.attempts) for one in unit.count_insight(asked).ended])
-            unit.raise_tokens(1000)
+        with store.begin() as tx:
+            counted.append([(one.ended, one.attempts) for one in tx.count_insight(scope).ended])
+            tx.raise_tokens(1000)
     assert counted == [[("returned", 1)]] * 2
 
 
-def test_it_leaves_with_its_job(store):
-    lease = running(store)
-    finish(store, lease)
-    with store.begin() as unit:
-        assert unit.prune_jobs("succeeded", unit.now() + 1, 10, kind=None, except_kinds=())
+def test_its_attempt_is_deleted_with_the_job(store):
+    lease = claim_new_job(store)
+    settle_leases(store, lease)
+    with store.begin() as tx:
+        assert tx.prune_jobs("succeeded", tx.now() + 1, 10, kind=None, except_kinds=())
     assert attempts(store, lease.id) == []

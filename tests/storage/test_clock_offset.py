@@ -1,4 +1,4 @@
-"""On SQLite a connection keeps what it knows of a moved clock until somebody else has committed."""
+"""On SQLite a connection caches the clock offset until another one commits."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def by_another(_, url):
         other.shift_clock(HOUR)
 
 
-def by_another_and_then_seen(store, url):
+def by_another_and_then_read(store, url):
     by_another(store, url)
-    with store.read() as unit:
-        unit.now()
+    with store.read() as tx:
+        tx.now()
 
 
 def by_hand(store, _):
     sql(store, MOVE)
 
 
-@pytest.mark.parametrize("moved", [by_this_store, by_another, by_another_and_then_seen, by_hand])
-def test_a_moved_clock_is_seen_by_the_next_unit_of_work(store, store_url, moved):
+@pytest.mark.parametrize("moved", [by_this_store, by_another, by_another_and_then_read, by_hand])
+def test_the_next_transaction_uses_the_shifted_clock(store, store_url, moved):
     if moved is by_hand and is_postgres(store):
         pytest.skip("its clock is a function")
     enqueue(store, 2)
@@ -45,11 +45,11 @@ def test_a_moved_clock_is_seen_by_the_next_unit_of_work(store, store_url, moved)
 
 
 def written_at(store):
-    with store.begin() as unit:
-        return unit.now()
+    with store.begin() as tx:
+        return tx.now()
 
 
-def test_a_move_that_is_rolled_back_is_none(sqlite):
+def test_a_rolled_back_shift_has_no_effect(sqlite):
     enqueue(sqlite)
     with sqlite.transaction() as connection:
         connection.execute("SAVEPOINT trial")

@@ -1,4 +1,4 @@
-"""Attempts that just returned, written in a transaction of their own: the same door, the same fence, fewer steps."""
+"""Successes settled by row location in their individual transaction, with the same fence."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from support.store import (
     FAILED,
     POLICIES,
     RETURNED,
-    Background,
+    BackgroundCall,
     attempts,
     claim,
+    claim_new_job,
     close_worker,
     enqueue,
+    event_types,
     get,
-    log_of,
+    is_waiting_for_lock,
     open_worker,
-    running,
-    sweep,
-    together,
-    told,
-    waits_for_a_lock,
+    read_event_table,
+    run_concurrently,
+    settle_orphans,
 )
 from support.waiting import until
 
 
 def finished(store, leases, outcome=RETURNED):
-    """The fences of those that were written, and of those that were left."""
+    """Settle successes. Return the fences of those written, and of the others."""
     found = [leases] if isinstance(leases, Lease) else leases
-    with store.single_statement() as unit:
+    with store.single_statement() as tx:
         written = finish_simple(
-            unit,
+            tx,
             [Ending(lease, outcome, 3) for lease in found],
-            GroupedEndings(POLICIES, unit.now(), Random(7)),
+            GroupedEndings(POLICIES, tx.now(), Random(7)),
         )
     assert written.retried == []
     return fences(written.returned), {ending.lease.fence for ending in written.rest}
@@ -51,23 +51,23 @@ def fences(leases):
 
 
 @pytest.mark.parametrize("many", [1, 3, 40])
-def test_they_leave_the_same_as_by_settle(store, many):
+def test_successes_by_location_write_what_settle_writes(store, many):
     open_worker(store)
     enqueue(store, 2 * many)
     leases = claim(store, 2 * many)
     assert finished(store, leases[:many]) == (fences(leases[:many]), set())
-    with store.begin() as unit:
+    with store.begin() as tx:
         settle(
-            unit,
+            tx,
             [Ending(lease, RETURNED, 3) for lease in leases[many:]],
             POLICIES,
-            unit.now(),
+            tx.now(),
             Random(7),
         )
     one, other = (get(store, lease.id) for lease in (leases[0], leases[-1]))
-    own = {"id", "created_at", "run_at", "payload", "finished_at"}
-    assert {k: v for k, v in one._asdict().items() if k not in own} == {
-        k: v for k, v in other._asdict().items() if k not in own
+    individual = {"id", "created_at", "run_at", "payload", "finished_at"}
+    assert {k: v for k, v in one._asdict().items() if k not in individual} == {
+        k: v for k, v in other._asdict().items() if k not in individual
     }
     for lease in leases:
         (attempt,) = attempts(store, lease.id)
@@ -77,44 +77,44 @@ def test_they_leave_the_same_as_by_settle(store, many):
             lease.token,
             get(store, lease.id).finished_at,
         )
-        assert told(store, lease.id) == ["queued", "started", "succeeded"]
+        assert event_types(store, lease.id) == ["queued", "started", "succeeded"]
 
 
-def test_what_failed_is_left(store):
-    lease = running(store)
+def test_failures_are_left_to_settle(store):
+    lease = claim_new_job(store)
     assert finished(store, lease, FAILED) == (set(), {lease.fence})
     assert get(store, lease.id).state == "running"
 
 
 @pytest.mark.parametrize("many", [1, 40])
-def test_whose_fence_is_in_doubt_is_left(store, many):
+def test_successes_whose_fence_may_fail_are_left_to_settle(store, many):
     open_worker(store)
     enqueue(store, many + 3)
-    asked, other, ended, *leases = claim(store, many + 3)
-    with store.begin() as unit:
-        assert unit.request_cancel(asked.id, asked.token, "no longer wanted")
+    cancelled, other, ended, *leases = claim(store, many + 3)
+    with store.begin() as tx:
+        assert tx.request_cancel(cancelled.id, cancelled.token, "no longer wanted")
     other = other._replace(token=other.token + 1)
     finished(store, ended)
-    written, rest = finished(store, [asked, *leases, other, ended])
-    if written:  # a store may as well write none
-        assert (written, rest) == (fences(leases), fences([asked, other, ended]))
-    assert get(store, asked.id).state == get(store, other.id).state == "running"
+    written, rest = finished(store, [cancelled, *leases, other, ended])
+    if written:  # a store may write none
+        assert (written, rest) == (fences(leases), fences([cancelled, other, ended]))
+    assert get(store, cancelled.id).state == get(store, other.id).state == "running"
     assert len(attempts(store, ended.id)) == 1
 
 
-def test_a_row_that_was_written_since_ends_all_the_same(store):
-    lease = running(store)
-    with store.begin() as unit:
-        unit.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
+def test_a_row_that_has_moved_is_settled_by_the_general_form(store):
+    lease = claim_new_job(store)
+    with store.begin() as tx:
+        tx.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
     _, rest = finished(store, lease)
-    with store.begin() as unit:
+    with store.begin() as tx:
         endings = [Ending(lease, RETURNED, 3)] if rest else []
-        settle(unit, endings, POLICIES, unit.now(), Random(7))
+        settle(tx, endings, POLICIES, tx.now(), Random(7))
     assert get(store, lease.id).state == "succeeded"
-    assert told(store, lease.id) == ["queued", "started", "succeeded"]
+    assert event_types(store, lease.id) == ["queued", "started", "succeeded"]
 
 
-def test_a_row_that_lies_where_another_lay_is_left_alone(store):
+def test_another_row_at_the_location_is_not_changed(store):
     open_worker(store)
     enqueue(store, 2)
     one, other = claim(store, 2)
@@ -124,42 +124,42 @@ def test_a_row_that_lies_where_another_lay_is_left_alone(store):
 
 
 @pytest.mark.parametrize("place", [None, "(4294967295,65535)", "(0,0)"])
-def test_where_nothing_lies_nothing_is_written_and_nothing_fails(store, place):
-    lease = running(store)
+def test_a_location_without_a_row_changes_nothing(store, place):
+    lease = claim_new_job(store)
     written, rest = finished(store, lease._replace(row_location=place))
     assert (lease.fence in written) == (get(store, lease.id).state == "succeeded")
     assert written | rest == {lease.fence}
 
 
-def moved(unit, lease, how):
-    if how == "asked to stop":
-        assert unit.request_cancel(lease.id, lease.token, "no longer wanted")
+def moved(tx, lease, how):
+    if how == "cancel requested":
+        assert tx.request_cancel(lease.id, lease.token, "no longer wanted")
     elif how == "ended":
-        settle(unit, [Ending(lease, FAILED, 3)], POLICIES, unit.now(), Random(7))
+        settle(tx, [Ending(lease, FAILED, 3)], POLICIES, tx.now(), Random(7))
     else:
-        unit.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
+        tx.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
 
 
-@pytest.mark.parametrize("how", ["asked to stop", "ended", "progress"])
-def test_who_finds_a_row_in_another_hand_waits_and_then_believes_what_it_finds(store, how):
+@pytest.mark.parametrize("how", ["cancel requested", "ended", "progress"])
+def test_a_locked_row_is_waited_for_and_checked_again(store, how):
     if not store.concurrent_writers:
         pytest.skip("SQLite has one writer")
-    lease = running(store)
-    with store.begin() as unit:
-        moved(unit, lease, how)
-        ending = Background(lambda: finished(store, lease))
-        until(lambda: waits_for_a_lock(store))
-    written, _ = ending.answer()
+    lease = claim_new_job(store)
+    with store.begin() as tx:
+        moved(tx, lease, how)
+        ending = BackgroundCall(lambda: finished(store, lease))
+        until(lambda: is_waiting_for_lock(store))
+    written, _ = ending.result()
     state, ends = get(store, lease.id).state, [one.verb for one in attempts(store, lease.id)]
     if how == "ended":
         assert (written, state, ends) == (set(), "queued", ["retry"])
-    elif how == "asked to stop":
+    elif how == "cancel requested":
         assert (written, state, ends) == (set(), "running", [])
-    else:  # by the server's age it may be followed to where it lies now
+    else:  # some server versions follow the row to its new location
         assert (bool(written), state) in {(True, "succeeded"), (False, "running")}
 
 
-def test_many_threads_that_finish_overlapping_sets_beside_a_sweep_write_each_once(store):
+def test_many_threads_with_overlapping_successes_and_a_sweep_write_each_once(store):
     open_worker(store)
     enqueue(store, 300)
     leases = claim(store, 300)
@@ -168,22 +168,26 @@ def test_many_threads_that_finish_overlapping_sets_beside_a_sweep_write_each_onc
         rng = Random(seed)
         for _ in range(6):
             _, rest = finished(store, rng.sample(leases, 120))
-            with store.begin() as unit:
+            with store.begin() as tx:
                 left = [Ending(lease, RETURNED, 3) for lease in leases if lease.fence in rest]
-                settle(unit, left, POLICIES, unit.now(), rng)
+                settle(tx, left, POLICIES, tx.now(), rng)
 
-    together(*[lambda seed=seed: flush(seed) for seed in range(4)], lambda: sweep(store))
+    run_concurrently(
+        *[lambda seed=seed: flush(seed) for seed in range(4)], lambda: settle_orphans(store)
+    )
     finished(store, leases)
-    with store.read() as unit:
-        assert dict(unit.count_jobs_by_state(1000))["succeeded"] == 300
+    with store.read() as tx:
+        assert dict(tx.count_jobs_by_state(1000))["succeeded"] == 300
     assert sum(len(attempts(store, lease.id)) for lease in leases) == 300
-    assert [event[2] for event in log_of(store)].count("job.succeeded") == 300
+    assert [event[2] for event in read_event_table(store)].count("job.succeeded") == 300
 
 
-def test_a_sweep_and_an_ending_at_once_make_one(store):
-    leases = [running(store) for _ in range(30)]
+def test_a_concurrent_sweep_and_settlement_write_one_ending(store):
+    leases = [claim_new_job(store) for _ in range(30)]
     close_worker(store)
-    together(lambda: [finished(store, lease) for lease in leases], lambda: sweep(store))
+    run_concurrently(
+        lambda: [finished(store, lease) for lease in leases], lambda: settle_orphans(store)
+    )
     for lease in leases:
         (attempt,) = attempts(store, lease.id)
         assert (get(store, lease.id).state, attempt.ended) in {
@@ -193,17 +197,17 @@ def test_a_sweep_and_an_ending_at_once_make_one(store):
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_stricter_default_of_the_database_makes_no_difference(ready_postgres_url, level):
+def test_a_stricter_default_isolation_makes_no_difference(ready_postgres_url, level):
     with psycopg.connect(ready_postgres_url, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(
             f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{level}'"
         )
     with closing(open_store(ready_postgres_url)) as store:
-        leases = [running(store) for _ in range(3)]
-        with store.begin() as unit:
-            unit.update_progress("w1", [(leases[0].id, leases[0].token, 0.5, "half")])
-            ending = Background(lambda: finished(store, leases))
-            until(lambda: waits_for_a_lock(store))
-        written, rest = ending.answer()
+        leases = [claim_new_job(store) for _ in range(3)]
+        with store.begin() as tx:
+            tx.update_progress("w1", [(leases[0].id, leases[0].token, 0.5, "half")])
+            ending = BackgroundCall(lambda: finished(store, leases))
+            until(lambda: is_waiting_for_lock(store))
+        written, rest = ending.result()
     assert written | rest == fences(leases)

@@ -1,4 +1,7 @@
-"""python -m storm.crowd FILE SECONDS SEED: strangers on an SQLite file. They use a table of their own."""
+"""Other programs on an SQLite file: python -m storm.sqlite_load FILE SECONDS SEED.
+
+They write only to their own table `crowd`.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,18 @@ import time
 from pathlib import Path
 from random import Random
 
-READERS, WRITERS = 4, 4
+READERS = 4
+WRITERS = 4
 
 
 def main(file: str, seconds: float, seed: int) -> None:
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     with contextlib.closing(sqlite3.connect(file, timeout=20)) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS crowd (n INTEGER, text TEXT)")
-    works = [_read] * READERS + [_write] * WRITERS + [_back_up]
+    tasks = [_read] * READERS + [_write] * WRITERS + [_back_up]
     threads = [
-        threading.Thread(target=work, args=(file, until, Random(seed + i)))
-        for i, work in enumerate(works)
+        threading.Thread(target=task, args=(file, deadline, Random(seed + i)))
+        for i, task in enumerate(tasks)
     ]
     for thread in threads:
         thread.start()
@@ -28,17 +32,17 @@ def main(file: str, seconds: float, seed: int) -> None:
         thread.join()
 
 
-def _read(file: str, until: float, rng: Random) -> None:
+def _read(file: str, deadline: float, rng: Random) -> None:
     with contextlib.closing(sqlite3.connect(file, timeout=20)) as connection:
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             connection.execute("SELECT count(*), max(created_at) FROM mulligan_job").fetchone()
             time.sleep(rng.uniform(0, 0.05))
 
 
-def _write(file: str, until: float, rng: Random) -> None:
+def _write(file: str, deadline: float, rng: Random) -> None:
     with contextlib.closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_autocheckpoint=0")
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute(
@@ -50,14 +54,14 @@ def _write(file: str, until: float, rng: Random) -> None:
             time.sleep(rng.uniform(0, 0.1))
 
 
-def _back_up(file: str, until: float, rng: Random) -> None:
-    del until
+def _back_up(file: str, deadline: float, rng: Random) -> None:
+    del deadline
     connection = sqlite3.connect(file, timeout=20, isolation_level=None)
     copy = Path(f"{file}.copy-{rng.randrange(10**9)}")
     try:
         with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
             connection.execute("VACUUM INTO ?", (str(copy),))
-    finally:  # also of half a copy: it would take the room of the database for the rest of the storm
+    finally:  # an unfinished copy would fill the disk for the rest of the storm
         for left in (copy, Path(f"{copy}-journal")):
             left.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The fold: every event is group_events once, by whichever worker, whatever happens in between."""
+"""Counting of events: every event once, by any worker, through any failure."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from support.store import (
     RETURNED,
     SNOOZED,
     Random,
-    ended,
+    claim_new_job,
+    claim_when_due,
     enqueue,
-    finish,
     now,
-    once_more,
-    running,
+    rolled_back,
+    run_once,
+    settle_leases,
     sql,
-    undone,
 )
 
 
 def begun(store, every=0.0):
-    """A fold that begins now."""
+    """Start counting now."""
     fold = EventCounter(every)
     fold.run_once(store)
     return fold
 
 
 def ever(store, name):
-    """By labels, (n, total) of all that was group_events."""
-    with store.read() as unit:
-        return {row.labels: (row.n, row.total) for row in unit.list_stat_totals() if row.name == name}
+    """Return (n, total) by labels."""
+    with store.read() as tx:
+        return {row.labels: (row.n, row.total) for row in tx.list_stat_totals() if row.name == name}
 
 
 def n_of(store, name, **labels):
@@ -58,14 +58,14 @@ def n_of(store, name, **labels):
     )
 
 
-def test_what_jobs_came_to_is_counted_by_what_they_are(store):
+def test_outcomes_of_jobs_are_counted_by_labels(store):
     fold = begun(store)
-    ended(store, RETURNED, uses="gateway")
-    ended(store, FATAL, kind="mail", queue="slow")
-    lease = running(store)
-    finish(store, lease, FAILED)
-    finish(store, once_more(store, lease.id), RETURNED)
-    ended(store, SNOOZED)
+    run_once(store, RETURNED, uses="gateway")
+    run_once(store, FATAL, kind="mail", queue="slow")
+    lease = claim_new_job(store)
+    settle_leases(store, lease, FAILED)
+    settle_leases(store, claim_when_due(store, lease.id), RETURNED)
+    run_once(store, SNOOZED)
     fold.run_once(store)
     assert n_of(store, "enqueued", kind="render") == 3
     assert n_of(store, "ends", state="succeeded", kind="render", queue="default") == 2
@@ -95,12 +95,12 @@ def test_what_jobs_came_to_is_counted_by_what_they_are(store):
     assert n_of(store, "wait", kind="render") == 4
 
 
-def test_how_long_attempts_ran_and_what_they_cost_is_summed(store):
+def test_durations_and_costs_of_attempts_are_summed(store):
     fold = begun(store)
-    lease = running(store)
+    lease = claim_new_job(store)
     outcome = Outcome(Ended.RETURNED, result="1", cost=0.25)
-    with store.begin() as unit:
-        settle(unit, [Ending(lease, outcome, 2500)], POLICIES, unit.now(), Random(7))
+    with store.begin() as tx:
+        settle(tx, [Ending(lease, outcome, 2500)], POLICIES, tx.now(), Random(7))
     fold.run_once(store)
     assert ever(store, "run") == {'{"kind":"render","le":"2.5","queue":"default"}': (1, 2.5)}
     (cost,) = ever(store, "cost").items()
@@ -113,16 +113,18 @@ def test_how_long_attempts_ran_and_what_they_cost_is_summed(store):
     assert cost[1] == (1, 0.25)
 
 
-def test_our_own_kinds_are_in_no_number_but_that_of_deliveries(store):
+def test_internal_kinds_are_counted_only_as_deliveries(store):
     fold = begun(store)
-    ended(store, RETURNED, kind="mulligan.probe")
-    ended(store, RETURNED, kind="mulligan.deliver", uses="mulligan.endpoint.webhook.0123456789ab")
-    ended(store, FAILED, kind="mulligan.deliver.boss", uses="mulligan.endpoint.0123456789ab")
+    run_once(store, RETURNED, kind="mulligan.probe")
+    run_once(
+        store, RETURNED, kind="mulligan.deliver", uses="mulligan.endpoint.webhook.0123456789ab"
+    )
+    run_once(store, FAILED, kind="mulligan.deliver.boss", uses="mulligan.endpoint.0123456789ab")
     fold.run_once(store)
-    with store.read() as unit:
+    with store.read() as tx:
         names = {
             row.name
-            for row in unit.list_stat_totals()
+            for row in tx.list_stat_totals()
             if "mulligan" in row.labels or row.name == "attempts"
         }
     assert names == set()
@@ -132,34 +134,34 @@ def test_our_own_kinds_are_in_no_number_but_that_of_deliveries(store):
 
 def test_a_lost_attempt_and_lost_workers_are_counted(store):
     fold = begun(store)
-    ended(store, LOST)
+    run_once(store, LOST)
     fold.run_once(store)
     assert n_of(store, "attempts", outcome="lost") == 1
     assert n_of(store, "workers", what="started") == 1
 
 
-def test_what_was_counted_is_not_counted_again_and_nothing_is_left_out(store, monkeypatch):
-    """Three folds by turns, in steps of seven events, one of them failing at its end now and then."""
+def test_every_event_is_counted_once(store, monkeypatch):
+    """Count by three workers in steps of seven events, with occasional failures."""
     monkeypatch.setattr(folding, "MAX_EVENTS", 7)
     folds = [begun(store) for _ in range(3)]
     for _ in range(20):
-        ended(store, RETURNED)
+        run_once(store, RETURNED)
     again = True
     while again:
         again = max(fold.run_once(store) for fold in folds)
-        with undone(store.begin()) as unit:
-            unit.lock_reader("fold")
-            unit.advance_reader("fold", 10**9)
+        with rolled_back(store.begin()) as tx:
+            tx.lock_reader("fold")
+            tx.advance_reader("fold", 10**9)
     assert n_of(store, "enqueued") == n_of(store, "ends", state="succeeded") == 20
 
 
-def test_one_fold_of_a_fleet_in_a_second_is_enough(store):
+def test_a_fleet_counts_at_most_once_a_second(store):
     first, second = EventCounter(3600), EventCounter(3600)
     first.run_once(store)
-    ended(store, RETURNED)
+    run_once(store, RETURNED)
     store.shift_clock(3600 * SECOND)
     first.run_once(store)
-    ended(store, RETURNED)
+    run_once(store, RETURNED)
     second.run_once(store)
     assert n_of(store, "enqueued") == 1
     store.shift_clock(3600 * SECOND)
@@ -167,7 +169,7 @@ def test_one_fold_of_a_fleet_in_a_second_is_enough(store):
     assert n_of(store, "enqueued") == 2
 
 
-def test_a_fold_with_nothing_to_count_writes_nothing(store):
+def test_without_events_nothing_is_written(store):
     fold = begun(store)
     fold.run_once(store)
     before = sql(store, "SELECT * FROM {p}reader")
@@ -176,7 +178,7 @@ def test_a_fold_with_nothing_to_count_writes_nothing(store):
     assert sql(store, "SELECT * FROM {p}reader") == before
 
 
-def test_an_event_nobody_can_read_is_left_out_and_the_next_one_counted(store):
+def test_an_unreadable_event_is_skipped(store):
     fold = begun(store)
     strange = '{"kind":7,"code":{"a":1},"class":[],"uses":3,"cost":NaN,"wait_ms":-Infinity,"failed_before":"x"}'
     for data in (
@@ -191,43 +193,43 @@ def test_an_event_nobody_can_read_is_left_out_and_the_next_one_counted(store):
             "INSERT INTO {p}event (at, type, attempt, data) VALUES (0, 'job.retry_scheduled', 1, :data)",
             {"data": data},
         )
-    ended(store, RETURNED)
+    run_once(store, RETURNED)
     fold.run_once(store)
     assert n_of(store, "ends") == 1
     assert n_of(store, "attempts", outcome="retry") == 3
 
 
-def test_while_nothing_happens_it_asks_now_and_then_whether_it_is_time(store, monkeypatch):
+def test_without_events_it_checks_only_now_and_then(store, monkeypatch):
     fold = begun(store)
     fold.run_once(store)
     at = now(store) // MINUTE // HOUR * HOUR
-    with store.begin() as unit:
-        unit.add_stats([StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1)])
+    with store.begin() as tx:
+        tx.add_stats([StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1)])
     store.shift_clock(26 * HOUR * MINUTE)
     for again, rows in ((60.0, 2), (0.0, 1)):
         monkeypatch.setattr("mulligan.observability.event_counts.ROLL_UP_CHECK_SECONDS", again)
         while fold.run_once(store):
             pass
-        with store.read() as unit:
-            assert len(unit.list_stats(["ends"], 0)) == rows
+        with store.read() as tx:
+            assert len(tx.list_stats(["ends"], 0)) == rows
 
 
-def test_what_it_remembers_of_a_database_that_was_restored_keeps_it_from_nothing(store):
+def test_cached_state_of_a_restored_database_does_not_stop_counting(store):
     fold = begun(store)
     fold.run_once(store)
-    fold._cursor += 1000  # events that are there no more
-    ended(store, RETURNED)
+    fold._cursor += 1000  # events that do not exist any more
+    run_once(store, RETURNED)
     fold.run_once(store)
     assert n_of(store, "ends") == 1
 
 
-def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
+def test_many_missed_hours_are_rolled_up_at_once(store, monkeypatch):
     monkeypatch.setattr("mulligan.observability.event_counts.ROLL_UP_CHECK_SECONDS", 0.0)
     fold = begun(store)
     fold.run_once(store)
     at = now(store) // MINUTE // HOUR * HOUR
-    with store.begin() as unit:
-        unit.add_stats(
+    with store.begin() as tx:
+        tx.add_stats(
             [
                 StatRow(at + 60 * hour + n, "ends", "{}", 1, 0.5)
                 for hour in range(5)
@@ -238,39 +240,39 @@ def test_of_many_hours_that_were_left_all_are_made_at_once(store, monkeypatch):
     assert fold.run_once(store)
     monkeypatch.setattr(
         "mulligan.observability.event_counts.ROLL_UP_CHECK_SECONDS", 60.0
-    )  # it was asked just now
+    )  # it was checked just now
     while fold.run_once(store):
         pass
-    with store.read() as unit:
-        assert [row.n for row in unit.list_stats(["ends"], 0)] == [3] * 5
+    with store.read() as tx:
+        assert [row.n for row in tx.list_stats(["ends"], 0)] == [3] * 5
 
 
-def test_after_a_day_minutes_are_hours_and_after_thirty_only_the_sum_is_left(store, monkeypatch):
+def test_minutes_become_hours_after_a_day_and_totals_after_thirty(store, monkeypatch):
     monkeypatch.setattr("mulligan.observability.event_counts.ROLL_UP_CHECK_SECONDS", 0.0)
     fold = begun(store)
     at = now(store) // MINUTE // HOUR * HOUR
     rows = [StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1, 59, 60)]
-    with store.begin() as unit:
-        unit.add_stats(rows)
+    with store.begin() as tx:
+        tx.add_stats(rows)
     store.shift_clock(26 * HOUR * MINUTE)
     while fold.run_once(store):
         pass
-    with store.read() as unit:
-        hours = [(row.minute, row.n, row.total) for row in unit.list_stats(["ends"], 0)]
+    with store.read() as tx:
+        hours = [(row.minute, row.n, row.total) for row in tx.list_stats(["ends"], 0)]
     assert hours == [(at, 3, 1.5), (at + 60, 1, 0.5)]
     store.shift_clock(31 * 24 * HOUR * MINUTE)
     while fold.run_once(store):
         pass
-    with store.read() as unit:
-        assert unit.list_stats(["ends"], 0) == []
+    with store.read() as tx:
+        assert tx.list_stats(["ends"], 0) == []
     assert ever(store, "ends") == {'{"kind":"a"}': (4, 2.0)}
 
 
-def test_only_so_many_names_are_kept_and_the_rest_is_counted_together():
+def test_labels_beyond_the_limit_are_counted_together():
     names = LabelNames({})
-    kept = Counter(names.limit("kind", f"kind-{n}") for n in range(MAX_LABELS["kind"] + 50))
-    assert len(kept) == MAX_LABELS["kind"] + 1
-    assert kept["other"] == 50
+    limited = Counter(names.limit("kind", f"kind-{n}") for n in range(MAX_LABELS["kind"] + 50))
+    assert len(limited) == MAX_LABELS["kind"] + 1
+    assert limited["other"] == 50
     again = LabelNames(names.known)
     assert again.limit("kind", "kind-3") == "kind-3"
     assert again.limit("kind", "kind-999") == "other"
@@ -286,11 +288,11 @@ def test_a_thousand_kinds_are_a_bounded_number_of_rows(store):
     assert n_of(store, "enqueued") == MAX_LABELS["queue"] + 20
 
 
-def test_what_is_looked_up_counts_as_if_it_had_been_parsed(monkeypatch):
-    plain = {"kind": "a", "queue": "q", "duration_ms": 51, "wait_ms": 7}
+def test_cached_event_data_counts_like_parsed_data(monkeypatch):
+    data = {"kind": "a", "queue": "q", "duration_ms": 51, "wait_ms": 7}
     odd = [
-        plain,
-        {**plain, "duration_ms": 49},
+        data,
+        {**data, "duration_ms": 49},
         {"kind": 'x"run_at":3', "queue": "é\n", "run_at": 12},
         {
             "kind": "a",
@@ -309,12 +311,14 @@ def test_what_is_looked_up_counts_as_if_it_had_been_parsed(monkeypatch):
         {"run_at": 12, "kind": "later"},
         {},
     ]
-    news = [
+    events = [
         (n * MINUTE * HOUR, kind, 1, json.dumps(data, separators=separators))
         for n, data in enumerate(odd)
         for kind in ("job.succeeded",)
         for separators in ((",", ":"), (", ", " : "))
     ]
-    quick = group_events(news)
+    quick = group_events(events)
     monkeypatch.setattr(folding, "_count_success", lambda *_: False)
-    assert list(build_stat_rows(quick, CounterState(""))) == list(build_stat_rows(group_events(news), CounterState("")))
+    assert list(build_stat_rows(quick, CounterState(""))) == list(
+        build_stat_rows(group_events(events), CounterState(""))
+    )

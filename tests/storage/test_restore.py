@@ -1,4 +1,4 @@
-"""After a restore: nobody of before holds a job, and no token is given out twice."""
+"""Restore from a backup: old workers are closed, and no token is used twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def app(store_url):
         yield app
 
 
-def test_every_token_is_lifted_whatever_became_of_the_job(app):
+def test_the_tokens_of_all_jobs_are_raised(app):
     @app.job(name="good")
     def good() -> None: ...
 
@@ -35,7 +35,7 @@ def test_every_token_is_lifted_whatever_became_of_the_job(app):
     ]
 
 
-def test_it_refuses_while_a_worker_may_be_alive_and_writes_nothing(app):
+def test_it_is_refused_while_a_worker_may_be_running(app):
     @app.job(name="asks")
     def asks() -> str:
         with pytest.raises(Refused, match="may be running"):
@@ -47,10 +47,10 @@ def test_it_refuses_while_a_worker_may_be_alive_and_writes_nothing(app):
     assert (job.refresh().result, job.refresh().token) == ("refused", 1)
 
 
-def test_workers_of_before_are_closed_once_their_lease_is_over(app):
+def test_workers_of_the_backup_are_closed_after_their_lease(app):
     open_worker(
         app.store, "of-before", lease=SECOND // 10
-    )  # as in a backup: open, and nobody behind it
+    )  # as in a backup: open, without a process
 
     def closed() -> int:
         with suppress(Refused):
@@ -58,5 +58,5 @@ def test_workers_of_before_are_closed_once_their_lease_is_over(app):
         return 0
 
     assert until(closed) == 1
-    with app.store.read() as unit:
-        assert unit.list_workers(closed=False) == []
+    with app.store.read() as tx:
+        assert tx.list_workers(closed=False) == []
