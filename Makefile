@@ -1,4 +1,4 @@
-# Everything runs from a bare clone: the first command makes .venv, later ones find it and download nothing.
+# Everything runs from a bare clone: the first command creates .venv, later ones reuse it offline.
 # `make` alone lists the commands.
 
 VENV := .venv
@@ -16,26 +16,26 @@ ARGS ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-# An environment knows where it was made. One that was moved here, or lost its interpreter, is made again.
+# An environment contains its own path. If it was moved or lost its interpreter, create it again.
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
 .PHONY: help venv demo test lint types imports check slow mutants simulate all audit bench storm points format pictures constraints clean
 .DELETE_ON_ERROR:
 
-help: ## this list
+help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-venv: $(STAMP) ## .venv with Mulligan (editable) and everything tests and checks need
+venv: $(STAMP) ## create .venv with Mulligan (editable) and the development tools
 
-demo: $(STAMP) ## a running Mulligan with something to look at; prints its address
+demo: $(STAMP) ## run Mulligan with sample jobs and print the address of the dashboard
 	$(BIN)/mulligan demo
 
-# Compiled first: the tests start hundreds of processes, and where the environment says that Python writes no
-# bytecode, each would compile all of Mulligan again.
+# Compile first: the tests start hundreds of processes, and with PYTHONDONTWRITEBYTECODE set each would
+# compile all of Mulligan again.
 # Two passes. The second also runs when tests of the first failed (1) or ARGS selects none of them (5).
 # The exit code is 5 only if neither pass ran a test.
-test: $(STAMP) ## the tests, on SQLite and on a PostgreSQL they start themselves
+test: $(STAMP) ## run the tests, on SQLite and on a PostgreSQL that they start
 	@$(RUN) compileall -q src apps tests/support
 	@$(RUN) pytest -m 'not processes and not slow and not timing' -n $(WORKERS) --dist worksteal $(ARGS); first=$$?; \
 	case $$first in 0|1|5) ;; *) exit $$first;; esac; \
@@ -44,33 +44,33 @@ test: $(STAMP) ## the tests, on SQLite and on a PostgreSQL they start themselves
 	[ $$second -ne 5 ] || exit $$first; \
 	exit $$((first | second))
 
-lint: $(STAMP) ## ruff: rules and format
+lint: $(STAMP) ## check rules and format with ruff
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 
-types: $(STAMP) ## mypy, strict
+types: $(STAMP) ## check types with mypy --strict
 	$(RUN) mypy --strict src
 
-imports: $(STAMP) ## the import contract
+imports: $(STAMP) ## check the import contracts
 	PYTHONPATH=src $(BIN)/lint-imports --no-logo
 
 check: lint types imports ## lint, types, imports
 
-slow: $(STAMP) ## the proofs that take longer
+slow: $(STAMP) ## run the slow tests
 	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest -m slow -n $(PROCESS_WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
 	$(RUN) pytest -m timing -n 0 $(ARGS) || [ $$? -eq 5 ]
 
-mutants: $(STAMP) ## defects put into copies of the engine, each caught by the checker; a table of what caught which
+mutants: $(STAMP) ## check that the invariant checker finds every planted defect
 	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest tests/mutants -m slow -n 0 -o faulthandler_timeout=0 $(ARGS)
 
-all: ## everything: check, test, slow
+all: ## run everything: check, test, slow
 	$(MAKE) check
 	$(MAKE) test
 	$(MAKE) slow
 
-bench: $(STAMP) ## ours beside other systems and the databases alone: docs/performance.md; an hour or two, or ARGS='drain'
+bench: $(STAMP) ## compare with other job systems (docs/performance.md); one to two hours, or ARGS='drain'
 	@$(RUN) compileall -q src tools
 	PYTHONPATH=tools $(RUN) bench peers $(ARGS)
 
@@ -80,38 +80,38 @@ FIRST ?= 1
 STORES ?= sqlite
 PLAY ?=
 
-simulate: $(STAMP) ## scripts of everything that can happen, on real stores under a virtual clock
+simulate: $(STAMP) ## run random scenarios on real databases under a virtual clock
 	PYTHONPATH=tests $(RUN) simulation $(if $(PLAY),play '$(PLAY)',run --seeds $(SEEDS) --first $(FIRST)) --stores $(STORES)
 
-# pip-audit has an environment of its own: what looks at our dependencies is none of them.
-audit: $(STAMP) ## known vulnerabilities, licences and hashes of what we use
+# pip-audit gets its own environment, because it is not a dependency of Mulligan.
+audit: $(STAMP) ## check dependencies: known vulnerabilities, licences, hashes
 	@[ -x build/audit/bin/pip-audit ] || { "$(PYTHON)" -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit; }
 	$(BIN)/python docs/audit.py build/audit/bin/pip-audit
 
-storm: $(STAMP) ## half an hour of faults on each store, and a verdict; ARGS='--minutes 5 --store sqlite'
+storm: $(STAMP) ## inject faults for 30 minutes on each database; ARGS='--minutes 5 --store sqlite'
 	PYTHONPATH=tools:tests $(RUN) storm $(ARGS)
 
-points: $(STAMP) ## fall at every point around every commit; ARGS='--store postgres --most 200'
+points: $(STAMP) ## crash before and after every commit; ARGS='--store postgres --most 200'
 	PYTHONPATH=tools:tests $(RUN) storm.points $(ARGS)
 
-format: $(STAMP) ## let ruff put the source in order
+format: $(STAMP) ## format the source with ruff
 	$(RUN) ruff check --fix
 	$(RUN) ruff format
 
-# hatchling first: with the build back end in place, an editable install needs no isolated build, so that
-# a change of pyproject.toml that adds no dependency downloads nothing either.
+# Install hatchling first: then an editable install needs no isolated build, and a change of
+# pyproject.toml that adds no dependency downloads nothing.
 PIP := $(RUN) pip install --disable-pip-version-check --progress-bar on
 
 $(STAMP): pyproject.toml constraints.txt
-	@[ -n "$(PYTHON)" ] || { echo "Mulligan needs Python 3.11 or newer; none found. Say which: make PYTHON=/path/to/python3"; exit 1; }
+	@[ -n "$(PYTHON)" ] || { echo "Mulligan needs Python 3.11 or newer; none found. Choose one: make PYTHON=/path/to/python3"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
-		echo "making $(VENV) with $(PYTHON)"; rm -rf $(VENV); \
+		echo "creating $(VENV) with $(PYTHON)"; rm -rf $(VENV); \
 		"$(PYTHON)" -m venv $(VENV) || { echo "No venv module? On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }; }
 	$(PIP) -c constraints.txt hatchling
 	$(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
 	@printf '%s' "$(CURDIR)" > $@
 
-pictures: $(STAMP) ## the pictures of README, docs and apps, taken from the demos; ARGS=FOLDER: every screen too
+pictures: $(STAMP) ## take the screenshots of README, docs and apps; ARGS=FOLDER: every screen too
 	PYTHONPATH=tests $(BIN)/python docs/pictures.py $(ARGS)
 	PYTHONPATH=tests $(BIN)/python docs/pictures_apps.py $(ARGS)
 
@@ -123,6 +123,6 @@ constraints: ## renew constraints.txt: newest versions in a fresh environment (r
 	mv build/constraints.txt constraints.txt
 	rm -rf build/newest
 
-clean: ## remove what these commands made
+clean: ## remove everything that these commands created
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -exec rm -rf {} +

@@ -19,7 +19,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-VENDORED_FOLDERS = (ROOT / "src/mulligan/http/dashboard/static/vendor", ROOT / "tests/browser/vendor")
+VENDORED_FOLDERS = (
+    ROOT / "src/mulligan/http/dashboard/static/vendor",
+    ROOT / "tests/browser/vendor",
+)
 EXIT_FOUND = 1
 EXIT_UNKNOWN = 3
 # Licences that allow use in closed and open programs.
@@ -100,7 +103,9 @@ def find_problems() -> list[str]:
 
 def _vendored() -> Iterator[str]:
     for folder in VENDORED_FOLDERS:
-        for name, entry in json.loads((folder / "manifest.json").read_text(encoding="utf-8")).items():
+        for name, entry in json.loads(
+            (folder / "manifest.json").read_text(encoding="utf-8")
+        ).items():
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != entry["sha256"]:
                 yield f"{name} differs from its manifest"
 
@@ -148,12 +153,11 @@ def main() -> int:
     )
     known, total, unchecked = find_vulnerabilities(sys.argv[1])
     print(
-        "\n".join(known) or f"No known vulnerability in {total - unchecked} of {total} pinned versions."
+        "\n".join(known)
+        or f"No known vulnerability in {total - unchecked} of {total} pinned versions."
     )
     if unchecked:
-        print(
-            f"{unchecked} versions were not checked: no advisories, or an unknown version."
-        )
+        print(f"{unchecked} versions were not checked: no advisories, or an unknown version.")
     if problems or known:
         return EXIT_FOUND
     return EXIT_UNKNOWN if unchecked else 0

@@ -532,7 +532,8 @@ def generated_files() -> dict[Path, str]:
     """Return every generated file with its current text."""
     whole = {ROOT / name: make() for name, make in PAGES.items()}
     return whole | {
-        ROOT / name: replace_parts((ROOT / name).read_text(encoding="utf-8")) for name in PAGES_WITH_PARTS
+        ROOT / name: replace_parts((ROOT / name).read_text(encoding="utf-8"))
+        for name in PAGES_WITH_PARTS
     }
 
 

@@ -41,9 +41,14 @@ FIELDS = "../operate/dead-letters.md#which-jobs-can-i-find"
 
 
 def page(notice: str) -> str:
-    codes = table(("exit code", "means"), ([str(code), meaning] for code, meaning in EXIT_CODE_MEANINGS.items()))
+    codes = table(
+        ("exit code", "means"),
+        ([str(code), meaning] for code, meaning in EXIT_CODE_MEANINGS.items()),
+    )
     parts = [
-        part for path, command in list_commands(cli, ("mulligan",)) for part in _command(path, command)
+        part
+        for path, command in list_commands(cli, ("mulligan",))
+        for part in _command(path, command)
     ]
     return PAGE.format(notice=notice, fields=FIELDS, codes=codes, commands="\n\n".join(parts))
 

@@ -1,5 +1,4 @@
 """Generate docs/reference/metrics.md. Used by `generate.py`."""
-# ruff: noqa: E501 - the page is prose with long lines
 
 from __future__ import annotations
 

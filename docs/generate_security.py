@@ -46,7 +46,9 @@ def proofs() -> dict[str, list[Proof]]:
         if "mark.security(" not in text:
             continue
         tree = ast.parse(text)
-        whole = [one for node in tree.body if isinstance(node, ast.Assign) for one in _file_marks(node)]
+        whole = [
+            one for node in tree.body if isinstance(node, ast.Assign) for one in _file_marks(node)
+        ]
         for test, ids in _marked(tree):
             for one in dict.fromkeys([*whole, *ids]):
                 found.setdefault(one, []).append(Proof(str(file.relative_to(ROOT)), test))

@@ -1,5 +1,4 @@
 """Generate docs/explain/storm.md from the registered faults and the stored results."""
-# ruff: noqa: E501 - the page is prose with long lines
 
 from __future__ import annotations
 

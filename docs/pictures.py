@@ -24,7 +24,7 @@ from mulligan import Job, Mulligan
 from mulligan.access.keys import Sessions
 from mulligan.http.dashboard.renderer import MENU
 from support import browser as browsers
-from support.browser import PHONE_WIDTH, DESKTOP_WIDTH, BrowserSession
+from support.browser import DESKTOP_WIDTH, PHONE_WIDTH, BrowserSession
 from support.waiting import until
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -78,7 +78,9 @@ def _job(person: BrowserSession, app: Mulligan) -> Page:
             if job.failures == 3
         ]
 
-    return _open_screen(person, f"/jobs/{until(recovered, TIMEOUT)[0].id}", ".attempts li:nth-child(4)")
+    return _open_screen(
+        person, f"/jobs/{until(recovered, TIMEOUT)[0].id}", ".attempts li:nth-child(4)"
+    )
 
 
 def _policies(person: BrowserSession, _: Mulligan) -> Page:
@@ -86,7 +88,9 @@ def _policies(person: BrowserSession, _: Mulligan) -> Page:
 
 
 def _batches(person: BrowserSession, _: Mulligan) -> Page:
-    return _open_screen(person, "/batches", ".badge:has-text('ready')", ".badge:has-text('partial')")
+    return _open_screen(
+        person, "/batches", ".badge:has-text('ready')", ".badge:has-text('partial')"
+    )
 
 
 def _status(person: BrowserSession, app: Mulligan) -> Page:

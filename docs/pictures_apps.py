@@ -13,7 +13,7 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from support import browser as browsers
-from support.browser import PHONE_WIDTH, DESKTOP_WIDTH
+from support.browser import DESKTOP_WIDTH, PHONE_WIDTH
 from support.staged import DEMO_PAGES, Page, demo, open_page
 
 APPS = Path(__file__).parent.parent / "apps"

@@ -1,1 +1,1 @@
-"""What is said and seen in videos, found with ffmpeg and a model: the failure handling of seed 004 on Mulligan."""
+"""Analysis of videos with ffmpeg and a model: specification 004 on Mulligan."""

@@ -1,4 +1,4 @@
-"""`mulligan demo clipscribe`: the service, the world outside, and a Mulligan with its worker and dashboard."""
+"""`mulligan demo clipscribe`: service, external services, worker and dashboard."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import stage
 
 
 def main() -> None:
-    about = "What a model sees in videos, and what is done when it does not."
+    description = "Analysis of videos by a model that fails."
     with (
-        stage.open_demo("clipscribe", about) as demo,
+        stage.open_demo("clipscribe", description) as demo,
         stage.ServiceProcess("clipscribe.world") as world,
     ):
-        own = {  # what worker and service must agree on
+        variables = {  # shared by worker and service
             "CLIPSCRIBE_MODEL_URL": f"{world.url}/model",
             "CLIPSCRIBE_SAMPLES": f"{world.url}/videos",
             "CLIPSCRIBE_STORAGE_URL": f"file://{demo.folder}/objects",
@@ -22,12 +22,12 @@ def main() -> None:
             "CLIPSCRIBE_ADMIN_KEY": secrets.token_hex(8),
             "CLIPSCRIBE_URL": demo.url,
         }
-        os.environ |= {**own, **os.environ}
-        from clipscribe.config import read_config  # noqa: PLC0415 - it reads the environment when it is imported
+        os.environ |= {**variables, **os.environ}
+        from clipscribe.config import read_config  # noqa: PLC0415 - reads settings on import
 
         os.environ |= read_config().mulligan
-        more = f"for its admin: {demo.url}/admin?key={os.environ['CLIPSCRIBE_ADMIN_KEY']}"
-        demo.serve("clipscribe.web:web", "clipscribe.jobs:app", note=more, dashboard=True)
+        note = f"for the admin: {demo.url}/admin?key={os.environ['CLIPSCRIBE_ADMIN_KEY']}"
+        demo.serve("clipscribe.web:web", "clipscribe.jobs:app", note=note, dashboard=True)
 
 
 if __name__ == "__main__":

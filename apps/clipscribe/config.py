@@ -1,4 +1,4 @@
-"""What the environment says, and what each phase of the rollout switches on."""
+"""Settings from the environment, and the features of each rollout phase."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Phase(NamedTuple):
+    """Features of a rollout phase."""
+
     retries: str = "all"  # none, timeout, all
-    letters: bool = False  # dead letters are listed, and owners are told
-    feedback: bool = False  # owners may say what they think of a failure
+    letters: bool = False  # list dead letters, and notify owners
+    feedback: bool = False  # owners may comment on a failure
     self_service: bool = False  # owners may retry
-    tell_all: bool = False  # every failure goes to the admin; fuller logs
+    mail_all_failures: bool = False  # mail every failure to the admin, and log more
 
 
 PHASES = {
@@ -22,7 +24,7 @@ PHASES = {
     "2": Phase("timeout"),
     "3": Phase("all"),
     "4": Phase("all", letters=True, feedback=True, self_service=True),
-    "alpha": Phase("timeout", feedback=True, tell_all=True),
+    "alpha": Phase("timeout", feedback=True, mail_all_failures=True),
     "beta": Phase("all", letters=True, feedback=True),
     "production": Phase("all", letters=True, feedback=True, self_service=True),
 }
@@ -30,23 +32,23 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Config:
+    """Settings of the service."""
+
     phase_name: str = "production"
-    url: str = (
-        "http://127.0.0.1:8004"  # of the service itself: it tells itself what became of its jobs
-    )
+    url: str = "http://127.0.0.1:8004"  # of the service; it receives webhooks about its jobs
     model_url: str = "http://127.0.0.1:8005/model"
     model_timeout: float = 60  # seconds
     download_timeout: float = 60
     model_concurrency: int = 10
     storage_url: str = "file:///tmp/mulligan-clipscribe"  # or s3://bucket
-    storage_endpoint: str = ""  # of a server that speaks S3 and is not Amazon's
-    secret: str = ""  # of the links to status pages, and of what the service tells itself
-    admin_key: str = ""  # opens /admin; without one nothing does
+    storage_endpoint: str = ""  # of an S3-compatible server other than Amazon's
+    secret: str = ""  # signs links to status pages and the service's webhook
+    admin_key: str = ""  # grants access to /admin; empty: no access
     admin: str = "admin@clipscribe.example"
     slack_url: str = ""
     pagerduty_url: str = ""
     pagerduty_key: str = ""
-    plan_videos: int = 100  # of one user in a month
+    plan_videos: int = 100  # per user and month
 
     @property
     def phase(self) -> Phase:
@@ -54,27 +56,27 @@ class Config:
 
     @property
     def mulligan(self) -> dict[str, str]:
-        """What Mulligan's worker and the service must both know."""
-        known = {
-            "MULLIGAN_CONFIG": str(Path(__file__).parent / "mulligan.toml")
-        }  # retention and alerts
-        switch = {
+        """Mulligan's variables for the worker and the service."""
+        # The file configures retention and alerts.
+        variables = {"MULLIGAN_CONFIG": str(Path(__file__).parent / "mulligan.toml")}
+        retry_switches = {
             "none": {"MULLIGAN_RETRY__ENABLED": "false"},
             "timeout": {"MULLIGAN_RETRY__ONLY": "timeout"},
         }
-        logs = {"MULLIGAN_LOG__LEVEL": "DEBUG"} if self.phase.tell_all else {}
-        return known | switch.get(self.phase.retries, {}) | logs
+        log_settings = {"MULLIGAN_LOG__LEVEL": "DEBUG"} if self.phase.mail_all_failures else {}
+        return variables | retry_switches.get(self.phase.retries, {}) | log_settings
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> Config:
-    said = {
+    values: dict[str, Any] = {
         name: type(default)(environ[f"CLIPSCRIBE_{name.upper()}"])
         for name, default in vars(Config()).items()
         if f"CLIPSCRIBE_{name.upper()}" in environ
     }
-    config = Config(**{**said, "phase_name": environ.get("CLIPSCRIBE_PHASE", Config.phase_name)})
+    values["phase_name"] = environ.get("CLIPSCRIBE_PHASE", Config.phase_name)
+    config = Config(**values)
     if config.phase_name not in PHASES:
-        message = f"CLIPSCRIBE_PHASE={config.phase_name!r}: one of {', '.join(PHASES)}"
+        message = f"invalid CLIPSCRIBE_PHASE={config.phase_name!r}. Use {', '.join(PHASES)}."
         raise ValueError(message)
     return config
 

@@ -1,4 +1,4 @@
-"""The Mulligan app: one kind, `process_job`; how often and how long apart is in the rule pack."""
+"""The Mulligan app: one kind, `process_job`. Its retry policy is in the rule pack."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ HIGH_MEMORY = "compute-engine-high-memory"
 SUPPORT = "Please contact support for videos over 8 hours"
 TWO_HOURS = 2 * HOUR
 
-known = pack("clipscribe")
-LAST = {"chunk_strategy": "adaptive", "model": "gemini-flash", "last": True}
-ultra_long = Rule(  # its length is known when it is there: the next attempt is on the other machines, and the last
+rule_pack = pack("clipscribe")
+LAST_ATTEMPT = {"chunk_strategy": "adaptive", "model": "gemini-flash", "last": True}
+# The length is known only after the download. The next attempt runs on larger machines, and is last.
+ultra_long = Rule(
     "clipscribe/ultra-long",
     provider_code="UltraLongVideo",
     code="UltraLongVideo",
     cls="resource",
     max_retries=1,
     backoff=Fixed(0),
-    then=Then(queue=HIGH_MEMORY, settings=LAST),
+    then=Then(queue=HIGH_MEMORY, settings=LAST_ATTEMPT),
     public="This is a very long video.",
     promise="It is processed on larger machines.",
 )
-RULES = [ultra_long, *known.rules]
-LINES = {rule.code: rule.public for rule in reversed(RULES)}
-long_policy = Policy(max_retries=1, backoff=known.policy.backoff, then=Then(queue=HIGH_MEMORY))
+RULES = [ultra_long, *rule_pack.rules]
+MESSAGES = {rule.code: rule.public for rule in reversed(RULES)}
+long_policy = Policy(max_retries=1, backoff=rule_pack.policy.backoff, then=Then(queue=HIGH_MEMORY))
 
 
 class Analysis(TypedDict):
+    """Result of a job."""
+
     chunks: list[str]
     duration: float
     processing_tier: str
@@ -44,11 +47,11 @@ class Analysis(TypedDict):
 app = Mulligan()
 
 
-def model_is_well() -> None:
-    media.web().get(f"{CONFIG.model_url}/health", timeout=5).raise_for_status()
+def check_model_health() -> None:
+    media.http_client().get(f"{CONFIG.model_url}/health", timeout=5).raise_for_status()
 
 
-app.dependency("model", probe=model_is_well, max_concurrency=CONFIG.model_concurrency)
+app.dependency("model", probe=check_model_health, max_concurrency=CONFIG.model_concurrency)
 notices.subscribe(app)
 
 
@@ -57,7 +60,7 @@ notices.subscribe(app)
     queue="clips",
     uses="model",
     timeout=TWO_HOURS,
-    policy=known.policy,
+    policy=rule_pack.policy,
     rules=RULES,
     editable=("model",),
 )
@@ -68,21 +71,22 @@ def process_job(
     size: int | None = None,
     model: str = "gemini-pro",
 ) -> Analysis | Park:
+    """Analyse a video. On the last attempt every failure is final."""
     media.refuse_large(size)
     try:
         return _process(ctx, url, duration or 0, model)
     except Exception as error:
         if "last" not in ctx.settings or isinstance(error, Fail):
             raise
-        found = classify(error, rules=RULES)
-        raise Fail(found.code, str(error), public=found.public, final=True) from error
+        failure = classify(error, rules=RULES)
+        raise Fail(failure.code, str(error), public=failure.public, final=True) from error
 
 
 def _process(ctx: Context, url: str, declared: float, model: str) -> Analysis | Park:
     if declared >= 8 * HOUR and not ctx.choice:
         return Park(SUPPORT, choices=("process", "refuse"))
-    video = media.fetch(url, ctx.workdir / "video")
-    seconds = media.length(ctx, video)
+    video = media.download(url, ctx.workdir / "video")
+    seconds = media.read_duration(ctx, video)
     storage.write(
         f"jobs/{ctx.job.id}/video.json", {"duration": seconds, "size": video.stat().st_size}
     )
@@ -97,17 +101,18 @@ def _process(ctx: Context, url: str, declared: float, model: str) -> Analysis | 
 
 
 def _analyse(ctx: Context, url: str, video: Path, seconds: float, model: str) -> Analysis:
-    """What was paid for is kept: the next attempt begins with the first frame that nobody has looked at."""
+    """Describe every frame. A retry continues after the last described frame, which is paid."""
     adaptive = seconds >= 6 * HOUR
-    frames = media.frames(ctx, video, media.chunk_seconds(seconds, adaptive=adaptive))
-    seen: list[str] = ctx.checkpoints.get(f"seen by {model}", [])
-    for number in range(len(seen), len(frames)):
+    video_name = urlsplit(url).path.rpartition("/")[2]
+    frames = media.extract_frames(ctx, video, media.chunk_seconds(seconds, adaptive=adaptive))
+    descriptions: list[str] = ctx.checkpoints.get(f"seen by {model}", [])
+    for number in range(len(descriptions), len(frames)):
         ctx.progress(number / len(frames), f"frame {number + 1} of {len(frames)}")
         ctx.cost(PRICES[model])
-        seen = [*seen, media.look(model, frames[number], urlsplit(url).path.rpartition("/")[2])]
-        ctx.checkpoint(f"seen by {model}", seen)
+        descriptions = [*descriptions, media.describe_frame(model, frames[number], video_name)]
+        ctx.checkpoint(f"seen by {model}", descriptions)
     return Analysis(
-        chunks=seen,
+        chunks=descriptions,
         duration=seconds,
         processing_tier=ctx.job.queue,
         chunk_strategy="adaptive" if adaptive else "fixed",
@@ -115,17 +120,17 @@ def _analyse(ctx: Context, url: str, video: Path, seconds: float, model: str) ->
     )
 
 
-# -- intake --------------------------------------------------------------------------------------
+# --- Intake --------------------------------------------------------------------------------------
 def submit(user: str, url: str, duration: float | None, size: int | None, model: str) -> Job:
-    """A job in any case: what cannot be processed ends at once, with its sentence, for its owner to see."""
-    said = {"url": url, "duration": duration, "size": size, "model": model}
-    whose = process_job.options(owner=user)
-    if size is not None and size >= media.MOST_BYTES:
-        return whose.reject(Fail("VideoExceedsLimits", f"video too large: {size} bytes"), **said)
-    if storage.used(user) >= CONFIG.plan_videos:
-        return whose.reject(Fail("QuotaExceeded", "tier limit reached"), **said)
+    """Create a job. An unprocessable video gets a failed job, so that its owner sees the reason."""
+    payload = {"url": url, "duration": duration, "size": size, "model": model}
+    kind = process_job.options(owner=user)
+    if size is not None and size >= media.MAX_BYTES:
+        return kind.reject(Fail("VideoExceedsLimits", f"video too large: {size} bytes"), **payload)
+    if storage.count_used_videos(user) >= CONFIG.plan_videos:
+        return kind.reject(Fail("QuotaExceeded", "tier limit reached"), **payload)
     if 6 * HOUR <= (duration or 0) < 8 * HOUR:
-        whose = process_job.options(owner=user, queue=HIGH_MEMORY, policy=long_policy)
-    job = whose.enqueue(**said)
-    storage.use(user, job.id)
+        kind = process_job.options(owner=user, queue=HIGH_MEMORY, policy=long_policy)
+    job = kind.enqueue(**payload)
+    storage.record_video(user, job.id)
     return job

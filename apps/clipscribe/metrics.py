@@ -1,4 +1,4 @@
-"""The numbers of the service: failures by type, their share, dead letters; and whether the goals are met."""
+"""Metrics of the service: failures by type, failure rate, dead letters, and goals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mulligan import Mulligan
 
 KIND = "process_job"
 FAILURES = ("job.retry_scheduled", "job.died")
-REMEMBERED = 10_000  # messages; one that comes again is not counted again
+MAX_REMEMBERED = 10_000  # message ids; a repeated delivery is not counted again
 
 registry = CollectorRegistry()
 failures = Counter(
@@ -26,36 +26,42 @@ rate = Gauge(
     ["window"],
     registry=registry,
 )
-size = Gauge("clipscribe_dlq_size", "dead letters", registry=registry)
+dead_letter_count = Gauge("clipscribe_dlq_size", "dead letters", registry=registry)
 _counted: dict[str, None] = {}
 
 
-def bucket(duration: float | None) -> str:
+def duration_bucket(duration: float | None) -> str:
     if duration is None:
         return "unknown"
     limits = {300: "0-5min", 900: "5-15min", 2700: "15-45min"}
     return next((name for limit, name in limits.items() if duration < limit), "45min+")
 
 
-def count(message: str, event: str, details: dict[str, Any], duration: float | None) -> None:
+def count_failure(
+    message: str, event: str, details: dict[str, Any], duration: float | None
+) -> None:
     if event not in FAILURES or message in _counted:
         return
     _counted[message] = None
-    if len(_counted) > REMEMBERED:
+    if len(_counted) > MAX_REMEMBERED:
         del _counted[next(iter(_counted))]
-    failures.labels(str(details.get("code")), str(event == "job.died"), bucket(duration)).inc()
+    failures.labels(
+        str(details.get("code")), str(event == "job.died"), duration_bucket(duration)
+    ).inc()
 
 
-def text(app: Mulligan) -> str:
+def render_metrics(app: Mulligan) -> str:
     found = app.insight(timedelta(days=1), kind=KIND)
-    share = next((one.failed.value for one in found.lately if one.minutes == 5), None)
-    rate.labels("5m").set(float("nan") if share is None else share)
-    size.set(app.jobs.count(f"kind:{KIND} state:dead"))
+    failure_share = next(
+        (window.failed.value for window in found.lately if window.minutes == 5), None
+    )
+    rate.labels("5m").set(float("nan") if failure_share is None else failure_share)
+    dead_letter_count.set(app.jobs.count(f"kind:{KIND} state:dead"))
     return generate_latest(registry).decode() + app.metrics()
 
 
-def success(app: Mulligan) -> list[dict[str, Any]]:
-    """The goals, each with what was counted; None: nothing yet."""
+def measure_goals(app: Mulligan) -> list[dict[str, Any]]:
+    """Return the goals with their measured values; None if there is no data yet."""
     numbers = app.insight(timedelta(days=1), kind=KIND).numbers
     shares = [
         ("Retry Success Rate", numbers.retry_success, "> 60 %", lambda value: value > 0.6),
@@ -69,8 +75,8 @@ def success(app: Mulligan) -> list[dict[str, Any]]:
         ("Errors no rule knows", numbers.unknown, "", None),
     ]
     found = [
-        _goal(name, one.value, f"{one.part} of {one.whole}", goal, met)
-        for name, one, goal, met in shares
+        _goal(name, ratio.value, f"{ratio.part} of {ratio.whole}", goal, met)
+        for name, ratio, goal, met in shares
     ]
     cost = numbers.retry_cost_per_job
     return [
@@ -90,5 +96,5 @@ def _goal(name: str, value: float | None, cohort: str, goal: str, met: Any) -> d
     return {"name": name, "value": value, "cohort": cohort, "goal": goal, "met": met_now}
 
 
-def moment(micros: int) -> datetime:
+def datetime_from_micros(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1e6, UTC)

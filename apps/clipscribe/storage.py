@@ -1,4 +1,4 @@
-"""Objects: manifests, feedback, and how much of their plan users have used this month."""
+"""Object storage: manifests, feedback, and the users' videos of this month."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from clipscribe.config import CONFIG
 def _store() -> ObjectStore:
     if not CONFIG.storage_url.startswith("s3:"):
         return from_url(CONFIG.storage_url, mkdir=True)
-    patience: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
+    retry_config: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
     options: Any = {"allow_http": True, "timeout": timedelta(minutes=1)}
     endpoint: Any = {"endpoint": CONFIG.storage_endpoint} if CONFIG.storage_endpoint else {}
-    return from_url(CONFIG.storage_url, retry_config=patience, client_options=options, **endpoint)
+    return from_url(
+        CONFIG.storage_url, retry_config=retry_config, client_options=options, **endpoint
+    )
 
 
 def write(path: str, value: Any) -> None:
@@ -29,27 +31,27 @@ def write(path: str, value: Any) -> None:
 
 
 def read(path: str) -> Any:
-    """None: it is not there."""
+    """Return the object, or None if there is none."""
     try:
         return json.loads(bytes(obstore.get(_store(), path).bytes()))
     except FileNotFoundError:
         return None
 
 
-def below(folder: str, most: int) -> list[Any]:
-    """The newest: names begin with the time."""
-    found = [one["path"] for part in obstore.list(_store(), folder) for one in part]
-    return [read(path) for path in sorted(found, reverse=True)[:most]]
+def read_newest(folder: str, limit: int) -> list[Any]:
+    """Return the newest objects of a folder. Their names begin with the time."""
+    paths = [meta["path"] for part in obstore.list(_store(), folder) for meta in part]
+    return [read(path) for path in sorted(paths, reverse=True)[:limit]]
 
 
-# -- plans ---------------------------------------------------------------------------------------
-def _month(user: str) -> str:
+# --- Plans ---------------------------------------------------------------------------------------
+def _usage_folder(user: str) -> str:
     return f"usage/{hashlib.sha256(user.encode()).hexdigest()[:32]}/{datetime.now(UTC):%Y-%m}"
 
 
-def use(user: str, job_id: str) -> None:
-    write(f"{_month(user)}/{job_id}", {})
+def record_video(user: str, job_id: str) -> None:
+    write(f"{_usage_folder(user)}/{job_id}", {})
 
 
-def used(user: str) -> int:
-    return sum(len(part) for part in obstore.list(_store(), _month(user)))
+def count_used_videos(user: str) -> int:
+    return sum(len(part) for part in obstore.list(_store(), _usage_folder(user)))

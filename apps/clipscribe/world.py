@@ -1,6 +1,6 @@
-"""The world outside, as a program of its own: a host of videos and the API of a model, with every fault they have.
+"""Emulator of the external services, a program: a video host and the API of a model, with faults.
 
-Videos are made when they are asked for: `talk.mp4`, `talk-7h.mp4`. The word before the hyphen is the fault.
+Videos are made on request: `talk.mp4`, `talk-7h.mp4`. The word before the hyphen is the fault.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 import stage
-from clipscribe.media import ffmpeg
+from clipscribe.media import find_ffmpeg
 
-HUGE = 11 * 1024**3
+HUGE_BYTES = 11 * 1024**3
 REFUSALS = {
     "missing": (404, "no such video"),
     "deleted": (410, "the video was deleted by its owner"),
     "locked": (403, "forbidden"),
 }
-MODEL = {  # what the model answers, and how often before it is well again; 0: always
+MODEL_FAULTS = {  # status, code, message, and how often before it recovers (0: always)
     "busy": (503, "UNAVAILABLE", "The model is overloaded. Please try again later.", 2),
     "down": (503, "UNAVAILABLE", "The model is overloaded. Please try again later.", 0),
     "limited": (429, "RESOURCE_EXHAUSTED", "Rate limit exceeded for requests per minute", 1),
@@ -33,28 +33,30 @@ MODEL = {  # what the model answers, and how often before it is well again; 0: a
     "odd": (200, "", "", 0),
 }
 
-outside = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-asked: Counter[str] = Counter()
+external_services = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+requests_by_name: Counter[str] = Counter()
 
 
 @cache
-def video(hours: float) -> bytes:
-    """Twenty seconds, or as many hours with a picture every few minutes: long, and small."""
-    seconds, rate = (20, "2") if not hours else (hours * 3600, "1/450")
+def make_video(hours: float) -> bytes:
+    """Make a video of 20 seconds, or of some hours at a very low frame rate, so that it is small."""
+    seconds = hours * 3600 if hours else 20
+    rate = "1/450" if hours else "2"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "video.mp4"
         source = f"testsrc=size=160x90:rate={rate}:duration={seconds:g}"
-        quiet = ["-nostdin", "-loglevel", "error", "-f", "lavfi", "-i", source]
+        flags = ["-nostdin", "-loglevel", "error", "-f", "lavfi", "-i", source]
         subprocess.run(
-            [ffmpeg(), *quiet, "-c:v", "mpeg4", "-movflags", "+faststart", str(file)], check=True
+            [find_ffmpeg(), *flags, "-c:v", "mpeg4", "-movflags", "+faststart", str(file)],
+            check=True,
         )
         return file.read_bytes()
 
 
-@outside.get("/videos/{name}")
-async def host(name: str) -> Response:
+@external_services.get("/videos/{name}")
+async def serve_video(name: str) -> Response:
     fault, _, rest = name.removesuffix(".mp4").partition("-")
-    asked[name] += 1
+    requests_by_name[name] += 1
     if fault == "hang":
         await asyncio.sleep(600)
     if fault in REFUSALS:
@@ -64,34 +66,34 @@ async def host(name: str) -> Response:
     if fault == "broken":
         return Response(b"not a video at all", media_type="video/mp4")
     if fault == "huge":
-        return Response(b"", headers={"content-length": str(HUGE)}, media_type="video/mp4")
+        return Response(b"", headers={"content-length": str(HUGE_BYTES)}, media_type="video/mp4")
     hours = float(rest.removesuffix("h")) if rest.endswith("h") else 0
-    return Response(await asyncio.to_thread(video, hours), media_type="video/mp4")
+    return Response(await asyncio.to_thread(make_video, hours), media_type="video/mp4")
 
 
-@outside.get("/model/health")
+@external_services.get("/model/health")
 def health() -> Response:
     return Response(status_code=204)
 
 
-@outside.post("/model/{call}")
-async def model(call: str, request: Request) -> Response:
+@external_services.post("/model/{call}")
+async def answer_model_call(call: str, request: Request) -> Response:
     name = request.headers.get("x-video", "")
-    asked[f"model {name}"] += 1
+    requests_by_name[f"model {name}"] += 1
     fault = name.removesuffix(".mp4").partition("-")[0]
     if fault == "slow":
         await asyncio.sleep(600)
-    if fault in MODEL:
-        status, word, said, times = MODEL[fault]
+    if fault in MODEL_FAULTS:
+        status, status_name, message, times = MODEL_FAULTS[fault]
         if status == 200:
             return Response("<html>Something else</html>", media_type="text/html")
-        if not times or asked[f"model {name}"] <= times:
+        if not times or requests_by_name[f"model {name}"] <= times:
             return JSONResponse(
-                {"error": {"code": status, "status": word, "message": said}}, status
+                {"error": {"code": status, "status": status_name, "message": message}}, status
             )
     size = len(await request.body())
     return JSONResponse({"text": f"{call.partition(':')[0]} sees a test card ({size} bytes)"})
 
 
 if __name__ == "__main__":
-    stage.serve_asgi(outside, stage.parse_port(8005))
+    stage.serve_asgi(external_services, stage.parse_port(8005))

@@ -31,7 +31,7 @@ class Refusal(Exception):
 
     status: int
     code: str
-    message_for_code: str = ""
+    message: str = ""
     job: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     retryable: bool = False
@@ -39,7 +39,7 @@ class Refusal(Exception):
     def to_json(self) -> dict[str, Any]:
         body: dict[str, Any] = {
             "error_code": self.code,
-            "error_message": self.line or message_for_code(self.code),
+            "error_message": self.message or message_for_code(self.code),
             "retryable": self.retryable,
         }
         if self.job:

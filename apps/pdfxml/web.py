@@ -256,7 +256,7 @@ def queue(
         refuse_if_paused()
         pause_notice = ""
     except Refusal as refusal:
-        pause_notice = refusal.line
+        pause_notice = refusal.message
     context = {
         "rows": rows,
         "busy": BUSY if busy else "",

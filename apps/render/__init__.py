@@ -1,1 +1,1 @@
-"""Timelines of pictures and words, rendered to videos: the failure handling of seed 003 on Mulligan."""
+"""Timelines of pictures and texts, rendered to videos: specification 003 on Mulligan."""

@@ -1,4 +1,4 @@
-"""`mulligan demo render`: the service, a server of pictures, and a Mulligan with its worker and dashboard."""
+"""`mulligan demo render`: the service, a picture server, a worker and the dashboard."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from render.config import read_config
 
 
 def main() -> None:
-    about = "Videos from pictures and words."
-    with stage.open_demo("render", about) as demo, stage.ServiceProcess("render.world") as pictures:
+    description = "Videos from pictures and texts."
+    with (
+        stage.open_demo("render", description) as demo,
+        stage.ServiceProcess("render.world") as pictures,
+    ):
         os.environ.setdefault("STORAGE_URL", f"file://{demo.folder}/videos")
         os.environ |= {"IMAGES": pictures.url, **read_config().worker}
-        more = f"videos in {os.environ['STORAGE_URL']}"
-        demo.serve("render.web:web", "render.jobs:app", note=more, dashboard=True)
+        note = f"videos in {os.environ['STORAGE_URL']}"
+        demo.serve("render.web:web", "render.jobs:app", note=note, dashboard=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Words on a transparent picture, and the command that makes a video of everything."""
+"""Texts drawn on transparent pictures, and the ffmpeg command that makes the video."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from pathlib import Path
 import imageio_ffmpeg
 from PIL import Image, ImageDraw, ImageFont
 
-WIDTH, HEIGHT = 640, 360
+WIDTH = 640
+HEIGHT = 360
 COLUMNS = 36
-KINDS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF")  # JPEG, PNG, GIF, WebP
+SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF")  # JPEG, PNG, GIF, WebP
 
 
 def is_picture(head: bytes) -> bool:
-    return head.startswith(KINDS)
+    return head.startswith(SIGNATURES)
 
 
 @cache
-def ffmpeg() -> str:
+def find_ffmpeg() -> str:
     return shutil.which("ffmpeg") or imageio_ffmpeg.get_ffmpeg_exe()
 
 
 def draw_text(text: str, file: Path) -> None:
-    """Drawn here and not by ffmpeg: nothing a user writes is ever part of a filter."""
+    """Draw a text. Not done by ffmpeg, so that user input is never part of a filter."""
     picture = Image.new("RGBA", (WIDTH, HEIGHT), (0, 0, 0, 0))
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    printable = "".join(character if character.isprintable() else " " for character in text)
     lines = "\n".join(textwrap.wrap(printable, COLUMNS))
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(size=28)
-    place = (WIDTH // 2, HEIGHT - 24)
+    pen = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(size=28)
+    position = (WIDTH // 2, HEIGHT - 24)
     pen.text(
-        place,
+        position,
         lines,
         "white",
         font,
@@ -45,18 +47,15 @@ def draw_text(text: str, file: Path) -> None:
     picture.save(file)
 
 
-def command(clips: Sequence[tuple[Path, Path, float]], video: Path) -> list[str]:
-    """One input for each picture, one for its words; each pair for its seconds, one after the other."""
-    inputs = [
-        part
-        for picture, words, _ in clips
-        for file in (picture, words)
-        for part in ("-i", str(file))
-    ]
-    steps = [_clip(number, seconds) for number, (_, _, seconds) in enumerate(clips)]
-    joined = "".join(f"[c{number}]" for number in range(len(clips)))
-    steps.append(f"{joined}concat=n={len(clips)}:v=1[all]")
-    quiet = [
+def build_command(clips: Sequence[tuple[Path, Path, float]], video: Path) -> list[str]:
+    """Build the ffmpeg command. Each clip has two inputs: the picture and its text."""
+    inputs: list[str] = []
+    for picture, text_picture, _ in clips:
+        inputs += ["-i", str(picture), "-i", str(text_picture)]
+    steps = [_clip_filter(number, seconds) for number, (_, _, seconds) in enumerate(clips)]
+    clip_labels = "".join(f"[c{number}]" for number in range(len(clips)))
+    steps.append(f"{clip_labels}concat=n={len(clips)}:v=1[all]")
+    options = [
         "-nostdin",
         "-hide_banner",
         "-loglevel",
@@ -66,7 +65,7 @@ def command(clips: Sequence[tuple[Path, Path, float]], video: Path) -> list[str]
         "-y",
         "-xerror",
     ]
-    out = [
+    output = [
         "-map",
         "[all]",
         "-c:v",
@@ -77,17 +76,21 @@ def command(clips: Sequence[tuple[Path, Path, float]], video: Path) -> list[str]
         "yuv420p",
         str(video),
     ]
-    return [ffmpeg(), *quiet, *inputs, "-filter_complex", ";".join(steps), *out]
+    return [find_ffmpeg(), *options, *inputs, "-filter_complex", ";".join(steps), *output]
 
 
-def _clip(number: int, seconds: float) -> str:
-    """Repeated by a filter: `-loop` would read a picture that cannot be read for ever."""
-    fit = f"scale={WIDTH}:{HEIGHT}:force_original_aspect_ratio=decrease,pad={WIDTH}:{HEIGHT}:(ow-iw)/2:(oh-ih)/2"
-    last = f"loop=loop=-1:size=1,fps=25,trim=duration={seconds:g},setpts=PTS-STARTPTS"
-    return f"[{2 * number}:v]{fit},setsar=1[b{number}];[b{number}][{2 * number + 1}:v]overlay,{last}[c{number}]"
+def _clip_filter(number: int, seconds: float) -> str:
+    """Return the filter of a clip. It repeats the frame, as `-loop` hangs on broken pictures."""
+    scale = f"scale={WIDTH}:{HEIGHT}:force_original_aspect_ratio=decrease"
+    pad = f"pad={WIDTH}:{HEIGHT}:(ow-iw)/2:(oh-ih)/2"
+    repeat = f"loop=loop=-1:size=1,fps=25,trim=duration={seconds:g},setpts=PTS-STARTPTS"
+    background = f"[{2 * number}:v]{scale},{pad},setsar=1[b{number}]"
+    return f"{background};[b{number}][{2 * number + 1}:v]overlay,{repeat}[c{number}]"
 
 
 def rendered_seconds(line: str) -> float | None:
-    """From a line of `-progress`."""
+    """Return the rendered seconds from a line of `-progress`, or None."""
     name, _, value = line.partition("=")
-    return int(value) / 1_000_000 if name == "out_time_us" and value.strip().isdigit() else None
+    if name != "out_time_us" or not value.strip().isdigit():
+        return None
+    return int(value) / 1_000_000

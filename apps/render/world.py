@@ -1,4 +1,4 @@
-"""Where the pictures of the demo come from: a server of its own that has every fault a server has."""
+"""Emulator of a picture server with faults, for the demo and the tests."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ from PIL import Image, ImageDraw
 import stage
 
 images = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-asked: Counter[str] = Counter()
+requests_by_name: Counter[str] = Counter()
 
 
 def picture(name: str) -> bytes:
-    """One colour per name, as a JPEG."""
+    """Draw a JPEG whose colour depends on the name."""
     canvas = Image.new("RGB", (800, 450), (sum(name.encode()) % 200, 90, 140))
     ImageDraw.Draw(canvas).ellipse((250, 75, 550, 375), fill=(240, 220, 160))
-    found = io.BytesIO()
-    canvas.save(found, "JPEG")
-    return found.getvalue()
+    output = io.BytesIO()
+    canvas.save(output, "JPEG")
+    return output.getvalue()
 
 
 @images.get("/{name}")
-async def answer(name: str) -> Response:
-    """flaky: 503 twice, then there. hang: never. page: HTML. broken: cut off. missing: 404."""
-    asked[name] += 1
+async def serve_picture(name: str) -> Response:
+    """Serve a picture with the fault in its name.
+
+    flaky: 503 twice, then a picture. down: 503. hang: no answer. page: HTML. broken: truncated.
+    missing: 404.
+    """
+    requests_by_name[name] += 1
     fault = name.partition(".")[0].partition("-")[0]
     if fault == "hang":
         await asyncio.sleep(600)
     if fault == "missing":
         return Response(status_code=404)
-    if fault == "down" or (fault == "flaky" and asked[name] % 3):
+    if fault == "down" or (fault == "flaky" and requests_by_name[name] % 3):
         return Response(status_code=503)
     if fault == "page":
         return HTMLResponse("<h1>Please sign in</h1>")
-    whole = picture(name)
-    return Response(whole[:300] if fault == "broken" else whole, media_type="image/jpeg")
+    content = picture(name)
+    return Response(content[:300] if fault == "broken" else content, media_type="image/jpeg")
 
 
 if __name__ == "__main__":

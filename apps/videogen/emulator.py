@@ -100,7 +100,7 @@ class Video:
                 "progress": round(progress, 2),
                 "error": None,
             }
-        if self.breaks:
+        if self.will_fail:
             error = {"code": "generation_error", "message": "sampler diverged at /srv/gpu/7"}
             return {"id": number, "status": "failed", "progress": 0, "error": error}
         return {"id": number, "status": "succeeded", "progress": 1, "error": None}

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         Retry,
         Snooze,
     )
-    from mulligan.core.job import Job, State
-    from mulligan.core.unique import Unique
+    from mulligan.core.job import Job, State, Unique
     from mulligan.failures.capture import classify
     from mulligan.failures.redact import redact
     from mulligan.failures.rule_sources import Pack, pack
@@ -47,7 +46,6 @@ _NAMES_BY_MODULE = {
     "mulligan.app.kind": ("Kind",),
     "mulligan.failures.rule_sources": ("Pack", "pack"),
     "mulligan.worker.runner.context": ("Context", "LeaseLost"),
-    "mulligan.core.unique": ("Unique",),
     "mulligan.core.errors": (
         "Cancel",
         "Fail",
@@ -59,7 +57,7 @@ _NAMES_BY_MODULE = {
         "Snooze",
     ),
     "mulligan.core.attempt": ("Failure",),
-    "mulligan.core.job": ("Job", "State"),
+    "mulligan.core.job": ("Job", "State", "Unique"),
     "mulligan.notifications.apprise": ("Apprise",),
     "mulligan.notifications.email": ("Email",),
     "mulligan.notifications.message": ("Message",),

@@ -23,12 +23,12 @@ generate = load()
 
 
 def test_the_printed_pages_are_current() -> None:
-    wanted = generate.wanted()
+    wanted = generate.generated_files()
     stale = [
         name_of(page) for page, text in wanted.items() if page.read_text(encoding="utf-8") != text
     ]
     assert stale == [], "run: python docs/generate.py"
-    assert {ROOT / name for name in (*generate.PARTLY, *generate.PAGES)} == set(wanted)
+    assert {ROOT / name for name in (*generate.PAGES_WITH_PARTS, *generate.PAGES)} == set(wanted)
 
 
 def test_the_state_diagram_is_the_table_of_moves() -> None:
@@ -39,7 +39,7 @@ def test_the_state_diagram_is_the_table_of_moves() -> None:
 
 
 def test_every_part_that_can_be_printed_is_marked_in_the_page() -> None:
-    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in generate.PARTLY)
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in generate.PAGES_WITH_PARTS)
     assert [
         name
         for name in generate.PARTS

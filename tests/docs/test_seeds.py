@@ -24,7 +24,7 @@ seeds = load()
 
 
 def test_every_must_has_a_test_or_a_decision_and_every_mark_names_a_requirement() -> None:
-    assert seeds.wrong() == []
+    assert seeds.find_problems() == []
 
 
 @pytest.mark.parametrize("number", seeds.seeds())
@@ -44,10 +44,10 @@ def test_a_must_without_a_test_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         seeds, "proofs", lambda: {"009-02": [seeds.Proof("tests/test_x.py", "test_x")]}
     )
-    assert seeds.wrong() == [
+    assert seeds.find_problems() == [
         "009-02 is proved by test_x, but no file of docs/seeds has it",
         "009-01 is a must with neither a test nor a decision",
     ]
     row |= {"otherwise": "it does not", "why": "nobody needs it"}
     monkeypatch.setattr(seeds, "proofs", dict)
-    assert seeds.wrong() == []
+    assert seeds.find_problems() == []

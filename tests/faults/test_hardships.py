@@ -8,17 +8,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from storm.external_tools import Pooler, faketime
 from storm.proxy import BLACKHOLE, Proxies
-from storm.tools import Pooler, faketime
 
 from mulligan import Mulligan, State
 from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
-from support.hardship import RECOVERY, bounded, can_mount, fill, last, patient, rested, small_disk
 from support.postgres import PostgresServer, free_port, unprivileged_user
 from support.waiting import until
 from support.worker import FAST, Worker
+from support.worker_cost import (
+    RECOVERY,
+    assert_cheap,
+    can_mount,
+    fill_disk,
+    small_disk,
+    wait_for,
+    wait_until_idle,
+    wait_until_ready,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -37,7 +46,7 @@ def hire(tmp_path: Path) -> Iterator[Start]:
 
     def make(url: str, **more: dict[str, str]) -> Worker:
         workers.append(Worker(url, tmp_path, **more))
-        return patient(workers[-1])
+        return wait_until_ready(workers[-1])
 
     yield make
     for worker in workers:
@@ -82,11 +91,11 @@ def at_work(app: Mulligan, starts: Starts) -> list[str]:
 def test_a_database_outage_of_one_minute_loses_no_job(
     app: Mulligan, start: Start, starts: Starts, postgres_server: PostgresServer
 ) -> None:
-    worker = patient(start(wait=False))
+    worker = wait_until_ready(start(wait=False))
     accepted = at_work(app, starts)
-    with bounded(worker):
+    with assert_cheap(worker):
         postgres_server.stop("immediate")
-        last(MINUTE)
+        wait_for(MINUTE)
     postgres_server.start()
     all_well(app, accepted)
 
@@ -103,8 +112,8 @@ def test_a_black_hole_network_of_one_minute_loses_no_job(
     try:
         worker = hire(url)
         accepted = at_work(app, starts)
-        with bounded(worker), proxy.told(BLACKHOLE):
-            last(MINUTE)
+        with assert_cheap(worker), proxy.set_mode(BLACKHOLE):
+            wait_for(MINUTE)
         all_well(app, accepted)
     finally:
         app.close()
@@ -121,9 +130,9 @@ def test_a_full_disk_for_half_a_minute_loses_no_job(
         try:
             worker = hire(url)
             accepted = at_work(app, starts)
-            with bounded(worker):
-                ballast = fill(disk)
-                last(MINUTE / 2)
+            with assert_cheap(worker):
+                ballast = fill_disk(disk)
+                wait_for(MINUTE / 2)
                 assert app.jobs.get(accepted[0])  # reading works
             ballast.unlink()
             all_well(app, accepted)
@@ -153,9 +162,9 @@ def test_a_pooler_outage_of_half_a_minute_loses_no_job(
     try:
         worker = hire(pooler.url)
         accepted = at_work(app, starts)
-        with bounded(worker):
+        with assert_cheap(worker):
             pooler.close()
-            last(MINUTE / 2)
+            wait_for(MINUTE / 2)
         pooler.restart()
         all_well(app, accepted)
     finally:
@@ -170,16 +179,16 @@ def test_a_worker_with_a_wrong_clock_starts_no_job_early_and_takes_no_lease_over
     library = faketime()
     if library is None:
         pytest.skip("needs libfaketime")
-    patient(start(wait=False))
+    wait_until_ready(start(wait=False))
     long = [app.enqueue("nap", {"seconds": 12}).id for _ in range(3)]
     until(lambda: all(starts(job_id) for job_id in long), 30)
     environ = {"LD_PRELOAD": str(library), "FAKETIME": wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    odd = rested(hire(store_url, environ=environ))
+    odd = wait_until_idle(hire(store_url, environ=environ))
     begun = time.monotonic()
     later = [
         app.enqueue("nap_async", {"seconds": 0}, delay=6).id for _ in range(6)
     ]  # libfaketime refuses time.sleep
-    with bounded(odd):
+    with assert_cheap(odd):
         until(lambda: all(starts(job_id) for job_id in later), 40)
     assert min(float(starts(job_id)[0].split()[5]) for job_id in later) >= begun + 5.9
     all_well(app, [*long, *later])
@@ -192,11 +201,11 @@ def test_a_step_of_the_host_clock_loses_no_job(
     app: Mulligan, start: Start, starts: Starts, step: int
 ) -> None:
     """By an hour ahead or two back: nobody is judged by it, and what comes now is done now."""
-    workers = [patient(start(wait=False)) for _ in range(2)]
+    workers = [wait_until_ready(start(wait=False)) for _ in range(2)]
     long = [app.enqueue("nap", {"seconds": 5}).id for _ in range(3)]
     until(lambda: all(starts(job_id) for job_id in long), 30)
     app.store.shift_clock(step * SECOND)
-    with bounded(workers[0]):
-        last(6)
+    with assert_cheap(workers[0]):
+        wait_for(6)
     all_well(app, long)
     assert all(len(starts(job_id)) == 1 for job_id in long)

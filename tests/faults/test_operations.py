@@ -17,7 +17,7 @@ from support.worker import Worker
 
 Start = Callable[..., Worker]
 CAUSES = ("gateway", "moov", "disk")
-SETTINGS = {"app": "support.mended:app", "guards__same_cause": "0", "worker__concurrency": "20"}
+SETTINGS = {"app": "support.fixable_app:app", "guards__same_cause": "0", "worker__concurrency": "20"}
 
 
 @pytest.mark.any_store
@@ -52,8 +52,8 @@ def stops_recovers_and_survives_a_kill(
     assert f"{each - 1:,} of {each:,} jobs were not retried" in stopped.note
     assert sql(app.store, "SELECT count(*) FROM {p}job WHERE generation > 1") == [(1,)]
 
-    (tmp_path / "mended-gateway").touch()
-    begun = app.operations.start("retry", where, steps=[1, 10, "rest"], rate=rate, reason="mended")
+    (tmp_path / "fixed-gateway").touch()
+    begun = app.operations.start("retry", where, steps=[1, 10, "rest"], rate=rate, reason="fixed")
     until(lambda: app.operations.get(begun.id).counts.ended >= each // 4, patience, "in the middle")
     worker.kill()
     middle = app.operations.get(begun.id)

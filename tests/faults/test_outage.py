@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from mulligan import State
-from support import calling
+from support import gateway_app
 from support.gateway import FLAP, HANG, OK, REFUSE, SLOW
 from support.outage import IN_FLIGHT, OutageScenario, OutageStage
 from support.waiting import until
@@ -171,7 +171,7 @@ def test_a_gateway_ten_times_slower_opens_the_breaker_and_no_job_is_charged(on: 
 def test_one_job_that_provokes_errors_dies_alone_while_others_run(on: On) -> None:
     stage = on(LARGE)
     stage.gateway.poison("poison")
-    poison = calling.call_again_soon.enqueue(tag="poison")
+    poison = gateway_app.call_again_soon.enqueue(tag="poison")
     stage.call(60)
     stage.start_workers()
     result = stage.report(15)
@@ -187,7 +187,7 @@ def test_one_job_that_provokes_errors_delays_later_jobs_only_briefly(
     stage = on(LARGE)
     stage.gateway.poison("poison")
     stage.start_workers()
-    poison = calling.call_again_soon.enqueue(tag="poison")
+    poison = gateway_app.call_again_soon.enqueue(tag="poison")
     until(lambda: stage.gateway.count() >= 2, 10, "it fails repeatedly and no other job calls")
     stage.call(5)
     result = stage.report(10)
@@ -201,7 +201,7 @@ def test_a_poisonous_job_at_the_head_of_the_queue_does_not_prevent_recovery(on: 
     stage = on(SHORT)
     stage.gateway.poison("poison")
     stage.gateway.set_mode(REFUSE)
-    poison = calling.call_again_soon.options(priority=-9).enqueue(tag="poison")
+    poison = gateway_app.call_again_soon.options(priority=-9).enqueue(tag="poison")
     stage.call(60)
     stage.start_workers()
     stage.start_other_jobs()
@@ -266,7 +266,7 @@ def test_fail_fast_without_a_probe_function_notices_the_recovery_by_new_jobs(on:
 @pytest.mark.slow
 def test_three_hundred_waiting_retries_without_fresh_jobs_all_succeed(on: On) -> None:
     stage = on(OutageScenario(capacity=2000, request_seconds=0.01))
-    ids = [job.id for job in calling.stumble.enqueue_many([{} for _ in range(300)])]
+    ids = [job.id for job in gateway_app.stumble.enqueue_many([{} for _ in range(300)])]
     stage.start_workers()
     jobs = stage.wait_ended(ids, 25)
     assert {(job.state, job.failures) for job in jobs} == {(State.SUCCEEDED, 1)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import State
-from support import calling
+from support import gateway_app
 from support.gateway import FLAP, HANG, OK, REFUSE, SLOW
 from support.outage import OutageReport, OutageScenario, OutageStage
 from support.waiting import until
@@ -139,7 +139,7 @@ def test_one_job_that_always_provokes_errors_at_the_head_of_a_held_queue(
     stage = on(DEFAULTS)
     stage.gateway.poison("poison")
     stage.gateway.set_mode(REFUSE)
-    poison = calling.call_again_soon.options(priority=-9).enqueue(tag="poison")
+    poison = gateway_app.call_again_soon.options(priority=-9).enqueue(tag="poison")
     start_work(stage)
     stage.pass_time(MINUTE)
     stage.gateway.set_mode(OK)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench import recovery, releases
-from bench.chart import drawn
+from bench.chart import draw_chart
 from bench.recovery import Run, Setting, ramped
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -84,4 +84,4 @@ def test_docs_page_shows_the_current_simulation():
         releases.by_setting({setting.name: simulate_ramp(setting) for setting in recovery.SETTINGS})
         in page
     )
-    assert (DOCS / "pictures" / "recovery.svg").read_text(encoding="utf-8") == drawn(runs)
+    assert (DOCS / "pictures" / "recovery.svg").read_text(encoding="utf-8") == draw_chart(runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.contents import contents
+from support.database_contents import contents
 from support.web_table import OPEN, OWNED, ROLES, ROUTES, TestObjects, call_route
 
 PARTS = 3  # of the routes, tested in parallel

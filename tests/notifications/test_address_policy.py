@@ -18,7 +18,7 @@ from mulligan.notifications.channels import (
 )
 from mulligan.notifications.webhook import Webhook
 from support.messages import MESSAGE, send
-from support.receiving import OK, build_response
+from support.raw_receivers import OK, build_response
 
 FORBIDDEN = (
     "127.0.0.1",

@@ -13,7 +13,7 @@ from mulligan.notifications.apprise import Apprise, notify_type
 from mulligan.notifications.deliveries import load_channel
 from mulligan.notifications.message import build_event_message
 from support.messages import LINKED, MESSAGE, build_event, send
-from support.receiving import OK, build_response
+from support.raw_receivers import OK, build_response
 
 pytest.importorskip("apprise")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its services

@@ -21,7 +21,7 @@ from mulligan.notifications.message import (
 from mulligan.notifications.rules import IncidentFacts
 from mulligan.notifications.webhook import Webhook, new_secret
 from support.messages import AT, DATA, LINKED, build_event, send
-from support.receiving import build_response
+from support.raw_receivers import build_response
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's services
 KIM = "kim@example.com"

@@ -25,7 +25,7 @@ from mulligan.notifications.message import build_event_message, build_incident_m
 from mulligan.notifications.rules import IncidentFacts
 from mulligan.worker.runner.outcomes import outcome_of_request
 from support.messages import AT, LINKED, MESSAGE, build_event, send
-from support.receiving import mail_server
+from support.raw_receivers import mail_server
 
 CERTIFICATES = Path(__file__).parents[1] / "support" / "certificates"
 KIM, LEE, MO = "kim@example.com", "lee@example.com", "mo@example.com"

@@ -20,7 +20,7 @@ from mulligan.notifications.deliveries import load_channel
 from mulligan.notifications.message import Message, build_event_message
 from mulligan.notifications.webhook import Webhook, new_secret
 from support.messages import LINKED, MESSAGE, build_event, send
-from support.receiving import OK, build_response
+from support.raw_receivers import OK, build_response
 
 CERTIFICATES = Path(__file__).parents[1] / "support" / "certificates"
 NEW, OLD = new_secret(), new_secret()

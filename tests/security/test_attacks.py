@@ -32,9 +32,9 @@ from mulligan.notifications.channels import (
     resolve_allowed_addresses,
 )
 from mulligan.schedules.rules import check_cron
-from support.contents import contents
+from support.database_contents import contents
 from support.messages import send
-from support.receiving import HttpReceiver, build_response
+from support.raw_receivers import HttpReceiver, build_response
 from support.web_server import run_server
 
 SOURCE = Path(mulligan.__file__).parent

@@ -15,9 +15,9 @@ from mulligan import Context, Email, Webhook
 from mulligan.access.keys import Sessions
 from mulligan.http.app import create_app
 from support.cli_fixtures import app_on
-from support.contents import contents
+from support.database_contents import contents
+from support.raw_receivers import mail_server
 from support.receivers import WebReceiver, open_receiver
-from support.receiving import mail_server
 from support.waiting import until
 from support.web_table import ROUTES, call_route
 
@@ -322,11 +322,11 @@ def _answers(hunt: Hunt, app: Any, jobs: list[Any]) -> None:
         ):
             headers = {"Authorization": f"Bearer {app.keys.create(scope, role).text}"}
             reader = "viewer" if role == "viewer" else "operator"
-            for route, line in ROUTES.items():
+            for route, spec in ROUTES.items():
                 if not route.startswith("GET"):
                     continue
                 for name in (
-                    [job.id for job in jobs] if line.what == "job" else [_one(app, line.what)]
+                    [job.id for job in jobs] if spec.noun == "job" else [_one(app, spec.noun)]
                 ):
                     hunt.look(
                         f"{reader} {scope} {route} {name}",

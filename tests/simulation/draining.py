@@ -44,7 +44,7 @@ def _remove_obstacles(world: World) -> None:
     app = world.app
     for worker in world.workers:
         worker.frozen = False
-    for gate in world.ledger.gates():
+    for gate in sorted(world.ledger.gates(), key=lambda gate: (gate.scope, gate.key)):
         if gate.scope == "queue":
             app.queues.resume(gate.key)
         elif gate.scope == "kind":
@@ -94,7 +94,7 @@ def _release_jobs(world: World) -> None:
         if row.state == "parked":
             with suppress(MulliganError):
                 world.app.jobs.release(row.id, reason="released")
-    for gate in world.ledger.gates():
+    for gate in sorted(world.ledger.gates(), key=lambda gate: (gate.scope, gate.key)):
         if gate.scope == "kind":
             world.app.kinds.release(gate.key)
 

@@ -189,7 +189,7 @@ def test_a_range_may_end_inside_a_bundle(store):
     ]
 
 
-@pytest.mark.parametrize("most", [1, 7, 1000])
+@pytest.mark.parametrize("limit", [1, 7, 1000])
 def test_counting_in_steps_counts_every_event_once(store, limit):
     ended(store, 30)
     counted = {"job.queued": 0, "job.succeeded": 0}

@@ -521,7 +521,7 @@ def test_an_unexpected_result_raises_unavailable_and_closes_the_connection(postg
         with closing(open_store(url)) as store:
             store.prepare()
             enqueue(store)
-            proxy.add(b"C\x00\x00\x00\x0dSELECT 1\x00")
+            proxy.insert(b"C\x00\x00\x00\x0dSELECT 1\x00")
             with pytest.raises(StoreUnavailable, match="2 results"):
                 insert(store, unique_job("a"))
             assert enqueue(store)

@@ -317,18 +317,15 @@ def test_on_sqlite_every_plan_uses_its_index(sqlite):
         for where in wheres:
             conditions, plan = build_conditions(where), choose_plan(where)
             for verb in ("list_jobs", "count_jobs", "find_page_end"):
-                part = (
-                    leading_conditions(conditions, plan)
-                    if verb == "floor"
-                    else follow_plan(conditions, plan)
-                )
+                if verb == "find_page_end":
+                    part = leading_conditions(conditions, plan)
+                else:
+                    part = follow_plan(conditions, plan)
                 text = load_statement(verb, "sqlite", "mulligan_", shape=part.shape)
-                plan = " ".join(
-                    row[3]
-                    for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)
-                )
-                assert f"INDEX {index} (" in plan, (where, verb, plan)
-                assert "TEMP B-TREE" not in plan, (where, verb, plan)
+                rows = sql(sqlite, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)
+                steps = " ".join(row[3] for row in rows)
+                assert f"INDEX {index} (" in steps, (where, verb, steps)
+                assert "TEMP B-TREE" not in steps, (where, verb, steps)
 
 
 def test_gathered_jobs_come_from_small_indexes_in_order(sqlite):

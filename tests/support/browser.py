@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-from support.debian import unpacked, with_what_is_missing
+from support.debian import unpack_packages, with_missing_dependencies
 
 MISSING = (
     "no browser: MULLIGAN_TEST_BROWSER names none, no chromium, chromium-headless-shell or google-chrome is on PATH, "
@@ -44,8 +44,8 @@ def find_browser() -> BrowserProgram | None:
     )
     if configured:
         return BrowserProgram(configured, {})
-    folder = unpacked(
-        "browser", lambda: with_what_is_missing(*PACKAGES, "fonts-dejavu-core"), PROGRAM
+    folder = unpack_packages(
+        "browser", lambda: with_missing_dependencies(*PACKAGES, "fonts-dejavu-core"), PROGRAM
     )
     return BrowserProgram(str(folder / PROGRAM), _unpacked_environ(folder)) if folder else None
 

@@ -1,4 +1,4 @@
-"""Programs out of Debian's packages, unpacked below build/ and installed nowhere."""
+"""Unpack programs from Debian packages into build/, without installing them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from pathlib import Path
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
 
-def unpacked(
+def unpack_packages(
     name: str, packages: Callable[[], list[str]], program: str, *members: str
 ) -> Path | None:
-    """build/NAME with `program` in it, or None. Without `members` the packages are unpacked as a whole."""
+    """Return the folder build/NAME that contains `program`; None if it cannot be fetched.
+
+    With `members`, only these files are unpacked.
+    """
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return None
     folder = BUILD / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of all that run tests side by side one fetches it
-        if not (folder / program).exists() and _downloaded(folder, packages):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # only one of several test runs fetches it
+        if not (folder / program).exists() and _download(folder, packages):
             for package in sorted(folder.glob("*.deb")):
                 _unpack(folder, package, members)
         return folder if (folder / program).exists() else None
 
 
-def with_what_is_missing(*packages: str) -> list[str]:
-    """These, and all they need that this machine does not have."""
+def with_missing_dependencies(*packages: str) -> list[str]:
+    """Return the packages and their dependencies that this machine lacks."""
     plan = subprocess.run(
         ["apt-get", "install", "--simulate", "--no-install-recommends", *packages],
         capture_output=True,
@@ -41,17 +44,17 @@ def with_what_is_missing(*packages: str) -> list[str]:
     return list(dict.fromkeys([*packages, *missing])) if plan.returncode == 0 else []
 
 
-def _downloaded(folder: Path, packages: Callable[[], list[str]]) -> bool:
+def _download(folder: Path, packages: Callable[[], list[str]]) -> bool:
     def download() -> bool:
-        wanted = packages()
-        return bool(wanted) and _ran(folder, ["apt-get", "download", *wanted])
+        names = packages()
+        return bool(names) and _run(folder, ["apt-get", "download", *names])
 
     return download() or (
-        os.geteuid() == 0 and _ran(folder, ["apt-get", "update", "-q"]) and download()
+        os.geteuid() == 0 and _run(folder, ["apt-get", "update", "-q"]) and download()
     )
 
 
-def _ran(folder: Path, command: list[str]) -> bool:
+def _run(folder: Path, command: list[str]) -> bool:
     return (
         subprocess.run(
             command, cwd=folder, capture_output=True, check=False, timeout=180

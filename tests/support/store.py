@@ -15,8 +15,7 @@ from mulligan.core.attempt import Cls, Ended, Ending, Lease, Outcome, Verdict
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event
 from mulligan.core.ids import new_id
-from mulligan.core.job import AttemptRow, JobRow, NewJob, WorkerRow
-from mulligan.core.unique import DEFAULT_COVER, unique_hash
+from mulligan.core.job import DEFAULT_COVER, AttemptRow, JobRow, NewJob, WorkerRow, unique_hash
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import Policy
 from mulligan.storage import Store, open_store

@@ -1,4 +1,4 @@
-"""Wait for a named moment, with a deadline; never for luck."""
+"""Wait for a condition with a deadline instead of sleeping."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(moment: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
-    """The first true answer of `moment`; fails with the last answer when the time is up."""
+def until(condition: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
+    """Return the first true result of `condition`. Fail with the last result after `timeout`."""
     deadline = time.monotonic() + timeout
     while True:
-        answer = moment()
-        if answer:
-            return answer
+        result = condition()
+        if result:
+            return result
         if time.monotonic() > deadline:
             raise AssertionError(
-                f"not within {timeout} s: {what or moment}; last answer: {answer!r}"
+                f"not within {timeout} s: {what or condition}; last result: {result!r}"
             )
         time.sleep(0.02)

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 from bench.peers import pages, results
-from bench.peers.bars import BARS, judged
+from bench.peers.bars import BARS, judge_all
 from bench.peers.cases import CASES
 from bench.peers.contenders import BY_NAME, CONTENDERS, OURS
-from bench.peers.place import AGENTS, Failed, Place
 from bench.peers.proxy import Proxy
 from bench.peers.run import Plan
+from bench.peers.sandbox import AGENTS, MeasurementFailed, Sandbox
 
 PG, LITE = OURS["postgres"], OURS["sqlite"]
 PLAIN = BY_NAME["plain SQLite"]
 
 
-def measured(case, contender, figures, number=0, error=None):
-    return results.Measured(case, contender, number, figures, error)._asdict()
+def measure(case, contender, figures, number=0, error=None):
+    return results.Measurement(case, contender, number, figures, error)._asdict()
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def run(tmp_path: Path) -> results.Run:
         ("huey", 5000),
     )
     lines = [
-        measured("drain", name, {"jobs/s": rate}, number)
+        measure("drain", name, {"jobs/s": rate}, number)
         for number, (name, rate) in enumerate(rates)
     ]
     lines += [
-        measured("crash of all, default", PG, {"seconds": 6.5, "done": 10}),
-        measured("crash of all, default", "huey", {"seconds": 120.0, "done": 0}),
-        measured("poison worker, default", PG, {"starts": 3, "innocent done": 7}),
-        measured("retry", "rq", None, error="Failed: it would not"),
+        measure("crash of all, default", PG, {"seconds": 6.5, "done": 10}),
+        measure("crash of all, default", "huey", {"seconds": 120.0, "done": 0}),
+        measure("poison worker, default", PG, {"starts": 3, "innocent done": 7}),
+        measure("retry", "rq", None, error="Failed: it would not"),
     ]
     path = tmp_path / "peers-1.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in ({"run": about}, *lines)))
@@ -70,7 +70,7 @@ def run(tmp_path: Path) -> results.Run:
 
 
 def test_a_bar_is_judged_by_the_median_of_the_rounds_of_one_run(run):
-    told = {(one.what, one.store): one for one in judged(run)}
+    told = {(one.what, one.store): one for one in judge_all(run)}
     fastest = told["drain against the fastest other system of the run", "PostgreSQL"]
     assert (fastest.said, fastest.met) == ("2.50 ×", True)
     assert told["drain against Huey with fsync", "SQLite"].met is False
@@ -124,7 +124,7 @@ def test_the_page_gets_its_tables_and_pictures_from_the_results(run, tmp_path):
 
 
 def test_the_page_of_the_docs_has_a_place_for_what_was_measured():
-    assert pages.BETWEEN.search(pages.PAGE.read_text())
+    assert pages.MEASURED_PART.search(pages.PAGE.read_text())
 
 
 def test_a_round_goes_through_all_cases_so_that_two_of_them_can_be_compared():
@@ -153,10 +153,10 @@ def test_a_contender_has_an_agent_and_every_version_pinned(contender):
 
 
 def test_the_plain_row_is_as_wide_as_ours_and_an_agent_says_why_it_could_not():
-    with Place(PLAIN, "about") as place:
+    with Sandbox(PLAIN, "about") as place:
         plain, ours = place.ask("about").values()
         assert plain == pytest.approx(ours, rel=0.03)
-        with pytest.raises(Failed, match="NotImplementedError"):
+        with pytest.raises(MeasurementFailed, match="NotImplementedError"):
             place.ask("pending")
         folder = place.folder
     assert not folder.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from storm import database_faults, machine_faults, process_faults  # noqa: F401 - importing registers the faults
-from storm.points import TestDatabases, choose_points, crash_at, list_points
+from storm.points import PointDatabases, choose_points, crash_at, list_points
 from storm.run import StormOptions, Verdict, storm
 
 pytestmark = pytest.mark.processes
@@ -59,7 +59,7 @@ def test_three_minutes_of_all_faults(store: str, tmp_path: Path) -> None:
 def test_a_crash_around_a_commit_violates_no_invariant(
     store: str, most: int, tmp_path: Path
 ) -> None:
-    place = TestDatabases(store, tmp_path)
+    place = PointDatabases(store, tmp_path)
     try:
         points = list_points(place, 1)
         assert len({point.name for point in points}) > 30

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from bench.counting import counting
-from bench.failures import measured
-from bench.world import World, cpu_seconds, family, pss_megabytes, until, world
+from bench.event_counting import counting
+from bench.failures import measure
+from bench.world import World, cpu_seconds, process_tree, pss_megabytes, until, world
 
 from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
@@ -20,7 +20,7 @@ from mulligan.worker.claim import Claimer
 Figures = dict[str, float]
 
 
-def _drained(place: World, n: int) -> float:
+def _measure_drain(place: World, n: int) -> float:
     """Jobs a second from the first ending to the last, one worker, one runner."""
     place.start()
     until(lambda: place.count("succeeded") > 0, 60)
@@ -35,7 +35,7 @@ def drain(store: str, n: int) -> Figures:
     for kind in ("noop", "noop_sync"):
         with world(store) as place:
             place.enqueue(kind, [{}] * n)
-            figures[f"{kind}, jobs/s"] = _drained(place, n)
+            figures[f"{kind}, jobs/s"] = _measure_drain(place, n)
     return figures
 
 
@@ -43,7 +43,7 @@ def retry_path(store: str, n: int) -> Figures:
     """Every job fails once, each with its own text."""
     with world(store) as place:
         place.enqueue("fails_once", [{"n": i} for i in range(n)])
-        return {"jobs/s": _drained(place, n)}
+        return {"jobs/s": _measure_drain(place, n)}
 
 
 def enqueue(store: str, n: int) -> Figures:
@@ -79,7 +79,7 @@ def idle(store: str, n: int) -> Figures:
     with world(store) as place:
         worker = place.start()
         time.sleep(3)  # let the start be over
-        pids = family(worker.pid)
+        pids = process_tree(worker.pid)
         began, used = time.monotonic(), cpu_seconds(pids)
         time.sleep(20)
         share = (cpu_seconds(pids) - used) / (time.monotonic() - began)
@@ -91,15 +91,15 @@ def backlog(store: str, n: int) -> Figures:
 
     The claim alone, in batches of 100, so that nothing else hides its cost; then the whole drain.
     """
-    return _beside(store, n, scheduled=50 * n, rounds=3)
+    return _measure_with_backlog(store, n, scheduled=50 * n, rounds=3)
 
 
 def held(store: str, n: int) -> Figures:
     """Claiming from one lane while a dependency holds a hundred thousand jobs, against the same without them."""
-    return _beside(store, n, scheduled=0, rounds=3)
+    return _measure_with_backlog(store, n, scheduled=0, rounds=3)
 
 
-def _beside(store: str, n: int, *, scheduled: int, rounds: int) -> Figures:
+def _measure_with_backlog(store: str, n: int, *, scheduled: int, rounds: int) -> Figures:
     """By turns, claim by claim and drain by drain, so that what else the machine does is shared by both."""
     claims: dict[str, list[float]] = {"empty": [], "full": []}
     drains: dict[str, list[float]] = {"empty": [], "full": []}
@@ -112,12 +112,12 @@ def _beside(store: str, n: int, *, scheduled: int, rounds: int) -> Figures:
         for name, place in [*places.items()] * rounds:
             done = place.count("succeeded")
             place.enqueue("other", [{}] * n)
-            drains[name].append(_drained(place, done + n))
+            drains[name].append(_measure_drain(place, done + n))
             place.stop()
-    return _compared("claim", claims) | _compared("drain", drains)
+    return _compare("claim", claims) | _compare("drain", drains)
 
 
-def _compared(what: str, rates: dict[str, list[float]]) -> Figures:
+def _compare(what: str, rates: dict[str, list[float]]) -> Figures:
     middle = {name: statistics.median(found) for name, found in rates.items()}
     figures = {f"{what}, {name}, jobs/s": rate for name, rate in middle.items()}
     return {**figures, f"{what}, full / empty": middle["full"] / middle["empty"]}
@@ -171,7 +171,8 @@ def _finish(place: World, worker: str) -> None:
 
     with place.app.store.begin() as unit:
         endings = [
-            Ending(lease, Outcome(Ended.RETURNED, result="null")) for lease in unit.list_leases(worker)
+            Ending(lease, Outcome(Ended.RETURNED, result="null"))
+            for lease in unit.list_leases(worker)
         ]
         settle(unit, endings, EffectivePolicies(RetrySection(), {}), unit.now(), Random(1))
         unit.close_worker(worker, "done", last_renewed=None)
@@ -187,7 +188,7 @@ def crash(store: str, n: int) -> Figures:
             place.enqueue("nap", [{"seconds": 5.0}] * 10)
             until(lambda place=place: place.count("running") == 10, 20)
             time.sleep(1)
-            (pid,) = family(worker.pid)[1:] if what == "runner" else [worker.pid]
+            (pid,) = process_tree(worker.pid)[1:] if what == "runner" else [worker.pid]
             _kill(pid)
             began = time.monotonic()
             if what == "worker":
@@ -208,7 +209,7 @@ def _kill(pid: int) -> None:
 def capture(store: str, n: int) -> Figures:
     """One failure, from the exception to its name: capture, classify, fingerprint. Needs no store."""
     del store
-    return dict(measured(max(300, n // 10)))
+    return dict(measure(max(300, n // 10)))
 
 
 def insight(store: str, n: int) -> Figures:
@@ -235,24 +236,24 @@ def insight(store: str, n: int) -> Figures:
 
 def groups(store: str, n: int) -> Figures:
     """Failure groups and filters: by default 100,000 dead jobs of three causes among 300,000."""
-    from bench.groups import fill, measured  # noqa: PLC0415 - only here
+    from bench.groups import fill, measure  # noqa: PLC0415 - only here
 
     with world(store) as place:
         fill(place.app, 15 * n)
-        return dict(measured(place.app))
+        return dict(measure(place.app))
 
 
 def operations(store: str, n: int) -> Figures:
     """By default 10,000 dead jobs of two causes, one retried and one discarded by an operation."""
-    from bench.operations import measured  # noqa: PLC0415 - only here
+    from bench.operations import measure  # noqa: PLC0415 - only here
 
     with world(store) as place:
-        return measured(place.app, 3 * n // 2)
+        return measure(place.app, 3 * n // 2)
 
 
 def million(store: str, n: int) -> Figures:
     """Every filter, list, count and group at a million jobs, while a worker runs a hundred jobs a second."""
-    from bench.million import feeder, fill, measured  # noqa: PLC0415 - only here
+    from bench.million import feeder, fill, measure  # noqa: PLC0415 - only here
 
     with world(store) as place:
         began = time.monotonic()
@@ -263,7 +264,7 @@ def million(store: str, n: int) -> Figures:
         try:
             until(lambda: place.count("running") + place.count("succeeded") > 0, 30)
             time.sleep(3)  # let the start be over
-            return {"to fill, s": filled, **measured(place)}
+            return {"to fill, s": filled, **measure(place)}
         finally:
             feeding.terminate()
             feeding.wait(10)
@@ -271,11 +272,11 @@ def million(store: str, n: int) -> Figures:
 
 def web(store: str, n: int) -> Figures:
     """Every page and list call at a million jobs, on a real server, while a worker runs a hundred jobs a second."""
-    from bench.kept import crowded  # noqa: PLC0415 - only here
-    from bench.web import measured  # noqa: PLC0415 - same
+    from bench.cached_database import cached_database  # noqa: PLC0415 - only here
+    from bench.web import measure  # noqa: PLC0415 - same
 
-    with crowded(store, 50 * n) as place:
-        return measured(place)
+    with cached_database(store, 50 * n) as place:
+        return measure(place)
 
 
 CASES: dict[str, Callable[[str, int], Figures]] = {

@@ -14,7 +14,7 @@ EVERY = 5  # seconds in one point of a line
 GOOD, BAD, WAIT, INK, FAINT = "#2f6f9f", "#d1495b", "#8d99ae", "#1d2433", "#d9dee7"
 
 
-def drawn(runs: Mapping[str, Run]) -> str:
+def draw_chart(runs: Mapping[str, Run]) -> str:
     width = LEFT + 2 * WIDE + MIDDLE + 24
     height = TOP + len(runs) * (HIGH + GAP) + 12
     rows = (

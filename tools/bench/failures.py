@@ -166,7 +166,7 @@ KINDS = {
 }
 
 
-def _raised(raise_it: Callable[[int], None], n: int) -> Exception:
+def _catch(raise_it: Callable[[int], None], n: int) -> Exception:
     try:
         _nested(raise_it, n)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what we want
@@ -174,13 +174,13 @@ def _raised(raise_it: Callable[[int], None], n: int) -> Exception:
     raise AssertionError
 
 
-def measured(n: int) -> Iterator[tuple[str, float]]:
+def measure(n: int) -> Iterator[tuple[str, float]]:
     """Microseconds for one failure: capture, classify and fingerprint; the median of each kind and of all."""
     every: list[float] = []
     for name, raise_it in KINDS.items():
         times = []
         for i in range(n):
-            exc = _raised(raise_it, i)
+            exc = _catch(raise_it, i)
             began = time.perf_counter()
             failure = classify_facts(capture(exc))
             times.append((time.perf_counter() - began) * 1e6)

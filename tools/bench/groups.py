@@ -43,7 +43,7 @@ def fill(app: Mulligan, jobs: int) -> None:
             connection.execute("VACUUM ANALYZE mulligan.job")
 
 
-def measured(app: Mulligan) -> dict[str, float]:
+def measure(app: Mulligan) -> dict[str, float]:
     asked: dict[str, Callable[[], object]] = {
         "groups": app.failures.groups,
         "groups of an owner": lambda: app.failures.groups(owner="owner7"),

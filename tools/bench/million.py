@@ -30,7 +30,7 @@ SPAN = 5 * DAY
 LATER = 30 * DAY
 GROUPS = 30
 RATE = 100  # jobs a second, meanwhile
-ASKED = 15  # times each
+COMMANDS = 15  # times each
 COLUMNS = (
     "id",
     "kind",
@@ -209,7 +209,7 @@ FILTERS = (
 )
 
 
-def questions(place: World) -> dict[str, Callable[[], object]]:
+def build_queries(place: World) -> dict[str, Callable[[], object]]:
     app = place.app
     asked: dict[str, Callable[[], object]] = {}
     for text in FILTERS:
@@ -239,15 +239,15 @@ class Times(NamedTuple):
     worked: list[float]
 
 
-def measured(place: World) -> dict[str, float]:
+def measure(place: World) -> dict[str, float]:
     """Each question by turns, warm, while a worker runs 100 jobs a second. Prints a table, the slowest first."""
-    asked = questions(place)
+    asked = build_queries(place)
     for ask in asked.values():
         ask()
     times = {name: Times([], []) for name in asked}
     before, began = done(place), time.monotonic()
     clock = _work(place)
-    for name, ask in [*asked.items()] * ASKED:
+    for name, ask in [*asked.items()] * COMMANDS:
         start, before = time.monotonic(), clock()
         ask()
         times[name].worked.append((clock() - before) * 1000)

@@ -13,7 +13,7 @@ NO_RATE = 1_000_000  # items a second: as fast as it goes
 IDLE = 50  # turns
 
 
-def measured(app: Mulligan, jobs: int) -> dict[str, float]:
+def measure(app: Mulligan, jobs: int) -> dict[str, float]:
     """A third of the jobs is dead, about half of these of each cause."""
     fill(app, jobs)
     figures = {}
@@ -23,12 +23,12 @@ def measured(app: Mulligan, jobs: int) -> dict[str, float]:
             action, f"group:{group}", steps=["rest"], rate=NO_RATE, reason="bench"
         )
         figures[f"{action}, written down, items/s"] = begun.total / (time.monotonic() - began)
-        figures[f"{action}, moved, items/s"] = _moved(app, begun.id)
-    figures["a turn with nothing to do, ms"] = _idle(app)
+        figures[f"{action}, moved, items/s"] = _measure_moves(app, begun.id)
+    figures["a turn with nothing to do, ms"] = _measure_idle_turn(app)
     return figures
 
 
-def _moved(app: Mulligan, operation: str) -> float:
+def _measure_moves(app: Mulligan, operation: str) -> float:
     began, moved, did = time.monotonic(), 0, operate.TurnResult()
     while (did := operate.run_turn(app.store, operation, previous=did)).sent:
         moved += did.sent
@@ -36,7 +36,7 @@ def _moved(app: Mulligan, operation: str) -> float:
     return moved / (time.monotonic() - began)
 
 
-def _idle(app: Mulligan) -> float:
+def _measure_idle_turn(app: Mulligan) -> float:
     for operation in app.operations.list():
         if operation.under_way:
             app.operations.abort(operation.id)

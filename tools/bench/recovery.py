@@ -56,7 +56,7 @@ class Release:
         """How many of the held jobs become due in each step."""
         return [float(held)]
 
-    def room(self, now: Micros) -> int:
+    def available(self, now: Micros) -> int:
         del now
         return NO_LIMIT
 
@@ -67,7 +67,7 @@ class Release:
     def look(self, now: Micros, *, waiting: bool) -> None: ...
 
 
-class Window(Release):
+class EvenRelease(Release):
     """The backlog spread evenly over a time that was chosen beforehand."""
 
     def __init__(self, seconds: int) -> None:
@@ -77,19 +77,19 @@ class Window(Release):
         return [held / self._steps] * self._steps
 
 
-class Ramped(Release):
+class RampedRelease(Release):
     """Ours."""
 
     def __init__(self, normal: float | None, every: Micros = SECOND) -> None:
         self.ramp: ramps.Ramp | None = ramps.start_ramp(normal, 0, every)
         self._meter = TokenBucket(0.0, 0)
-        self._untold = [(0, 0)] * WORKERS
+        self._unreported = [(0, 0)] * WORKERS
 
     @property
     def rate(self) -> float | None:  # type: ignore[override]
         return self.ramp and self.ramp.rate
 
-    def room(self, now: Micros) -> int:
+    def available(self, now: Micros) -> int:
         if self.ramp is None:
             return NO_LIMIT
         meter = refill_bucket(self._meter, self.ramp.rate, now)
@@ -102,11 +102,11 @@ class Ramped(Release):
 
     def ended(self, worker: int, ok: int, failed: int, now: Micros) -> None:
         """A worker tells once a second, and at once of a failure."""
-        ok, failed = ok + self._untold[worker][0], failed + self._untold[worker][1]
-        tells = failed or now // STEP % TICKS == worker * TICKS // WORKERS
-        if tells and self.ramp is not None:
+        ok, failed = ok + self._unreported[worker][0], failed + self._unreported[worker][1]
+        reports_now = failed or now // STEP % TICKS == worker * TICKS // WORKERS
+        if reports_now and self.ramp is not None:
             self.ramp = ramps.apply_outcomes(self.ramp, ok, failed, now)
-        self._untold[worker] = (0, 0) if tells else (ok, failed)
+        self._unreported[worker] = (0, 0) if reports_now else (ok, failed)
 
     def look(self, now: Micros, *, waiting: bool) -> None:
         if (
@@ -161,12 +161,12 @@ class Run:
         came = self._later.popleft()
         self._apart -= came
         self._due += came + self.setting.fresh / TICKS
-        count = min(int(self._due), self._release.room(now), int(self.setting.fleet / TICKS))
+        count = min(int(self._due), self._release.available(now), int(self.setting.fleet / TICKS))
         self._release.started(count)
         self._due -= count
         bad = self._dependency.fails(count, step / TICKS)
-        self._again(bad)
-        self._tell(count - bad, bad, step)
+        self._restart_if_exited(bad)
+        self._report_outcomes(count - bad, bad, step)
         self._release.look(now, waiting=self._due >= 1)
         self.started[second] += count
         self.failed[second] += bad
@@ -176,13 +176,13 @@ class Run:
             if self.drained is None and self._due + self._apart <= self._done:
                 self.drained = second + 1
 
-    def _again(self, count: int) -> None:
+    def _restart_if_exited(self, count: int) -> None:
         self._apart += count
         together = 10 if count > 5 * TICKS else 1  # by the million they need no draw each
         for first in range(0, count, together):
             self._later[int(self._rng.random() * AGAIN)] += min(together, count - first)
 
-    def _tell(self, ok: int, bad: int, step: int) -> None:
+    def _report_outcomes(self, ok: int, bad: int, step: int) -> None:
         self._line.append((ok, bad))
         ok, bad = self._line.popleft()
         for worker in range(WORKERS):
@@ -233,12 +233,12 @@ SETTINGS = (GATEWAY, UNKNOWN, COLD, ROOMY, TIGHT, SLOW, FLAKY)
 
 
 def ramped(setting: Setting) -> Release:
-    return Ramped(setting.normal, setting.every)
+    return RampedRelease(setting.normal, setting.every)
 
 
 RELEASES: dict[str, Callable[[Setting], Release]] = {
     "all at once": lambda _: Release(),
-    "evenly over 5 min": lambda _: Window(300),
-    "evenly over 20 min": lambda _: Window(1200),
+    "evenly over 5 min": lambda _: EvenRelease(300),
+    "evenly over 20 min": lambda _: EvenRelease(1200),
     "ramp": ramped,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.chart import drawn
+from bench.chart import draw_chart
 from bench.recovery import GATEWAY, RELEASES, SETTINGS, UNKNOWN, Run, Setting, ramped
 
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "recovery.svg"
@@ -18,12 +18,12 @@ FIGURES = (
 )
 
 
-def compared(setting: Setting) -> dict[str, Run]:
+def compare_releases(setting: Setting) -> dict[str, Run]:
     """All of them in one setting."""
     return {name: Run(setting, release(setting)) for name, release in RELEASES.items()}
 
 
-def everywhere() -> dict[str, Run]:
+def run_all_settings() -> dict[str, Run]:
     """Ours in every setting."""
     return {setting.name: Run(setting, ramped(setting)) for setting in SETTINGS}
 
@@ -50,12 +50,12 @@ def figures(run: Run) -> tuple[str, ...]:
 
 def main() -> None:
     for setting in (GATEWAY, UNKNOWN):
-        runs = compared(setting)
+        runs = compare_releases(setting)
         about = f"{setting.held:,} held, {setting.fresh:g}/s fresh, ideal {setting.ideal():,.0f} s"
         print(f"{setting.name}: {about}\n{by_release(runs)}\n", flush=True)
         if setting is GATEWAY:
-            PICTURE.write_text(drawn(runs), encoding="utf-8")
-    print(by_setting(everywhere()))
+            PICTURE.write_text(draw_chart(runs), encoding="utf-8")
+    print(by_setting(run_all_settings()))
 
 
 if __name__ == "__main__":

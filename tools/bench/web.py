@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from bench.million import done, feeder
-from bench.visiting import Answered, Visitor, listeners, visited
+from bench.web_client import AnswerTimes, WebClient, open_streams, start_web_client
 from bench.world import World, until
 
 from support.store import is_postgres, sql
@@ -41,7 +41,7 @@ FILTERS = {
 
 # -- what is asked -------------------------------------------------------------------------------
 def paths(place: World) -> dict[str, str]:
-    known = _known(place)
+    known = _sample_ids(place)
     jobs = {
         f"jobs {name}": f"/jobs?filter={quote(text.format(**known))}"
         for name, text in FILTERS.items()
@@ -92,7 +92,7 @@ def paths(place: World) -> dict[str, str]:
     }
 
 
-def _known(place: World) -> dict[str, str]:
+def _sample_ids(place: World) -> dict[str, str]:
     """The largest group, a batch, a dead job; and how many hours ago the newest 10,000 of the crowd begin."""
     store = place.app.store
     (group,) = sql(
@@ -116,7 +116,7 @@ def _known(place: World) -> dict[str, str]:
 
 
 # -- how long it takes ---------------------------------------------------------------------------
-def measured(place: World) -> dict[str, float]:
+def measure(place: World) -> dict[str, float]:
     place.start(
         retention__succeeded="315360000",
         retention__dead="315360000",
@@ -125,23 +125,23 @@ def measured(place: World) -> dict[str, float]:
     )
     feeding = feeder(place)
     try:
-        with visited(place) as visitor:
+        with start_web_client(place) as visitor:
             asked = paths(place)
             until(lambda: place.app.jobs.count("since:1m kind:noop state:succeeded") > 0, 60)
             for path in list(asked.values()) * 2:
                 visitor.ask(path)
-            figures = _asked(place, visitor, asked)
+            figures = _measure_pages(place, visitor, asked)
             for name, (path, many) in STREAMS.items():
-                figures |= _beside_streams(place, visitor, name, path, many)
+                figures |= _measure_with_streams(place, visitor, name, path, many)
             return figures
     finally:
         feeding.terminate()
         feeding.wait(10)
 
 
-def _asked(place: World, visitor: Visitor, asked: dict[str, str]) -> dict[str, float]:
+def _measure_pages(place: World, visitor: WebClient, asked: dict[str, str]) -> dict[str, float]:
     before, began = done(place), time.monotonic()
-    found: dict[str, list[Answered]] = {name: [] for name in asked}
+    found: dict[str, list[AnswerTimes]] = {name: [] for name in asked}
     for name, path in [*asked.items()] * ROUNDS:
         found[name].append(visitor.ask(path))
     rate = (done(place) - before) / (time.monotonic() - began)
@@ -162,8 +162,8 @@ def _asked(place: World, visitor: Visitor, asked: dict[str, str]) -> dict[str, f
     }
 
 
-def _beside_streams(
-    place: World, visitor: Visitor, name: str, path: str, many: int
+def _measure_with_streams(
+    place: World, visitor: WebClient, name: str, path: str, many: int
 ) -> dict[str, float]:
     """With so many that listen: pages and list calls, and how many connections to the database the server has."""
     asked = {
@@ -172,9 +172,9 @@ def _beside_streams(
         "API jobs": "/api/v1/jobs",
         "API failures": "/api/v1/failures",
     }
-    with listeners(visitor, many, path) as ears:
-        assert len(ears) == many
-        found: dict[str, list[Answered]] = {what: [] for what in asked}
+    with open_streams(visitor, many, path) as streams:
+        assert len(streams) == many
+        found: dict[str, list[AnswerTimes]] = {what: [] for what in asked}
         connections = 0
         busy, began = visitor.busy(), time.monotonic()
         time.sleep(5)
@@ -199,7 +199,7 @@ def _beside_streams(
         }
 
 
-def _figures(answers: Sequence[Answered]) -> dict[str, float]:
+def _figures(answers: Sequence[AnswerTimes]) -> dict[str, float]:
     waits = [one.waited for one in answers]
     return {
         "p50, ms": statistics.median(waits),
@@ -214,7 +214,7 @@ def _at(values: Sequence[float], share: float) -> float:
     return ranked[min(len(ranked) - 1, round(share * len(ranked)))]
 
 
-def _table(found: dict[str, list[Answered]]) -> None:
+def _table(found: dict[str, list[AnswerTimes]]) -> None:
     print(f"  {'':<28}{'p50':>9}{'p95':>9}{'p99':>9}{'CPU':>9}   ms{'kB':>9}")
     for name, answers in found.items():
         p50, p95, p99, cpu = _figures(answers).values()

@@ -30,7 +30,7 @@ def server() -> postgres.PostgresServer:
         postgres.SETTINGS.update(
             fsync="on", full_page_writes="on", max_wal_size="2GB", shared_buffers="512MB"
         )
-        postgres.spacious_memory = lambda: None  # type: ignore[assignment]
+        postgres.shared_memory_folder = lambda: None  # type: ignore[assignment]
         _server = postgres.PostgresServer.for_session()
     return _server
 
@@ -120,20 +120,20 @@ def world(store: str) -> Iterator[World]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def until(moment: Callable[[], object], timeout: float, every: float = 0.005) -> None:
+def until(condition: Callable[[], object], timeout: float, every: float = 0.005) -> None:
     deadline = time.monotonic() + timeout
-    while not moment():
+    while not condition():
         if time.monotonic() > deadline:
             message = f"not within {timeout} s"
             raise TimeoutError(message)
         time.sleep(every)
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """A process and all below it."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     children = [int(child) for child in path.read_text().split()] if path.exists() else []
-    return [pid, *(below for child in children for below in family(child))]
+    return [pid, *(below for child in children for below in process_tree(child))]
 
 
 def cpu_seconds(pids: list[int]) -> float:

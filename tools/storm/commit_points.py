@@ -32,11 +32,8 @@ LOST = "commit point reached: connection lost"
 
 def install(hook: Hook) -> None:
     """Call `hook(point, side)` around each commit of this process. It may raise or never return."""
-    for store, names in (
-        (SqliteStore, ("begin", "transaction")),
-        (PostgresStore, ("begin", "once", "transaction")),
-    ):
-        for name in names:
+    for store in (SqliteStore, PostgresStore):
+        for name in ("begin", "single_statement", "transaction"):
             setattr(store, name, _wrap_begin(getattr(store, name), hook))
 
 

@@ -40,7 +40,7 @@ def sync_shim(folder: Path) -> Path | None:
 
 def faketime() -> Path | None:
     """Return libfaketime from the system or from Debian's package; None if there is neither."""
-    from support.debian import unpacked  # noqa: PLC0415 - `world` extends the path first
+    from support.debian import unpack_packages  # noqa: PLC0415 - `world` extends the path first
 
     candidates = [
         *Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"),
@@ -51,7 +51,7 @@ def faketime() -> Path | None:
             return path
     machine = os.uname().machine
     inside = f"usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1"
-    folder = unpacked("faketime", lambda: ["libfaketime"], inside)
+    folder = unpack_packages("faketime", lambda: ["libfaketime"], inside)
     return None if folder is None else folder / inside
 
 

@@ -50,7 +50,7 @@ class Point(NamedTuple):
         return f"{self.name} {self.side} #{self.nth} {self.action}"
 
 
-class TestDatabases:
+class PointDatabases:
     """Create an empty database for every point, copied from a template with tables."""
 
     def __init__(self, store: str, folder: Path) -> None:
@@ -111,7 +111,7 @@ def _run_in_fork(work: Callable[[], None]) -> int:
 
 
 # --- Points ---
-def list_points(place: TestDatabases, seed: int) -> list[Point]:
+def list_points(place: PointDatabases, seed: int) -> list[Point]:
     """Run the scenario without a crash and return all points."""
     with place.fresh(0) as (url, folder):
         log = folder / "commits"
@@ -144,7 +144,7 @@ def choose_points(points: list[Point], most: int, seed: int) -> list[Point]:
 
 
 # --- One point ---
-def crash_at(place: TestDatabases, number: int, point: Point, seed: int) -> tuple[bool, list[str]]:
+def crash_at(place: PointDatabases, number: int, point: Point, seed: int) -> tuple[bool, list[str]]:
     """Crash at a point and recover. Return whether it was reached, and the violations."""
     with place.fresh(number) as (url, folder):
         reached = folder / "reached"
@@ -209,7 +209,7 @@ def _existing(path: Path) -> list[Path]:
 def main() -> int:
     args = _arguments()
     folder = Path(tempfile.mkdtemp(prefix="mulligan-points-"))
-    place = TestDatabases(args.store, folder)
+    place = PointDatabases(args.store, folder)
     try:
         todo = [
             p
@@ -231,7 +231,7 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def _run_all(place: TestDatabases, todo: list[Point], seed: int) -> tuple[Counter[str], list[str]]:
+def _run_all(place: PointDatabases, todo: list[Point], seed: int) -> tuple[Counter[str], list[str]]:
     reached: Counter[str] = Counter()
     bad: list[str] = []
     printed_at = time.monotonic()

@@ -224,7 +224,7 @@ def _start_postgres(world: World, stack: ExitStack) -> None:
     postgres.ENVIRONMENT = {**os.environ, "LC_ALL": "C", **world.extra}  # type: ignore[assignment]
     if world.has_small_disk:
         world.data_folder.chmod(0o777)
-        postgres.spacious_memory = lambda: world.data_folder  # type: ignore[assignment]
+        postgres.shared_memory_folder = lambda: world.data_folder  # type: ignore[assignment]
     world.server = postgres.PostgresServer(None)
     stack.callback(world.server.close)
     world.url = world.server.create_database()

@@ -1,4 +1,4 @@
-"""A world to test in: a host of videos and a model, mailboxes, the service itself on a store of each kind."""
+"""Fixtures: a video host, a model, a mailbox, and the service on each store."""
 
 from __future__ import annotations
 
@@ -23,35 +23,36 @@ from mulligan.testing import advance, drain, force
 from support.receivers import MailReceiver, WebReceiver, open_receiver
 
 MODULES = ("config", "media", "storage", "notices", "jobs", "metrics", "web")
-ADMIN, USER = "admin@clipscribe.example", "ann@example.com"
-HTTP = httpx2.Client(verify=False, timeout=30)  # without TLS: certificates take a while to load
+ADMIN = "admin@clipscribe.example"
+USER = "ann@example.com"
+HTTP = httpx2.Client(verify=False, timeout=30)  # certificates are slow to load
 
 
 @contextmanager
-def served(application: Any) -> Iterator[str]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+def serve(application: Any) -> Iterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
             application, log_level="error", lifespan="off", timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join()
 
 
-async def current(scope: Any, receive: Any, send: Any) -> None:
-    """The service as it was imported last."""
+async def latest_service(scope: Any, receive: Any, send: Any) -> None:
+    """Serve the service that was imported last."""
     await sys.modules["clipscribe.web"].web(scope, receive, send)
 
 
 @pytest.fixture(scope="session")
-def places() -> Iterator[dict[str, str]]:
-    with served(outside.outside) as videos, served(current) as service:
+def addresses() -> Iterator[dict[str, str]]:
+    with serve(outside.external_services) as videos, serve(latest_service) as service:
         yield {"videos": f"{videos}/videos", "model": f"{videos}/model", "service": service}
         HTTP.close()
 
@@ -69,70 +70,80 @@ def receiver() -> Iterator[WebReceiver]:
 
 
 class World:
-    """The service as its users and its admin see it, with a clock that can be moved."""
+    """A client of the service for users and the admin, with a test clock."""
 
     def __init__(
         self, places: dict[str, str], mailbox: MailReceiver, receiver: WebReceiver
     ) -> None:
-        self.places, self.box, self.receiver = places, mailbox, receiver
+        self.addresses = places
+        self.box = mailbox
+        self.receiver = receiver
         for module in MODULES:
             setattr(self, module, importlib.import_module(f"clipscribe.{module}"))
         self.app = self.jobs.app  # type: ignore[attr-defined]
         mailbox.received.clear()
         receiver.received.clear()
-        outside.asked.clear()
-        self.run()  # from now on a worker has seen the app
+        outside.requests_by_name.clear()
+        self.run()  # a worker has stored the manifest
 
-    # -- users ------------------------------------------------------------------------------------
+    # --- Users ------------------------------------------------------------------------------------
     http = HTTP
 
-    def post(self, video: str = "talk.mp4", **said: Any) -> Any:
-        url = video if "://" in video else f"{self.places['videos']}/{video}"
-        return HTTP.post(f"{self.places['service']}/jobs", json={"url": url, "user": USER, **said})
+    def post(self, video: str = "talk.mp4", **options: Any) -> Any:
+        url = video if "://" in video else f"{self.addresses['videos']}/{video}"
+        return HTTP.post(
+            f"{self.addresses['service']}/jobs", json={"url": url, "user": USER, **options}
+        )
 
-    def order(self, video: str = "talk.mp4", **said: Any) -> str:
-        answer = self.post(video, **said)
+    def order(self, video: str = "talk.mp4", **options: Any) -> str:
+        answer = self.post(video, **options)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["job_id"])
 
-    def ask(self, method: str, path: str, job: str, **said: Any) -> Any:
-        key = self.web.key_of(job)  # type: ignore[attr-defined]
-        return HTTP.request(method, f"{self.places['service']}{path}", params={"key": key}, **said)
+    def request_as_owner(self, method: str, path: str, job: str, **options: Any) -> Any:
+        key = self.web.sign_job_id(job)  # type: ignore[attr-defined]
+        return HTTP.request(
+            method, f"{self.addresses['service']}{path}", params={"key": key}, **options
+        )
 
-    def look(self, job: str) -> dict[str, Any]:
-        answer = self.ask("GET", f"/jobs/{job}", job)
+    def fetch(self, job: str) -> dict[str, Any]:
+        answer = self.request_as_owner("GET", f"/jobs/{job}", job)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
     def page(self, job: str) -> str:
-        return str(self.ask("GET", f"/status/{job}", job).text)
+        return str(self.request_as_owner("GET", f"/status/{job}", job).text)
 
-    def ended(self, video: str = "talk.mp4", **said: Any) -> dict[str, Any]:
-        job = self.order(video, **said)
-        self.run(all_of_it=True)
-        return self.look(job)
+    def run_order(self, video: str = "talk.mp4", **options: Any) -> dict[str, Any]:
+        job = self.order(video, **options)
+        self.run(until_done=True)
+        return self.fetch(job)
 
-    # -- the admin --------------------------------------------------------------------------------
-    def admin(self, method: str, path: str, **said: Any) -> Any:
+    # --- Admin --------------------------------------------------------------------------------
+    def admin(self, method: str, path: str, **options: Any) -> Any:
         headers = {"authorization": "Bearer open sesame"}
-        return HTTP.request(method, f"{self.places['service']}{path}", headers=headers, **said)
+        return HTTP.request(
+            method, f"{self.addresses['service']}{path}", headers=headers, **options
+        )
 
     def letters(self, **params: Any) -> list[dict[str, Any]]:
         return list(self.admin("GET", "/dlq", params=params).json())
 
     def mails(self, to: str = ADMIN) -> list[str]:
         return [
-            " ".join(str(one.body["subject"]).split()) for one in self.box.received if one.to == to
+            " ".join(str(mail.body["subject"]).split())
+            for mail in self.box.received
+            if mail.to == to
         ]
 
     def manifest(self, job: str) -> dict[str, Any]:
         return dict(self.storage.read(f"jobs/{job}/manifest.json"))  # type: ignore[attr-defined]
 
-    # -- time -------------------------------------------------------------------------------------
-    def run(self, *, all_of_it: bool = False) -> Any:
-        return drain(self.app, scheduled=all_of_it, seed=7, anywhere=True)
+    # --- Time -------------------------------------------------------------------------------------
+    def run(self, *, until_done: bool = False) -> Any:
+        return drain(self.app, scheduled=until_done, seed=7, anywhere=True)
 
-    def later(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         advance(self.app, seconds, anywhere=True)
         self.run()
 
@@ -142,12 +153,12 @@ class World:
     def job(self, job: str) -> Job:
         return self.app.jobs.get(job)
 
-    def waits(self, job: str) -> list[float]:
-        """Between the end of each attempt and the earliest start of the next, in seconds."""
+    def retry_delays(self, job: str) -> list[float]:
+        """Return the seconds from the end of each attempt to the earliest start of the next."""
         return [
-            (one.next_run_at - one.ended_at) / 1e6
-            for one in self.app.jobs.attempts(job)
-            if one.next_run_at
+            (attempt.next_run_at - attempt.ended_at) / 1e6
+            for attempt in self.app.jobs.attempts(job)
+            if attempt.next_run_at
         ]
 
 
@@ -160,11 +171,11 @@ def make_world(
     receiver: WebReceiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., World]]:
-    """The application under these settings of its environment."""
-    made: list[World] = []
+    """Start the application with settings of its environment."""
+    worlds: list[World] = []
 
-    def make(**environ: str) -> World:
-        own = {
+    def start_world(**environ: str) -> World:
+        variables = {
             "MULLIGAN_DATABASE_URL": store_url,
             "MULLIGAN_WORKER__STATE_DIR": str(tmp_path / "state"),
             "MULLIGAN_MAIL__HOST": "127.0.0.1",
@@ -178,17 +189,17 @@ def make_world(
             "CLIPSCRIBE_ADMIN_KEY": "open sesame",
             "CLIPSCRIBE_SECRET": "of this test",
         }
-        said = {f"CLIPSCRIBE_{name}": value for name, value in environ.items()}
-        for name, value in (own | said | read_config(said).mulligan).items():
+        settings = {f"CLIPSCRIBE_{name}": value for name, value in environ.items()}
+        for name, value in (variables | settings | read_config(settings).mulligan).items():
             monkeypatch.setenv(name, value)
         for module in MODULES:
             monkeypatch.delitem(sys.modules, f"clipscribe.{module}", raising=False)
-        made.append(World(places, mailbox, receiver))
-        return made[-1]
+        worlds.append(World(places, mailbox, receiver))
+        return worlds[-1]
 
-    yield make
-    for world in made:
-        world.media.web().close()
+    yield start_world
+    for world in worlds:
+        world.media.http_client().close()
         world.app.close()
 
 

@@ -1,19 +1,17 @@
-"""What each error is called, and whether it is tried again: the table of the specification with its traps mended."""
+"""Types of errors and whether they are retried, as in the corrected table of the specification."""
 
 from __future__ import annotations
 
 import pytest
 
-from clipscribe.jobs import LINES, RULES, app, process_job
-from clipscribe.metrics import bucket
+from clipscribe.jobs import MESSAGES, RULES, app, process_job
+from clipscribe.metrics import duration_bucket
 from mulligan import classify, pack, redact
 
-NETWORK, SERVICE, RATE, RESOURCE = (
-    "NetworkTimeout",
-    "TemporaryServiceError",
-    "RateLimitExceeded",
-    "ResourceConstraint",
-)
+NETWORK = "NetworkTimeout"
+SERVICE = "TemporaryServiceError"
+RATE = "RateLimitExceeded"
+RESOURCE = "ResourceConstraint"
 
 
 @pytest.mark.seed("004-65", "004-66", "004-14")
@@ -24,9 +22,13 @@ NETWORK, SERVICE, RATE, RESOURCE = (
         ("Video is private", "InvalidInput", False, None),
     ],
 )
-def test_the_two_errors_of_the_specification(text, error_type, retriable, retries):
-    found = classify(Exception(text), rules=RULES)
-    assert (found.code, found.retryable, found.terms.get("max_retries")) == (
+def test_examples_of_the_specification_are_classified(text, error_type, retriable, retries):
+    classification = classify(Exception(text), rules=RULES)
+    assert (
+        classification.code,
+        classification.retryable,
+        classification.terms.get("max_retries"),
+    ) == (
         error_type,
         retriable,
         retries,
@@ -64,13 +66,13 @@ def test_the_two_errors_of_the_specification(text, error_type, retriable, retrie
         ({"text_or_exception": "video too large"}, "VideoExceedsLimits"),
     ],
 )
-def test_every_type_is_known_by_what_machines_say(facts, error_type):
+def test_every_type_is_recognised(facts, error_type):
     assert classify(**facts, rules=RULES).code == error_type
 
 
 @pytest.mark.seed("004-04", "004-05", "004-06", "004-07", "004-08", "004-10", "004-74")
 @pytest.mark.parametrize(
-    ("text", "not_this"),
+    ("text", "wrong_type"),
     [
         ("timeout=None is not allowed", NETWORK),
         ("order 50312 could not be read", SERVICE),
@@ -80,32 +82,36 @@ def test_every_type_is_known_by_what_machines_say(facts, error_type):
         ("the billing export has a wrong column", "PaymentRequired"),
     ],
 )
-def test_a_number_or_a_noun_inside_other_words_is_no_type(text, not_this):
-    assert classify(text, rules=RULES).code != not_this
+def test_numbers_and_nouns_inside_other_text_do_not_match(text, wrong_type):
+    assert classify(text, rules=RULES).code != wrong_type
 
 
 @pytest.mark.seed("004-15")
-def test_what_a_machine_says_comes_before_words():
-    found = classify("404 timeout", http_status=503, rules=RULES)
-    assert (found.code, found.retryable) == (SERVICE, True)
+def test_status_code_precedes_text():
+    classification = classify("404 timeout", http_status=503, rules=RULES)
+    assert (classification.code, classification.retryable) == (SERVICE, True)
 
 
 @pytest.mark.seed("004-16", "004-03", "004-25")
-def test_what_nobody_knows_is_tried_twice_more_and_everything_has_an_end():
-    found = classify(Exception("what is this"), rules=RULES)
-    assert (found.code, found.retryable, found.terms["max_retries"]) == ("UnknownError", True, 2)
+def test_unknown_errors_are_retried_twice_and_every_rule_has_a_limit():
+    classification = classify(Exception("what is this"), rules=RULES)
+    assert (classification.code, classification.retryable, classification.terms["max_retries"]) == (
+        "UnknownError",
+        True,
+        2,
+    )
     assert all(rule.max_retries is not None for rule in RULES if rule.retryable)
     assert pack("clipscribe").policy.backoff.cap == 86_400
 
 
 @pytest.mark.seed("004-50")
-def test_every_type_has_its_line():
-    assert all(line.strip() for line in LINES.values())
-    assert {"PaymentRequired", "ContentViolation"} <= set(LINES)
+def test_every_type_has_a_message():
+    assert all(line.strip() for line in MESSAGES.values())
+    assert {"PaymentRequired", "ContentViolation"} <= set(MESSAGES)
 
 
 @pytest.mark.seed("004-17")
-def test_an_attempt_may_take_two_hours():
+def test_time_limit_of_an_attempt_is_two_hours():
     assert app.manifest().kinds[process_job.name].timeout == 7200 * 1_000_000
 
 
@@ -124,8 +130,8 @@ def test_an_attempt_may_take_two_hours():
         (86400, "45min+"),
     ],
 )
-def test_durations_fall_into_buckets(seconds, name):
-    assert bucket(seconds) == name
+def test_durations_are_sorted_into_buckets(seconds, name):
+    assert duration_bucket(seconds) == name
 
 
 PLANTED = [
@@ -143,14 +149,14 @@ PLANTED = [
     "/home/ann/.netrc",
 ]
 TEXT = (
-    "open {0} on {1}: key {2} https://ann:{3}@host.example/a?api_key={6} {4} Authorization: Bearer {5} password={7} "
-    "{8} {9} {10} {11} sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    "open {0} on {1}: key {2} https://ann:{3}@host.example/a?api_key={6} {4} "
+    "Authorization: Bearer {5} password={7} {8} {9} {10} {11} sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 )
 
 
 @pytest.mark.seed("004-40")
-def test_twelve_planted_secrets_are_gone_and_a_hash_and_a_host_are_not():
-    shown = redact(TEXT.format(*PLANTED))
-    assert [one for one in PLANTED if one in shown] == []
-    assert "host.example" in shown
-    assert "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08" in shown
+def test_secrets_are_redacted_and_hashes_and_hosts_are_not():
+    redacted = redact(TEXT.format(*PLANTED))
+    assert [secret for secret in PLANTED if secret in redacted] == []
+    assert "host.example" in redacted
+    assert "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08" in redacted

@@ -1,4 +1,4 @@
-"""What users, admins and strangers may send: refused with a 4xx, never answered with a 5xx."""
+"""Hostile requests are refused with a 4xx and never cause a 5xx."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from support import hostile_requests as hostile
 pytestmark = [pytest.mark.any_store, pytest.mark.slow]
 
 
-def test_no_order_and_no_address_breaks_the_service(world):
-    home = world.places["service"]
+def test_hostile_orders_and_addresses_never_cause_a_5xx(world):
+    address = world.addresses["service"]
     order = {
         "url": "http://127.0.0.1:9/a.mp4",
         "user": "ann@example.com",
@@ -21,36 +21,37 @@ def test_no_order_and_no_address_breaks_the_service(world):
         "size": 7,
         "model": "gemini-pro",
     }
-    more = [
+    hostile_orders = [
         order | {"user": user}
         for user in ("a\0@b", "\ud800@b", "a@\u20ac", "a@b" + "c" * 300, "a\u2028@b")
     ]
-    more += [
+    hostile_orders += [
         order | {"url": url}
         for url in ("http://\0", "http://\ud800", "ftp://a", "http://a b", "http://" + "a" * 3000)
     ]
-    bodies = [json.dumps(one).encode() for one in (*hostile.objects(order), *more)]
+    bodies = [json.dumps(item).encode() for item in (*hostile.objects(order), *hostile_orders)]
     headers = {"content-type": "application/json"}
     http = world.http
     answers = [
-        http.post(f"{home}/jobs", content=body, headers=headers)
+        http.post(f"{address}/jobs", content=body, headers=headers)
         for body in (*bodies, *hostile.BODIES)
     ]
-    for one in hostile.IDS:
+    for item in hostile.IDS:
         answers += [
-            http.get(f"{home}/{path}/{one}", params={"key": one}) for path in ("jobs", "status")
+            http.get(f"{address}/{path}/{item}", params={"key": item})
+            for path in ("jobs", "status")
         ]
         answers += [
-            http.get(f"{home}/status/{one}"),
-            http.post(f"{home}/jobs/{one}/retry", params={"key": one}),
+            http.get(f"{address}/status/{item}"),
+            http.post(f"{address}/jobs/{item}/retry", params={"key": item}),
         ]
-        answers += [world.admin("POST", f"/dlq/{one}/retry")]
-        answers += [world.admin("POST", f"/admin/review/{one}", data={"choice": "process"})]
+        answers += [world.admin("POST", f"/dlq/{item}/retry")]
+        answers += [world.admin("POST", f"/admin/review/{item}", data={"choice": "process"})]
     for text in hostile.TEXTS:
-        answers += [http.get(f"{home}/admin", params={"key": text})]
+        answers += [http.get(f"{address}/admin", params={"key": text})]
         answers += [world.admin("POST", "/dlq/recover", data={"error_type": text})]
         answers += [
-            http.post(f"{home}/hooks/jobs", content=text.encode(), headers={"webhook-id": "1"})
+            http.post(f"{address}/hooks/jobs", content=text.encode(), headers={"webhook-id": "1"})
         ]
     answers += [world.admin("GET", "/dlq", params={"limit": number}) for number in hostile.NUMBERS]
     assert {answer.status_code for answer in answers} <= {
@@ -67,17 +68,21 @@ def test_no_order_and_no_address_breaks_the_service(world):
     }
 
 
-def test_hostile_feedback_is_words(world):
+def test_hostile_feedback_is_escaped(world):
     job = world.order()
     with world.force(Fail("InvalidInput", "no", final=True)):
         world.run()
     for text in hostile.TEXTS:
-        assert world.ask("POST", f"/jobs/{job}/feedback", job, data={"text": text}).status_code in (
+        assert world.request_as_owner(
+            "POST", f"/jobs/{job}/feedback", job, data={"text": text}
+        ).status_code in (
             303,
             409,
             422,
         )
-        assert world.ask("POST", f"/jobs/{job}/retry", job, data={"model": text}).status_code in (
+        assert world.request_as_owner(
+            "POST", f"/jobs/{job}/retry", job, data={"model": text}
+        ).status_code in (
             303,
             409,
             422,
@@ -85,28 +90,34 @@ def test_hostile_feedback_is_words(world):
     assert "<script>alert" not in world.admin("GET", "/admin").text
 
 
-def test_without_samples_there_is_a_page_all_the_same(world, monkeypatch):
+def test_page_works_without_samples(world, monkeypatch):
     monkeypatch.delenv("CLIPSCRIBE_SAMPLES")
-    assert world.http.get(world.places["service"]).status_code == 200
+    assert world.http.get(world.addresses["service"]).status_code == 200
 
 
-def test_jobs_of_other_kinds_are_none_of_its(world):
-    other = str(world.app.enqueue("something.else", {}).id)
-    assert world.ask("GET", f"/jobs/{other}", other).status_code == 404
-    assert world.admin("POST", f"/dlq/{other}/retry").status_code == 404
+def test_jobs_of_other_kinds_are_not_found(world):
+    other_job = str(world.app.enqueue("something.else", {}).id)
+    assert world.request_as_owner("GET", f"/jobs/{other_job}", other_job).status_code == 404
+    assert world.admin("POST", f"/dlq/{other_job}/retry").status_code == 404
     assert (
-        world.admin("POST", f"/admin/review/{other}", data={"choice": "process"}).status_code == 404
+        world.admin("POST", f"/admin/review/{other_job}", data={"choice": "process"}).status_code
+        == 404
     )
 
 
-def test_a_storage_that_is_away_is_told(world, monkeypatch):
+def test_storage_outage_answers_503(world, monkeypatch):
     job = world.order("private.mp4")
     world.run()
 
-    def away(*_):
+    def raise_storage_error(*_):
         raise OSError("the bucket does not answer")
 
-    monkeypatch.setattr(world.storage, "read", away)
-    monkeypatch.setattr(world.storage, "write", away)
-    assert world.ask("GET", f"/status/{job}", job).status_code == 503
-    assert world.ask("POST", f"/jobs/{job}/feedback", job, data={"text": "why?"}).status_code == 503
+    monkeypatch.setattr(world.storage, "read", raise_storage_error)
+    monkeypatch.setattr(world.storage, "write", raise_storage_error)
+    assert world.request_as_owner("GET", f"/status/{job}", job).status_code == 503
+    assert (
+        world.request_as_owner(
+            "POST", f"/jobs/{job}/feedback", job, data={"text": "why?"}
+        ).status_code
+        == 503
+    )

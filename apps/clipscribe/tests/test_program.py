@@ -1,4 +1,4 @@
-"""`mulligan demo clipscribe`: one command, one address, nothing left behind. And objects in a bucket."""
+"""`mulligan demo clipscribe` leaves no process behind, and objects can be in a bucket."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from support.waiting import until
 pytestmark = pytest.mark.processes
 
 
-def family(pid):
-    """Those it has started, and those they have."""
-    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return found + [below for one in found for below in family(one)]
+def descendants(pid):
+    """Return the ids of all processes below this one."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found += [int(child), *descendants(int(child))]
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp_path):
+def test_demo_starts_all_processes_and_sigterm_ends_them(store_url, tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -49,8 +51,8 @@ def test_one_command_starts_all_of_it_and_a_signal_ends_all_of_it(store_url, tmp
                 "status_url"
             ]
             until(lambda: "sees a test card" in ann.get(page).text, 90, "an analysis")
-        started = family(process.pid)
-        assert len(started) >= 3  # the world, the worker, its runners
+        started = descendants(process.pid)
+        assert len(started) >= 3  # the external services, the worker, its runners
         process.send_signal(signal.SIGTERM)
         assert process.wait(40) == 0
         until(
@@ -77,7 +79,7 @@ def bucket(monkeypatch) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.any_store
 @pytest.mark.seed("004-38")
-def test_the_manifest_is_in_the_bucket_after_failure_and_after_recovery(make_world, bucket):
+def test_manifest_is_in_the_bucket_after_failure_and_recovery(make_world, bucket):
     world = make_world(STORAGE_URL="s3://clips", STORAGE_ENDPOINT=bucket)
     job = world.order()
     with world.force(TimeoutError("Connection timeout")):
@@ -86,5 +88,5 @@ def test_the_manifest_is_in_the_bucket_after_failure_and_after_recovery(make_wor
         "RETRYING",
         "NetworkTimeout",
     )
-    world.run(all_of_it=True)
+    world.run(until_done=True)
     assert (world.manifest(job)["state"], world.manifest(job)["error"]) == ("COMPLETED", None)

@@ -1,4 +1,4 @@
-"""A world to test in: a server of pictures, a server that speaks S3, the service itself on a store of each kind."""
+"""Fixtures: a picture server, an S3 server, and the service on each store."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from render import jobs, pictures, web, world
 
 
 @pytest.fixture(scope="session")
-def hosted() -> Iterator[str]:
-    """Where pictures are."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+def picture_server() -> Iterator[str]:
+    """Serve the pictures. Return the address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(
             uvicorn.Config(world.images, log_level="error", timeout_graceful_shutdown=1)
         )
-        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join()
 
@@ -48,71 +48,73 @@ def s3() -> Iterator[str]:
 
 
 class Service:
-    """The service as its callers see it, with a clock that can be moved."""
+    """A client of the service, with a test clock."""
 
-    def __init__(self, mulligan: Helper, hosted: str, s3: str) -> None:
-        self.mulligan, self.hosted, self.s3 = mulligan, hosted, s3
+    def __init__(self, mulligan: Helper, picture_server: str, s3: str) -> None:
+        self.mulligan = mulligan
+        self.picture_server = picture_server
+        self.s3 = s3
         self.client = TestClient(web.web)
 
-    def clip(self, picture: str = "photo.jpg", **said: Any) -> dict[str, Any]:
-        image = picture if "://" in picture else f"{self.hosted}/{picture}"
-        return {"image": image, "text": "Hello", "duration": 1, **said}
+    def clip(self, picture: str = "photo.jpg", **fields: Any) -> dict[str, Any]:
+        image = picture if "://" in picture else f"{self.picture_server}/{picture}"
+        return {"image": image, "text": "Hello", "duration": 1, **fields}
 
     def order(self, *clips: dict[str, Any]) -> str:
         answer = self.client.post("/jobs", json={"timeline": {"clips": clips or [self.clip()]}})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
-    def look(self, job: str) -> dict[str, Any]:
+    def fetch(self, job: str) -> dict[str, Any]:
         answer = self.client.get(f"/jobs/{job}")
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
-    def ended(self, *clips: dict[str, Any]) -> dict[str, Any]:
-        """One that was ordered, after all its tries."""
+    def run_order(self, *clips: dict[str, Any]) -> dict[str, Any]:
+        """Order a video and run all its attempts. Return the job."""
         job = self.order(*clips)
         self.mulligan.drain(scheduled=True)
-        return self.look(job)
+        return self.fetch(job)
 
 
 @pytest.fixture
-def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Other values than the environment's, for this test."""
+def set_config(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Override settings of the environment for this test."""
 
-    def to(**said: Any) -> None:
-        changed = replace(jobs.CONFIG, **said)
+    def override(**overrides: Any) -> None:
+        changed = replace(jobs.CONFIG, **overrides)
         monkeypatch.setattr(jobs, "CONFIG", changed)
         monkeypatch.setattr(web, "CONFIG", changed)
 
-    return to
+    return override
 
 
 @pytest.fixture
 def service(
     on_store: Callable[..., Helper],
-    hosted: str,
+    picture_server: str,
     s3: str,
-    configured: Callable[..., None],
+    set_config: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Service:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "render")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "render")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    configured(storage_url="s3://videos", storage_endpoint=s3)
-    world.asked.clear()
-    return Service(on_store(jobs.app, "render.jobs:app"), hosted, s3)
+    set_config(storage_url="s3://videos", storage_endpoint=s3)
+    world.requests_by_name.clear()
+    return Service(on_store(jobs.app, "render.jobs:app"), picture_server, s3)
 
 
 @pytest.fixture
-def instead_of_ffmpeg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
-    """A program of that name that does something else."""
+def fake_ffmpeg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
+    """Replace ffmpeg by a shell script."""
 
-    def does(script: str) -> Path:
+    def install(script: str) -> Path:
         program = tmp_path / "bin" / "ffmpeg"
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(pictures, "ffmpeg", lambda: str(program))
+        monkeypatch.setattr(pictures, "find_ffmpeg", lambda: str(program))
         return program
 
-    return does
+    return install

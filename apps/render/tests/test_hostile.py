@@ -1,4 +1,4 @@
-"""What callers may send: refused in the form of the error contract, never answered with a 5xx."""
+"""Hostile requests are refused in the error format and never cause a 5xx."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from support import hostile_requests as hostile
 pytestmark = [pytest.mark.any_store, pytest.mark.slow]
 
 
-def test_no_order_and_no_address_breaks_the_service(service):
+def test_hostile_orders_and_addresses_never_cause_a_5xx(service):
     bodies = [{"timeline": {"clips": [clip]}} for clip in hostile.objects(service.clip())]
     bodies += [{"timeline": value} for value in hostile.VALUES] + [
         {"timeline": {"clips": v}} for v in hostile.VALUES
     ]
     encoded = [json.dumps(body).encode() for body in bodies]
     answers = [service.client.post("/jobs", content=body) for body in (*encoded, *hostile.BODIES)]
-    for one in hostile.IDS:
-        answers += [service.client.get(f"/jobs/{one}{rest}") for rest in ("", "/video")]
+    for job_id in hostile.IDS:
+        answers += [service.client.get(f"/jobs/{job_id}{rest}") for rest in ("", "/video")]
         answers += [
-            service.client.post(f"/jobs/{one}/retry"),
-            service.client.delete(f"/jobs/{one}"),
+            service.client.post(f"/jobs/{job_id}/retry"),
+            service.client.delete(f"/jobs/{job_id}"),
         ]
     assert {answer.status_code for answer in answers} <= {201, 400, 404, 405, 413}
     for answer in answers:
@@ -34,47 +34,46 @@ def test_no_order_and_no_address_breaks_the_service(service):
             assert set(answer.json()) == {"statusCode", "message", "error"}
 
 
-def test_a_job_of_another_kind_is_none_of_its(service):
-    other = jobs.app.enqueue("something.else", {}).id
+def test_job_of_another_kind_is_not_found(service):
+    other_job = jobs.app.enqueue("something.else", {}).id
     for answer in (
-        service.client.get(f"/jobs/{other}"),
-        service.client.get(f"/jobs/{other}/video"),
+        service.client.get(f"/jobs/{other_job}"),
+        service.client.get(f"/jobs/{other_job}/video"),
     ):
         assert (answer.status_code, answer.json()["message"]) == (404, "Job not found")
-    assert service.client.post(f"/jobs/{other}/retry").status_code == 404
+    assert service.client.post(f"/jobs/{other_job}/retry").status_code == 404
 
 
-def test_a_video_that_is_gone_is_not_there_and_a_storage_that_is_away_is_told(service, configured):
-    job = service.ended()["id"]
+def test_removed_video_answers_404_and_storage_outage_503(service, set_config):
+    job = service.run_order()["id"]
     obstore.delete(jobs.storage(), f"{job}.mp4")
     gone = service.client.get(f"/jobs/{job}/video")
     assert (gone.status_code, gone.json()["error"]) == (404, "Not Found")
-    configured(storage_url="s3://videos", storage_endpoint="http://127.0.0.1:9")
-    away = service.client.get(f"/jobs/{job}/video")
-    assert (away.status_code, away.json()["error"]) == (503, "Service Unavailable")
-    assert away.headers["retry-after"]
+    set_config(storage_url="s3://videos", storage_endpoint="http://127.0.0.1:9")
+    outage = service.client.get(f"/jobs/{job}/video")
+    assert (outage.status_code, outage.json()["error"]) == (503, "Service Unavailable")
+    assert outage.headers["retry-after"]
 
 
-def test_a_picture_that_takes_longer_than_a_client_would_wait_by_itself_is_waited_for(
-    service, monkeypatch
-):
-    seen = []
+def test_download_has_no_timeout_except_the_configured_one(service, monkeypatch):
+    client_options = []
     real = httpx2.AsyncClient.__init__
-    monkeypatch.setattr(
-        httpx2.AsyncClient,
-        "__init__",
-        lambda self, **said: (seen.append(said), real(self, **said))[1],
-    )
-    service.ended()
-    assert [said["timeout"] for said in seen] == [None]  # there is one limit, that of the job: 30 s
+
+    def record(self, **options):
+        client_options.append(options)
+        real(self, **options)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "__init__", record)
+    service.run_order()
+    assert [options["timeout"] for options in client_options] == [None]
 
 
 @pytest.mark.parametrize(
     "address",
     ["http://a..b/x.jpg", "http://xn--a.example/", "http://[::1]:99999/a.jpg", "http://%00/"],
 )
-def test_an_address_that_is_none_is_a_download_that_failed(service, address):
+def test_invalid_address_is_a_failed_download(service, address):
     answer = service.client.post("/jobs", json={"timeline": {"clips": [service.clip(address)]}})
     if answer.status_code == 201:
         testing.drain(jobs.app, scheduled=True)
-        assert service.look(answer.json()["id"])["error"]["code"] == "IMAGE_DOWNLOAD_FAILED"
+        assert service.fetch(answer.json()["id"])["error"]["code"] == "IMAGE_DOWNLOAD_FAILED"

@@ -1,4 +1,4 @@
-"""What is refused at the door: 400, one sentence, no job."""
+"""Invalid orders are refused with 400 and one sentence, and create no job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def order(service, *clips):
         ({"timeline": {"clips": [CLIP] * 51}}, "Too many clips: 51, at most 50"),
     ],
 )
-def test_a_wrong_order_is_refused_with_one_sentence_and_makes_no_job(service, body, message):
+def test_invalid_order_is_refused_with_one_sentence_and_creates_no_job(service, body, message):
     answer = service.client.post("/jobs", json=body)
     assert answer.status_code == 400
     assert answer.json() == {"statusCode": 400, "message": message, "error": "Bad Request"}
@@ -46,9 +46,9 @@ def test_a_wrong_order_is_refused_with_one_sentence_and_makes_no_job(service, bo
 
 
 @pytest.mark.seed("003-10", "003-58")
-def test_an_order_at_every_limit_is_taken(service):
-    longest = CLIP | {"duration": timeline.LONGEST, "text": "a" * timeline.MOST_TEXT}
-    assert order(service, *[longest] * timeline.MOST_CLIPS).status_code == 201
+def test_order_at_every_limit_is_accepted(service):
+    longest = CLIP | {"duration": timeline.MAX_SECONDS, "text": "a" * timeline.MAX_TEXT}
+    assert order(service, *[longest] * timeline.MAX_CLIPS).status_code == 201
 
 
 @pytest.mark.seed("003-01")
@@ -66,25 +66,27 @@ def test_an_order_at_every_limit_is_taken(service):
     ],
     ids=["empty", "half", "deep", "bytes", "nan", "null", "list", "number"],
 )
-def test_what_is_no_order_at_all_is_refused_too(service, body):
+def test_malformed_bodies_are_refused(service, body):
     answer = service.client.post("/jobs", content=body)
     assert answer.status_code == 400
     assert set(answer.json()) == {"statusCode", "message", "error"}
     service.mulligan.refute_enqueued()
 
 
-def test_a_body_without_an_end_is_not_read_to_its_end(service):
+def test_too_large_body_is_refused(service):
     assert service.client.post("/jobs", content=b" " * 300_000).status_code == 413
 
 
 @pytest.mark.seed("003-60")
-def test_an_order_nobody_made_is_not_found(service):
+def test_unknown_job_is_not_found(service):
     answer = service.client.get("/jobs/nothing")
     assert (answer.status_code, answer.json()["message"]) == (404, "Job not found")
 
 
-def test_words_of_a_user_are_words_on_the_page(service):
-    service.ended(service.clip("http://nowhere.invalid/<script>alert(1)</script>.jpg", text="<b>"))
+def test_texts_of_users_are_escaped_on_the_page(service):
+    service.run_order(
+        service.clip("http://nowhere.invalid/<script>alert(1)</script>.jpg", text="<b>")
+    )
     page = service.client.get("/").text
     assert "<script>alert" not in page
     assert "IMAGE_DOWNLOAD_FAILED" in page

@@ -21,8 +21,7 @@ from typing import (
 from mulligan.config import RetentionSection
 from mulligan.core.durations import SECOND, check_duration
 from mulligan.core.errors import ConfigError, Duration, DurationOrTime, Fail, Refused
-from mulligan.core.job import Job, NewJob
-from mulligan.core.unique import Unique
+from mulligan.core.job import Job, NewJob, Unique
 from mulligan.failures.matcher import Rulebook
 from mulligan.failures.rule_sources import load_rulebook, rules_to_dicts, validate_kind_rules
 from mulligan.failures.rules import Rule
@@ -38,7 +37,7 @@ from mulligan.jobs.enqueue import (
     new_jobs,
 )
 from mulligan.jobs.filter import is_argument_path
-from mulligan.manifest.arguments import Arguments, check_editable, build_callback
+from mulligan.manifest.arguments import Arguments, build_callback, check_editable
 from mulligan.manifest.specs import DEFAULT_TIMEOUT, Handler, KindSpec, check_name
 from mulligan.retries.policy import Policy, encode_policy
 from mulligan.worker.runner.context import Context

@@ -26,8 +26,7 @@ from mulligan.core.errors import (
     SchemaError,
     StoreUnavailable,
 )
-from mulligan.core.job import Job, NewJob, all_unconstrained, is_unconstrained
-from mulligan.core.unique import Unique
+from mulligan.core.job import Job, NewJob, Unique, all_unconstrained, is_unconstrained
 from mulligan.failures.rule_sources import Rules, rules_to_dicts
 from mulligan.failures.rules import Rule
 from mulligan.jobs.enqueue import EnqueueOptions, new_job

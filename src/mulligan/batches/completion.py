@@ -22,9 +22,8 @@ from mulligan.core.errors import BatchExpired, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
 from mulligan.core.ids import new_id
-from mulligan.core.job import JobRow, NewJob, State
+from mulligan.core.job import JobRow, NewJob, State, unique_hash
 from mulligan.core.lifecycle import MOVES, TERMINAL
-from mulligan.core.unique import unique_hash
 from mulligan.storage.base import BatchRow, Store, Transaction
 
 log = logging.getLogger("mulligan.upkeep")

@@ -38,8 +38,7 @@ from mulligan.core.errors import (
 from mulligan.core.event import Event, EventType
 from mulligan.core.format import format_time
 from mulligan.core.ids import LENGTH, new_id
-from mulligan.core.job import Job, JobRow, NewJob, State
-from mulligan.core.unique import unique_hash
+from mulligan.core.job import Job, JobRow, NewJob, State, unique_hash
 from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair
 from mulligan.jobs.enqueue import check_text

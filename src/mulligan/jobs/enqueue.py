@@ -11,10 +11,16 @@ from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros, check_duration, check_duration_or_time
 from mulligan.core.errors import Duration, DurationOrTime, PayloadRefused, Refused
 from mulligan.core.ids import new_id, new_ids
-from mulligan.core.job import AFTER_PAYLOAD, NewJob, NewJobColumns
+from mulligan.core.job import (
+    AFTER_PAYLOAD,
+    DEFAULT_COVER,
+    NewJob,
+    NewJobColumns,
+    Unique,
+    unique_hash,
+)
 from mulligan.core.json import index_entries
 from mulligan.core.tracing import trace_text
-from mulligan.core.unique import DEFAULT_COVER, Unique, unique_hash
 from mulligan.guards.limits import owner_share
 from mulligan.manifest.arguments import to_json, to_json_many
 from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_name, check_user_name

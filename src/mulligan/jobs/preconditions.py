@@ -29,9 +29,8 @@ from mulligan.core.errors import (
     UniqueTaken,
 )
 from mulligan.core.format import format_time, one_line
-from mulligan.core.job import JobRow, Lane, Limit, State
+from mulligan.core.job import JobRow, Lane, Limit, State, Unique, unique_hash
 from mulligan.core.json import index_entries
-from mulligan.core.unique import Unique, unique_hash
 from mulligan.failures.redact import scrub_public
 from mulligan.guards.limits import next_start_at, owner_share, parse_rate_parts, refill_bucket
 from mulligan.guards.observer import DependencyObserver, load_guard

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError, UnknownKind
-from mulligan.core.job import NAME_RULE, is_name
+from mulligan.core.job import NAME_RULE, Unique, is_name
 from mulligan.core.tracing import NO_TRACER, Tracer
-from mulligan.core.unique import Unique
 from mulligan.failures.matcher import Rulebook
 from mulligan.guards import budget as budgets
 from mulligan.manifest.arguments import Arguments, JobCallback

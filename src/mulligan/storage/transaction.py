@@ -136,11 +136,8 @@ class SqlTransaction(
         remaining = sorted(jobs, key=lambda job: job.unique_hash or "")
         for _ in range(UNIQUE_ROUNDS_LIMIT):
             results |= self.insert_new_jobs(remaining, announce=announce)
-            remaining = [
-                job
-                for job in remaining
-                if job.id not in results and not self._use_holder(job, results)
-            ]
+            refused = [job for job in remaining if job.id not in results]
+            remaining = [job for job in refused if not self._use_holder(job, results)]
             if not remaining:
                 return [results[job.id] for job in jobs]
         raise unique_race(remaining[0].unique_key)

@@ -10,7 +10,7 @@ from bench.peers.results import Run
 
 STORES = ("postgres", "sqlite")
 TITLES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
-MAX_LOSSES, NEIGHBOURS = 2, 10
+MAX_LOSSES, INNOCENT_JOBS = 2, 10
 
 
 class Verdict(NamedTuple):
@@ -32,24 +32,29 @@ class Bar(NamedTuple):
     alone: Callable[[Run], float | None] | None = (
         None  # the same against the job's row alone, without its event
     )
-    spoiled: Callable[[Run], str | None] | None = None  # why it is not met whatever the value
+    failed_condition: Callable[[Run], str | None] | None = (
+        None  # why it is not met whatever the value
+    )
 
     def judge(self, run: Run) -> Verdict:
-        value, spoiled = self.value(run), self.spoiled(run) if self.spoiled else None
+        value, failed_condition = (
+            self.value(run),
+            self.failed_condition(run) if self.failed_condition else None,
+        )
         sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
         aim = "" if self.aim is None else f", aim {self.aim:g}"
-        said = self._said(run, value) + (f", {spoiled}" if spoiled else "")
-        met = None if value is None else self._reached(value) and not spoiled
+        said = self._failure_columns(run, value) + (f", {spoiled}" if failed_condition else "")
+        met = None if value is None else self._is_met(value) and not failed_condition
         return Verdict(
             self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}{aim}", said, met
         )
 
-    def _reached(self, value: float) -> bool:
+    def _is_met(self, value: float) -> bool:
         return (self.least is None or value >= self.least) and (
             self.most is None or value <= self.most
         )
 
-    def _said(self, run: Run, value: float | None) -> str:
+    def _failure_columns(self, run: Run, value: float | None) -> str:
         if value is None:
             return "–"
         alone = self.alone(run) if self.alone else None
@@ -63,7 +68,7 @@ def peers(store: str) -> list[str]:
     return [one.name for one in CONTENDERS if one.store == store and not one.ours and not one.limit]
 
 
-def everybody() -> list[str]:
+def other_systems() -> list[str]:
     return [one.name for one in CONTENDERS if not one.ours and not one.limit]
 
 
@@ -91,7 +96,7 @@ def _drains() -> Iterator[Bar]:
         1.5,
         None,
         " ×",
-        lambda run: _share(ours(run, "postgres"), _best(run, "drain", everybody(), "jobs/s")),
+        lambda run: _share(ours(run, "postgres"), _best(run, "drain", other_systems(), "jobs/s")),
         aim=2,
     )
     yield Bar(
@@ -192,7 +197,7 @@ def _enqueues() -> Iterator[Bar]:
         " ×",
         lambda run: _share(
             run.figure("enqueue", OURS["postgres"], "bulk"),
-            _best(run, "enqueue", everybody(), "bulk"),
+            _best(run, "enqueue", other_systems(), "bulk"),
         ),
     )
     yield Bar(
@@ -233,14 +238,15 @@ def _troubles(store: str) -> Iterator[Bar]:
     def seconds(run: Run, what: str) -> float | None:
         return run.figure(f"crash of {what}, default", OURS[store], "seconds")
 
-    def poisoned(run: Run, what: str) -> float | None:
+    def poison_starts(run: Run, what: str) -> float | None:
         return run.worst(f"poison {what}, default", OURS[store], "starts")
 
-    def left_behind(run: Run, what: str) -> str | None:
+    def unfinished_innocents(run: Run, what: str) -> str | None:
         done = min(
-            run.numbers(f"poison {what}, default", OURS[store], "innocent done"), default=NEIGHBOURS
+            run.numbers(f"poison {what}, default", OURS[store], "innocent done"),
+            default=INNOCENT_JOBS,
         )
-        return None if done >= NEIGHBOURS else f"{done:.0f} of {NEIGHBOURS} neighbours done"
+        return None if done >= INNOCENT_JOBS else f"{done:.0f} of {NEIGHBOURS} neighbours done"
 
     yield Bar(
         "kill -9 of the runner, until all are done",
@@ -265,8 +271,8 @@ def _troubles(store: str) -> Iterator[Bar]:
             None,
             MAX_LOSSES + 1,
             "",
-            lambda run, what=what: poisoned(run, what),
-            spoiled=lambda run, what=what: left_behind(run, what),
+            lambda run, what=what: poison_starts(run, what),
+            failed_condition=lambda run, what=what: unfinished_innocents(run, what),
         )
 
 
@@ -306,5 +312,5 @@ BARS = (
 )
 
 
-def judged(run: Run) -> list[Verdict]:
+def judge_all(run: Run) -> list[Verdict]:
     return [bar.judge(run) for bar in BARS]

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench.peers import trouble
+from bench.peers import crashes
 from bench.peers.contenders import Contender
-from bench.peers.place import Failed, Place, until
-from bench.peers.resting import idle, imported
+from bench.peers.idle_cost import idle, measure_import
+from bench.peers.sandbox import MeasurementFailed, Sandbox, until
 
 Figures = dict[str, float | str]
 START = 120.0  # seconds for workers to begin
-WITHIN = 150.0  # for a drain; who is not done has his rate by what he did
+TIMEOUT = 150.0  # for a drain; who is not done has his rate by what he did
 FAR = 2.0  # milliseconds more for each round trip
 SCHEDULED, HELD = 1_000_000, 100_000
 
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 def enqueue(contender: Contender, scale: float) -> Figures:
     """Jobs a second, one call each, and a thousand in a call."""
-    with Place(contender, "enqueue") as place:
+    with Sandbox(contender, "enqueue") as place:
         one = place.ask("one", n=_size(1_000, scale))
         many = place.ask("many", n=_size(60_000, scale))
     figures: Figures = {}
@@ -47,35 +47,35 @@ def enqueue(contender: Contender, scale: float) -> Figures:
 def drain(contender: Contender, scale: float, *, workers: int = 1, latency: float = 0) -> Figures:
     """No-ops a second."""
     n = _size(contender.jobs, scale)
-    with Place(contender, "drain", latency=latency) as place:
+    with Sandbox(contender, "drain", latency=latency) as place:
         if contender.limit:
             return dict(place.ask("drain", n=n))
-        return _drained(place, "noop", n, workers)
+        return _measure_drain(place, "noop", n, workers)
 
 
 def retry(contender: Contender, scale: float) -> Figures:
     """Jobs a second when each fails once, with a text of its own."""
     n = _size(contender.jobs // 4, scale)
-    with Place(contender, "retry") as place:
-        place.marks(n)
-        return _drained(place, "flaky", n, 1)
+    with Sandbox(contender, "retry") as place:
+        place.create_marks(n)
+        return _measure_drain(place, "flaky", n, 1)
 
 
-def _drained(place: Place, task: str, n: int, workers: int) -> Figures:
+def _measure_drain(place: Sandbox, task: str, n: int, workers: int) -> Figures:
     """From the moment each worker has begun until all are done and the system's own books say so."""
     place.ask("fill", task=task, n=n)
     for _ in range(workers):
         place.work()
-    until(place.begun, START, f"all workers at work ({place.log()})", every=0.002)
+    until(place.all_started, START, f"all workers at work ({place.log()})", every=0.002)
     began, before = time.monotonic(), place.count("done")
-    while place.count("done") < n and time.monotonic() < began + WITHIN:
+    while place.count("done") < n and time.monotonic() < began + TIMEOUT:
         time.sleep(0.01)
     done = place.count("done")
-    while done >= n and place.ask("pending") and time.monotonic() < began + WITHIN:
+    while done >= n and place.ask("pending") and time.monotonic() < began + TIMEOUT:
         time.sleep(0.01)
     seconds = time.monotonic() - began
     if done - before < n / 3:
-        raise Failed(
+        raise MeasurementFailed(
             f"{done} of {n} done within {seconds:.0f} s, {before} of them before all workers had begun"
         )
     return {
@@ -88,7 +88,7 @@ def _drained(place: Place, task: str, n: int, workers: int) -> Figures:
 
 def latency(contender: Contender, scale: float) -> Figures:
     """Milliseconds from the call of enqueue to the handler's first line, the worker being idle."""
-    with Place(contender, "latency") as place:
+    with Sandbox(contender, "latency") as place:
         place.work()
         found = place.ask("latency", n=_size(200, scale), seconds=60.0)
         return {"p50, ms": found["p50"], "p99, ms": found["p99"], "samples": found["samples"]}
@@ -97,13 +97,13 @@ def latency(contender: Contender, scale: float) -> Figures:
 def backlog(contender: Contender, scale: float) -> Figures:
     """Drain beside a million scheduled jobs (ours: and 100,000 held ones) against an empty table, by turns."""
     n, rates = _size(contender.jobs // 2, scale), {"empty": [], "full": []}
-    with Place(contender, "drain") as empty, Place(contender, "drain") as full:
+    with Sandbox(contender, "drain") as empty, Sandbox(contender, "drain") as full:
         full.ask("backlog", n=_size(SCHEDULED, scale), within=600)
         if contender.ours:
             full.ask("hold", n=_size(HELD, scale))
         for _ in range(3):
-            rates["empty"].append(_beside(empty, n))
-            rates["full"].append(_beside(full, n))
+            rates["empty"].append(_measure_with_backlog(empty, n))
+            rates["full"].append(_measure_with_backlog(full, n))
     empty_rate, full_rate = (sorted(found)[1] for found in rates.values())
     return {
         "empty, jobs/s": empty_rate,
@@ -113,7 +113,7 @@ def backlog(contender: Contender, scale: float) -> Figures:
     }
 
 
-def _beside(place: Place, n: int) -> float:
+def _measure_with_backlog(place: Sandbox, n: int) -> float:
     """The books cannot be asked here: they have the backlog in them."""
     before = place.count("done")
     place.ask("fill", task="noop", n=n)
@@ -146,12 +146,12 @@ CASES = {
         Case("retry", retry),
         Case("latency", latency),
         Case("idle", idle),
-        Case("import", imported),
+        Case("import", measure_import),
         Case("backlog", backlog, stores=("postgres", "sqlite"), rounds=1),
         *(
             Case(
                 f"crash of {what}, {how}",
-                partial(trouble.crash, everything=what == "all", fast=how == "fast"),
+                partial(crashes.crash, everything=what == "all", fast=how == "fast"),
                 once=True,
             )
             for what in ("handler", "all")
@@ -160,7 +160,7 @@ CASES = {
         *(
             Case(
                 f"poison {what}, {how}",
-                partial(trouble.poison, task=task, fast=how == "fast"),
+                partial(crashes.poison, task=task, fast=how == "fast"),
                 once=True,
             )
             for what, task in (("handler", "poison"), ("worker", "venom"))

@@ -35,7 +35,7 @@ class Panel(NamedTuple):
         return HEAD + len(self.bars) * (HIGH + GAP) + GAP
 
 
-def drawn(title: str, note: str, panels: Sequence[Panel]) -> str:
+def draw_chart(title: str, note: str, panels: Sequence[Panel]) -> str:
     """Each panel has its own scale: what is compared stands together."""
     width = LEFT + WIDE + RIGHT
     height = TOP + sum(panel.height for panel in panels) + 10

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bench import world
 from bench.peers import pages, results, run, tables
-from bench.peers.contenders import chosen
-from bench.peers.results import Measured
+from bench.peers.contenders import choose_contenders
+from bench.peers.results import Measurement
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -31,7 +31,7 @@ def main(words: list[str]) -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     plan = _planned(args)
-    kept = run.book(plan)
+    kept = run.open_result_file(plan)
     _carry_out(plan, kept)
     tables.show(console, results.read(kept.path))
     console.print(f"kept in {kept.path.relative_to(world.ROOT)}")
@@ -68,10 +68,10 @@ def _arguments(words: list[str]) -> argparse.Namespace:
 
 
 def _planned(args: argparse.Namespace) -> run.Plan:
-    cases = run.every(args.cases)
+    cases = run.select_cases(args.cases)
     with console.status("making environments and trying everybody") as status:
         able, unable = run.available(
-            chosen(args.only), lambda name: status.update(f"trying {name}")
+            choose_contenders(args.only), lambda name: status.update(f"trying {name}")
         )
     for name, why in unable.items():
         console.print(f"[yellow]left out: {name}[/]: {why}", highlight=False)
@@ -82,7 +82,7 @@ def _planned(args: argparse.Namespace) -> run.Plan:
     return run.Plan(cases, able, args.rounds, args.scale, unable)
 
 
-def _carry_out(plan: run.Plan, kept: run.Book) -> None:
+def _carry_out(plan: run.Plan, kept: run.ResultFile) -> None:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -92,9 +92,9 @@ def _carry_out(plan: run.Plan, kept: run.Book) -> None:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=plan.measurements())
 
-        def done(measured: Measured) -> None:
+        def done(measured: Measurement) -> None:
             kept.keep(measured)
             progress.console.print(tables.line(measured), highlight=False)
             progress.advance(task)
 
-        run.carried_out(plan, done, lambda what: progress.update(task, description=what))
+        run.run_plan(plan, done, lambda what: progress.update(task, description=what))

@@ -120,14 +120,14 @@ CONTENDERS = (
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 
 
-def chosen(words: list[str]) -> list[Contender]:
+def choose_contenders(words: list[str]) -> list[Contender]:
     """All of them, or those whose name or store contains one of the words."""
     return [
         one
         for one in CONTENDERS
-        if not words or any(word in (one.store, *_called(one)) for word in words)
+        if not words or any(word in (one.store, *_names_of(one)) for word in words)
     ]
 
 
-def _called(one: Contender) -> tuple[str, ...]:
+def _names_of(one: Contender) -> tuple[str, ...]:
     return (one.name, one.agent, *(("limits",) if one.limit else ()))

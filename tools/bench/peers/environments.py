@@ -12,9 +12,9 @@ from pathlib import Path
 
 from bench.world import ROOT
 
-HERE = ROOT / "build" / "bench" / "environments"
+ENVIRONMENTS = ROOT / "build" / "bench" / "environments"
 PINS = Path(__file__).parent / "pins"
-WITHIN = 600  # seconds for one installation
+TIMEOUT = 600  # seconds for one installation
 
 
 class CannotInstall(RuntimeError):
@@ -25,7 +25,7 @@ def python(name: str | None) -> Path:
     """The interpreter of this environment, which is made where it is missing or of other versions."""
     if name is None:
         return Path(sys.executable)
-    folder, pins = HERE / name, PINS / f"{name}.txt"
+    folder, pins = ENVIRONMENTS / name, PINS / f"{name}.txt"
     stamp = folder / "pins.txt"
     if not (stamp.exists() and stamp.read_text() == pins.read_text()):
         _make(folder, pins)
@@ -50,7 +50,7 @@ def _make(folder: Path, pins: Path) -> None:
             check=True,
             capture_output=True,
             text=True,
-            timeout=WITHIN,
+            timeout=TIMEOUT,
             env=clean(),
         )
     except (subprocess.SubprocessError, OSError) as error:

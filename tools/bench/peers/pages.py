@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bench.peers.bars import TITLES, judged
-from bench.peers.charts import Bar, Panel, drawn
+from bench.peers.bars import TITLES, judge_all
+from bench.peers.charts import Bar, Panel, draw_chart
 from bench.peers.contenders import BY_NAME, OURS, Contender
+from bench.peers.crashes import JOBS
 from bench.peers.results import Run
-from bench.peers.trouble import JOBS, PATIENCE
 from bench.world import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 PICTURES = ROOT / "docs" / "pictures"
-BETWEEN = re.compile(
+MEASURED_PART = re.compile(
     r"(?<=<!-- measured: written by python -m bench peers --report -->\n).*(?=<!-- measured: end -->)",
     re.DOTALL,
 )
@@ -38,7 +38,7 @@ WAITS = {
     "import, ms": ("import", "ms"),
     "drain beside the backlog / empty": ("backlog", "full / empty"),
 }
-DRAWN = {
+CHARTS = {
     "drain": "No-ops drained by one worker",
     "retry": "Every job fails once",
     "enqueue, bulk": "Enqueued in bulk",
@@ -53,15 +53,15 @@ PANELS = {
 
 
 def write(run: Run, page: Path = PAGE, pictures: Path = PICTURES) -> None:
-    for name, picture in drawings(run).items():
+    for name, picture in draw_charts(run).items():
         (pictures / f"performance-{name}.svg").write_text(picture, encoding="utf-8")
     text = page.read_text(encoding="utf-8")
-    if not BETWEEN.search(text):
+    if not MEASURED_PART.search(text):
         raise ValueError(f"{page} has no place for what was measured")
-    page.write_text(BETWEEN.sub(lambda _: told(run), text), encoding="utf-8")
+    page.write_text(MEASURED_PART.sub(lambda _: format_report(run), text), encoding="utf-8")
 
 
-def told(run: Run) -> str:
+def format_report(run: Run) -> str:
     parts = (
         _conditions(run),
         _bars(run),
@@ -115,7 +115,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _named(run: Run, cases: Iterable[str], *, limits: bool = False) -> list[str]:
+def _contender_names(run: Run, cases: Iterable[str], *, limits: bool = False) -> list[str]:
     taken = {name for case in cases for name in run.contenders(case)}
     return [
         name
@@ -141,7 +141,7 @@ def _conditions(run: Run) -> str:
 
 def _bars(run: Run) -> str:
     words = {True: "met", False: "**not met**", None: "not measured"}
-    rows = ((one.what, one.store, one.bar, one.said, words[one.met]) for one in judged(run))
+    rows = ((one.what, one.store, one.bar, one.said, words[one.met]) for one in judge_all(run))
     return "### Bars\n\n" + _table(("what", "store", "bar", "measured", ""), rows)
 
 
@@ -155,11 +155,11 @@ def _rates(run: Run) -> str:
             TITLES.get(BY_NAME[name].store, "Redis"),
             *(_ratio(_against_ours(run, column, name)) for column in columns),
         )
-        for name in _named(run, (RATES[column][0] for column in columns), limits=True)
+        for name in _contender_names(run, (RATES[column][0] for column in columns), limits=True)
     )
     note = "Jobs a second as a share of ours on the same store; those on Redis against ours on PostgreSQL."
     pictures = "\n\n".join(
-        _shown(column, title) for column, title in DRAWN.items() if column in columns
+        _picture_link(column, title) for column, title in CHARTS.items() if column in columns
     )
     return (
         f"### Throughput\n\n{note}\n\n" + _table(("", "store", *columns), rows) + f"\n\n{pictures}"
@@ -180,7 +180,7 @@ def _waits(run: Run) -> str:
 
     rows = (
         (name, *(cell(name, *where) for where in there.values()))
-        for name in _named(run, (case for case, _ in there.values()))
+        for name in _contender_names(run, (case for case, _ in there.values()))
     )
     return "### Latency, rest, backlog\n\n" + _table(("", *there), rows)
 
@@ -189,7 +189,10 @@ def _crashes(run: Run) -> str:
     cases = [case for case in run.cases() if case.startswith("crash")]
     if not cases:
         return ""
-    rows = ((name, *(_seconds(run, case, name) for case in cases)) for name in _named(run, cases))
+    rows = (
+        (name, *(_seconds(run, case, name) for case in cases))
+        for name in _contender_names(run, cases)
+    )
     note = "Seconds from `kill -9` until ten jobs of five seconds are all done."
     heads = ("", *(case.removeprefix("crash of ") for case in cases))
     return f"### Crash\n\n{note}\n\n" + _table(heads, rows) + f"\n\n{_shown('crash', KILLED)}"
@@ -204,7 +207,7 @@ def _poison(run: Run) -> str:
         starts, done = run.worst(case, name, "starts"), run.figure(case, name, "innocent done")
         return "–" if starts is None or done is None else f"{starts:.0f} / {done:.0f}"
 
-    rows = ((name, *(cell(name, case) for case in cases)) for name in _named(run, cases))
+    rows = ((name, *(cell(name, case) for case in cases)) for name in _contender_names(run, cases))
     note = "Starts of the job that kills / innocent jobs done of ten, within a minute."
     return f"### Poison\n\n{note}\n\n" + _table(
         ("", *(case.removeprefix("poison ") for case in cases)), rows
@@ -226,7 +229,7 @@ def _line(words: str) -> str:
     return words.splitlines()[0][:200]
 
 
-def _shown(what: str, title: str) -> str:
+def _picture_link(what: str, title: str) -> str:
     return f"![{title}](pictures/performance-{_file(what)}.svg)"
 
 
@@ -235,28 +238,28 @@ def _file(what: str) -> str:
 
 
 # -- pictures ------------------------------------------------------------------------------------
-def drawings(run: Run) -> dict[str, str]:
+def draw_charts(run: Run) -> dict[str, str]:
     found = {}
-    for column, title in DRAWN.items():
+    for column, title in CHARTS.items():
         if RATES[column][0] in run.cases():
             note = "jobs a second, ours = 1"
-            found[_file(column)] = drawn(title, note, list(_panels(run, column)))
+            found[_file(column)] = draw_chart(title, note, list(_panels(run, column)))
     if any(case.startswith("crash") for case in run.cases()):
-        found["crash"] = drawn(
+        found["crash"] = draw_chart(
             KILLED,
             "seconds until ten jobs of five seconds are done",
-            list(_killed(run)),
+            list(_crash_panels(run)),
         )
     return found
 
 
-def _who(name: str) -> str:
+def _bar_class(name: str) -> str:
     return "ours" if BY_NAME[name].ours else "limit" if BY_NAME[name].limit else "other"
 
 
 def _panels(run: Run, column: str) -> Iterator[Panel]:
     for store, title in PANELS.items():
-        there = _named(run, [RATES[column][0]], limits=True)
+        there = _contender_names(run, [RATES[column][0]], limits=True)
         names = [
             name
             for name in there
@@ -269,16 +272,21 @@ def _panels(run: Run, column: str) -> Iterator[Panel]:
         ]
         if any(not BY_NAME[name].ours for name, _ in known):
             yield Panel(
-                title, [Bar(name, value, _ratio(value), _who(name)) for name, value in known]
+                title, [Bar(name, value, _ratio(value), _bar_class(name)) for name, value in known]
             )
 
 
-def _killed(run: Run) -> Iterator[Panel]:
+def _crash_panels(run: Run) -> Iterator[Panel]:
     for how in ("default", "fast"):
         case = f"crash of all, {how}"
         bars = [
-            Bar(name, run.figure(case, name, "seconds") or 0, _seconds(run, case, name), _who(name))
-            for name in _named(run, [case])
+            Bar(
+                name,
+                run.figure(case, name, "seconds") or 0,
+                _seconds(run, case, name),
+                _bar_class(name),
+            )
+            for name in _contender_names(run, [case])
         ]
         if bars:
             yield Panel(f"{how} settings", bars)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     case: str
     contender: str
     round: int
@@ -18,7 +18,7 @@ class Measured(NamedTuple):
 
 class Run(NamedTuple):
     about: dict[str, Any]
-    measured: list[Measured]
+    measured: list[Measurement]
 
     def figure(self, case: str, contender: str, name: str) -> float | None:
         """The median of the rounds."""
@@ -41,7 +41,7 @@ class Run(NamedTuple):
         ]
         return str(found[-1]) if found else None
 
-    def of(self, case: str, contender: str) -> list[Measured]:
+    def of(self, case: str, contender: str) -> list[Measurement]:
         return [one for one in self.measured if (one.case, one.contender) == (case, contender)]
 
     def cases(self) -> list[str]:
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 def read(*paths: Path) -> Run:
     """One run; of several files the later ones replace cases of the earlier ones."""
     about: dict[str, Any] = {"contenders": {}, "rounds": []}
-    measured: list[Measured] = []
+    measured: list[Measurement] = []
     for path in paths:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         said = lines[0]["run"]
@@ -64,7 +64,7 @@ def read(*paths: Path) -> Run:
         about = (
             about | said | {"contenders": contenders, "rounds": [*about["rounds"], said["rounds"]]}
         )
-        new = [Measured(*(line[name] for name in Measured._fields)) for line in lines[1:]]
+        new = [Measurement(*(line[name] for name in Measurement._fields)) for line in lines[1:]]
         replaced = {one.case for one in new}
         measured = [one for one in measured if one.case not in replaced] + new
     return Run(about, measured)

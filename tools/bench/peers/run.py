@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from bench.peers import environments, servers
 from bench.peers.cases import CASES, Case
 from bench.peers.contenders import Contender
-from bench.peers.place import Place
-from bench.peers.results import Measured
+from bench.peers.results import Measurement
+from bench.peers.sandbox import Sandbox
 
 RESULTS = Path(__file__).parent.parent / "results"
-SIDE_BY_SIDE = 6
+PARALLEL = 6
 
 
 class Plan(NamedTuple):
@@ -37,40 +37,40 @@ class Plan(NamedTuple):
         for number in range(self.rounds):
             for case in self.cases:
                 if number < case.rounds:
-                    yield case, number, _turned(self._by_turns(case), number), False
+                    yield case, number, _rotate(self._by_turns(case), number), False
         for case in self.cases:
             if case.once:
-                yield case, 0, [one for one in self._taking_part(case) if not one.ours], True
+                yield case, 0, [one for one in self._contenders_of(case) if not one.ours], True
 
-    def _taking_part(self, case: Case) -> list[Contender]:
-        return [one for one in self.contenders if _takes_part(case, one)]
+    def _contenders_of(self, case: Case) -> list[Contender]:
+        return [one for one in self.contenders if _applies(case, one)]
 
     def _by_turns(self, case: Case) -> list[Contender]:
-        return [one for one in self._taking_part(case) if one.ours or not case.once]
+        return [one for one in self._contenders_of(case) if one.ours or not case.once]
 
     def measurements(self) -> int:
         return sum(len(contenders) for _, _, contenders, _ in self.turns())
 
 
-def _takes_part(case: Case, contender: Contender) -> bool:
+def _applies(case: Case, contender: Contender) -> bool:
     return contender.store in case.stores and (case.limits or not contender.limit)
 
 
-def _turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
+def _rotate(contenders: Sequence[Contender], number: int) -> list[Contender]:
     """Each round begins with another one."""
     first = number % max(1, len(contenders))
     return [*contenders[first:], *contenders[:first]]
 
 
-class Book:
+class ResultFile:
     """The file of a run: first what was measured how, then a line for each measurement."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._write({"run": described(plan)})
+        self._write({"run": describe_run(plan)})
 
-    def keep(self, measured: Measured) -> None:
+    def keep(self, measured: Measurement) -> None:
         self._write({**measured._asdict(), "load": os.getloadavg()[0]})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -78,9 +78,9 @@ class Book:
             file.write(json.dumps(line) + "\n")
 
 
-def book(plan: Plan) -> Book:
+def open_result_file(plan: Plan) -> ResultFile:
     name = datetime.now(UTC).strftime("peers-%Y%m%d-%H%M%S.jsonl")
-    return Book(RESULTS / name, plan)
+    return ResultFile(RESULTS / name, plan)
 
 
 def available(
@@ -92,46 +92,46 @@ def available(
         tell(contender.name)
         try:
             environments.python(contender.environment)
-            with Place(contender, "trial"):
+            with Sandbox(contender, "trial"):
                 able.append(contender)
         except Exception as error:  # noqa: BLE001 - whatever keeps it from taking part is told, and the others go on
             unable[contender.name] = f"{type(error).__name__}: {error}"
     return able, unable
 
 
-def carried_out(plan: Plan, done: Callable[[Measured], None], begun: Callable[[str], None]) -> None:
+def run_plan(plan: Plan, done: Callable[[Measurement], None], begun: Callable[[str], None]) -> None:
     for case, number, contenders, side_by_side in plan.turns():
         if not side_by_side:
             for contender in contenders:
                 begun(f"{case.name}: {contender.name}, round {number + 1}")
-                done(_measured(case, contender, number, plan.scale))
+                done(_measure_case(case, contender, number, plan.scale))
             continue
         begun(f"{case.name}: the others, side by side")
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        with ThreadPoolExecutor(PARALLEL) as pool:
             for measured in pool.map(
-                lambda one, case=case: _measured(case, one, 0, plan.scale), contenders
+                lambda one, case=case: _measure_case(case, one, 0, plan.scale), contenders
             ):
                 done(measured)
 
 
-def _measured(case: Case, contender: Contender, number: int, scale: float) -> Measured:
+def _measure_case(case: Case, contender: Contender, number: int, scale: float) -> Measurement:
     try:
-        return Measured(case.name, contender.name, number, case.measure(contender, scale), None)
+        return Measurement(case.name, contender.name, number, case.measure(contender, scale), None)
     except Exception as error:  # noqa: BLE001 - one measurement that fails does not end the run
-        return Measured(
+        return Measurement(
             case.name, contender.name, number, None, f"{type(error).__name__}: {error}"[:1000]
         )
 
 
 # -- what was measured how -----------------------------------------------------------------------
-def described(plan: Plan) -> dict[str, Any]:
+def describe_run(plan: Plan) -> dict[str, Any]:
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": plan.rounds,
         "scale": plan.scale,
         "left out": plan.left_out,
         "machine": machine(),
-        "servers": servers.described({one.store for one in plan.contenders}),
+        "servers": servers.describe_servers({one.store for one in plan.contenders}),
         "rows": _rows(plan.contenders),
         "contenders": {
             one.name: {
@@ -152,11 +152,11 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
-        "fdatasync of 8 kB, ms": synced(),
+        "fdatasync of 8 kB, ms": measure_fdatasync(),
     }
 
 
-def synced() -> float:
+def measure_fdatasync() -> float:
     """What everything that commits once a job pays for it."""
     times = []
     with tempfile.NamedTemporaryFile(prefix="mulligan-bench-") as file:
@@ -173,12 +173,12 @@ def _rows(contenders: Sequence[Contender]) -> dict[str, dict[str, float]]:
     found = {}
     for one in contenders:
         if one.limit:
-            with Place(one, "about") as place:
+            with Sandbox(one, "about") as place:
                 found[one.name] = place.ask("about")
     return found
 
 
-def every(names: Sequence[str]) -> list[Case]:
+def select_cases(names: Sequence[str]) -> list[Case]:
     """All of them, or those whose name begins with one of the words."""
     return [
         case

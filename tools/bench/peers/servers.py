@@ -20,7 +20,7 @@ from support import debian
 from support.postgres import free_port
 
 # Ends with whoever started it, however that ends: its pipe is closed then.
-WITH_ITS_STARTER = '"$@" </dev/null & cat >/dev/null; kill -9 $!'
+KILL_WITH_PARENT = '"$@" </dev/null & cat >/dev/null; kill -9 $!'
 REDIS = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "databases": "64"}
 SHOWN = (
     "server_version",
@@ -50,7 +50,7 @@ class Redis:
                 [
                     "/bin/sh",
                     "-c",
-                    WITH_ITS_STARTER,
+                    KILL_WITH_PARENT,
                     "sh",
                     program,
                     "--port",
@@ -108,8 +108,8 @@ def _program() -> tuple[Path, dict[str, str]]:
     """The system's, or the one out of Debian's packages."""
     if found := shutil.which("redis-server"):
         return Path(found), dict(os.environ)
-    needed = lambda: debian.with_what_is_missing("redis-server", "redis-tools")  # noqa: E731 - asked only where needed
-    folder = debian.unpacked("bench/redis", needed, "usr/bin/redis-server")
+    needed = lambda: debian.with_missing_dependencies("redis-server", "redis-tools")  # noqa: E731 - asked only where needed
+    folder = debian.unpack_packages("bench/redis", needed, "usr/bin/redis-server")
     if folder is None:
         raise NoServer("no redis-server on this machine, and none to be had from Debian's packages")
     libraries = ":".join(str(path) for path in (folder / "usr" / "lib").glob("*-linux-gnu"))
@@ -125,7 +125,7 @@ def redis() -> Redis:
     return _redis[0]
 
 
-def described(stores: set[str]) -> dict[str, dict[str, str]]:
+def describe_servers(stores: set[str]) -> dict[str, dict[str, str]]:
     """Versions and settings of the servers that these stores need."""
     said: dict[str, dict[str, str]] = {}
     if "postgres" in stores:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bench.peers.bars import judged
-from bench.peers.results import Measured, Run
+from bench.peers.bars import judge_all
+from bench.peers.results import Measurement, Run
 from rich.console import Console
 from rich.table import Table
 
 
-def line(measured: Measured) -> str:
+def line(measured: Measurement) -> str:
     what = f"{measured.case:<28} {measured.contender:<24}"
     if measured.error:
         return f"{what} [red]{measured.error[:160]}[/]"
@@ -63,7 +63,7 @@ def _bars(run: Run) -> Table:
     table = Table(title="the bars", title_justify="left")
     for number, word in enumerate(("", "store", "bar", "measured", "")):
         table.add_column(word, justify="right" if number == 3 else "left")
-    for verdict in judged(run):
+    for verdict in judge_all(run):
         if verdict.met is None:
             continue
         told = "[green]met[/]" if verdict.met else "[red]not met[/]"

@@ -95,7 +95,7 @@ def venom(i: int) -> None:
     """Kills the whole worker, as the end of its container would."""
     _event("poison", i)
     top = int((FOLDER / f"worker-{WORKER}.pid").read_text())
-    for pid in [*_below(top), os.getpid()]:
+    for pid in [*_process_tree(top), os.getpid()]:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -103,19 +103,19 @@ def venom(i: int) -> None:
     time.sleep(60)
 
 
-def _below(pid: int) -> list[int]:
+def _process_tree(pid: int) -> list[int]:
     """The process first, so that nobody starts a child again."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         children = []
-    return [pid, *(below for child in children for below in _below(int(child)))]
+    return [pid, *(below for child in children for below in _process_tree(int(child)))]
 
 
 TASKS: dict[str, Callable[[int], object]] = {
     task.__name__: task for task in (noop, flaky, stamp, sleeper, innocent, poison, venom)
 }
-ON_A_LOOP = {
+ASYNC_TASKS = {
     **TASKS,
     "sleeper": sleeper_async,
     "innocent": innocent_async,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import apsw
-from talk import AT_ONCE, SQLITE, Agent, by_turns, serve
+from talk import AT_ONCE, SQLITE, Agent, alternate, serve
 
 from mulligan.core.ids import new_id
 from mulligan.storage import open_store
@@ -78,17 +78,17 @@ class ApswAgent(Agent):
             for i in ids
         ]
 
-    def _inserted(self, statements: tuple[str, ...], ids: Iterable[int]) -> None:
+    def _insert(self, statements: tuple[str, ...], ids: Iterable[int]) -> None:
         """One synced commit."""
         rows = self._rows(ids)
         self.connection.execute("BEGIN IMMEDIATE")
         for statement in statements:
             self.connection.executemany(statement, rows)
         if statements is OURS:
-            self._told(rows)
+            self._insert_events(rows)
         self.connection.execute("COMMIT")
 
-    def _told(self, rows: list[dict[str, Any]]) -> None:
+    def _insert_events(self, rows: list[dict[str, Any]]) -> None:
         """As we tell it: of one job in a row of its own, of many in one row."""
         if len(rows) == 1:
             self.connection.execute(OUR_EVENT, rows[0])
@@ -100,7 +100,7 @@ class ApswAgent(Agent):
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
         del task
-        self._inserted(PLAIN, ids)
+        self._insert(PLAIN, ids)
 
     def one(self, n: int) -> dict[str, float]:
         return self._both(n, 1)
@@ -110,22 +110,22 @@ class ApswAgent(Agent):
 
     def _both(self, n: int, size: int) -> dict[str, float]:
         tables = {"plain": PLAIN, "same rows": OURS}
-        return by_turns(
+        return alternate(
             {name: partial(self._each, statements, size) for name, statements in tables.items()}, n
         )
 
     def _each(self, statements: tuple[str, ...], size: int, n: int) -> None:
         for start in range(0, n, size):
-            self._inserted(statements, range(start, min(n, start + size)))
+            self._insert(statements, range(start, min(n, start + size)))
 
     def drain(self, n: int) -> dict[str, float]:
-        return {f"batches of {size}": self._drained(n, size) for size in (100, 1000)}
+        return {f"batches of {size}": self._measure_drain(n, size) for size in (100, 1000)}
 
-    def _drained(self, n: int, size: int) -> float:
+    def _measure_drain(self, n: int, size: int) -> float:
         self.connection.execute("DELETE FROM plain")
         self.fill("noop", n)
         began, ended = time.perf_counter(), 0
-        while rows := self._claimed(size):
+        while rows := self._claim(size):
             now = time.time_ns() // 1000
             self.connection.execute("BEGIN IMMEDIATE")
             self.connection.executemany(FINISH, [(now, row[0]) for row in rows])
@@ -135,7 +135,7 @@ class ApswAgent(Agent):
             raise RuntimeError(f"{ended} of {n} jobs ended")
         return n / (time.perf_counter() - began)
 
-    def _claimed(self, size: int) -> list[Any]:
+    def _claim(self, size: int) -> list[Any]:
         given = {
             "worker": "w_06gyb3pj7c00c3ahgzcmdmvx0963",
             "now": time.time_ns() // 1000,
@@ -146,8 +146,8 @@ class ApswAgent(Agent):
     def about(self) -> dict[str, float]:
         """Bytes of a waiting row, ours and the plain one, as this connection inserted both."""
         self.connection.execute("DELETE FROM plain")
-        self._inserted(PLAIN, range(1000))
-        self._inserted(OURS, range(1000))
+        self._insert(PLAIN, range(1000))
+        self._insert(OURS, range(1000))
         tables = {"plain": "plain", "ours": "mulligan_job"}
         sizes = {name: self.connection.execute(BYTES, (table,)) for name, table in tables.items()}
         return {

@@ -48,7 +48,7 @@ class CeleryAgent(Agent):
     def pending(self) -> int:
         return int(self.redis.llen("celery") + self.redis.hlen("unacked"))
 
-    def books(self) -> str:
+    def summary(self) -> str:
         return f"queued {self.redis.llen('celery')}, unacknowledged {self.redis.hlen('unacked')}"
 
     def worker(self) -> list[str]:

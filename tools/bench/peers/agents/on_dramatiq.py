@@ -34,7 +34,7 @@ class DramatiqAgent(Agent):
             self.redis.hlen("dramatiq:default.msgs") + self.redis.hlen("dramatiq:default.DQ.msgs")
         )
 
-    def books(self) -> str:
+    def summary(self) -> str:
         return f"messages {self.pending()}, dead {self.redis.zcard('dramatiq:default.XQ')}"
 
     def worker(self) -> list[str]:

@@ -32,7 +32,7 @@ class HueyAgent(Agent):
     def pending(self) -> int:
         return huey.pending_count() + huey.scheduled_count()
 
-    def books(self) -> str:
+    def summary(self) -> str:
         return f"queued {huey.pending_count()}, scheduled {huey.scheduled_count()}"
 
     def backlog(self, n: int) -> None:

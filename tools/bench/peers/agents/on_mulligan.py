@@ -92,7 +92,7 @@ class MulliganAgent(Agent):
     def pending(self) -> int:
         return self._count("queued") + self._count("running")
 
-    def books(self) -> str:
+    def summary(self) -> str:
         states = ("queued", "running", "succeeded", "dead", "parked", "cancelled")
         return str({state: count for state in states if (count := self._count(state))})
 

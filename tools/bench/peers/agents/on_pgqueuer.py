@@ -44,7 +44,7 @@ class PgQueuerAgent(AsyncAgent):
     def pending(self) -> int:
         return int(self.run(self.connection.fetchval("SELECT count(*) FROM pgqueuer")))
 
-    def books(self) -> str:
+    def summary(self) -> str:
         live = self.run(
             self.connection.fetch("SELECT status::text, count(*) FROM pgqueuer GROUP BY 1")
         )
@@ -82,7 +82,7 @@ def _handler(body: Callable[[int], object]) -> Callable[[Any], Awaitable[None]]:
 
 async def work() -> None:
     queue = PgQueuer.from_asyncpg_pool(await asyncpg.create_pool(POSTGRES, min_size=2, max_size=10))
-    for name, body in bodies.ON_A_LOOP.items():
+    for name, body in bodies.ASYNC_TASKS.items():
         queue.entrypoint(name)(_handler(body))
     quick = (
         {"dequeue_timeout": timedelta(seconds=1), "heartbeat_timeout": timedelta(seconds=2)}

@@ -30,7 +30,7 @@ def _task(name: str, body: Callable[[int], object]) -> Any:
     return app.task(name=name, **again)(handle)
 
 
-TASKS = {name: _task(name, body) for name, body in bodies.ON_A_LOOP.items()}
+TASKS = {name: _task(name, body) for name, body in bodies.ASYNC_TASKS.items()}
 
 if FAST and CASE != "latency":
     # Recovery is not built in: this is the periodic task that its documentation gives, as often as it allows.
@@ -71,7 +71,7 @@ class ProcrastinateAgent(AsyncAgent):
         states = self._states()
         return states.get("todo", 0) + states.get("doing", 0)
 
-    def books(self) -> str:
+    def summary(self) -> str:
         return str(self._states())
 
     def backlog(self, n: int) -> None:

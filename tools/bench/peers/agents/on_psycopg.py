@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 import psycopg
-from talk import AT_ONCE, POSTGRES, Agent, by_turns, serve
+from talk import AT_ONCE, POSTGRES, Agent, alternate, serve
 
 from mulligan.core.ids import new_id
 from mulligan.storage import open_store
@@ -78,16 +78,16 @@ class PsycopgAgent(Agent):
     def _payload(self, i: int) -> str:
         return json.dumps({"i": i}, separators=(",", ":"))
 
-    def _inserted(self, statement: str, ids: Sequence[int]) -> None:
+    def _insert(self, statement: str, ids: Sequence[int]) -> None:
         rows = {"ids": [new_id() for _ in ids], "payloads": [self._payload(i) for i in ids]}
         self.connection.execute(statement, {**rows, "now": time.time_ns() // 1000, "rest": WIDE})
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
         del task
-        self._inserted(ROWS, ids)
+        self._insert(ROWS, ids)
 
     def one(self, n: int) -> dict[str, float]:
-        return by_turns(
+        return alternate(
             {
                 "plain": lambda few: self._each(ROW, few),
                 "same rows": lambda few: self._each(OUR_ROW, few),
@@ -106,7 +106,7 @@ class PsycopgAgent(Agent):
             self.connection.execute(statement, row)
 
     def many(self, n: int) -> dict[str, float]:
-        return by_turns(
+        return alternate(
             {
                 "plain": lambda few: self._bulk(ROWS, few),
                 "same rows": lambda few: self._bulk(OUR_ROWS, few),
@@ -116,19 +116,19 @@ class PsycopgAgent(Agent):
 
     def _bulk(self, statement: str, n: int) -> None:
         for start in range(0, n, AT_ONCE):
-            self._inserted(statement, range(start, min(n, start + AT_ONCE)))
+            self._insert(statement, range(start, min(n, start + AT_ONCE)))
 
     def drain(self, n: int) -> dict[str, float]:
-        return {f"batches of {size}": self._drained(n, size) for size in (100, 1000)}
+        return {f"batches of {size}": self._measure_drain(n, size) for size in (100, 1000)}
 
-    def _drained(self, n: int, size: int) -> float:
+    def _measure_drain(self, n: int, size: int) -> float:
         self.connection.execute("TRUNCATE plain")
         self.fill("noop", n)
         self.connection.execute(
             "VACUUM ANALYZE plain", prepare=False
         )  # or it may plan badly: the limit has it best
         began, ended = time.perf_counter(), 0
-        while rows := self._claimed(size):
+        while rows := self._claim(size):
             ids = [row[0] for row in rows]
             self.connection.execute(FINISH, {"ids": ids, "now": time.time_ns() // 1000})
             ended += len(ids)
@@ -136,7 +136,7 @@ class PsycopgAgent(Agent):
             raise RuntimeError(f"{ended} of {n} jobs ended")
         return n / (time.perf_counter() - began)
 
-    def _claimed(self, size: int) -> list[tuple[str, str, str, int]]:
+    def _claim(self, size: int) -> list[tuple[str, str, str, int]]:
         given = {
             "worker": "w_06gyb3pj7c00c3ahgzcmdmvx0963",
             "now": time.time_ns() // 1000,
@@ -147,8 +147,8 @@ class PsycopgAgent(Agent):
     def about(self) -> dict[str, float]:
         """Bytes of a waiting row, ours and the plain one, as this connection inserted both."""
         self.connection.execute("TRUNCATE plain")
-        self._inserted(ROWS, range(1000))
-        self._inserted(OUR_ROWS, range(1000))
+        self._insert(ROWS, range(1000))
+        self._insert(OUR_ROWS, range(1000))
         tables = {"plain": "plain", "ours": "mulligan.job"}
         sizes = {
             name: self.connection.execute(BYTES.format(table=table))

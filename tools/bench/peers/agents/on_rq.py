@@ -55,7 +55,7 @@ class RqAgent(Agent):
             int(self.redis.llen(self.queue.key)) + self._count("started") + self._count("scheduled")
         )
 
-    def books(self) -> str:
+    def summary(self) -> str:
         return f"queued {self.redis.llen(self.queue.key)}, " + ", ".join(
             f"{name} {self._count(name)}" for name in REGISTRIES
         )

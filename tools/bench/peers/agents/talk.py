@@ -64,7 +64,7 @@ class Agent:
         """Jobs that are not recorded as finished."""
         raise NotImplementedError
 
-    def books(self) -> str:
+    def summary(self) -> str:
         """What its own books say in the end."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ def _started(i: int, within: float = 60) -> int:
         time.sleep(0.0005)
 
 
-def by_turns(ways: dict[str, Callable[[int], object]], n: int, turns: int = 4) -> dict[str, float]:
+def alternate(ways: dict[str, Callable[[int], object]], n: int, turns: int = 4) -> dict[str, float]:
     """Jobs a second of each way to insert n of them, a quarter at a time, so that nobody has the warmer cache."""
     spent = dict.fromkeys(ways, 0.0)
     for way in ways.values():
@@ -168,12 +168,12 @@ class AsyncAgent(Agent):
         self.run(each())
 
 
-ASKED = (
+COMMANDS = (
     "fill",
     "one",
     "many",
     "pending",
-    "books",
+    "summary",
     "backlog",
     "worker",
     "latency",
@@ -191,7 +191,7 @@ def serve(agent: Agent) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         do = asked.pop("do")
-        _answer(out, getattr(agent, do if do in ASKED else "unknown"), asked)
+        _answer(out, getattr(agent, do if do in COMMANDS else "unknown"), asked)
     _end_workers()
     agent.close()
 

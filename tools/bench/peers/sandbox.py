@@ -19,17 +19,17 @@ from bench import world
 from bench.peers import environments, servers
 from bench.peers.contenders import Contender
 from bench.peers.proxy import Proxy
-from bench.world import family
+from bench.world import process_tree
 
 AGENTS = Path(__file__).parent / "agents"
 ANSWER = 240.0  # seconds: no call takes longer, but for those that say so
 
 
-class Failed(RuntimeError):
+class MeasurementFailed(RuntimeError):
     """This measurement is none. The run goes on."""
 
 
-class Seen(NamedTuple):
+class BodyEvent(NamedTuple):
     """A line of the events that bodies write."""
 
     kind: str
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
     at: float
 
 
-class Place:
+class Sandbox:
     def __init__(
         self,
         contender: Contender,
@@ -63,9 +63,9 @@ class Place:
             "BENCH_FAST": str(int(fast)),
             "BENCH_CONCURRENCY": str(concurrency),
             "MULLIGAN_WORKER__STATE_DIR": str(self.folder / "state"),
-            **self._where(),
+            **self._database_environ(),
         }
-        self._for_workers = self._env | (self._far(latency) if latency else {})
+        self._for_workers = self._env | (self._proxied_environ(latency) if latency else {})
         self._agent = self._start(
             self._env, [self._python, AGENTS / f"on_{contender.agent}.py"], "agent", piped=True
         )
@@ -81,7 +81,7 @@ class Place:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _where(self) -> dict[str, str]:
+    def _database_environ(self) -> dict[str, str]:
         if self.contender.store == "postgres":
             self._database = world.server().create_database()
             return {"BENCH_POSTGRES": self._database, "MULLIGAN_DATABASE_URL": self._database}
@@ -90,10 +90,10 @@ class Place:
         file = self.folder / "jobs.db"
         return {"BENCH_SQLITE": str(file), "MULLIGAN_DATABASE_URL": f"sqlite:///{file}"}
 
-    def _far(self, latency: float) -> dict[str, str]:
+    def _proxied_environ(self, latency: float) -> dict[str, str]:
         """The same database, as far away as that."""
         if self._database is None:
-            raise Failed("only a server can be far away")
+            raise MeasurementFailed("only a server can be far away")
         self._proxy = Proxy(self._database, latency)
         return {"BENCH_POSTGRES": self._proxy.url, "MULLIGAN_DATABASE_URL": self._proxy.url}
 
@@ -125,14 +125,14 @@ class Place:
                 [self._agent.stdout], [], [], max(0.0, until - time.monotonic())
             )
             if not ready:
-                raise Failed(f"{do}: no answer within {within:.0f} s")
+                raise MeasurementFailed(f"{do}: no answer within {within:.0f} s")
             part = os.read(self._agent.stdout.fileno(), 65536)
             if not part:
-                raise Failed(f"{do}: the agent is gone: {self.log('agent')}")
+                raise MeasurementFailed(f"{do}: the agent is gone: {self.log('agent')}")
             line += part
         said = json.loads(line)
         if "error" in said:
-            raise Failed(f"{do}: {said['error']}")
+            raise MeasurementFailed(f"{do}: {said['error']}")
         return said["said"]
 
     # -- workers ----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Place:
 
     def kill(self, worker: subprocess.Popen[bytes]) -> None:
         """Everything it has started too."""
-        pids = family(worker.pid) if worker.poll() is None else []
+        pids = process_tree(worker.pid) if worker.poll() is None else []
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -168,14 +168,14 @@ class Place:
         return path.read_text(errors="replace")[-size:] if path.exists() else ""
 
     # -- what is seen -----------------------------------------------------------------------------
-    def marks(self, n: int) -> None:
+    def create_marks(self, n: int) -> None:
         """Room for a mark of each job."""
         (self.folder / "marks").write_bytes(bytes(n))
 
     def count(self, what: str) -> int:
         return sum(path.stat().st_size for path in self.folder.glob(f"{what}-*"))
 
-    def begun(self) -> bool:
+    def all_started(self) -> bool:
         """Has each worker done or tried something?"""
         return all(
             self._has("done", number) or self._has("tried", number)
@@ -186,10 +186,12 @@ class Place:
         path = self.folder / f"{what}-{number}"
         return path.exists() and path.stat().st_size > 0
 
-    def seen(self, kind: str) -> list[Seen]:
+    def events(self, kind: str) -> list[BodyEvent]:
         path = self.folder / "events"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        return [Seen(k, int(i), int(pid), int(at) / 1e9) for k, i, pid, at in lines if k == kind]
+        return [
+            BodyEvent(k, int(i), int(pid), int(at) / 1e9) for k, i, pid, at in lines if k == kind
+        ]
 
     def close(self) -> None:
         for process in (*self._workers, self._agent):
@@ -198,14 +200,14 @@ class Place:
         for pipe in (self._agent.stdin, self._agent.stdout):
             with suppress(OSError):
                 pipe.close()
-        self._end_strays()
+        self._kill_strays()
         if self._proxy:
             self._proxy.close()
         if self._database:
             world.server().drop_database(self._database)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _end_strays(self) -> None:
+    def _kill_strays(self) -> None:
         """Whoever still lives with our folder in its environment: a runner in a session of its own, say."""
         mark = f"BENCH_FOLDER={self.folder}".encode()
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -214,9 +216,9 @@ class Place:
                     os.kill(int(path.parent.name), signal.SIGKILL)
 
 
-def until(moment: Callable[[], object], within: float, what: str, every: float = 0.005) -> None:
+def until(condition: Callable[[], object], within: float, what: str, every: float = 0.005) -> None:
     deadline = time.monotonic() + within
-    while not moment():
+    while not condition():
         if time.monotonic() > deadline:
-            raise Failed(f"{what}: not within {within:.0f} s")
+            raise MeasurementFailed(f"{what}: not within {within:.0f} s")
         time.sleep(every)

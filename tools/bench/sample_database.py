@@ -91,7 +91,7 @@ ATTEMPT = (
 EVENT = ("at", "type", "job_id", "batch_id", "owner", "attempt", "token", "data")
 
 
-class Life(NamedTuple):
+class SampleJob(NamedTuple):
     """What became of one of them."""
 
     i: int
@@ -107,11 +107,11 @@ class Life(NamedTuple):
     generation: int
 
 
-def lives(jobs: int, now: int) -> Iterator[Life]:
-    return (_life(i, jobs, now) for i in range(jobs))
+def sample_jobs(jobs: int, now: int) -> Iterator[SampleJob]:
+    return (_sample_job(i, jobs, now) for i in range(jobs))
 
 
-def _life(i: int, jobs: int, now: int) -> Life:
+def _sample_job(i: int, jobs: int, now: int) -> SampleJob:
     chance, at = _chance(i), now - SPAN + i * (SPAN // jobs)
     block = i // 50
     batch = _id(block, now - SPAN + block * 50 * (SPAN // jobs)) if block % 4 == 0 else None
@@ -120,7 +120,7 @@ def _life(i: int, jobs: int, now: int) -> Life:
     kind = "held" if waits == "held" else NAMES[i * 7 % 11]
     cause = int(CAUSES * _chance(-i) ** 4)
     generation = 2 if state in {"succeeded", "dead"} and i % 997 == 0 else 1
-    return Life(
+    return SampleJob(
         i,
         _id(i, at),
         at,
@@ -154,7 +154,7 @@ def _id(i: int, at: int) -> str:
 
 
 # -- rows ----------------------------------------------------------------------------------------
-def job_rows(found: Iterator[Life], now: int) -> Iterator[Row]:
+def job_rows(found: Iterator[SampleJob], now: int) -> Iterator[Row]:
     for one in found:
         ran = one.waits in {"", "retry"}
         uses = "gateway" if one.waits == "held" else ""
@@ -208,7 +208,7 @@ def _group(cause: int) -> str:
     return f"v2-{hashlib.sha256(str(cause).encode()).hexdigest()[:12]}"
 
 
-def attempt_rows(found: Iterator[Life], jobs: int) -> Iterator[Row]:
+def attempt_rows(found: Iterator[SampleJob], jobs: int) -> Iterator[Row]:
     for one in found:
         fate = one.at + 1000, one.at + 1_000_000
         if one.state == "dead":
@@ -223,24 +223,35 @@ def attempt_rows(found: Iterator[Life], jobs: int) -> Iterator[Row]:
                     *fate,
                     "failed",
                     "die",
-                    *_said(one.cause),
+                    *_failure_columns(one.cause),
                 )
         elif one.generation > 1:
-            yield (one.id, 1, 1, 1, "w", "w", *fate, "failed", "die", *_said(one.cause))
+            yield (one.id, 1, 1, 1, "w", "w", *fate, "failed", "die", *_failure_columns(one.cause))
             yield (one.id, 2, 2, 1, "w", "w", *fate, "returned", "succeed", *(None,) * 6)
         elif one.waits == "retry":
-            yield (one.id, 1, 1, 1, "w", "w", *fate, "failed", "retry", *_said(one.cause))
+            yield (
+                one.id,
+                1,
+                1,
+                1,
+                "w",
+                "w",
+                *fate,
+                "failed",
+                "retry",
+                *_failure_columns(one.cause),
+            )
         elif one.state == "succeeded" and one.i >= jobs - RECENT:
             yield (one.id, 1, 1, 1, "w", "w", *fate, "returned", "succeed", *(None,) * 6)
 
 
-def _said(cause: int) -> Row:
+def _failure_columns(cause: int) -> Row:
     said = _error(cause)
     private = json.dumps({"message": f"step {cause} said no, in private", "trace": TRACE})
     return said["code"], said["class"], "bench.rule", said["message"], private, _group(cause)
 
 
-def event_rows(found: Iterator[Life], jobs: int) -> Iterator[Row]:
+def event_rows(found: Iterator[SampleJob], jobs: int) -> Iterator[Row]:
     for one in found:
         if one.i < jobs - RECENT:
             continue
@@ -262,13 +273,13 @@ def event_rows(found: Iterator[Life], jobs: int) -> Iterator[Row]:
             yield (one.at + 1_000_000, "job.died", *ended, json.dumps(how | _error(one.cause)))
 
 
-def _about(one: Life) -> dict[str, str]:
+def _about(one: SampleJob) -> dict[str, str]:
     return {"kind": one.kind, "queue": one.queue}
 
 
-def batch_rows(found: Iterator[Life]) -> tuple[list[Row], list[Row]]:
+def batch_rows(found: Iterator[SampleJob]) -> tuple[list[Row], list[Row]]:
     """Definitions and progress."""
-    members: dict[str, list[Life]] = {}
+    members: dict[str, list[SampleJob]] = {}
     for one in found:
         if one.batch is not None:
             members.setdefault(one.batch, []).append(one)
@@ -297,28 +308,30 @@ def fill(place: World, jobs: int) -> None:
         unit.close_gate(Gate("dependency", "gateway", now, None, "it answers nobody", "bench"))
         for cause in range(0, CAUSES, 9):
             said, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
-            unit.write_group_state(FailureGroupRow(_group(cause), "*", said, None, "", "bench", now, at))
+            unit.write_group_state(
+                FailureGroupRow(_group(cause), "*", said, None, "", "bench", now, at)
+            )
     EventCounter(0).run_once(store)  # from here on it counts
     made = _without_indexes(store)
-    _write(store, "job", JOB, job_rows(lives(jobs, now), now))
-    _write(store, "attempt", ATTEMPT, attempt_rows(lives(jobs, now), jobs))
-    _write(store, "event", EVENT, event_rows(lives(jobs, now), jobs))
-    billed = (one for one in lives(jobs, now) if one.kind == "bill")
+    _write(store, "job", JOB, job_rows(sample_jobs(jobs, now), now))
+    _write(store, "attempt", ATTEMPT, attempt_rows(sample_jobs(jobs, now), jobs))
+    _write(store, "event", EVENT, event_rows(sample_jobs(jobs, now), jobs))
+    billed = (one for one in sample_jobs(jobs, now) if one.kind == "bill")
     _write(
         store,
         "job_arg",
         ("name", "value", "job_id", "kind"),
         (("customer", str(one.i % 5000), one.id, "bill") for one in billed),
     )
-    definitions, progress = batch_rows(lives(jobs, now))
+    definitions, progress = batch_rows(sample_jobs(jobs, now))
     _write(store, "batch", ("id", "name", "owner", "created_at", "sealed_at"), definitions)
     _write(store, "batch_progress", ("id", "outcome", "outcome_at"), progress)
     for statement in made:
         sql(store, statement)
-    _settled(place, store)
+    _fold_and_analyze(place, store)
 
 
-def _settled(place: World, store: Store) -> None:
+def _fold_and_analyze(place: World, store: Store) -> None:
     """As some time later it would be: counted, and with statistics."""
     fold = EventCounter(0)
     while fold.run_once(store):
@@ -328,7 +341,7 @@ def _settled(place: World, store: Store) -> None:
             connection.execute("VACUUM ANALYZE")
 
 
-def named(place: World) -> None:
+def store_manifest(place: World) -> None:
     """The app that these kinds are of was here just now."""
     manifest = Manifest("crowd", "1", KINDS)
     with place.app.open().store.begin() as unit:

@@ -1,4 +1,7 @@
-"""An app whose jobs die of three causes until a file says that they are mended. Each run leaves a line."""
+"""An app whose jobs die of three causes until a file marks the cause as fixed.
+
+Each attempt appends a line to the file WITNESS.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,6 @@ def work(ctx: Context, cause: str) -> str | Fail:
     fd = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(fd, f"{ctx.job.id} {ctx.job.generation}\n".encode())
     os.close(fd)
-    if (folder() / f"mended-{cause}").exists():
-        return "well"
+    if (folder() / f"fixed-{cause}").exists():
+        return "done"
     return Fail(CODES[cause], f"the {cause} again", public=f"It is the {cause}.", final=True)

@@ -1,4 +1,4 @@
-"""Real receivers on this host: an HTTP server with byte-exact responses, and a mail server."""
+"""Real receivers on this host: an HTTP server with byte-exact responses and a mail server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HttpReceiver:
             threading.Thread(target=self._handle, args=(connection,), daemon=True).start()
 
     def _handle(self, connection: socket.socket) -> None:
-        with suppress(OSError), connection, self._wrapped(connection) as stream:
+        with suppress(OSError), connection, self._with_tls(connection) as stream:
             request = _read(stream)
             with self.request_received:
                 self.requests.append(request)
@@ -69,7 +69,7 @@ class HttpReceiver:
             else:
                 stream.sendall(response)
 
-    def _wrapped(self, connection: socket.socket) -> socket.socket:
+    def _with_tls(self, connection: socket.socket) -> socket.socket:
         return (
             self.context.wrap_socket(connection, server_side=True) if self.context else connection
         )

@@ -1,4 +1,4 @@
-"""An app whose jobs call the gateway, and others that do not. The environment says what is declared of it."""
+"""An app whose jobs call the gateway, plus one that does not. The environment configures it."""
 
 from __future__ import annotations
 
@@ -12,44 +12,43 @@ import httpx2
 from mulligan import Context, Fixed, Mulligan, Policy
 
 GATEWAY_URL = "GATEWAY_URL"
-DECLARED = "GATEWAY_DECLARED"  # JSON: what app.dependency is told; nothing: the defaults hold
-PATIENCE = "GATEWAY_PATIENCE"  # seconds a client waits for an answer
-PROBED = "GATEWAY_PROBED"  # set: with a probe of its own
+DECLARED = "GATEWAY_DECLARED"  # JSON: options of app.dependency; unset: the defaults
+PATIENCE = "GATEWAY_PATIENCE"  # timeout of a call in seconds
+PROBED = "GATEWAY_PROBED"  # set: with a custom probe
 
 app = Mulligan()
 _clients: list[httpx2.AsyncClient] = []
 
 
-async def ask(tag: str) -> int:
-    """One client per runner, made where its loop is."""
+async def call_gateway(tag: str) -> int:
+    """Call the gateway, with one client per runner."""
     if not _clients:
         limits = httpx2.Limits(max_connections=None)
         _clients.append(
             httpx2.AsyncClient(timeout=float(os.environ.get(PATIENCE, "10")), limits=limits)
         )
     url = f"{os.environ[GATEWAY_URL]}/call/{tag}"
-    answer = await _clients[0].get(
-        url, params={"by": os.getppid()}
-    )  # the supervisor, whom a test knows by its pid
+    # `by` is the supervisor, which a test knows by its pid.
+    answer = await _clients[0].get(url, params={"by": os.getppid()})
     return answer.raise_for_status().status_code
 
 
 @app.job(uses="gateway")
 async def call(ctx: Context, tag: str = "") -> int:
-    return await ask(tag or ctx.job.id)
+    return await call_gateway(tag or ctx.job.id)
 
 
 @app.job(uses="gateway", policy=Policy(max_retries=3, backoff=Fixed(0.2)))
 async def call_again_soon(ctx: Context, tag: str = "") -> int:
-    return await ask(tag or ctx.job.id)
+    return await call_gateway(tag or ctx.job.id)
 
 
 @app.job(uses="gateway", policy=Policy(max_retries=3, backoff=Fixed(4)))
 async def stumble(ctx: Context) -> int:
-    """Fails at first, for a reason that says nothing about the gateway."""
+    """Fail first with an error that the gateway did not cause."""
     if ctx.attempt == 1:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return await ask(ctx.job.id)
+    return await call_gateway(ctx.job.id)
 
 
 @app.job
@@ -58,11 +57,11 @@ async def other() -> str:
 
 
 async def probe() -> None:
-    await ask("probe")
+    await call_gateway("probe")
 
 
 @app.on_stop
-async def leave() -> None:
+async def close_clients() -> None:
     for client in _clients:
         await client.aclose()
 

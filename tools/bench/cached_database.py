@@ -11,29 +11,29 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from bench import crowd
+from bench import sample_database
 from bench.world import ROOT, World, server
 
 from mulligan.storage import open_store
 
-KEPT = ROOT / "build" / "bench"
+CACHE = ROOT / "build" / "bench"
 
 
 @contextmanager
-def crowded(store: str, jobs: int) -> Iterator[World]:
-    kept = KEPT / f"crowd-{jobs}-{crowd.digest()}.{store}"
-    KEPT.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-", dir=KEPT))
-    url = f"sqlite:///{folder}/bench.db" if store == "sqlite" else _served(kept)
+def cached_database(store: str, jobs: int) -> Iterator[World]:
+    kept = CACHE / f"crowd-{jobs}-{sample_database.digest()}.{store}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-", dir=CACHE))
+    url = f"sqlite:///{folder}/bench.db" if store == "sqlite" else _start_from_cache(kept)
     if store == "sqlite" and kept.exists():
         _copy(kept, folder / "bench.db")
     if not kept.exists():
         _make(url, jobs, kept, folder)
-        url = url if store == "sqlite" else _served(kept)
+        url = url if store == "sqlite" else _start_from_cache(kept)
     with closing(open_store(url)) as opened:
         opened.migrate()
     place = World(url, folder)
-    crowd.named(place)
+    sample_database.store_manifest(place)
     try:
         yield place
     finally:
@@ -44,7 +44,7 @@ def crowded(store: str, jobs: int) -> Iterator[World]:
 
 def _make(url: str, jobs: int, kept: Path, folder: Path) -> None:
     place = World(url, folder)
-    crowd.fill(place, jobs)
+    sample_database.fill(place, jobs)
     place.app.close()
     if url.startswith("sqlite"):
         _copy(folder / "bench.db", kept)
@@ -56,7 +56,7 @@ def _make(url: str, jobs: int, kept: Path, folder: Path) -> None:
     running.start()
 
 
-def _served(kept: Path) -> str:
+def _start_from_cache(kept: Path) -> str:
     """A database of ours; what was kept, if something was, in the place of the server's own."""
     running = server()
     if not kept.exists():

@@ -1,4 +1,4 @@
-"""Everything a database holds, to be compared with itself."""
+"""Read all rows of a database, to compare it before and after."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from typing import Any
 
 from mulligan.storage import Store
 
-BESIDE = {"api_key": "last_used_at"}  # written beside a request, whatever becomes of it
+IGNORED_COLUMNS = {"api_key": "last_used_at"}  # updated by every request
 SQLITE = (
     "SELECT m.name, p.name FROM sqlite_master m, pragma_table_info(m.name) p "
     "WHERE m.type = 'table' AND m.name LIKE 'mulligan_%'"
 )
-POSTGRES = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+POSTGRES = (
+    "SELECT table_name, column_name FROM information_schema.columns "
+    "WHERE table_schema = current_schema()"
+)
 
 
 def contents(store: Store) -> dict[str, list[Any]]:
-    """By table, every row."""
+    """Return all rows by table."""
     with store.transaction() as connection:
         cursor = connection.cursor()
         tables: dict[str, list[str]] = {}
         for table, column in cursor.execute(
             SQLITE if "sqlite" in type(store).__module__ else POSTGRES
         ).fetchall():
-            if BESIDE.get(table.removeprefix("mulligan_")) != column:
+            if IGNORED_COLUMNS.get(table.removeprefix("mulligan_")) != column:
                 tables.setdefault(table, []).append(column)
         assert {"job", "event"} <= {table.removeprefix("mulligan_") for table in tables}
         return {table: _rows(cursor, table, columns) for table, columns in sorted(tables.items())}
@@ -30,4 +33,4 @@ def contents(store: Store) -> dict[str, list[Any]]:
 
 def _rows(cursor: Any, table: str, columns: list[str]) -> list[Any]:
     names = ", ".join(f'"{column}"' for column in columns)
-    return sorted(cursor.execute(f"SELECT {names} FROM {table}").fetchall(), key=repr)  # noqa: S608 - our own tables
+    return sorted(cursor.execute(f"SELECT {names} FROM {table}").fetchall(), key=repr)  # noqa: S608 - names from the catalogue

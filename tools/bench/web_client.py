@@ -24,13 +24,13 @@ from support.store import is_postgres, sql
 TIMEOUT = 30.0
 
 
-class Answered(NamedTuple):
+class AnswerTimes(NamedTuple):
     waited: float  # ms
     worked: float  # ms of CPU, of the server and of the database's processes that serve it
     size: int
 
 
-class Visitor:
+class WebClient:
     """Signed in as an admin of everything, with a key for the API, on one connection."""
 
     def __init__(self, place: World, pid: int, address: str) -> None:
@@ -68,13 +68,13 @@ class Visitor:
             answer = self._connection.getresponse()
         return answer, answer.read()
 
-    def ask(self, path: str) -> Answered:
+    def ask(self, path: str) -> AnswerTimes:
         busy, began = self.busy(), time.monotonic()
         answer, body = self.read(path)
         waited = (time.monotonic() - began) * 1000
         if answer.status != 200:
             print(f"  {path}: {answer.status}", flush=True)
-        return Answered(waited, (self.busy() - busy) * 1000, len(body))
+        return AnswerTimes(waited, (self.busy() - busy) * 1000, len(body))
 
     def busy(self) -> float:
         """Seconds of CPU so far."""
@@ -125,7 +125,7 @@ def _thread_seconds(pid: int) -> float:
 
 
 @contextmanager
-def visited(place: World) -> Iterator[Visitor]:
+def start_web_client(place: World) -> Iterator[WebClient]:
     env = {
         **os.environ,
         "MULLIGAN_DATABASE_URL": place.url,
@@ -143,7 +143,7 @@ def visited(place: World) -> Iterator[Visitor]:
         )
     try:
         assert server.stdout is not None
-        visitor = Visitor(place, server.pid, server.stdout.readline().decode().strip())
+        visitor = WebClient(place, server.pid, server.stdout.readline().decode().strip())
         yield visitor
         visitor.close()
     finally:
@@ -152,9 +152,9 @@ def visited(place: World) -> Iterator[Visitor]:
 
 
 @contextmanager
-def listeners(visitor: Visitor, many: int, path: str) -> Iterator[list[socket.socket]]:
+def open_streams(visitor: WebClient, many: int, path: str) -> Iterator[list[socket.socket]]:
     """So many streams; somebody reads what they hear, and does nothing with it."""
-    ears: list[socket.socket] = []
+    streams: list[socket.socket] = []
     reading = threading.Event()
     try:
         for n in range(many):
@@ -166,18 +166,18 @@ def listeners(visitor: Visitor, many: int, path: str) -> Iterator[list[socket.so
                 f"GET {path} HTTP/1.1\r\nHost: {visitor.host}:{visitor.port}\r\n{said}\r\n".encode()
             )
             assert b" 200 " in ear.recv(65_536)[:20]
-            ears.append(ear)
-        threading.Thread(target=_read_all, args=(ears, reading)).start()
-        yield ears
+            streams.append(ear)
+        threading.Thread(target=_read_all, args=(streams, reading)).start()
+        yield streams
     finally:
         reading.set()
-        for ear in ears:
+        for ear in streams:
             ear.close()
 
 
-def _read_all(ears: Sequence[socket.socket], over: threading.Event) -> None:
+def _read_all(streams: Sequence[socket.socket], over: threading.Event) -> None:
     with selectors.DefaultSelector() as selector, suppress(OSError, ValueError):
-        for ear in ears:
+        for ear in streams:
             selector.register(ear, selectors.EVENT_READ)
         while not over.is_set():
             for key, _ in selector.select(0.5):

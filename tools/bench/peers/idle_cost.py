@@ -9,8 +9,8 @@ import time
 
 from bench.peers import environments
 from bench.peers.contenders import Contender
-from bench.peers.place import Place, until
-from bench.world import cpu_seconds, family, pss_megabytes
+from bench.peers.sandbox import Sandbox, until
+from bench.world import cpu_seconds, process_tree, pss_megabytes
 
 SECONDS = 10.0
 
@@ -18,19 +18,19 @@ SECONDS = 10.0
 def idle(contender: Contender, scale: float) -> dict[str, float | str]:
     """After a few jobs, so that everything is loaded that a job needs."""
     del scale
-    with Place(contender, "idle") as place:
+    with Sandbox(contender, "idle") as place:
         worker = place.work()
         place.ask("fill", task="noop", n=5)
         until(lambda: place.count("done") >= 5, 60, f"five jobs done ({place.log()})")
         time.sleep(4)  # let the start be over
-        pids = family(worker.pid)
+        pids = process_tree(worker.pid)
         began, used = time.monotonic(), cpu_seconds(pids)
         time.sleep(SECONDS)
         share = (cpu_seconds(pids) - used) / (time.monotonic() - began)
         return {"CPU, %": share * 100, "PSS, MB": pss_megabytes(pids), "processes": len(pids)}
 
 
-def imported(contender: Contender, scale: float) -> dict[str, float | str]:
+def measure_import(contender: Contender, scale: float) -> dict[str, float | str]:
     """Milliseconds that a program pays for the import, above an interpreter that does nothing."""
     del scale
     python = str(environments.python(contender.environment))

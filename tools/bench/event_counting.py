@@ -6,7 +6,7 @@ import statistics
 import time
 from pathlib import Path
 
-from bench.world import World, cpu_seconds, family, until, world
+from bench.world import World, cpu_seconds, process_tree, until, world
 
 from mulligan.observability.event_counts import EventCounter
 from mulligan.observability.exporter import render
@@ -14,16 +14,19 @@ from mulligan.observability.exporter import render
 ROUNDS = 2
 
 
-def drained(store: str, n: int, module: str) -> tuple[float, float]:
+def measure_drain(store: str, n: int, module: str) -> tuple[float, float]:
     """Jobs a second, and milliseconds of CPU for each in the worker, its runner and the server."""
     with world(store) as place:
         place.enqueue("noop", [{}] * n)
         worker = place.start(module=module)
-        pids = [*family(worker.pid), *servers(store)]
+        pids = [*process_tree(worker.pid), *servers(store)]
         began, used = time.monotonic(), cpu(pids)
         first = place.count("succeeded")
         until(lambda: place.count("succeeded") >= n, 300, every=0.1)
-        took, spent = time.monotonic() - began, cpu([*family(worker.pid), *servers(store)]) - used
+        took, spent = (
+            time.monotonic() - began,
+            cpu([*process_tree(worker.pid), *servers(store)]) - used,
+        )
         return (n - first) / took, spent * 1000 / (n - first)
 
 
@@ -34,7 +37,7 @@ def servers(store: str) -> list[int]:
     from bench.world import server  # noqa: PLC0415 - there is none for SQLite
 
     folder = Path(server()._data)  # noqa: SLF001 - there is no other way to its processes
-    return family(int((folder / "postmaster.pid").read_text().splitlines()[0]))
+    return process_tree(int((folder / "postmaster.pid").read_text().splitlines()[0]))
 
 
 def cpu(pids: list[int]) -> float:
@@ -43,11 +46,11 @@ def cpu(pids: list[int]) -> float:
 
 def counting(store: str, n: int) -> dict[str, float]:
     """By turns, so that what else the machine does is shared by both."""
-    found: dict[str, list[tuple[float, float]]] = {"mulligan": [], "bench.silent": []}
+    found: dict[str, list[tuple[float, float]]] = {"mulligan": [], "bench.engine_only": []}
     for turn in range(2 * ROUNDS):
-        module = ("mulligan", "bench.silent")[(turn + turn // 2) % 2]
-        found[module].append(drained(store, n, module))
-    counted, silent = found["mulligan"], found["bench.silent"]
+        module = ("mulligan", "bench.engine_only")[(turn + turn // 2) % 2]
+        found[module].append(measure_drain(store, n, module))
+    counted, silent = found["mulligan"], found["bench.engine_only"]
     rates = [statistics.median(rate for rate, _ in runs) for runs in (silent, counted)]
     costs = [statistics.median(cost for _, cost in runs) for runs in (silent, counted)]
     return {
@@ -57,17 +60,17 @@ def counting(store: str, n: int) -> dict[str, float]:
         "without, CPU ms/job": costs[0],
         "with, CPU ms/job": costs[1],
         "CPU with / without": costs[1] / costs[0],
-        **alone(store, n, costs[0]),
+        **measure_fold(store, n, costs[0]),
     }
 
 
-def alone(store: str, n: int, cost: float) -> dict[str, float]:
+def measure_fold(store: str, n: int, cost: float) -> dict[str, float]:
     """The fold after the drain, when nothing disturbs it: its CPU, and as a share of what a job costs."""
     with world(store) as place:
         fold = EventCounter(0)
         fold.run_once(place.app.store)
         place.enqueue("noop", [{}] * n)
-        place.start(module="bench.silent")
+        place.start(module="bench.engine_only")
         until(lambda: place.count("succeeded") >= n, 300, every=0.1)
         place.stop()
         used, spent = time.thread_time(), cpu(servers(store))
@@ -79,11 +82,11 @@ def alone(store: str, n: int, cost: float) -> dict[str, float]:
             "fold, CPU µs/job": here * 1e6 / n,
             "fold and server, CPU µs/job": per_job,
             "fold, share of a job": per_job / 1000 / cost,
-            **scraped(place),
+            **measure_scrape(place),
         }
 
 
-def scraped(place: World, times: int = 20) -> dict[str, float]:
+def measure_scrape(place: World, times: int = 20) -> dict[str, float]:
     """Milliseconds of a scrape, by the clock and of this thread's CPU."""
     waits, used = [], []
     for _ in range(times):
