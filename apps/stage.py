@@ -54,7 +54,7 @@ class Demo:
 
 @contextmanager
 def open_demo(name: str, description: str) -> Iterator[Demo]:
-    """Prepare a demo in a temporary folder, unless --folder or --database name a path."""
+    """Prepare a demo in a temporary folder, unless --folder or --database is set."""
     arguments = _parse_arguments(name, description)
     # uvicorn raises SIGTERM once more after it has stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -92,7 +92,7 @@ class ServiceProcess:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *(arguments or ("--port", "0"))],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdin=subprocess.PIPE,  # the service ends when it reads EOF, so it ends with this process
+            stdin=subprocess.PIPE,  # EOF ends the service, even if this process is killed
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C goes to this process only
             text=True,
@@ -115,7 +115,8 @@ class ServiceProcess:
 PAGE = """<!doctype html><html lang="en"><title>{title}</title><link rel="icon" href="data:,">
 <meta name="viewport" content="width=device-width"><style>
 :root {{ color-scheme: light dark }} button {{ font: inherit; padding: .2rem .9rem }}
-body {{ font: 16px/1.6 system-ui, sans-serif; margin: 1.5rem; color: CanvasText; background: Canvas }}
+body {{ font: 16px/1.6 system-ui, sans-serif; margin: 1.5rem }}
+body {{ color: CanvasText; background: Canvas }}
 th, td {{ padding: .3rem 1rem .3rem 0; text-align: left }}</style><main>{body}</main></html>"""
 
 

@@ -155,6 +155,8 @@ def _texts() -> Iterator[tuple[Path, str]]:
 
 def _is_ours(path: str) -> bool:
     first = path.split("/", maxsplit=1)[0]
+    if first in {".", ".."}:
+        return False
     return (ROOT / first).is_dir() or (SOURCE / first).is_dir()
 
 

@@ -17,7 +17,7 @@ TWO_HOURS = 2 * HOUR
 
 rule_pack = pack("clipscribe")
 LAST_ATTEMPT = {"chunk_strategy": "adaptive", "model": "gemini-flash", "last": True}
-# The length is known only after the download. The next attempt runs on larger machines, and is last.
+# The length is known after the download. The next attempt runs on larger machines and is last.
 ultra_long = Rule(
     "clipscribe/ultra-long",
     provider_code="UltraLongVideo",

@@ -109,7 +109,7 @@ def describe_frame(model: str, frame: Path, video: str) -> str:
     try:
         return str(answer.json()["text"])
     except (ValueError, KeyError, TypeError):
-        message = f"unknown answer of {len(answer.content)} bytes"
+        message = f"answer without a text ({len(answer.content)} bytes)"
         raise ModelError(message) from None
 
 

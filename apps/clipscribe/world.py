@@ -39,7 +39,7 @@ requests_by_name: Counter[str] = Counter()
 
 @cache
 def make_video(hours: float) -> bytes:
-    """Make a video of 20 seconds, or of some hours at a very low frame rate, so that it is small."""
+    """Make a video of 20 seconds, or of some hours at a very low frame rate."""
     seconds = hours * 3600 if hours else 20
     rate = "1/450" if hours else "2"
     with tempfile.TemporaryDirectory() as folder:

@@ -59,13 +59,13 @@ class Folder:
         self._remove_drafts(self._root / path)
 
     def _remove_drafts(self, target: Path) -> None:
-        """Remove drafts of killed processes. A process that still writes one fails and is retried."""
+        """Remove drafts of killed processes. A live writer of one fails and is retried."""
         for draft in target.parent.glob(f"{target.stem}.*.draft"):
             draft.unlink(missing_ok=True)
 
 
 class Bucket:
-    """Files in an S3 bucket, configured by the usual AWS_… variables. Jobs retry, not the client."""
+    """Files in an S3 bucket, set up by the AWS_… variables. Jobs retry, not the client."""
 
     def __init__(self, name: str) -> None:
         self._store = S3Store(

@@ -27,7 +27,7 @@ class Config:
 
     @property
     def worker(self) -> dict[str, str]:
-        """Mulligan's variables for the worker: a job is lost after this time without a heartbeat."""
+        """Mulligan's variables for the worker: the lease is the stalled interval."""
         lease = self.stalled_interval_ms / MS_PER_SECOND
         return {
             "MULLIGAN_WORKER__LEASE": f"{lease:g}",

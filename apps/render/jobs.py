@@ -158,7 +158,7 @@ def _draw_text(clip: Clip, picture: Path) -> Path:
 
 
 def _render_failure(exit_code: int | None, stderr: str) -> Fail:
-    """Return the failure with ffmpeg's reason, the text after the last colon, without file names."""
+    """Return the failure with ffmpeg's reason: the text after the last colon of a line."""
     reasons = REASON.findall(stderr)
     message = f"FFmpeg exited with code {exit_code}: {reasons[-1] if reasons else 'no output file'}"
     return Fail("FFMPEG_ERROR", message, public=message)

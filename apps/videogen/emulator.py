@@ -9,8 +9,8 @@
     POST /orders {"provider", "do"}         from now on, for all calls; DELETE /orders, GET /calls
 
 A prompt may name its failure: `a cat [503 x2]` fails twice and then succeeds; without `x` it always
-fails. A failure is a status, or: hang, reset (no answer), garbage (200 and no JSON), odd (JSON of an
-unknown form), warming (503 and a code), policy (400 and a code), later (429 and a Retry-After),
+fails. A failure is a status, or: hang, reset (no answer), garbage (200 and no JSON), odd (JSON of
+an unknown form), warming (503 and a code), policy (400 and a code), later (429 and a Retry-After),
 lose (started, but the answer never arrives), break (started, then failed), slow.
 """
 
@@ -50,9 +50,9 @@ ANSWERS = {
     ),
     "later": (429, {"error": {"code": "rate_limit_exceeded", "message": "Slow down"}}, LIMITED),
 }
-ROW = """<tr><th>{name}<td>{now}<td><form method="post" action="/say"><input type="hidden" name="provider"
-value="{name}"><button name="do" value="ok">ok</button><button name="do" value="503">503</button><button name="do"
-value="hang">hang</button></form>"""
+ROW = """<tr><th>{name}<td>{now}<td><form method="post" action="/say">
+<input type="hidden" name="provider" value="{name}"><button name="do" value="ok">ok</button>
+<button name="do" value="503">503</button><button name="do" value="hang">hang</button></form>"""
 NAMES = ("nimbus", "quartz")
 
 

@@ -47,7 +47,7 @@ class Progress(TypedDict):
     """Checkpoint of a task: what must survive the attempt."""
 
     video: str | None  # id of the running generation
-    given_up: int  # generations that failed
+    failed_generations: int  # generations that failed
     spent: float
 
 
@@ -70,7 +70,7 @@ async def load_progress(ctx: Context) -> Progress:
     """Load the checkpoint. Report costs of an earlier attempt whose worker died before it could."""
     progress: Progress | None = ctx.checkpoints.get("so_far")
     if progress is None:
-        return Progress(video=None, given_up=0, spent=0.0)
+        return Progress(video=None, failed_generations=0, spent=0.0)
     job = await app.aio.jobs.get(ctx.job.id)
     ctx.cost(max(0.0, progress["spent"] - job.cost))
     return progress
@@ -91,7 +91,7 @@ async def start_generation(
     The idempotency key changes only after a failed generation, so that a lost answer does not
     start (and charge) a second one.
     """
-    headers = {"Idempotency-Key": f"{ctx.job.id}-{progress['given_up']}"}
+    headers = {"Idempotency-Key": f"{ctx.job.id}-{progress['failed_generations']}"}
     answer = await provider.post("/generations", json=order, headers=headers)
     answer.raise_for_status()
     video = answer.json().get("id")
@@ -116,7 +116,12 @@ async def wait_for_generation(
             return
         if current["status"] == "failed":
             await ctx.checkpoint_async(
-                "so_far", {**progress, "video": None, "given_up": progress["given_up"] + 1}
+                "so_far",
+                {
+                    **progress,
+                    "video": None,
+                    "failed_generations": progress["failed_generations"] + 1,
+                },
             )
             raise GenerationError(current["error"]["code"], current["error"]["message"])
         ctx.progress(current["progress"])

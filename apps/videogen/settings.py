@@ -57,7 +57,7 @@ class Settings:
 
     @property
     def worker(self) -> dict[str, str]:
-        """Mulligan's variables for the worker. It wakes in time for known retries; this is its poll."""
+        """Mulligan's variables for the worker: how often it polls for due tasks."""
         return {"MULLIGAN_WORKER__POLL": f"{self.check_interval:g}"}
 
 

@@ -177,7 +177,7 @@ def _retry_count(job: Job) -> int:
 def retry(campaign: Campaign, token: Token) -> None:
     """Retry a failed copy. A second press is refused: the first one has already moved the job."""
     if campaign_view(campaign).state == "EXPIRED":
-        raise Refused("The campaign has expired: nobody could fetch the copy.")
+        raise Refused("The campaign has expired: the copy could not be downloaded any more.")
     job = app.jobs.get(token.job_id) if token.job_id else None
     try:
         if job is None or job.state not in ("dead", "cancelled"):

@@ -98,7 +98,7 @@ class Token(Base):
     recipient: Mapped[Recipient] = relationship()
 
 
-# --- Files and database ---------------------------------------------------------------------------------------
+# --- Files and database --------------------------------------------------------------------------
 def files() -> Path:
     return Path(os.environ.get("WATERMARK_FILES", "watermark-files")).absolute()
 

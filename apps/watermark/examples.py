@@ -1,4 +1,4 @@
-"""Example campaigns: one that works, one whose create_video is deleted, one whose create_video is damaged."""
+"""Example campaigns: one that works, one whose video is deleted, one whose video is damaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PEOPLE = ("Ada", "Bo", "Cy", "Dee", "Eve", "Flo")
 
 
 def create_account() -> str:
-    """Return the key of the only create_account. It is created at the first start."""
+    """Return the key of the only account. It is created at the first start."""
     app.open()
     with db() as session:
         found = session.scalar(select(Account).limit(1))

@@ -22,7 +22,8 @@ class Mailbox:
         self.mails: list[EmailMessage] = []
         self._server = Controller(self, hostname="127.0.0.1", port=free_port())
 
-    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802, ARG002 - aiosmtpd
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802
+        """Store a mail. aiosmtpd calls this method by its name."""
         self.mails.append(message_from_bytes(envelope.content, policy=policy.default))
         return "250 OK"
 

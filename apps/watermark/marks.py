@@ -84,7 +84,7 @@ def embed_bits(luma: np.ndarray, bits: np.ndarray) -> np.ndarray:
 
 
 def count_votes(luma: np.ndarray) -> np.ndarray:
-    """Return for each bit its count_votes, from −1 (a 0) to 1 (a 1) per block, and the number of blocks."""
+    """Sum the votes for each bit (−1 for a 0, 1 for a 1, per block), and count its blocks."""
     difference = _brightness_difference(luma)
     bit_of_block = _bit_of_each_block(difference.shape).ravel()
     vote_of_block = -np.cos(np.pi * difference / STEP).ravel()

@@ -278,7 +278,7 @@ def retry(request: Request, campaign: OwnedCampaign, token: OwnedToken) -> Respo
     return redirect(f"/campaigns/{campaign.id}", f"Retry queued for {token.recipient.name}.")
 
 
-# --- Live updates ----------------------------------------------------------------------------------------
+# --- Live updates --------------------------------------------------------------------------------
 @web.get("/campaigns/{id}/events")
 def campaign_events(campaign: OwnedCampaign) -> StreamingResponse:
     return stream(campaign.id, None)

@@ -68,5 +68,8 @@ def test_a_program_that_is_killed_takes_its_worker_along(app, folder):
 
 @pytest.mark.parametrize("said", ["jobs", "", None, 7])
 def test_what_is_no_app_is_told_before_anything_starts(said):
-    with pytest.raises(ConfigError, match="module:attribute, for example jobs:app"), background_worker(said):
+    with (
+        pytest.raises(ConfigError, match="module:attribute, for example jobs:app"),
+        background_worker(said),
+    ):
         pass

@@ -116,7 +116,9 @@ def test_retries_of_a_batch_and_of_an_operation_at_once_make_one_generation_of_e
         app.operations.start("retry", "code:GW_5XX", steps=["rest"], rate=1000)
 
     acts = [by_batch, by_operation]
-    run_concurrently(*[lambda number=number: tried(acts[number % 2], number // 2) for number in range(4)])
+    run_concurrently(
+        *[lambda number=number: tried(acts[number % 2], number // 2) for number in range(4)]
+    )
     app.run_inline()
     assert {
         job.generation

@@ -1,4 +1,4 @@
-"""Settings: where they come from, what is refused, and in which words."""
+"""Settings: their origins, what is refused, and the error messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(
     return read_settings(flags, environ=environ or {}, file=file)
 
 
-def spelled(name: str) -> str:
+def variable(name: str) -> str:
     return "MULLIGAN_" + name.upper().replace(".", "__")
 
 
@@ -45,9 +45,8 @@ def fields(model: type[BaseModel] = Settings, above: str = "") -> list[tuple[str
 
 
 def numbers() -> list[str]:
-    """The names of all settings that are numbers, however they are bounded."""
-    plain = {name for name, field in fields() if _has_number(field.annotation)}
-    return sorted(plain)
+    """Return the names of all numeric settings."""
+    return sorted(name for name, field in fields() if _has_number(field.annotation))
 
 
 def _has_number(annotation: Any) -> bool:
@@ -74,7 +73,7 @@ def _metadata(annotation: Any) -> list[Any]:
     return found
 
 
-def test_there_are_as_many_numbers_as_there_should_be():
+def test_the_numeric_settings_are_found():
     assert len(numbers()) >= 25
     assert {
         "worker.lease",
@@ -86,17 +85,17 @@ def test_there_are_as_many_numbers_as_there_should_be():
 
 
 @pytest.mark.parametrize("name", numbers())
-def test_nonsense_is_refused_with_the_name_of_the_field_and_where_it_came_from(tmp_path, name):
+def test_an_invalid_number_is_refused_with_its_name_and_origin(tmp_path, name):
     for value in ("nan", "inf", "-inf", "-1", "1e400", "1e18", "plenty", "", "0x10", "1,5", "None"):
         with pytest.raises(ConfigError) as caught:
-            read(tmp_path, {spelled(name): value})
+            read(tmp_path, {variable(name): value})
         assert name in str(caught.value), value
-        assert f"from environment {spelled(name)}" in str(caught.value), value
-        assert str(caught.value).count(name + ":") == 1, f"said twice: {caught.value}"
+        assert f"from environment {variable(name)}" in str(caught.value), value
+        assert str(caught.value).count(name + ":") == 1, f"repeated: {caught.value}"
 
 
 @pytest.mark.parametrize("name", numbers())
-def test_true_and_false_and_lists_are_no_numbers(tmp_path, name):
+def test_booleans_and_lists_are_no_numbers(tmp_path, name):
     section, _, field = name.rpartition(".")
     for value in ("true", "false", "[1]", '"plenty"', "nan", "-inf"):
         toml = f"[{section}]\n{field} = {value}\n" if section else f"{field} = {value}\n"
@@ -105,31 +104,31 @@ def test_true_and_false_and_lists_are_no_numbers(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", numbers())
-def test_the_bounds_themselves_are_legal_and_one_step_beyond_is_not(tmp_path, name):
-    quiet = {"worker.heartbeat": "0.001", "worker.lease": "315360000", "retry.base_delay": "0"}
-    quiet["retry.max_delay"] = "315360000"
-    quiet.pop(name, None)
-    others = {spelled(other): value for other, value in quiet.items()}
+def test_bounds_are_legal_and_values_beyond_are_refused(tmp_path, name):
+    compatible = {"worker.heartbeat": "0.001", "worker.lease": "315360000", "retry.base_delay": "0"}
+    compatible["retry.max_delay"] = "315360000"
+    compatible.pop(name, None)
+    others = {variable(other): value for other, value in compatible.items()}
     if name == "worker.heartbeat":
-        others[spelled("worker.lease")] = "315360000"
+        others[variable("worker.lease")] = "315360000"
     low, high = bound(name, annotated_types.Ge, "ge"), bound(name, annotated_types.Le, "le")
     above = bound(name, annotated_types.Gt, "gt")
-    assert high is not None, "every number has an end"
+    assert high is not None, "every number has an upper bound"
     for value in [value for value in (low, high) if value is not None]:
         if name == "worker.heartbeat" and value == high:
             continue  # must stay below the lease, which has the same end
         settings = read(
-            tmp_path, others | {spelled(name): f"{value:g}" if value < 1e6 else f"{value:.0f}"}
+            tmp_path, others | {variable(name): f"{value:g}" if value < 1e6 else f"{value:.0f}"}
         )
         assert dict(settings.values())[name] == value
     beyond = [high * 2 + 1, -1.0 if low is None else low - 1]
     for value in beyond + ([above] if above is not None else []):
         with pytest.raises(ConfigError, match=name):
-            read(tmp_path, others | {spelled(name): f"{value:.0f}"})
+            read(tmp_path, others | {variable(name): f"{value:.0f}"})
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "message"),
     [
         (
             {"MULLIGAN_WORKER__HEARTBEAT": "30"},
@@ -150,14 +149,14 @@ def test_the_bounds_themselves_are_legal_and_one_step_beyond_is_not(tmp_path, na
         ({"MULLIGAN_SCHEMA_NAME": "Robert'); DROP"}, "schema_name"),
     ],
 )
-def test_contradictions_are_refused_at_start(tmp_path, environ, words):
-    with pytest.raises(ConfigError, match=words):
+def test_contradictory_settings_are_refused(tmp_path, environ, message):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, environ)
 
 
 def test_a_lease_of_four_seconds_is_legal(tmp_path):
     environ = {
-        spelled(f"worker.{name}"): value
+        variable(f"worker.{name}"): value
         for name, value in (("lease", "4"), ("heartbeat", "1"), ("sweep", "1"))
     }
     assert read(tmp_path, environ).worker.lease == 4
@@ -174,12 +173,12 @@ def test_a_lease_of_four_seconds_is_legal(tmp_path):
         ("MULLIGAN_RETENTION__SUCEEDED", "MULLIGAN_RETENTION__SUCCEEDED"),
     ],
 )
-def test_a_name_nobody_knows_gets_the_nearest_one_that_exists(tmp_path, wrong, right):
+def test_an_unknown_name_gets_the_most_similar_one_as_suggestion(tmp_path, wrong, right):
     with pytest.raises(ConfigError, match=f"{wrong}.*did you mean {right}"):
         read(tmp_path, {wrong: "1"})
 
 
-def test_in_a_file_the_nearest_name_is_spelled_as_files_spell_it(tmp_path):
+def test_a_suggestion_for_a_file_uses_the_spelling_of_files(tmp_path):
     with pytest.raises(ConfigError, match=r"retry.max_retrys.*did you mean retry\.max_retries"):
         read(tmp_path, toml="[retry]\nmax_retrys = 3\n")
 
@@ -194,7 +193,7 @@ def test_in_a_file_the_nearest_name_is_spelled_as_files_spell_it(tmp_path):
         "[[retry]]\nmax_retries = 3\n",
     ],
 )
-def test_a_file_of_the_wrong_shape_is_refused_in_a_sentence(tmp_path, toml):
+def test_a_file_of_the_wrong_structure_is_refused(tmp_path, toml):
     with pytest.raises(ConfigError):
         read(tmp_path, toml=toml)
 
@@ -209,8 +208,8 @@ def test_a_value_where_a_section_should_be_is_refused(tmp_path):
                 read(tmp_path, pairs)
 
 
-# -- layers --------------------------------------------------------------------------------------
-def test_flags_win_over_environment_over_file_over_defaults_and_each_value_knows_its_origin(
+# --- Layers ---
+def test_flags_override_environment_file_and_defaults_and_origins_are_known(
     tmp_path,
 ):
     toml = "[worker]\nconcurrency = 2\nrunners = 2\npoll = 2\n"
@@ -228,7 +227,7 @@ def test_flags_win_over_environment_over_file_over_defaults_and_each_value_knows
     ]
 
 
-def test_one_value_of_a_section_leaves_its_others_as_they_are(tmp_path):
+def test_setting_one_value_keeps_the_others_of_its_section(tmp_path):
     settings = read(tmp_path, {"MULLIGAN_RETRY__MAX_RETRIES": "9"})
     assert (settings.retry.max_retries, settings.retry.base_delay) == (9, 30)
 
@@ -242,19 +241,19 @@ def test_two_readings_do_not_share_their_origins(tmp_path):
     )
 
 
-def test_marks_and_names_of_other_programs_are_no_settings(tmp_path):
+def test_other_environment_variables_are_no_settings(tmp_path):
     environ = {"MULLIGAN_ATTEMPT": "w/r", "MULLIGAN_TEST_X": "1", "PATH": "/bin", "MULLIGANX": "1"}
     assert read(tmp_path, environ).database_url == DEFAULT_URL
 
 
-def test_the_file_is_found_where_the_environment_says(tmp_path):
+def test_the_environment_names_the_file(tmp_path):
     elsewhere = tmp_path / "elsewhere.toml"
     elsewhere.write_text('release = "blue"\n')
     assert read_settings(environ={"MULLIGAN_CONFIG": str(elsewhere)}).release == "blue"
 
 
 @pytest.mark.parametrize("what", ["missing", "folder", "unreadable", "not TOML", "not UTF-8"])
-def test_a_file_that_was_named_and_cannot_be_read_is_refused_by_its_name(tmp_path, what):
+def test_a_named_file_that_cannot_be_read_is_refused_with_its_name(tmp_path, what):
     file = tmp_path / "named.toml"
     if what == "folder":
         file.mkdir()
@@ -268,22 +267,22 @@ def test_a_file_that_was_named_and_cannot_be_read_is_refused_by_its_name(tmp_pat
         read_settings(environ={"MULLIGAN_CONFIG": str(file)})
 
 
-def test_without_a_file_and_without_an_environment_the_defaults_hold(tmp_path):
+def test_without_file_and_environment_the_defaults_apply(tmp_path):
     assert read_settings(environ={}, file=tmp_path / "none.toml") == Settings()
 
 
-def test_settings_do_not_change_once_they_are_read():
+def test_settings_are_immutable():
     with pytest.raises(Exception, match="frozen"):
         Settings().worker.lease = 1  # type: ignore[misc]
 
 
-def test_a_secret_in_an_address_is_not_repeated_in_an_error(tmp_path):
+def test_a_secret_in_a_url_is_not_shown_in_an_error(tmp_path):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, toml='database_url = ["postgresql://me:hunter2@db/x"]\n')
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_worker_refuses_nonsense_before_it_does_anything(tmp_path):
+def test_a_worker_refuses_invalid_settings_before_it_does_anything(tmp_path):
     env = {
         **os.environ,
         "MULLIGAN_WORKER__LEASE": str(math.nan),
@@ -299,8 +298,8 @@ def test_a_worker_refuses_nonsense_before_it_does_anything(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# -- words ---------------------------------------------------------------------------------------
-def test_a_section_that_is_given_a_value_is_told_what_it_holds(tmp_path):
+# --- Error messages ---
+def test_a_value_for_a_section_lists_the_settings_of_the_section(tmp_path):
     with pytest.raises(
         ConfigError,
         match=r"retry is a section, not a value \(from .*\.toml\); it has retry\.enabled",
@@ -312,7 +311,7 @@ def test_a_section_that_is_given_a_value_is_told_what_it_holds(tmp_path):
         read(tmp_path, {"MULLIGAN_RETRY": "5"})
 
 
-def test_a_contradiction_names_where_its_values_came_from(tmp_path):
+def test_a_contradiction_names_the_origins_of_its_values(tmp_path):
     with pytest.raises(
         ConfigError,
         match=r"heartbeat \(9.0\).*lease \(8.0\), from .*\.toml and environment MULLIGAN_WOR",
@@ -322,7 +321,7 @@ def test_a_contradiction_names_where_its_values_came_from(tmp_path):
         )
 
 
-def test_a_name_far_from_any_other_gets_what_there_is(tmp_path):
+def test_a_name_without_similar_one_lists_the_sections(tmp_path):
     with pytest.raises(
         ConfigError, match=r"xyzzy: no such setting.*there are database_url.*worker"
     ):
@@ -330,7 +329,7 @@ def test_a_name_far_from_any_other_gets_what_there_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("toml", "words"),
+    ("toml", "message"),
     [
         ("[worker]\nlease = '4 s'\n", r"worker\.lease: .*got '4 s'.*, from .*\.toml"),
         ("[worker]\nconcurrency = 2.5\n", r"worker\.concurrency: .*got 2\.5.*, from .*\.toml"),
@@ -338,11 +337,11 @@ def test_a_name_far_from_any_other_gets_what_there_is(tmp_path):
         ("notify_callers = 'perhaps'\n", r"notify_callers: .*got 'perhaps'.*, from .*\.toml"),
     ],
 )
-def test_a_wrong_type_names_the_field_the_value_and_the_file(tmp_path, toml, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_type_names_the_field_the_value_and_the_file(tmp_path, toml, message):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, toml=toml)
 
 
-def test_a_flag_is_named_as_the_origin_of_its_nonsense(tmp_path):
+def test_a_flag_is_named_as_origin_of_an_invalid_value(tmp_path):
     with pytest.raises(ConfigError, match=r"worker\.concurrency: .*got 0.*from flag"):
         read(tmp_path, flags={"worker.concurrency": 0})

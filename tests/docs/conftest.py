@@ -1,4 +1,4 @@
-"""Tests of the docs find their helpers beside them."""
+"""Put this folder on the path, so that the tests find their helpers."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which pages there are, and what is in them."""
+"""List the pages of the docs and parse their blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STORES = re.compile(r"^<!-- stores: ([\w, +]+) -->$", re.MULTILINE)
 class Block(NamedTuple):
     language: str
     text: str
-    line: int  # where its first line stands
+    line: int  # line number of its first line
 
 
 def pages() -> list[Path]:
@@ -35,11 +35,14 @@ def blocks(page: Path) -> list[Block]:
 
 
 def stores(page: Path) -> list[str]:
-    """Where a page must work: `<!-- stores: sqlite, postgresql -->`. It gets a DATABASE_URL of each; "": of none."""
+    """Return the databases a page must work on: `<!-- stores: sqlite, postgresql -->`.
+
+    The page runs once per database with its DATABASE_URL; "" means without one.
+    """
     found = _STORES.search(page.read_text(encoding="utf-8"))
     return [name.strip() for name in found[1].split(",")] if found else [""]
 
 
 def prose(page: Path) -> str:
-    """The page without its blocks."""
+    """Return the page without its code blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))

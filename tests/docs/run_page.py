@@ -1,11 +1,11 @@
-"""Does what a page says, in order: `python run_page.py PAGE`, in an empty directory.
+"""Execute the examples of a page in order, in an empty directory: `python run_page.py PAGE`.
 
-A block that begins with `# name.py` (or another file, perhaps in a folder) is saved under that name, one that begins
-with `# name.py, at the end` is put behind what is there. Other ```python blocks are run, one after the other in one
-namespace; `print(…)  # what it shows` at the left margin must show just that. In ```console blocks every line that
-begins with `$ ` is given to one shell, and the lines below it must appear in what it prints, in their order. `…`
-stands for anything. A command that serves (worker, up, web, demo, or a web server) goes to the background and is ended
-with the page. Port 8000 stands for one that is free.
+A block that begins with `# name.py` (or another file name, also with a folder) is saved as that file;
+`# name.py, at the end` appends to it. Other ```python blocks run one after the other in one namespace;
+`print(…)  # output` at the left margin must print exactly that. In ```console blocks each line that
+begins with `$ ` is run in one shell, and the lines below it must appear in its output, in order. `…`
+matches anything. A command that serves (worker, up, web, demo, or a web server) runs in the background
+until the end of the page. Port 8000 is replaced by a free one.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ SERVES = re.compile(
 READY = re.compile(r"concurrency \d+|http://\S+")
 PORT = "8000"
 DONE = "-- done --"
-PATIENCE = 40.0  # seconds
+TIMEOUT = 40.0  # seconds
 
 
-class Wrong(Exception):
-    """The page says something that is not so."""
+class WrongExample(Exception):
+    """An example of the page does not work as shown."""
 
 
 class Shell:
-    """One shell for the page: what it exports stays."""
+    """One shell for the whole page, so that exports persist."""
 
     def __init__(self) -> None:
         self._bash = subprocess.Popen(
@@ -64,27 +64,29 @@ class Shell:
         for line in shell.stdout:
             if line.startswith(DONE):
                 if line.split()[-1] != "0":
-                    raise Wrong(f"$ {command}\n{''.join(lines)}\nended with {line.split()[-1]}")
+                    raise WrongExample(
+                        f"$ {command}\n{''.join(lines)}\nended with {line.split()[-1]}"
+                    )
                 return "".join(lines).removesuffix("\n")
             lines.append(line)
-        raise Wrong(f"$ {command}\nended the shell")
+        raise WrongExample(f"$ {command}\nended the shell")
 
     def serve(self, command: str) -> str:
-        """In the background; what it has said once it is ready."""
+        """Start a command in the background. Return its output once it is ready."""
         log = Path(f"served-{len(self._served)}.log")
         log.touch()
         self._served.append(
             int(self.run(f"{command.partition('#')[0]} > {log} 2>&1 & echo $!").split()[-1])
         )
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not READY.search(log.read_text()):
             if time.monotonic() > deadline:
-                raise Wrong(f"$ {command}\nis not ready:\n{log.read_text()}")
+                raise WrongExample(f"$ {command}\nis not ready:\n{log.read_text()}")
             time.sleep(0.05)
         return log.read_text()
 
     def close(self) -> None:
-        """End what was started, by its id."""
+        """Stop the background commands and the shell."""
         for pid in self._served:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -92,7 +94,7 @@ class Shell:
             self.run(f"wait {pid} || true")
         assert self._bash.stdin is not None
         self._bash.stdin.close()
-        self._bash.wait(PATIENCE)
+        self._bash.wait(TIMEOUT)
 
 
 def main() -> None:
@@ -104,24 +106,24 @@ def main() -> None:
     try:
         port = free_port()
         for block in blocks(page):
-            do(block._replace(text=block.text.replace(PORT, port)), page, names, shell)
+            run_block(block._replace(text=block.text.replace(PORT, port)), page, names, shell)
     finally:
         shell.close()
 
 
-def do(block: Block, page: Path, names: dict[str, Any], shell: Shell) -> None:
+def run_block(block: Block, page: Path, names: dict[str, Any], shell: Shell) -> None:
     saved = SAVED.match(block.text)
     if saved is not None:
-        save(Path(saved[1]), block.text, behind=bool(saved[2]))
+        save(Path(saved[1]), block.text, append=bool(saved[2]))
     elif block.language == "python":
         run_python(block, page, names)
     elif block.language in {"console", "sh"}:
         run_console(block, shell)
 
 
-def save(path: Path, text: str, *, behind: bool) -> None:
+def save(path: Path, text: str, *, append: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text((path.read_text() if behind else "") + text)
+    path.write_text((path.read_text() if append else "") + text)
 
 
 def free_port() -> str:
@@ -132,12 +134,12 @@ def free_port() -> str:
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
     code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(code, names)  # noqa: S102 - that is what a page is for
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(code, names)  # noqa: S102 - the purpose of this script
     expected = SHOWN.findall(block.text)
     if expected:
-        compare(f"the block at line {block.line}", expected, said.getvalue())
+        compare(f"the block at line {block.line}", expected, output.getvalue())
 
 
 def run_console(block: Block, shell: Shell) -> None:
@@ -146,19 +148,19 @@ def run_console(block: Block, shell: Shell) -> None:
         while command.endswith("\\"):
             more, _, expected = expected.partition("\n")
             command = f"{command[:-1]} {more}"
-        said = shell.serve(command) if SERVES.search(command) else shell.run(command)
-        compare(f"$ {command}", [line for line in expected.splitlines() if line.strip()], said)
+        output = shell.serve(command) if SERVES.search(command) else shell.run(command)
+        compare(f"$ {command}", [line for line in expected.splitlines() if line.strip()], output)
 
 
-def compare(what: str, expected: list[str], said: str) -> None:
-    """Each expected line is somewhere in what was said, after the one before it."""
-    lines = iter(said.splitlines())
-    for wanted in expected:
+def compare(what: str, expected: list[str], output: str) -> None:
+    """Check that the output contains all expected lines in order."""
+    lines = iter(output.splitlines())
+    for line_expected in expected:
         shape = re.compile(
-            ".*".join(re.escape(" ".join(part.split())) for part in wanted.split("…"))
+            ".*".join(re.escape(" ".join(part.split())) for part in line_expected.split("…"))
         )
         if not any(shape.fullmatch(" ".join(line.split())) for line in lines):
-            raise Wrong(f"{what}\nshould show: {wanted}\nit shows:\n{said}")
+            raise WrongExample(f"{what}\nshould show: {line_expected}\nit shows:\n{output}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every command and every option a page writes is there."""
+"""Every command and option that a page mentions exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 
 def calls(page: Path) -> list[str]:
-    """What stands behind `mulligan ` in blocks and in code font."""
+    """Return the arguments of each `mulligan` call in blocks and inline code."""
     texts = [
         block.text for block in blocks(page) if block.language in {"console", "sh", "ini", "text"}
     ]
@@ -29,7 +29,7 @@ def calls(page: Path) -> list[str]:
     return [re.split(r", | ──", call)[0] for call in found]
 
 
-def words_of(call: str) -> list[str]:
+def split_arguments(call: str) -> list[str]:
     try:
         return shlex.split(call)
     except ValueError:
@@ -37,11 +37,11 @@ def words_of(call: str) -> list[str]:
 
 
 def check(call: str) -> str:
-    """What is wrong with it; nothing: "" """
+    """Return what is wrong with a call, or an empty string."""
     command: click.Command = cli
-    words = words_of(call)
-    while words and isinstance(command, click.Group):
-        name = words.pop(0).rstrip(",.")
+    arguments = split_arguments(call)
+    while arguments and isinstance(command, click.Group):
+        name = arguments.pop(0).rstrip(",.")
         if name.startswith("-") or PLACEHOLDER.match(name):
             return ""
         found = command.get_command(click.Context(command), name)
@@ -53,17 +53,19 @@ def check(call: str) -> str:
         "-h",
         "--version",
     }
-    options = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    options = [
+        argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)
+    ]
     return ", ".join(f"there is no option {option}" for option in options if option not in known)
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_commands_and_options_of_a_page_exist(page: Path) -> None:
-    wrong = {call: trouble for call in calls(page) if (trouble := check(call))}
+    wrong = {call: problem for call in calls(page) if (problem := check(call))}
     assert wrong == {}
 
 
-def test_the_check_finds_what_is_wrong() -> None:
+def test_the_check_finds_unknown_commands_and_options() -> None:
     assert check("jobs lst") == "there is no command 'lst'"
     assert check("jobs list --colour red") == "there is no option --colour"
     assert check("jobs list state:dead --limit 3 -o json") == ""

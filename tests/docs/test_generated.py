@@ -1,4 +1,4 @@
-"""What is printed from the code is what the code says today."""
+"""Generated pages are up to date."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ def load() -> ModuleType:
 generate = load()
 
 
-def test_the_printed_pages_are_current() -> None:
-    wanted = generate.generated_files()
+def test_generated_pages_are_up_to_date() -> None:
+    generated = generate.generated_files()
     stale = [
-        name_of(page) for page, text in wanted.items() if page.read_text(encoding="utf-8") != text
+        name_of(page)
+        for page, text in generated.items()
+        if page.read_text(encoding="utf-8") != text
     ]
     assert stale == [], "run: python docs/generate.py"
-    assert {ROOT / name for name in (*generate.PAGES_WITH_PARTS, *generate.PAGES)} == set(wanted)
+    assert {ROOT / name for name in (*generate.PAGES_WITH_PARTS, *generate.PAGES)} == set(generated)
 
 
-def test_the_state_diagram_is_the_table_of_moves() -> None:
+def test_the_state_diagram_matches_the_table_of_moves() -> None:
     shown = [
         block.text for block in blocks(ROOT / "ARCHITECTURE.md") if block.language == "mermaid"
     ]
     assert shown == [f"{lifecycle.diagram()}\n"]
 
 
-def test_every_part_that_can_be_printed_is_marked_in_the_page() -> None:
+def test_every_generated_part_is_marked_in_a_page() -> None:
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in generate.PAGES_WITH_PARTS)
     assert [
         name

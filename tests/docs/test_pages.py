@@ -1,4 +1,4 @@
-"""What pages point at is there, and what they list is complete."""
+"""Links of pages work, and their lists are complete."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PYTHON = ROOT / "docs" / "reference" / "python.md"
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes them."""
+    """Return the anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_work(page: Path) -> None:
     for link in LINK.findall(prose(page)):
         if "://" in link:
             continue
@@ -42,7 +42,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_a_test_that_is_cited_exists(page: Path) -> None:
+def test_cited_tests_exist(page: Path) -> None:
     for file, name in CITED.findall(prose(page)):
         assert (ROOT / file).exists(), f"{name_of(page)} cites {file}"
         assert not name or f"def {name}(" in (ROOT / file).read_text(), (
@@ -52,27 +52,28 @@ def test_a_test_that_is_cited_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_a_page_can_be_reached_from_the_readme(page: Path) -> None:
-    seen, waiting = set(), [ROOT / "README.md"]
+    visited: set[Path] = set()
+    waiting = [ROOT / "README.md"]
     while waiting:
         here = waiting.pop()
-        if here not in seen and here.suffix == ".md" and here.exists():
-            seen.add(here)
+        if here not in visited and here.suffix == ".md" and here.exists():
+            visited.add(here)
             links = [
                 link.partition("#")[0] for link in LINK.findall(prose(here)) if "://" not in link
             ]
             waiting += [(here.parent / link).resolve() for link in links if link]
-    assert page in seen, f"no page links to {name_of(page)}"
+    assert page in visited, f"no page links to {name_of(page)}"
 
 
-def test_every_page_has_a_line_on_its_shelf() -> None:
+def test_every_page_is_listed_in_the_docs_readme() -> None:
     docs = ROOT / "docs"
     listed = {(docs / link).resolve() for link in LINK.findall(prose(docs / "README.md"))}
-    kept = {page for page in docs.rglob("*.md") if page.parent.name != "decisions"}
-    assert {name_of(page) for page in kept - listed - {docs / "README.md"}} == set()
+    expected = {page for page in docs.rglob("*.md") if page.parent.name != "decisions"}
+    assert {name_of(page) for page in expected - listed - {docs / "README.md"}} == set()
 
 
-def words(page: Path) -> set[str]:
-    """Every name the page writes in code font."""
+def code_names(page: Path) -> set[str]:
+    """Return every name in inline code of a page."""
     return {
         word
         for code in re.findall(r"`([^`\n]+)`", prose(page))
@@ -84,7 +85,7 @@ def members(thing: type) -> set[str]:
     return {name for name in vars(thing) if not name.startswith("_")}
 
 
-# What a runner needs of a context and a user does not.
+# Members of a context that only the runner uses.
 FOR_THE_RUNNER = {
     "seq",
     "lease",
@@ -107,7 +108,8 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
         ("the public names", set(mulligan.__all__)),
         (
             "the options of @app.job",
-            set(inspect.signature(build_handler).parameters) - {"function", "retention_settings", "app_rules"},
+            set(inspect.signature(build_handler).parameters)
+            - {"function", "retention_settings", "app_rules"},
         ),
         ("the options of enqueue", set(inspect.signature(Kind.options).parameters) - {"self"}),
         (
@@ -115,22 +117,25 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
             {f.name for f in dataclasses.fields(mulligan.Job) if not f.name.startswith("_")},
         ),
         ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
-        ("the verbs of app.jobs", members(Jobs) - {"view_enqueued", "view_inserted", "view_all_inserted"}),
+        (
+            "the verbs of app.jobs",
+            members(Jobs) - {"view_enqueued", "view_inserted", "view_all_inserted"},
+        ),
         ("the verbs of app.batches", members(Batches) - {"begin"}),
         ("what a batch has", members(mulligan.Batch)),
     ],
 )
-def test_the_reference_names_all_of(what: str, names: set[str]) -> None:
-    assert names - words(PYTHON) == set(), what
+def test_the_reference_is_complete(what: str, names: set[str]) -> None:
+    assert names - code_names(PYTHON) == set(), what
 
 
-def test_every_decision_is_in_the_list() -> None:
+def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(LINK.findall(prose(folder / "README.md")))
     assert {path.name for path in folder.glob("0*.md")} == listed
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_a_picture_that_is_shown_is_there(page: Path) -> None:
+def test_pictures_exist(page: Path) -> None:
     for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", prose(page)):
         assert (page.parent / picture).exists()

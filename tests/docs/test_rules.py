@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard: they parse, they fire when they should, and they name what there is."""
+"""The alert rules and the dashboard parse, fire when they should and use exported metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TESTS = ("tests.yml", "tests-hours.yml", "tests-days.yml")
 LABELS = {metric.name: set(metric.labels) for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES)}
 NAME = re.compile(r"\bmulligan_[a-z0-9_]+")
 SELECTED = re.compile(r"\b(mulligan_[a-z0-9_]+)\{([^}]*)\}")
-FETCHED = pytest.mark.timeout(240)  # promtool may have to be fetched first
+FETCHED = pytest.mark.timeout(240)  # promtool may have to be downloaded
 PARTS = ("_bucket", "_count", "_sum")
 
 
@@ -43,10 +43,10 @@ def run_promtool(*arguments: str) -> None:
     tool = promtool()
     if tool is None:
         pytest.skip(MISSING)
-    told = subprocess.run(
+    result = subprocess.run(
         [tool, *arguments], cwd=RULES, capture_output=True, text=True, check=False, timeout=150
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @FETCHED
@@ -59,7 +59,7 @@ def test_every_alert_fires_when_it_should_and_only_then():
     run_promtool("test", "rules", *TESTS)
 
 
-def test_of_every_alert_a_case_is_tried_that_fires_and_one_that_does_not():
+def test_every_alert_has_a_case_that_fires_and_one_that_does_not():
     cases = [
         case
         for name in TESTS
@@ -74,15 +74,15 @@ def test_of_every_alert_a_case_is_tried_that_fires_and_one_that_does_not():
 
 
 @pytest.mark.parametrize("name", ["alerts.yml", "dashboard.json", *TESTS])
-def test_every_metric_that_is_named_is_exported_with_the_labels_it_is_asked_for(name):
+def test_every_metric_in_the_rules_is_exported_with_its_labels(name):
     text = read(name).replace('\\"', '"')
     assert {base(found) for found in NAME.findall(text)} <= set(LABELS)
     for metric, selector in SELECTED.findall(text):
-        asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
-        assert asked <= LABELS[base(metric)] | {"le", "instance"}, (metric, asked)
+        labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
+        assert labels <= LABELS[base(metric)] | {"le", "instance"}, (metric, labels)
 
 
-def test_every_alert_says_what_it_is_and_where_to_read_on():
+def test_every_alert_has_a_summary_and_a_runbook_link():
     page = (ROOT / "docs" / "operate" / "monitoring.md").read_text(encoding="utf-8")
     anchors = {
         line.lstrip("# ").strip().lower().replace(" ", "-")
@@ -90,17 +90,17 @@ def test_every_alert_says_what_it_is_and_where_to_read_on():
         if line[:1] == "#"
     }
     for rule in alerts():
-        said = rule["annotations"]
-        assert said["summary"], rule["alert"]
-        assert said["description"], rule["alert"]
-        page_name, _, anchor = said["runbook_url"].partition("#")
-        assert (page_name, anchor in anchors) == ("docs/operate/monitoring.md", True), said[
+        annotations = rule["annotations"]
+        assert annotations["summary"], rule["alert"]
+        assert annotations["description"], rule["alert"]
+        page_name, _, anchor = annotations["runbook_url"].partition("#")
+        assert (page_name, anchor in anchors) == ("docs/operate/monitoring.md", True), annotations[
             "runbook_url"
         ]
         assert rule["labels"]["severity"] in {"page", "warn", "ticket"}
 
 
-def test_the_dashboard_is_whole():
+def test_every_dashboard_panel_has_targets_and_a_unique_id():
     board = json.loads(read("dashboard.json"))
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))

@@ -1,4 +1,4 @@
-"""No requirement of the five specifications is forgotten, and the page that says so cannot lie."""
+"""Every requirement of the five specifications has a test or a decision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_must_has_a_test_or_a_decision_and_every_mark_names_a_requirement(
 def test_the_requirements_of_a_specification_are_numbered_without_a_gap(number: str) -> None:
     seed = seeds.seeds()[number]
     assert [one["id"] for one in seed.rows] == [
-        f"{number}-{place:02}" for place in range(1, len(seed.rows) + 1)
+        f"{number}-{index:02}" for index in range(1, len(seed.rows) + 1)
     ]
     assert (ROOT / "apps" / seed.application / "__main__.py").exists()
 
@@ -48,6 +48,6 @@ def test_a_must_without_a_test_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         "009-02 is proved by test_x, but no file of docs/seeds has it",
         "009-01 is a must with neither a test nor a decision",
     ]
-    row |= {"otherwise": "it does not", "why": "nobody needs it"}
+    row |= {"otherwise": "it does not", "why": "it is not needed"}
     monkeypatch.setattr(seeds, "proofs", dict)
     assert seeds.find_problems() == []

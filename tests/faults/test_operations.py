@@ -17,7 +17,11 @@ from support.worker import Worker
 
 Start = Callable[..., Worker]
 CAUSES = ("gateway", "moov", "disk")
-SETTINGS = {"app": "support.fixable_app:app", "guards__same_cause": "0", "worker__concurrency": "20"}
+SETTINGS = {
+    "app": "support.fixable_app:app",
+    "guards__same_cause": "0",
+    "worker__concurrency": "20",
+}
 
 
 @pytest.mark.any_store

@@ -87,7 +87,9 @@ def test_short_jobs_that_returned_are_written_while_a_transaction_runs(
         slow.may_continue.set()
         await scene.until(lambda: scene.loop.all_written)
         assert states(store) == ["succeeded"] * 12
-        assert all(event_types(store, lease.id) == ["queued", "started", "succeeded"] for lease in leases)
+        assert all(
+            event_types(store, lease.id) == ["queued", "started", "succeeded"] for lease in leases
+        )
 
     scene.play(act)
 

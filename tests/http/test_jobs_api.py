@@ -216,7 +216,9 @@ def test_a_refused_request_may_be_repeated_with_the_same_idempotency_key(app, cl
 
 def test_two_concurrent_requests_with_one_idempotency_key_make_one_job(app, client, key):
     headers = {**key("acme", "operator"), "Idempotency-Key": "order-8"}
-    answers = run_concurrently(*(lambda: post(client, "/jobs", headers, kind="works") for _ in range(4)))
+    answers = run_concurrently(
+        *(lambda: post(client, "/jobs", headers, kind="works") for _ in range(4))
+    )
     assert len(app.jobs.list()) == 1
     assert {answer.status_code for answer in answers} <= {201, 409}
     assert {answer.json()["code"] for answer in answers if answer.status_code == 409} <= {

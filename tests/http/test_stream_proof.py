@@ -110,11 +110,15 @@ def prove(app, clients, writers, transactions, serve=run_server):
         half = transactions // 2
         with serve(app.settings) as web:
             places.at = web
-            run_concurrently(*(lambda seed=seed: writer(url, seed, half) for seed in range(writers)))
+            run_concurrently(
+                *(lambda seed=seed: writer(url, seed, half) for seed in range(writers))
+            )
             web.clients.clear()  # their clients close them
         with serve(app.settings) as web:
             places.at = web
-            run_concurrently(*(lambda seed=seed: writer(url, -seed - 1, half) for seed in range(writers)))
+            run_concurrently(
+                *(lambda seed=seed: writer(url, -seed - 1, half) for seed in range(writers))
+            )
             with app.store.begin() as unit:
                 unit.write_events([NewEvent(LAST, owner=owner) for owner in OWNERS])
             for thread in threads:

@@ -94,7 +94,9 @@ def test_bulk_jobs_have_the_events_of_single_jobs(app, render, owner, many):
     for kind in kinds:
         alone = kind.enqueue(clip=0)
         together = [job.id for job in kind.enqueue_many([{"clip": n} for n in range(many)])]
-        events = {event[3]: event for event in read_event_table(app.store) if event[2] == "job.queued"}
+        events = {
+            event[3]: event for event in read_event_table(app.store) if event[2] == "job.queued"
+        }
         assert len({events[job_id][0] for job_id in together}) == many
         assert {_comparable(events[job_id]) for job_id in together} == {
             _comparable(events[alone.id])

@@ -281,7 +281,8 @@ def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
                 lambda: repair.cancel(store, job_id, actor="ann", reason="wrong file")
             )
             until(
-                lambda: pressed.done or is_waiting_for_lock(store), what="the cancel meets the claim"
+                lambda: pressed.done or is_waiting_for_lock(store),
+                what="the cancel meets the claim",
             )
         assert pressed.result().cancel_reason == "wrong file"
 

@@ -115,9 +115,7 @@ def test_unknown_class_suggests_the_closest_one(make_app: Callable[..., Mulligan
         ConfigError, match="did you mean MULLIGAN_RETRY__CLASSES__TIMEOUT__MAX_RETRIES"
     ):
         make_app(retry__classes__timeuot__max_retries="0")
-    with pytest.raises(
-        ConfigError, match="class auth is never retried, so it has no settings"
-    ):
+    with pytest.raises(ConfigError, match="class auth is never retried, so it has no settings"):
         make_app(retry__classes__auth__max_retries="3")
     with pytest.raises(ConfigError, match="class auth is never retried"):
         make_app(retry__only="timeout,auth")

@@ -1,4 +1,4 @@
-"""The harness that measures ours beside others: what it judges, draws and compares."""
+"""The benchmark harness: targets, page, plan, agents and proxy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.peers.run import Plan
 from bench.peers.sandbox import AGENTS, MeasurementFailed, Sandbox
 
 PG, LITE = OURS["postgres"], OURS["sqlite"]
-PLAIN = BY_NAME["plain SQLite"]
+BASELINE = BY_NAME["plain SQLite"]
 
 
 def measure(case, contender, figures, number=0, error=None):
@@ -29,7 +29,7 @@ def measure(case, contender, figures, number=0, error=None):
 
 @pytest.fixture
 def run(tmp_path: Path) -> results.Run:
-    """Three rounds of a drain and a crash, written and read again."""
+    """Write and read three rounds of a drain and a crash."""
     about = {
         "at": "2026-01-01T00:00:00",
         "rounds": 3,
@@ -69,19 +69,19 @@ def run(tmp_path: Path) -> results.Run:
     return results.read(path)
 
 
-def test_a_bar_is_judged_by_the_median_of_the_rounds_of_one_run(run):
-    told = {(one.what, one.store): one for one in judge_all(run)}
-    fastest = told["drain against the fastest other system of the run", "PostgreSQL"]
-    assert (fastest.said, fastest.met) == ("2.50 ×", True)
-    assert told["drain against Huey with fsync", "SQLite"].met is False
-    assert told["drain against plain batches of 100", "PostgreSQL"].met is None
-    assert told["kill -9 of everything, until all are done", "PostgreSQL"].met is True
-    poisoned = told["starts of a job that kills its worker, all neighbours done", "PostgreSQL"]
-    assert (poisoned.said, poisoned.met) == ("3.00, 7 of 10 neighbours done", False)
+def test_a_target_is_judged_by_the_median_of_the_rounds_of_one_run(run):
+    verdicts = {(one.what, one.store): one for one in judge_all(run)}
+    fastest = verdicts["drain against the fastest other system of the run", "PostgreSQL"]
+    assert (fastest.text, fastest.met) == ("2.50 ×", True)
+    assert verdicts["drain against Huey with fsync", "SQLite"].met is False
+    assert verdicts["drain against plain batches of 100", "PostgreSQL"].met is None
+    assert verdicts["kill -9 of everything, until all are done", "PostgreSQL"].met is True
+    poisoned = verdicts["starts of a job that kills its worker, all neighbours done", "PostgreSQL"]
+    assert (poisoned.text, poisoned.met) == ("3.00, 7 of 10 neighbours done", False)
 
 
-def test_every_bar_asks_for_a_case_that_is_measured():
-    class Asking:
+def test_every_target_uses_a_measured_case():
+    class RecordingRun:
         def __init__(self):
             self.cases = set()
 
@@ -95,13 +95,13 @@ def test_every_bar_asks_for_a_case_that_is_measured():
             self.figure(case, contender, name)
             return []
 
-    asking = Asking()
+    recording = RecordingRun()
     for bar in BARS:
-        bar.judge(asking)
-    assert asking.cases <= set(CASES)
+        bar.judge(recording)
+    assert recording.cases <= set(CASES)
 
 
-def test_the_page_gets_its_tables_and_pictures_from_the_results(run, tmp_path):
+def test_the_page_gets_tables_and_charts_from_the_results(run, tmp_path):
     page = tmp_path / "page.md"
     begin, end = (
         "<!-- measured: written by python -m bench peers --report -->",
@@ -120,14 +120,14 @@ def test_the_page_gets_its_tables_and_pictures_from_the_results(run, tmp_path):
     shown = re.findall(r"!\[.+\]\(pictures/(.+)\)", text)
     assert {tmp_path / name for name in shown} == set(tmp_path.glob("*.svg"))
     for name in ("drain", "crash"):
-        assert ET.fromstring((tmp_path / f"performance-{name}.svg").read_text()).tag.endswith("svg")  # noqa: S314 - ours
+        assert ET.fromstring((tmp_path / f"performance-{name}.svg").read_text()).tag.endswith("svg")  # noqa: S314 - our own file
 
 
-def test_the_page_of_the_docs_has_a_place_for_what_was_measured():
+def test_the_docs_page_has_the_marks_for_the_results():
     assert pages.MEASURED_PART.search(pages.PAGE.read_text())
 
 
-def test_a_round_goes_through_all_cases_so_that_two_of_them_can_be_compared():
+def test_a_round_covers_all_cases_so_that_two_can_be_compared():
     cases = [CASES[name] for name in ("drain", "backlog", "retry")]
     order = [
         (number, case.name)
@@ -144,7 +144,7 @@ def test_each_round_begins_with_another_contender():
 
 
 @pytest.mark.parametrize("contender", CONTENDERS, ids=lambda one: one.name)
-def test_a_contender_has_an_agent_and_every_version_pinned(contender):
+def test_a_contender_has_an_agent_and_pinned_versions(contender):
     assert (AGENTS / f"on_{contender.agent}.py").exists()
     if contender.environment:
         pins = (AGENTS.parent / "pins" / f"{contender.agent}.txt").read_text().split()
@@ -152,33 +152,33 @@ def test_a_contender_has_an_agent_and_every_version_pinned(contender):
         assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
 
 
-def test_the_plain_row_is_as_wide_as_ours_and_an_agent_says_why_it_could_not():
-    with Sandbox(PLAIN, "about") as place:
-        plain, ours = place.ask("about").values()
-        assert plain == pytest.approx(ours, rel=0.03)
+def test_the_baseline_row_is_as_wide_as_ours_and_an_agent_reports_errors():
+    with Sandbox(BASELINE, "about") as place:
+        baseline, ours = place.ask("about").values()
+        assert baseline == pytest.approx(ours, rel=0.03)
         with pytest.raises(MeasurementFailed, match="NotImplementedError"):
             place.ask("pending")
         folder = place.folder
     assert not folder.exists()
 
 
-def test_a_round_trip_through_the_proxy_takes_as_long_as_asked():
+def test_a_round_trip_through_the_proxy_takes_the_requested_time():
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_echo, args=(server,), daemon=True).start()
         proxy = Proxy(f"postgresql://me:word@127.0.0.1:{server.getsockname()[1]}/db", 20)
         try:
             assert proxy.url.startswith("postgresql://me:word@127.0.0.1:")
             port = int(re.search(r":(\d+)/db", proxy.url)[1])
-            with socket.create_connection(("127.0.0.1", port)) as line:
+            with socket.create_connection(("127.0.0.1", port)) as connection:
                 began = time.monotonic()
-                line.sendall(b"there and back")
-                assert line.recv(100) == b"there and back"
+                connection.sendall(b"there and back")
+                assert connection.recv(100) == b"there and back"
                 assert time.monotonic() - began >= 0.02
         finally:
             proxy.close()
 
 
 def _echo(server):
-    with server.accept()[0] as line:
-        while data := line.recv(100):
-            line.sendall(data)
+    with server.accept()[0] as connection:
+        while data := connection.recv(100):
+            connection.sendall(data)

@@ -1,6 +1,6 @@
-"""python -m bench [case …] [--store sqlite|postgres] [--n 20000] [--runs 3]: measure, print, keep as data.
+"""Measure cases and save the figures: python -m bench [case …] [--store sqlite|postgres] [--n 20000].
 
-python -m bench peers …: beside other systems and the stores alone, see tools/bench/peers/command.py.
+python -m bench peers … compares with other systems, see tools/bench/peers/command.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> None:
     if sys.argv[1:2] == ["peers"]:
-        from bench.peers import command  # noqa: PLC0415 - it needs more than the cases below
+        from bench.peers import command  # noqa: PLC0415 - needs more dependencies
 
         command.main(sys.argv[2:])
         return
@@ -32,7 +32,7 @@ def main() -> None:
             runs = [CASES[case](store, args.n) for _ in range(args.runs)]
             figures = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
             _print(figures, runs)
-            _keep(case, store, args.n, runs, figures)
+            _save(case, store, args.n, runs, figures)
 
 
 def _arguments() -> argparse.Namespace:
@@ -52,8 +52,8 @@ def _print(figures: Figures, runs: list[Figures]) -> None:
         print(f"  {name:<36}{value:>14,.2f}{spread if len(runs) > 1 else ''}", flush=True)
 
 
-def _keep(case: str, store: str, n: int, runs: list[Figures], figures: Figures) -> None:
-    """Results are data; a figure means something only beside others of the same run."""
+def _save(case: str, store: str, n: int, runs: list[Figures], figures: Figures) -> None:
+    """Append the figures to results.jsonl."""
     RESULTS.mkdir(exist_ok=True)
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

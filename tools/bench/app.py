@@ -1,4 +1,4 @@
-"""What the measured workers run."""
+"""Handlers of the measured workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def fails_once(ctx: Context, n: int) -> None:
 
 @app.job
 async def stamp() -> int:
-    """When did the handler start?"""
+    """Return the start time in microseconds."""
     return time.time_ns() // 1000
 
 

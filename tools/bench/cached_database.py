@@ -1,4 +1,4 @@
-"""A world with a crowd in it, made once and copied from build/ ever after, so that each run begins with the same."""
+"""Create the sample database once and copy it from build/ for later runs."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ def _make(url: str, jobs: int, kept: Path, folder: Path) -> None:
         return
     running = server()
     running.stop("fast")
-    _copy(running._folder, kept)  # noqa: SLF001 - the whole of it, with its password
+    _copy(running._folder, kept)  # noqa: SLF001 - no public name
     (kept / "url").write_text(url)
     running.start()
 
 
 def _start_from_cache(kept: Path) -> str:
-    """A database of ours; what was kept, if something was, in the place of the server's own."""
+    """Start the server with the cached data folder, if there is one. Return the database URL."""
     running = server()
     if not kept.exists():
         return running.create_database()
     running.stop("fast")
-    mine, data = urlsplit(str(running._admin_url)), running._data  # noqa: SLF001 - there is no other way to them
+    mine, data = urlsplit(str(running._admin_url)), running._data  # noqa: SLF001 - no public name
     shutil.rmtree(data)
     _copy(kept / "data", data)
     with (data / "postgresql.conf").open("a") as file:
         file.write(f"port = '{mine.port}'\n")
     was = urlsplit((kept / "url").read_text())
     here = was._replace(netloc=f"{was.username}:{was.password}@{mine.hostname}:{mine.port}")
-    running._admin_url = urlunsplit(here._replace(path="/postgres"))  # noqa: SLF001 - its password is another one now
+    running._admin_url = urlunsplit(here._replace(path="/postgres"))  # noqa: SLF001 - the password changed
     running.start()
     return urlunsplit(here)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """As it is, whoever owns it; whole or not at all."""
+    """Copy a file or folder with its owner, atomically."""
     part = target.with_name(f"{target.name}.part{os.getpid()}")
     subprocess.run([shutil.which("cp") or "cp", "-Rp", source, part], check=True)
     part.rename(target)

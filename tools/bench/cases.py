@@ -1,4 +1,4 @@
-"""The cases. Each takes a store's name and a size and returns its figures."""
+"""Benchmark cases. Each takes the name of a database and a size and returns its figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Figures = dict[str, float]
 
 
 def _measure_drain(place: World, n: int) -> float:
-    """Jobs a second from the first ending to the last, one worker, one runner."""
+    """Return jobs per second from the first ending to the last, with one worker and one runner."""
     place.start()
     until(lambda: place.count("succeeded") > 0, 60)
     began, first = time.monotonic(), place.count("succeeded")
@@ -30,7 +30,7 @@ def _measure_drain(place: World, n: int) -> float:
 
 
 def drain(store: str, n: int) -> Figures:
-    """No-ops, async and sync."""
+    """Drain no-op jobs, async and sync."""
     figures = {}
     for kind in ("noop", "noop_sync"):
         with world(store) as place:
@@ -40,14 +40,14 @@ def drain(store: str, n: int) -> Figures:
 
 
 def retry_path(store: str, n: int) -> Figures:
-    """Every job fails once, each with its own text."""
+    """Drain jobs that each fail once, with distinct messages."""
     with world(store) as place:
         place.enqueue("fails_once", [{"n": i} for i in range(n)])
         return {"jobs/s": _measure_drain(place, n)}
 
 
 def enqueue(store: str, n: int) -> Figures:
-    """One at a time, and thousands in one call."""
+    """Enqueue one at a time, and thousands in one call."""
     with world(store) as place:
         few = max(200, n // 20)
         began = time.monotonic()
@@ -60,7 +60,7 @@ def enqueue(store: str, n: int) -> Figures:
 
 
 def latency(store: str, n: int) -> Figures:
-    """From the call of enqueue to the handler's first line, on an idle worker."""
+    """Measure the time from the enqueue call to the first line of the handler on an idle worker."""
     with world(store) as place:
         place.start()
         rng, waits = Random(7), []
@@ -74,11 +74,11 @@ def latency(store: str, n: int) -> Figures:
 
 
 def idle(store: str, n: int) -> Figures:
-    """A worker with nothing to do: share of a core over 20 s, memory of supervisor and runner together."""
+    """Measure CPU over 20 s and memory of an idle worker (supervisor and runner)."""
     del n
     with world(store) as place:
         worker = place.start()
-        time.sleep(3)  # let the start be over
+        time.sleep(3)  # let the start-up finish
         pids = process_tree(worker.pid)
         began, used = time.monotonic(), cpu_seconds(pids)
         time.sleep(20)
@@ -87,20 +87,20 @@ def idle(store: str, n: int) -> Figures:
 
 
 def backlog(store: str, n: int) -> Figures:
-    """Claiming from one lane, empty table against a million scheduled and a hundred thousand held jobs.
+    """Compare an empty table with 1,000,000 scheduled and 100,000 held jobs.
 
-    The claim alone, in batches of 100, so that nothing else hides its cost; then the whole drain.
+    First claims alone in batches of 100, then the whole drain.
     """
     return _measure_with_backlog(store, n, scheduled=50 * n, rounds=3)
 
 
 def held(store: str, n: int) -> Figures:
-    """Claiming from one lane while a dependency holds a hundred thousand jobs, against the same without them."""
+    """Compare an empty table with one in which a dependency holds 100,000 jobs."""
     return _measure_with_backlog(store, n, scheduled=0, rounds=3)
 
 
 def _measure_with_backlog(store: str, n: int, *, scheduled: int, rounds: int) -> Figures:
-    """By turns, claim by claim and drain by drain, so that what else the machine does is shared by both."""
+    """Alternate between both databases, so that other load affects both equally."""
     claims: dict[str, list[float]] = {"empty": [], "full": []}
     drains: dict[str, list[float]] = {"empty": [], "full": []}
     with world(store) as empty, world(store) as full:
@@ -124,7 +124,7 @@ def _compare(what: str, rates: dict[str, list[float]]) -> Figures:
 
 
 def fill(place: World, *, scheduled: int, held: int) -> None:
-    """Half of the scheduled jobs share the lane we claim from."""
+    """Insert scheduled and held jobs. Half of the scheduled ones are in the claimed lane."""
     later = datetime.now(UTC) + timedelta(days=30)
     place.enqueue("other", [{}] * (scheduled // 2), delay=later)
     place.enqueue("noop", [{}] * (scheduled // 2), delay=later)
@@ -135,7 +135,7 @@ def fill(place: World, *, scheduled: int, held: int) -> None:
 
 
 def _claim_rates(places: dict[str, World], n: int) -> dict[str, list[float]]:
-    """Claim n jobs in each place, a hundred at a time and by turns; they stay claimed until all are."""
+    """Claim n jobs in each database, 100 at a time and alternating. Return the rates."""
     claimers = {name: _claimer(place, n) for name, place in places.items()}
     rates: dict[str, list[float]] = {name: [] for name in places}
     for name in [*places] * (n // 100):
@@ -150,7 +150,7 @@ def _claim_rates(places: dict[str, World], n: int) -> dict[str, list[float]]:
 
 
 def _claimer(place: World, n: int) -> Claimer:
-    """A worker of this place, and jobs for it."""
+    """Insert a worker and n jobs for it. Return its claimer."""
     worker = f"w_{new_id()}"
     row = WorkerRow(
         worker, "h", 1, "b", 3600 * SECOND, 0, 0, 0, None, "", "", 0, 0, "[]", "[]", 1, "", False
@@ -163,7 +163,7 @@ def _claimer(place: World, n: int) -> Claimer:
 
 
 def _finish(place: World, worker: str) -> None:
-    """End what was claimed, so that the next round starts from the same table."""
+    """Settle all claimed jobs, so that the next round starts from the same table."""
     from mulligan.config import RetrySection  # noqa: PLC0415 - only here
     from mulligan.core.attempt import Ended, Ending, Outcome  # noqa: PLC0415 - only here
     from mulligan.retries.effective import EffectivePolicies  # noqa: PLC0415 - only here
@@ -179,7 +179,7 @@ def _finish(place: World, worker: str) -> None:
 
 
 def crash(store: str, n: int) -> Figures:
-    """Ten 5-second jobs, default settings: kill -9 of the runner; then of everything, and a restart."""
+    """Kill the runner, then the worker, under ten 5-second jobs; measure until all are done."""
     del n
     figures = {}
     for what in ("runner", "worker"):
@@ -207,15 +207,15 @@ def _kill(pid: int) -> None:
 
 
 def capture(store: str, n: int) -> Figures:
-    """One failure, from the exception to its name: capture, classify, fingerprint. Needs no store."""
+    """Measure capture, classification and fingerprint of a failure. Needs no database."""
     del store
     return dict(measure(max(300, n // 10)))
 
 
 def insight(store: str, n: int) -> Figures:
-    """`app.insight()` over 200,000 attempts with traces, of which it looks at its 100,000; then over all of them."""
+    """Measure `app.insight()` with 200,000 attempts: with its default limit, then over all."""
     from mulligan.insight import service as engine  # noqa: PLC0415 - only here
-    from support.history import insert_finished_jobs  # noqa: PLC0415 - same
+    from support.history import insert_finished_jobs  # noqa: PLC0415 - only here
 
     del n
     with world(store) as place:
@@ -263,7 +263,7 @@ def million(store: str, n: int) -> Figures:
         feeding = feeder(place)
         try:
             until(lambda: place.count("running") + place.count("succeeded") > 0, 30)
-            time.sleep(3)  # let the start be over
+            time.sleep(3)  # let the start-up finish
             return {"to fill, s": filled, **measure(place)}
         finally:
             feeding.terminate()
@@ -271,9 +271,9 @@ def million(store: str, n: int) -> Figures:
 
 
 def web(store: str, n: int) -> Figures:
-    """Every page and list call at a million jobs, on a real server, while a worker runs a hundred jobs a second."""
+    """Measure every page and list call with a million jobs while a worker runs 100 jobs per second."""
     from bench.cached_database import cached_database  # noqa: PLC0415 - only here
-    from bench.web import measure  # noqa: PLC0415 - same
+    from bench.web import measure  # noqa: PLC0415 - only here
 
     with cached_database(store, 50 * n) as place:
         return measure(place)

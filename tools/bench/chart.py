@@ -1,4 +1,4 @@
-"""The picture of a comparison as SVG: a row for each release, starts a second on the left, jobs that wait right."""
+"""Draw a comparison as SVG: a row per release, starts per second left, waiting jobs right."""
 
 from __future__ import annotations
 
@@ -99,5 +99,7 @@ def _area(left: float, top: float, points: Sequence[float], most: float, colour:
     return f'<path d="M{left},{base} {_path(left, top, points, most)} {left + WIDE},{base}Z" fill="{colour}"/>'
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{words}</text>'
+def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{text}</text>'
+    )

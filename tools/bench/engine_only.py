@@ -1,4 +1,4 @@
-"""A worker as `mulligan worker` makes it, but nothing works beside the engine."""
+"""Run `mulligan worker` without its periodic tasks (notifications, alerts, metrics)."""
 
 from __future__ import annotations
 

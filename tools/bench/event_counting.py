@@ -1,4 +1,4 @@
-"""What it costs to count: the same drain with the fold and without, by turns, and a scrape of what was counted."""
+"""Measure the cost of counting events: a drain with and without it, and a metrics scrape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = 2
 
 
 def measure_drain(store: str, n: int, module: str) -> tuple[float, float]:
-    """Jobs a second, and milliseconds of CPU for each in the worker, its runner and the server."""
+    """Return jobs per second, and CPU milliseconds per job in worker, runner and server."""
     with world(store) as place:
         place.enqueue("noop", [{}] * n)
         worker = place.start(module=module)
@@ -31,7 +31,7 @@ def measure_drain(store: str, n: int, module: str) -> tuple[float, float]:
 
 
 def servers(store: str) -> list[int]:
-    """Every process of the PostgreSQL that serves us."""
+    """Return the pids of the PostgreSQL server."""
     if store == "sqlite":
         return []
     from bench.world import server  # noqa: PLC0415 - there is none for SQLite
@@ -45,7 +45,7 @@ def cpu(pids: list[int]) -> float:
 
 
 def counting(store: str, n: int) -> dict[str, float]:
-    """By turns, so that what else the machine does is shared by both."""
+    """Compare drains with and without counting, alternating."""
     found: dict[str, list[tuple[float, float]]] = {"mulligan": [], "bench.engine_only": []}
     for turn in range(2 * ROUNDS):
         module = ("mulligan", "bench.engine_only")[(turn + turn // 2) % 2]
@@ -65,7 +65,7 @@ def counting(store: str, n: int) -> dict[str, float]:
 
 
 def measure_fold(store: str, n: int, cost: float) -> dict[str, float]:
-    """The fold after the drain, when nothing disturbs it: its CPU, and as a share of what a job costs."""
+    """Measure the CPU of counting after a drain, also as a share of the cost of a job."""
     with world(store) as place:
         fold = EventCounter(0)
         fold.run_once(place.app.store)
@@ -87,7 +87,7 @@ def measure_fold(store: str, n: int, cost: float) -> dict[str, float]:
 
 
 def measure_scrape(place: World, times: int = 20) -> dict[str, float]:
-    """Milliseconds of a scrape, by the clock and of this thread's CPU."""
+    """Measure the duration and the CPU time of a metrics scrape."""
     waits, used = [], []
     for _ in range(times):
         began, spent = time.perf_counter(), time.thread_time()

@@ -1,4 +1,4 @@
-"""Failures as they typically come, each with a text of its own, so that no cache can help."""
+"""Typical failures, each with a distinct message, so that no cache can help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _class(module: str, name: str, *bases: type, **members: object) -> type:
 
 
 class Response:
-    """As httpx has it: read, with headers as a list."""
+    """A response like that of httpx."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status_code = status
@@ -169,13 +169,13 @@ KINDS = {
 def _catch(raise_it: Callable[[int], None], n: int) -> Exception:
     try:
         _nested(raise_it, n)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what we want
+    except Exception as error:  # noqa: BLE001 - any exception
         return error
     raise AssertionError
 
 
 def measure(n: int) -> Iterator[tuple[str, float]]:
-    """Microseconds for one failure: capture, classify and fingerprint; the median of each kind and of all."""
+    """Yield the median microseconds to capture, classify and fingerprint, per kind and overall."""
     every: list[float] = []
     for name, raise_it in KINDS.items():
         times = []

@@ -1,4 +1,4 @@
-"""Groups and filters over many dead jobs among many more that succeeded, written straight into the tables."""
+"""Measure failure groups and filters over many dead jobs, inserted directly into the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAUSE = "CASE WHEN i % 300 = 0 THEN 'rare' WHEN i % 2 = 0 THEN 'one' ELSE 'two' 
 
 
 def fill(app: Mulligan, jobs: int) -> None:
-    """One in three is dead: of two causes, and one in a hundred of those of a third."""
+    """Insert jobs, a third of them dead: of two causes, and one percent of a third cause."""
     store = app.open().store
     with store.read() as unit:
         now = unit.now()
@@ -38,7 +38,7 @@ def fill(app: Mulligan, jobs: int) -> None:
     for name, value in (("jobs", jobs), ("now", now), ("span", 5 * DAY)):
         text = text.replace(f":{name}", str(value))
     sql(store, text)
-    if postgres:  # as autovacuum would have it, some time later
+    if postgres:  # as autovacuum would do later
         with psycopg.connect(app.settings.database_url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE mulligan.job")
 

@@ -1,8 +1,8 @@
-"""Filters, lists, counts and groups over a million jobs, written straight into the tables, while a worker works.
+"""Measure filters, lists, counts and groups over a million jobs while a worker runs.
 
-950,000 of them succeeded. Ten thousand are dead of thirty causes, twenty thousand wait (half of them are among the
-oldest, scheduled for later), some are parked or cancelled. Two hundred owners and one that has twenty old jobs,
-thousands of batches of fifty, a kind that declares an index and a rare one that does not.
+The jobs are inserted directly: 950,000 succeeded, 10,000 are dead of 30 causes, 20,000 wait (half of
+them among the oldest, scheduled for later), some are parked or cancelled. There are 200 owners and one
+with twenty old jobs, thousands of batches of 50, a kind with an index and a rare one without.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DAY = 86_400_000_000
 SPAN = 5 * DAY
 LATER = 30 * DAY
 GROUPS = 30
-RATE = 100  # jobs a second, meanwhile
-COMMANDS = 15  # times each
+RATE = 100  # jobs per second during the measurement
+REPETITIONS = 15  # times each
 COLUMNS = (
     "id",
     "kind",
@@ -60,7 +60,7 @@ KINDS = {
 }
 
 
-# -- the table -----------------------------------------------------------------------------------
+# --- Rows ---
 def rows(jobs: int, now: int) -> Iterator[Row]:
     for i in range(jobs):
         at = _at(i, jobs, now)
@@ -97,7 +97,7 @@ def _id(i: int, at: int) -> str:
 
 
 def _state(i: int, jobs: int) -> str:
-    """Of a million: 10,000 dead, 10,000 that wait among the oldest and as many everywhere, few others."""
+    """Return the state of job i: 1 % dead, 2 % queued (half among the oldest), few others."""
     if i % 101 == 0:
         return "dead"
     if i < jobs // 50 and i % 2 == 1:
@@ -131,7 +131,7 @@ def fill(place: World, jobs: int) -> None:
     _write(store, "job_arg", ("name", "value", "job_id", "kind"), _args(jobs, now))
     names = "job_id token generation attempt worker settled_by started_at ended_at ended verb code cls fingerprint"
     _write(store, "attempt", tuple(names.split()), _attempts(jobs, now))
-    if is_postgres(store):  # as autovacuum would have it, some time later
+    if is_postgres(store):  # as autovacuum would do later
         with psycopg.connect(place.url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
 
@@ -172,7 +172,7 @@ def _write(store: Store, table: str, columns: tuple[str, ...], found: Iterator[R
             connection.executemany(f"INSERT INTO {name} ({listed}) VALUES ({marks})", found)  # noqa: S608 - ours
 
 
-# -- the questions -------------------------------------------------------------------------------
+# --- Queries ---
 FILTERS = (
     "",
     "state:succeeded",
@@ -211,20 +211,20 @@ FILTERS = (
 
 def build_queries(place: World) -> dict[str, Callable[[], object]]:
     app = place.app
-    asked: dict[str, Callable[[], object]] = {}
+    queries: dict[str, Callable[[], object]] = {}
     for text in FILTERS:
-        asked[f"list {text}"] = lambda text=text: app.jobs.list(text)
-        asked[f"count {text}"] = lambda text=text: app.jobs.count(text)
+        queries[f"list {text}"] = lambda text=text: app.jobs.list(text)
+        queries[f"count {text}"] = lambda text=text: app.jobs.count(text)
     middle = first_id((time.time_ns() // 1000 - SPAN // 2) // 1000)
-    asked["list from the middle"] = lambda: app.jobs.list("", before=middle)
-    asked["list state:dead from the middle"] = lambda: app.jobs.list("state:dead", before=middle)
-    asked["groups"] = app.failures.groups
-    asked["groups of an owner"] = lambda: app.failures.groups(owner="owner7")
-    asked["groups of a kind"] = lambda: app.failures.groups("kind:render")
-    asked["groups by argument"] = lambda: app.failures.groups("arg.customer:43")
-    asked["one group"] = lambda: app.failures.get("v2-07")
-    asked["counts per state"] = lambda: _counts(place)
-    return asked
+    queries["list from the middle"] = lambda: app.jobs.list("", before=middle)
+    queries["list state:dead from the middle"] = lambda: app.jobs.list("state:dead", before=middle)
+    queries["groups"] = app.failures.groups
+    queries["groups of an owner"] = lambda: app.failures.groups(owner="owner7")
+    queries["groups of a kind"] = lambda: app.failures.groups("kind:render")
+    queries["groups by argument"] = lambda: app.failures.groups("arg.customer:43")
+    queries["one group"] = lambda: app.failures.get("v2-07")
+    queries["counts per state"] = lambda: _counts(place)
+    return queries
 
 
 def _counts(place: World) -> object:
@@ -233,23 +233,23 @@ def _counts(place: World) -> object:
 
 
 class Times(NamedTuple):
-    """Of one question, in ms: how long who asks has waited, and what of it somebody worked on the answer."""
+    """Times of one query in milliseconds: elapsed, and CPU."""
 
     waited: list[float]
     worked: list[float]
 
 
 def measure(place: World) -> dict[str, float]:
-    """Each question by turns, warm, while a worker runs 100 jobs a second. Prints a table, the slowest first."""
-    asked = build_queries(place)
-    for ask in asked.values():
-        ask()
-    times = {name: Times([], []) for name in asked}
+    """Run all queries in turn, warm, while a worker runs. Print a table, slowest first."""
+    queries = build_queries(place)
+    for query in queries.values():
+        query()
+    times = {name: Times([], []) for name in queries}
     before, began = done(place), time.monotonic()
     clock = _work(place)
-    for name, ask in [*asked.items()] * COMMANDS:
+    for name, query in [*queries.items()] * REPETITIONS:
         start, before = time.monotonic(), clock()
-        ask()
+        query()
         times[name].worked.append((clock() - before) * 1000)
         times[name].waited.append((time.monotonic() - start) * 1000)
     rate = (done(place) - before) / (time.monotonic() - began)
@@ -258,10 +258,10 @@ def measure(place: World) -> dict[str, float]:
 
 
 def _work(place: World) -> Callable[[], float]:
-    """Seconds of CPU of this thread and, on PostgreSQL, of every process that answers it: the pool takes turns."""
+    """Return a clock of the CPU seconds of this thread and its PostgreSQL backends."""
     if not is_postgres(place.app.store):
         return time.thread_time
-    idle = place.app.store._pool._pool  # type: ignore[attr-defined]  # noqa: SLF001 - all of them, between two questions
+    idle = place.app.store._pool._pool  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
     return lambda: time.thread_time() + sum(_cpu(one.info.backend_pid) for one in list(idle))
 
 
@@ -285,7 +285,7 @@ def _figures(times: dict[str, Times]) -> dict[str, float]:
 
 
 def done(place: World) -> int:
-    """By the worker: what was written by hand is of other kinds."""
+    """Return the number of jobs the worker has done; inserted jobs have other kinds."""
     text = (
         "SELECT count(*) FROM {p}job WHERE id > '{low}' AND kind = 'noop' AND state = 'succeeded'"
     )
@@ -295,19 +295,19 @@ def done(place: World) -> int:
         return int(found.fetchone()[0])
 
 
-# -- meanwhile -----------------------------------------------------------------------------------
+# --- Load during the measurement ---
 def feeder(place: World) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "bench.million", place.url]
-    return subprocess.Popen(command, cwd=ROOT)
+    return subprocess.Popen(command, cwd=ROOT / "tools")
 
 
 def feed(url: str) -> None:
-    """A hundred jobs a second, ten at a time, until it is ended."""
-    from bench.app import noop  # noqa: PLC0415 - only where jobs are made
+    """Enqueue 100 jobs per second, ten at a time, until killed."""
+    from bench.app import noop  # noqa: PLC0415 - only here
 
-    from mulligan import Mulligan  # noqa: PLC0415 - same
+    from mulligan import Mulligan  # noqa: PLC0415 - only here
 
-    noop._app = Mulligan(url)  # type: ignore[attr-defined]  # noqa: SLF001 - the same kind on this store
+    noop._app = Mulligan(url)  # type: ignore[attr-defined]  # noqa: SLF001 - enqueue into this database
     due = time.monotonic()
     while True:
         noop.enqueue_many([{}] * (RATE // 10))

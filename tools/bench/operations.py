@@ -1,4 +1,4 @@
-"""Operations over many dead jobs: writing them down, moving them, and a turn that finds nothing to do."""
+"""Measure operations over many dead jobs: gathering, moving, and an idle turn."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from bench.groups import fill
 
 from mulligan import Mulligan
-from mulligan.operations import chore as operate
+from mulligan.operations import chore as operations
 
-NO_RATE = 1_000_000  # items a second: as fast as it goes
+NO_RATE = 1_000_000  # items per second: no limit
 IDLE = 50  # turns
 
 
 def measure(app: Mulligan, jobs: int) -> dict[str, float]:
-    """A third of the jobs is dead, about half of these of each cause."""
+    """Retry and discard dead jobs. A third of the jobs is dead, half of each cause."""
     fill(app, jobs)
     figures = {}
     for action, group in (("retry", "v2-one"), ("discard", "v2-two")):
@@ -29,9 +29,11 @@ def measure(app: Mulligan, jobs: int) -> dict[str, float]:
 
 
 def _measure_moves(app: Mulligan, operation: str) -> float:
-    began, moved, did = time.monotonic(), 0, operate.TurnResult()
-    while (did := operate.run_turn(app.store, operation, previous=did)).sent:
-        moved += did.sent
+    began = time.monotonic()
+    moved = 0
+    turn = operations.TurnResult()
+    while (turn := operations.run_turn(app.store, operation, previous=turn)).sent:
+        moved += turn.sent
     assert moved == app.operations.get(operation).total
     return moved / (time.monotonic() - began)
 
@@ -42,5 +44,5 @@ def _measure_idle_turn(app: Mulligan) -> float:
             app.operations.abort(operation.id)
     began = time.monotonic()
     for _ in range(IDLE):
-        operate.run_operations(app.store)
+        operations.run_operations(app.store)
     return (time.monotonic() - began) / IDLE * 1000

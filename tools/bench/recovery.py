@@ -1,8 +1,8 @@
-"""One outage and several ways to let its backlog go, simulated in steps of a tenth of a second.
+"""Simulate several ways to release the backlog of an outage, in steps of 0.1 seconds.
 
-A model, not a measurement. The dependency can do `capacity` jobs a second. What comes above that within a second fails,
-and each such job takes half a job of work away from the others, as a service under overload does. What failed is tried
-again, spread over a minute. The ramp and the rate's tokens are the product's own rules.
+A model, not a measurement. The dependency can do `capacity` jobs per second. Jobs above that fail,
+and each of them costs half a job of capacity, as in an overloaded service. Failed jobs are retried
+within a minute. The ramp and the token bucket are the rules of the product.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from mulligan.guards.limits import NO_LIMIT, available_starts, refill_bucket
 
 TICKS = 10  # a second
 STEP = SECOND // TICKS
-AGAIN = 60 * TICKS  # steps over which failures are spread
+AGAIN = 60 * TICKS  # steps over which retries are spread
 WASTED = 0.5
 WORKERS = 3
 
 
 class Setting(NamedTuple):
-    """A dependency at the moment it comes back."""
+    """A dependency when it recovers."""
 
     name: str
-    capacity: Callable[[float], float]  # jobs a second, by seconds since then
-    fresh: float  # jobs a second that keep arriving
+    capacity: Callable[[float], float]  # jobs per second, by seconds since the recovery
+    fresh: float  # new jobs per second
     held: int
-    normal: float | None  # what the ramp is told
-    fleet: float = 2000.0  # jobs a second the workers can start
+    normal: float | None  # normal rate known to the ramp
+    fleet: float = 2000.0  # jobs per second that the workers can start
     flaky: float = 0.0  # share that fails at any rate
     duration: float = 0.3  # seconds until an outcome is known
     every: Micros = SECOND
 
     def ideal(self) -> float:
-        """Seconds until all is done if every bit of the capacity is used from the first moment."""
+        """Return the seconds until the backlog is done if all capacity is used from the start."""
         left, step = float(self.held), 0
         while left > 0:
             able = min(self.capacity(step / TICKS), self.fleet) * (1 - self.flaky)
@@ -48,12 +48,12 @@ class Setting(NamedTuple):
 
 
 class Release:
-    """A way to let the backlog go. This one: all at once."""
+    """Release the whole backlog at once. Base class of other releases."""
 
     rate: float | None = None
 
     def due(self, held: int) -> list[float]:
-        """How many of the held jobs become due in each step."""
+        """Return how many of the held jobs become due in each step."""
         return [float(held)]
 
     def available(self, now: Micros) -> int:
@@ -68,7 +68,7 @@ class Release:
 
 
 class EvenRelease(Release):
-    """The backlog spread evenly over a time that was chosen beforehand."""
+    """Spread the backlog evenly over a fixed time."""
 
     def __init__(self, seconds: int) -> None:
         self._steps = seconds * TICKS
@@ -78,7 +78,7 @@ class EvenRelease(Release):
 
 
 class RampedRelease(Release):
-    """Ours."""
+    """Release the backlog with the ramp of Mulligan."""
 
     def __init__(self, normal: float | None, every: Micros = SECOND) -> None:
         self.ramp: ramps.Ramp | None = ramps.start_ramp(normal, 0, every)
@@ -93,7 +93,7 @@ class RampedRelease(Release):
         if self.ramp is None:
             return NO_LIMIT
         meter = refill_bucket(self._meter, self.ramp.rate, now)
-        # One more than a tenth of a second's worth: who looks in steps would lose what is left of a token each time.
+        # One token more than a step allows, because fractions of tokens would be lost at each step.
         self._meter = meter._replace(tokens=min(meter.tokens, 1 + self.ramp.rate / 10))
         return available_starts(Limit(rate=self.ramp.rate), 0, self._meter)
 
@@ -101,7 +101,7 @@ class RampedRelease(Release):
         self._meter = self._meter._replace(tokens=self._meter.tokens - count)
 
     def ended(self, worker: int, ok: int, failed: int, now: Micros) -> None:
-        """A worker tells once a second, and at once of a failure."""
+        """Collect outcomes. A worker reports once per second, and failures at once."""
         ok, failed = ok + self._unreported[worker][0], failed + self._unreported[worker][1]
         reports_now = failed or now // STEP % TICKS == worker * TICKS // WORKERS
         if reports_now and self.ramp is not None:
@@ -118,7 +118,7 @@ class RampedRelease(Release):
 
 
 class Dependency:
-    """Fails what is above its capacity, measured over the last second."""
+    """A dependency that fails jobs above its capacity, measured over the last second."""
 
     def __init__(self, setting: Setting, rng: Random) -> None:
         self._setting, self._rng = setting, rng
@@ -131,13 +131,13 @@ class Dependency:
         excess = max(0.0, self._load - self._setting.capacity(at))
         share = min(1.0, (1 + WASTED) * excess / self._load) if excess else 0.0
         share += (1 - share) * self._setting.flaky
-        if count > 2 * TICKS:  # chance hardly matters, time does
+        if count > 2 * TICKS:  # many jobs: skip drawing each one
             return int(count * share + self._rng.random() * (0 < share < 1))
         return sum(self._rng.random() < share for _ in range(count))
 
 
 class Run:
-    """One release policy in one setting, second by second."""
+    """The simulation of one release in one setting."""
 
     def __init__(
         self, setting: Setting, release: Release, seconds: int = 1300, seed: int = 1
@@ -178,7 +178,7 @@ class Run:
 
     def _restart_if_exited(self, count: int) -> None:
         self._apart += count
-        together = 10 if count > 5 * TICKS else 1  # by the million they need no draw each
+        together = 10 if count > 5 * TICKS else 1  # group many retries to save time
         for first in range(0, count, together):
             self._later[int(self._rng.random() * AGAIN)] += min(together, count - first)
 
@@ -193,7 +193,7 @@ class Run:
 
     @property
     def dispatched(self) -> int:
-        """Until it was drained."""
+        """Return the starts until the backlog was drained."""
         return sum(self.started[: self.drained])
 
     @property
@@ -206,7 +206,7 @@ class Run:
 
     @property
     def highest(self) -> float:
-        """The busiest second, in capacities."""
+        """Return the busiest second as a multiple of the capacity."""
         return max(
             count / self.setting.capacity(second) for second, count in enumerate(self.started)
         )

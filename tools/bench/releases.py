@@ -1,4 +1,4 @@
-"""python -m bench.releases: compare ways to let a backlog go, print the tables and draw the picture of the docs."""
+"""Compare ways to release a backlog; print tables and draw the chart: python -m bench.releases."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FIGURES = (
 
 
 def compare_releases(setting: Setting) -> dict[str, Run]:
-    """All of them in one setting."""
+    """Run all releases in one setting."""
     return {name: Run(setting, release(setting)) for name, release in RELEASES.items()}
 
 
 def run_all_settings() -> dict[str, Run]:
-    """Ours in every setting."""
+    """Run the ramp in every setting."""
     return {setting.name: Run(setting, ramped(setting)) for setting in SETTINGS}
 
 

@@ -1,4 +1,4 @@
-"""A million jobs, as some days of use leave them, written straight into the tables, and kept for the next measurement.
+"""Insert a million jobs, like those of some days of use, directly into the tables.
 
 Nine tenths succeeded. 60,000 are dead of 300 causes, one of which has more than are counted; 15,000 wait (half for
 later, a quarter before a retry, a quarter for a dependency that is down), 4,000 are parked, 15,000 cancelled. A dozen
@@ -92,7 +92,7 @@ EVENT = ("at", "type", "job_id", "batch_id", "owner", "attempt", "token", "data"
 
 
 class SampleJob(NamedTuple):
-    """What became of one of them."""
+    """One generated job."""
 
     i: int
     id: str
@@ -136,7 +136,7 @@ def _sample_job(i: int, jobs: int, now: int) -> SampleJob:
 
 
 def _chance(i: int) -> float:
-    """From 0 to 1, the same each time, spread evenly."""
+    """Return a reproducible number from 0 to 1, evenly spread."""
     mixed = (i + 1) * 0x9E3779B97F4A7C15 % 2**64
     mixed = (mixed ^ mixed >> 31) * 0xBF58476D1CE4E5B9 % 2**64
     return (mixed ^ mixed >> 29) / 2**64
@@ -278,7 +278,7 @@ def _about(one: SampleJob) -> dict[str, str]:
 
 
 def batch_rows(found: Iterator[SampleJob]) -> tuple[list[Row], list[Row]]:
-    """Definitions and progress."""
+    """Return the rows of batches and of their progress."""
     members: dict[str, list[SampleJob]] = {}
     for one in found:
         if one.batch is not None:
@@ -305,13 +305,13 @@ def fill(place: World, jobs: int) -> None:
     store = place.app.open().store
     with store.begin() as unit:
         now = unit.now()
-        unit.close_gate(Gate("dependency", "gateway", now, None, "it answers nobody", "bench"))
+        unit.close_gate(Gate("dependency", "gateway", now, None, "it does not answer", "bench"))
         for cause in range(0, CAUSES, 9):
             said, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
             unit.write_group_state(
                 FailureGroupRow(_group(cause), "*", said, None, "", "bench", now, at)
             )
-    EventCounter(0).run_once(store)  # from here on it counts
+    EventCounter(0).run_once(store)  # starts counting here
     made = _without_indexes(store)
     _write(store, "job", JOB, job_rows(sample_jobs(jobs, now), now))
     _write(store, "attempt", ATTEMPT, attempt_rows(sample_jobs(jobs, now), jobs))
@@ -332,7 +332,7 @@ def fill(place: World, jobs: int) -> None:
 
 
 def _fold_and_analyze(place: World, store: Store) -> None:
-    """As some time later it would be: counted, and with statistics."""
+    """Count all events and update the planner statistics."""
     fold = EventCounter(0)
     while fold.run_once(store):
         pass
@@ -342,14 +342,14 @@ def _fold_and_analyze(place: World, store: Store) -> None:
 
 
 def store_manifest(place: World) -> None:
-    """The app that these kinds are of was here just now."""
+    """Store the manifest of these kinds, as if their app had just run."""
     manifest = Manifest("crowd", "1", KINDS)
     with place.app.open().store.begin() as unit:
         unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
 
 
 def _without_indexes(store: Store) -> list[str]:
-    """Drops those of the large tables, which are made in a tenth of the time afterwards. How to make them again."""
+    """Drop the indexes of the large tables. Return the statements that create them again."""
     if is_postgres(store):
         found = sql(
             store,
@@ -388,5 +388,5 @@ def _write(
 
 
 def digest() -> str:
-    """Changes with what is written here. Steps of the schema that are newer are taken when it is opened."""
+    """Return a digest of this file, which names the cached copy."""
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:10]

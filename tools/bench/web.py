@@ -1,4 +1,4 @@
-"""Pages and list calls at a million jobs, warm, on a real server, while a worker runs a hundred jobs a second."""
+"""Measure pages and list calls with a million jobs on a real server while a worker runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bench.world import World, until
 
 from support.store import is_postgres, sql
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))  # times each is asked
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))  # requests per page
 STREAMS = {
     "idle streams": ("/api/v1/events?filter=kind:nothing", 200),
-    "live pages": ("/live", 20),  # each hears of every job
+    "live pages": ("/live", 20),  # each receives an event per job
 }
 DATABASE_CONNECTIONS = 16  # the pool's size
 BARRED = ("overview", "failures", "jobs")
@@ -93,7 +93,7 @@ def paths(place: World) -> dict[str, str]:
 
 
 def _sample_ids(place: World) -> dict[str, str]:
-    """The largest group, a batch, a dead job; and how many hours ago the newest 10,000 of the crowd begin."""
+    """Return the ids of the largest group, a batch and a dead job, and the age of the newest 10,000."""
     store = place.app.store
     (group,) = sql(
         store,
@@ -101,7 +101,7 @@ def _sample_ids(place: World) -> dict[str, str]:
     )
     (batch,) = sql(store, "SELECT id FROM {p}batch ORDER BY id DESC LIMIT 1 OFFSET 50")
     (middle, job) = (
-        sql(store, f"SELECT id FROM {{p}}job WHERE {where} ORDER BY id DESC LIMIT 1 OFFSET 500")  # noqa: S608 - ours
+        sql(store, f"SELECT id FROM {{p}}job WHERE {where} ORDER BY id DESC LIMIT 1 OFFSET 500")  # noqa: S608 - constants
         for where in ("1 = 1", "state = 'dead'")
     )
     ((at,),) = sql(store, "SELECT created_at FROM {p}job ORDER BY id DESC LIMIT 1 OFFSET 10000")
@@ -165,7 +165,7 @@ def _measure_pages(place: World, visitor: WebClient, asked: dict[str, str]) -> d
 def _measure_with_streams(
     place: World, visitor: WebClient, name: str, path: str, many: int
 ) -> dict[str, float]:
-    """With so many that listen: pages and list calls, and how many connections to the database the server has."""
+    """Measure pages, list calls and database connections with many open streams."""
     asked = {
         "overview": "/",
         "jobs": "/jobs",
@@ -187,7 +187,7 @@ def _measure_with_streams(
         )
         _table(found)
         if is_postgres(place.app.store):
-            assert connections <= DATABASE_CONNECTIONS + 2, connections  # and two that listen
+            assert connections <= DATABASE_CONNECTIONS + 2, connections  # plus two that listen
         waits = {
             f"{what} beside {name}, p95, ms": _figures(few)["p95, ms"]
             for what, few in found.items()

@@ -1,4 +1,4 @@
-"""A real server of the pages and the API, somebody who visits it, and what it costs it to answer."""
+"""Start a real web server and a client that measures the cost of its answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ TIMEOUT = 30.0
 
 
 class AnswerTimes(NamedTuple):
+    """Cost of one answer."""
+
     waited: float  # ms
-    worked: float  # ms of CPU, of the server and of the database's processes that serve it
+    worked: float  # ms of CPU, of the server and its database backends
     size: int
 
 
 class WebClient:
-    """Signed in as an admin of everything, with a key for the API, on one connection."""
+    """A client signed in as admin, with an API key, on one connection."""
 
     def __init__(self, place: World, pid: int, address: str) -> None:
         self.pid = pid
@@ -63,7 +65,7 @@ class WebClient:
         try:
             self._connection.request("GET", path, headers=self.headers(path))
             answer = self._connection.getresponse()
-        except RemoteDisconnected:  # it was idle for too long
+        except RemoteDisconnected:  # the server closed an idle connection
             self._connection.request("GET", path, headers=self.headers(path))
             answer = self._connection.getresponse()
         return answer, answer.read()
@@ -77,11 +79,11 @@ class WebClient:
         return AnswerTimes(waited, (self.busy() - busy) * 1000, len(body))
 
     def busy(self) -> float:
-        """Seconds of CPU so far."""
+        """Return the CPU seconds used so far."""
         return sum(_thread_seconds(pid) for pid in (self.pid, *self.backends()))
 
     def backends(self) -> list[int]:
-        """The processes of PostgreSQL that serve this server, by the ports it has open."""
+        """Return the PostgreSQL backends of this server, found by its open ports."""
         if not is_postgres(self._place.app.store):
             return []
         if time.monotonic() - self._looked > 5:
@@ -105,7 +107,7 @@ def _backends(place: World, pid: int) -> list[int]:
 
 
 def _ports(pid: int) -> set[int]:
-    """Of the sockets of a process."""
+    """Return the local ports of a process."""
     inodes = set()
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
@@ -115,7 +117,7 @@ def _ports(pid: int) -> set[int]:
 
 
 def _thread_seconds(pid: int) -> float:
-    """Of a process that has just gone: what was seen of it."""
+    """Return the CPU seconds of a process; the last known value if it has exited."""
     total = 0
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -136,7 +138,7 @@ def start_web_client(place: World) -> Iterator[WebClient]:
     with (place.folder / "web.log").open("wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "mulligan.http.app"],
-            cwd=ROOT,
+            cwd=ROOT / "tools",
             env=env,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -153,7 +155,7 @@ def start_web_client(place: World) -> Iterator[WebClient]:
 
 @contextmanager
 def open_streams(visitor: WebClient, many: int, path: str) -> Iterator[list[socket.socket]]:
-    """So many streams; somebody reads what they hear, and does nothing with it."""
+    """Open streams and read them in a thread that discards the data."""
     streams: list[socket.socket] = []
     reading = threading.Event()
     try:

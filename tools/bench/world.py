@@ -1,4 +1,4 @@
-"""A fresh store and real workers for one measurement."""
+"""Create an empty database and real workers for one measurement."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from mulligan import Mulligan  # noqa: E402 - after the path
-from mulligan.config import read_settings  # noqa: E402 - same
-from support import postgres  # noqa: E402 - the same server the tests start, made durable below
+from mulligan.config import read_settings  # noqa: E402 - after the path
+from support import postgres  # noqa: E402 - after the path
 
 _server: postgres.PostgresServer | None = None
 
 
 def server() -> postgres.PostgresServer:
-    """PostgreSQL on a real disk, with every commit synced."""
+    """Return the PostgreSQL server, on a real disk, with every commit synced."""
     global _server  # noqa: PLW0603 - one per run
     if _server is None:
         postgres.SETTINGS.update(
@@ -36,6 +36,8 @@ def server() -> postgres.PostgresServer:
 
 
 class World:
+    """A database, an app on it and its workers."""
+
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
@@ -48,7 +50,7 @@ class World:
         from bench import app as module  # noqa: PLC0415 - handlers, for their payload rules
 
         handle = getattr(module, kind)
-        handle._app = self.app  # noqa: SLF001 - the same kind on this world's store
+        handle._app = self.app  # noqa: SLF001 - enqueue into this database
         for start in range(0, len(payloads), 5000):
             handle.options(**options).enqueue_many(payloads[start : start + 5000])
 
@@ -78,7 +80,7 @@ class World:
                     "--concurrency",
                     str(concurrency),
                 ],
-                cwd=ROOT,
+                cwd=ROOT / "tools",
                 env=env,
                 stdout=out,
                 stderr=out,
@@ -130,7 +132,7 @@ def until(condition: Callable[[], object], timeout: float, every: float = 0.005)
 
 
 def process_tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return the pids of a process and all its descendants."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     children = [int(child) for child in path.read_text().split()] if path.exists() else []
     return [pid, *(below for child in children for below in process_tree(child))]

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from clipscribe import world as outside
+from clipscribe import world as external
 from clipscribe.config import read_config
 from mulligan import Job
 from mulligan.testing import advance, drain, force
@@ -52,7 +52,7 @@ async def latest_service(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(scope="session")
 def addresses() -> Iterator[dict[str, str]]:
-    with serve(outside.external_services) as videos, serve(latest_service) as service:
+    with serve(external.external_services) as videos, serve(latest_service) as service:
         yield {"videos": f"{videos}/videos", "model": f"{videos}/model", "service": service}
         HTTP.close()
 
@@ -73,9 +73,9 @@ class World:
     """A client of the service for users and the admin, with a test clock."""
 
     def __init__(
-        self, places: dict[str, str], mailbox: MailReceiver, receiver: WebReceiver
+        self, addresses: dict[str, str], mailbox: MailReceiver, receiver: WebReceiver
     ) -> None:
-        self.addresses = places
+        self.addresses = addresses
         self.box = mailbox
         self.receiver = receiver
         for module in MODULES:
@@ -83,7 +83,7 @@ class World:
         self.app = self.jobs.app  # type: ignore[attr-defined]
         mailbox.received.clear()
         receiver.received.clear()
-        outside.requests_by_name.clear()
+        external.requests_by_name.clear()
         self.run()  # a worker has stored the manifest
 
     # --- Users ------------------------------------------------------------------------------------
@@ -148,7 +148,8 @@ class World:
         self.run()
 
     def force(self, *endings: Any, times: int = 1) -> Any:
-        return force(self.app, self.jobs.process_job, *endings, times=times)  # type: ignore[attr-defined]
+        kind = self.jobs.process_job  # type: ignore[attr-defined]
+        return force(self.app, kind, *endings, times=times)
 
     def job(self, job: str) -> Job:
         return self.app.jobs.get(job)
@@ -166,7 +167,7 @@ class World:
 def make_world(
     store_url: str,
     tmp_path: Path,
-    places: dict[str, str],
+    addresses: dict[str, str],
     mailbox: MailReceiver,
     receiver: WebReceiver,
     monkeypatch: pytest.MonkeyPatch,
@@ -182,9 +183,9 @@ def make_world(
             "MULLIGAN_MAIL__PORT": str(mailbox.port),
             "MULLIGAN_MAIL__TLS": "none",
             "MULLIGAN_MAIL__SENDER": "ClipScribe <clips@example.com>",
-            "CLIPSCRIBE_URL": places["service"],
-            "CLIPSCRIBE_MODEL_URL": places["model"],
-            "CLIPSCRIBE_SAMPLES": places["videos"],
+            "CLIPSCRIBE_URL": addresses["service"],
+            "CLIPSCRIBE_MODEL_URL": addresses["model"],
+            "CLIPSCRIBE_SAMPLES": addresses["videos"],
             "CLIPSCRIBE_STORAGE_URL": f"file://{tmp_path}/objects",
             "CLIPSCRIBE_ADMIN_KEY": "open sesame",
             "CLIPSCRIBE_SECRET": "of this test",
@@ -194,7 +195,7 @@ def make_world(
             monkeypatch.setenv(name, value)
         for module in MODULES:
             monkeypatch.delitem(sys.modules, f"clipscribe.{module}", raising=False)
-        worlds.append(World(places, mailbox, receiver))
+        worlds.append(World(addresses, mailbox, receiver))
         return worlds[-1]
 
     yield start_world

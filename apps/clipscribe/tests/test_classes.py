@@ -150,7 +150,8 @@ PLANTED = [
 ]
 TEXT = (
     "open {0} on {1}: key {2} https://ann:{3}@host.example/a?api_key={6} {4} "
-    "Authorization: Bearer {5} password={7} {8} {9} {10} {11} sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    "Authorization: Bearer {5} password={7} {8} {9} {10} {11} "
+    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 )
 
 

@@ -227,7 +227,7 @@ def test_unknown_answer_is_retried_twice_and_mailed_once(world):
     assert len(world.mails()) == 1, world.mails()
 
 
-# --- Very long videos ------------------------------------------------------------------------------
+# --- Very long videos ----------------------------------------------------------------------------
 @pytest.mark.seed("004-54", "004-12")
 def test_undeclared_seven_hour_video_moves_to_larger_machines(world):
     job = world.order("talk-7h.mp4")

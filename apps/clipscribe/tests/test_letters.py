@@ -107,8 +107,10 @@ def test_feedback_of_an_owner_is_shown_to_the_admin(make_world):
     page = world.admin("GET", "/admin").text
     assert "It is public for &lt;b&gt;me&lt;/b&gt;" in page
     assert world.mails("ann@example.com") == [
-        "Your video could not be processed: "
-        "This video cannot be processed. It may be private or deleted."
+        (
+            "Your video could not be processed: "
+            "This video cannot be processed. It may be private or deleted."
+        )
     ]
     assert (
         world.request_as_owner("POST", f"/jobs/{job}/retry", job).status_code == 404

@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.testing import advance, drain
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 from stage import ServiceProcess
 
 GATEWAY = "pdfxml.gateway"
@@ -72,7 +72,8 @@ class World:
         self._clients: list[TestClient] = []
 
     def visitor(self) -> Visitor:
-        client = TestClient(self.web.web, raise_server_exceptions=False)  # type: ignore[attr-defined]
+        service = self.web.web  # type: ignore[attr-defined]
+        client = TestClient(service, raise_server_exceptions=False)
         client.__enter__()
         client.get("/")
         self._clients.append(client)
@@ -100,7 +101,7 @@ class World:
         return found
 
     def next_delay(self) -> float | None:
-        """Return the seconds until the next attempt, 10 if all jobs are held, None if none waits."""
+        """Return the seconds to the next attempt, 10 if all jobs are held, None if none waits."""
         waiting = self.app.jobs.list("kind:convert state:queued")
         delays = [
             (job.run_at - self.now()).total_seconds() for job in waiting if job.phase != "held"

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 from stage import ServiceProcess
 
 pytestmark = pytest.mark.processes

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 from support import browser as browsers
 from support.browser import open_session
 

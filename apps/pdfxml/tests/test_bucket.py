@@ -6,7 +6,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from obstore.exceptions import GenericError
 
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 
 pytestmark = pytest.mark.slow  # the server alone takes seconds to load
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 
 CODES = (
     "NOT_PDF",

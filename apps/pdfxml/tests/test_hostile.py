@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 from support import hostile_requests as hostile
 
 pytestmark = [pytest.mark.any_store, pytest.mark.slow]

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pdfxml.settings import MEGABYTE
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
 

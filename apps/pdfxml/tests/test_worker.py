@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from mulligan.testing import worker
-from pdfxml.tests.making import make_pdf
+from pdfxml.tests.pdf_maker import make_pdf
 from support.waiting import until
 
 pytestmark = [

@@ -70,7 +70,8 @@ class World:
         for module in MODULES:
             setattr(self, module, importlib.import_module(f"videogen.{module}"))
         self.app = self.jobs.app  # type: ignore[attr-defined]
-        self.client = TestClient(self.web.web, raise_server_exceptions=False)  # type: ignore[attr-defined]
+        service = self.web.web  # type: ignore[attr-defined]
+        self.client = TestClient(service, raise_server_exceptions=False)
         self.client.__enter__()
         drain(self.app, anywhere=True)  # a worker has stored the manifest and the webhooks
 

@@ -208,8 +208,8 @@ def test_twenty_concurrent_retry_requests_are_one_retry(world):
         thread.join()
     assert refused == ["Token is not in a failed state."] * 19
     assert world.job(campaign).generation == 2
-    told = [item.type for item in jobs.app.jobs.history(world.job(campaign).id)]
-    assert told.count("job.retried") == 1
+    event_types = [item.type for item in jobs.app.jobs.history(world.job(campaign).id)]
+    assert event_types.count("job.retried") == 1
 
 
 @pytest.mark.any_store

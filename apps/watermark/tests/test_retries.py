@@ -206,7 +206,7 @@ def test_existing_copy_is_not_made_again(world):
     campaign = world.publish(world.campaign("ada"))
     goal = data.copy_of(world.token(campaign).id)
     goal.parent.mkdir(parents=True)
-    goal.write_bytes(b"made by an attempt whose worker died a moment too early")
+    goal.write_bytes(b"made by an attempt whose worker died before it was settled")
     with world.mulligan.force(jobs.watermark, Returns()) as never:
         never.undo()
         world.mulligan.drain()

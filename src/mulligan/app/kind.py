@@ -303,7 +303,9 @@ def build_handler(  # noqa: PLR0913 - the options of CONTRACT
         editable=check_editable(editable, arguments),
         uses_by_payload=callable(uses),
         index=_check_index(kind, index, arguments),
-        needs_history=arguments.context_name is not None or done is not None or can_retry is not None,
+        needs_history=arguments.context_name is not None
+        or done is not None
+        or can_retry is not None,
         **_unique_options(unique),
     )
     _check_unique(spec, unique, retention_settings)

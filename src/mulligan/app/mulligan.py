@@ -327,7 +327,9 @@ class Mulligan(AppServices):
             return self.subscriptions.add(
                 on, to, owner=owner, batch=batch, name=name or "", form=form, filter=filter
             )
-        spec = build_subscription_spec(on, to, owner=owner, name=name, form=form, filter_text=filter)
+        spec = build_subscription_spec(
+            on, to, owner=owner, name=name, form=form, filter_text=filter
+        )
         if spec.name in self.registry.subscriptions:
             message = (
                 f"subscription {spec.name!r} is declared twice. Give one of them another name=."

@@ -1,4 +1,4 @@
-"""What must hold: each bar compares ours with the others, the store alone or a number, within one run."""
+"""Performance targets: each compares Mulligan with others, a database alone or a number, in one run."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from bench.peers.results import Run
 
 STORES = ("postgres", "sqlite")
 TITLES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
-MAX_LOSSES, INNOCENT_JOBS = 2, 10
+MAX_LOSSES = 2
+INNOCENT_JOBS = 10
 
 
 class Verdict(NamedTuple):
+    """Result of one target."""
+
     what: str
     store: str
     bar: str
-    said: str
+    text: str
     met: bool | None  # None: not measured in this run
 
 
 class Bar(NamedTuple):
+    """One target."""
+
     what: str
     store: str
-    least: float | None  # it must be at least so much …
-    most: float | None  # … or at most so much
+    least: float | None  # minimum, or …
+    most: float | None  # … maximum
     unit: str
     value: Callable[[Run], float | None]
-    aim: float | None = None  # what would be better still
-    alone: Callable[[Run], float | None] | None = (
-        None  # the same against the job's row alone, without its event
-    )
+    aim: float | None = None  # a higher goal
+    alone: Callable[[Run], float | None] | None = None  # against the job's row without its event
     failed_condition: Callable[[Run], str | None] | None = (
-        None  # why it is not met whatever the value
+        None  # why it is not met despite its value
     )
 
     def judge(self, run: Run) -> Verdict:
@@ -43,10 +46,12 @@ class Bar(NamedTuple):
         )
         sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
         aim = "" if self.aim is None else f", aim {self.aim:g}"
-        said = self._failure_columns(run, value) + (f", {spoiled}" if failed_condition else "")
+        text = self._format_value(run, value) + (
+            f", {failed_condition}" if failed_condition else ""
+        )
         met = None if value is None else self._is_met(value) and not failed_condition
         return Verdict(
-            self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}{aim}", said, met
+            self.what, TITLES[self.store], f"{sign} {bound:g}{self.unit}{aim}", text, met
         )
 
     def _is_met(self, value: float) -> bool:
@@ -54,7 +59,7 @@ class Bar(NamedTuple):
             self.most is None or value <= self.most
         )
 
-    def _failure_columns(self, run: Run, value: float | None) -> str:
+    def _format_value(self, run: Run, value: float | None) -> str:
         if value is None:
             return "–"
         alone = self.alone(run) if self.alone else None
@@ -64,7 +69,7 @@ class Bar(NamedTuple):
 
 
 def peers(store: str) -> list[str]:
-    """The others on this store."""
+    """Return the other systems on this database."""
     return [one.name for one in CONTENDERS if one.store == store and not one.ours and not one.limit]
 
 
@@ -147,7 +152,7 @@ def _drains() -> Iterator[Bar]:
 
 
 def _retries() -> Iterator[Bar]:
-    for store, own in (("postgres", 0.35), ("sqlite", 0.3)):
+    for store, minimum in (("postgres", 0.35), ("sqlite", 0.3)):
         yield Bar(
             "retry path against the best other system on this store",
             store,
@@ -162,7 +167,7 @@ def _retries() -> Iterator[Bar]:
         yield Bar(
             "retry path against our own drain",
             store,
-            own,
+            minimum,
             None,
             "",
             lambda run, store=store: _share(
@@ -246,7 +251,7 @@ def _troubles(store: str) -> Iterator[Bar]:
             run.numbers(f"poison {what}, default", OURS[store], "innocent done"),
             default=INNOCENT_JOBS,
         )
-        return None if done >= INNOCENT_JOBS else f"{done:.0f} of {NEIGHBOURS} neighbours done"
+        return None if done >= INNOCENT_JOBS else f"{done:.0f} of {INNOCENT_JOBS} neighbours done"
 
     yield Bar(
         "kill -9 of the runner, until all are done",

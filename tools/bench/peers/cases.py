@@ -1,4 +1,4 @@
-"""The cases of throughput: each measures one contender once and returns its figures."""
+"""Cases of the comparison. Each measures one contender once and returns its figures."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from bench.peers.idle_cost import idle, measure_import
 from bench.peers.sandbox import MeasurementFailed, Sandbox, until
 
 Figures = dict[str, float | str]
-START = 120.0  # seconds for workers to begin
-TIMEOUT = 150.0  # for a drain; who is not done has his rate by what he did
-FAR = 2.0  # milliseconds more for each round trip
-SCHEDULED, HELD = 1_000_000, 100_000
+START = 120.0  # seconds for workers to start
+TIMEOUT = 150.0  # for a drain; an incomplete one is rated by the jobs done
+FAR = 2.0  # extra milliseconds per round trip
+SCHEDULED = 1_000_000
+HELD = 100_000
 
 
 class Case(NamedTuple):
+    """One case and the contenders it applies to."""
+
     name: str
     measure: Callable[[Contender, float], Figures]
     stores: tuple[str, ...] = ("postgres", "sqlite", "redis")
-    limits: bool = False  # the stores alone take part
-    rounds: int = 99  # at most: some go round by themselves
-    once: bool = (
-        False  # others than ours are measured once, side by side: it takes long, and mostly waits
-    )
+    limits: bool = False  # also measure the databases alone
+    rounds: int = 99  # at most; some cases repeat by themselves
+    once: bool = False  # measure other systems once, in parallel: the case mostly waits
 
 
 def enqueue(contender: Contender, scale: float) -> Figures:
-    """Jobs a second, one call each, and a thousand in a call."""
+    """Measure jobs per second with one call each and with bulk calls."""
     with Sandbox(contender, "enqueue") as place:
         one = place.ask("one", n=_size(1_000, scale))
         many = place.ask("many", n=_size(60_000, scale))
@@ -45,7 +46,7 @@ def enqueue(contender: Contender, scale: float) -> Figures:
 
 
 def drain(contender: Contender, scale: float, *, workers: int = 1, latency: float = 0) -> Figures:
-    """No-ops a second."""
+    """Measure no-op jobs per second."""
     n = _size(contender.jobs, scale)
     with Sandbox(contender, "drain", latency=latency) as place:
         if contender.limit:
@@ -54,7 +55,7 @@ def drain(contender: Contender, scale: float, *, workers: int = 1, latency: floa
 
 
 def retry(contender: Contender, scale: float) -> Figures:
-    """Jobs a second when each fails once, with a text of its own."""
+    """Measure jobs per second if each fails once, with a distinct message."""
     n = _size(contender.jobs // 4, scale)
     with Sandbox(contender, "retry") as place:
         place.create_marks(n)
@@ -62,7 +63,7 @@ def retry(contender: Contender, scale: float) -> Figures:
 
 
 def _measure_drain(place: Sandbox, task: str, n: int, workers: int) -> Figures:
-    """From the moment each worker has begun until all are done and the system's own books say so."""
+    """Measure from the start of all workers until the system itself reports all jobs done."""
     place.ask("fill", task=task, n=n)
     for _ in range(workers):
         place.work()
@@ -76,7 +77,7 @@ def _measure_drain(place: Sandbox, task: str, n: int, workers: int) -> Figures:
     seconds = time.monotonic() - began
     if done - before < n / 3:
         raise MeasurementFailed(
-            f"{done} of {n} done within {seconds:.0f} s, {before} of them before all workers had begun"
+            f"{done} of {n} done within {seconds:.0f} s, {before} of them before all workers had started"
         )
     return {
         "jobs/s": (done - before) / seconds,
@@ -87,7 +88,7 @@ def _measure_drain(place: Sandbox, task: str, n: int, workers: int) -> Figures:
 
 
 def latency(contender: Contender, scale: float) -> Figures:
-    """Milliseconds from the call of enqueue to the handler's first line, the worker being idle."""
+    """Measure milliseconds from the enqueue call to the first line of the handler."""
     with Sandbox(contender, "latency") as place:
         place.work()
         found = place.ask("latency", n=_size(200, scale), seconds=60.0)
@@ -95,8 +96,9 @@ def latency(contender: Contender, scale: float) -> Figures:
 
 
 def backlog(contender: Contender, scale: float) -> Figures:
-    """Drain beside a million scheduled jobs (ours: and 100,000 held ones) against an empty table, by turns."""
-    n, rates = _size(contender.jobs // 2, scale), {"empty": [], "full": []}
+    """Compare drains with 1,000,000 scheduled jobs (ours: and 100,000 held) and an empty table."""
+    n = _size(contender.jobs // 2, scale)
+    rates: dict[str, list[float]] = {"empty": [], "full": []}
     with Sandbox(contender, "drain") as empty, Sandbox(contender, "drain") as full:
         full.ask("backlog", n=_size(SCHEDULED, scale), within=600)
         if contender.ours:
@@ -114,7 +116,7 @@ def backlog(contender: Contender, scale: float) -> Figures:
 
 
 def _measure_with_backlog(place: Sandbox, n: int) -> float:
-    """The books cannot be asked here: they have the backlog in them."""
+    """Measure a drain by the job bodies, because pending counts include the backlog."""
     before = place.count("done")
     place.ask("fill", task="noop", n=n)
     worker = place.work()

@@ -22,8 +22,8 @@ STYLE = """
 class Bar(NamedTuple):
     name: str
     value: float
-    said: str  # the number, as it is told
-    who: str  # ours, other, limit
+    label: str  # the number, as it is told
+    css_class: str  # ours, other, limit
 
 
 class Panel(NamedTuple):
@@ -36,13 +36,13 @@ class Panel(NamedTuple):
 
 
 def draw_chart(title: str, note: str, panels: Sequence[Panel]) -> str:
-    """Each panel has its own scale: what is compared stands together."""
+    """Draw panels of bars as SVG. Each panel has its own scale."""
     width = LEFT + WIDE + RIGHT
     height = TOP + sum(panel.height for panel in panels) + 10
-    said = f'role="img" aria-label="{escape(title, quote=True)}" font-family="sans-serif" font-size="12"'
+    attributes = f'role="img" aria-label="{escape(title, quote=True)}" font-family="sans-serif" font-size="12"'
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" {said}>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" {attributes}>',
             f"<style>{STYLE}</style>",
             f'<rect class="card" width="{width}" height="{height:.0f}" rx="6"/>',
             _text(14, 22, title, "ink", weight="bold"),
@@ -73,15 +73,15 @@ def _panel(panel: Panel, top: float) -> Iterator[str]:
             bar.name,
             "ink",
             anchor="end",
-            weight="bold" if bar.who == "ours" else "normal",
+            weight="bold" if bar.css_class == "ours" else "normal",
         )
         length = WIDE * bar.value / longest
-        yield f'<rect class="{bar.who}" x="{LEFT}" y="{y:.1f}" width="{length:.1f}" height="{HIGH}"/>'
-        yield _text(LEFT + length + 6, y + 13, bar.said, "ink")
+        yield f'<rect class="{bar.css_class}" x="{LEFT}" y="{y:.1f}" width="{length:.1f}" height="{HIGH}"/>'
+        yield _text(LEFT + length + 6, y + 13, bar.label, "ink")
 
 
 def _text(
-    x: float, y: float, words: str, kind: str, *, anchor: str = "start", weight: str = "normal"
+    x: float, y: float, text: str, kind: str, *, anchor: str = "start", weight: str = "normal"
 ) -> str:
     where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f'<text class="{kind}" {where}>{escape(words)}</text>'
+    return f'<text class="{kind}" {where}>{escape(text)}</text>'

@@ -1,4 +1,4 @@
-"""Who is measured: ours on both stores, six others with their best documented settings, and the stores alone."""
+"""The measured systems: Mulligan, six others with their best documented settings, bare databases."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 
 class Contender(NamedTuple):
+    """One measured system on one database."""
+
     name: str
-    store: str  # where its jobs are: postgres, sqlite, redis
+    store: str  # postgres, sqlite or redis
     agent: str  # tools/bench/peers/agents/on_AGENT.py
     jobs: int  # in a drain: some seconds of work for it
     imports: str  # what a program that enqueues imports
-    settings: str  # in words, for the results
-    limit: bool = False  # the store alone
+    settings: str  # text for the results
+    limit: bool = False  # the database alone
     crash_concurrency: int = 10
     poison_concurrency: int = 4
 
@@ -22,7 +24,7 @@ class Contender(NamedTuple):
 
     @property
     def environment(self) -> str | None:
-        """None: the one we run in."""
+        """Name of its environment; None: the current one."""
         return None if self.ours or self.limit else self.agent
 
 
@@ -120,12 +122,12 @@ CONTENDERS = (
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 
 
-def choose_contenders(words: list[str]) -> list[Contender]:
-    """All of them, or those whose name or store contains one of the words."""
+def choose_contenders(names: list[str]) -> list[Contender]:
+    """Return the contenders with one of these names or databases; all if there are none."""
     return [
         one
         for one in CONTENDERS
-        if not words or any(word in (one.store, *_names_of(one)) for word in words)
+        if not names or any(name in (one.store, *_names_of(one)) for name in names)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The cases of trouble: processes are killed under their jobs, and one job kills whoever runs it."""
+"""Crash cases: processes are killed during their jobs, or a job kills its own process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from bench.peers.sandbox import MeasurementFailed, Sandbox, until
 
 Figures = dict[str, float | str]
 JOBS = 10
-RECOVERY_TIMEOUT = 120.0  # seconds: who has not recovered by then is said not to
-WINDOW = 60.0  # of the restart loop
-QUIET_AFTER = 4.0  # seconds without anything to do: it will not come to more
+RECOVERY_TIMEOUT = 120.0  # seconds after which a system counts as not recovered
+WINDOW = 60.0  # seconds of the restart loop
+QUIET_AFTER = 4.0  # seconds without work after which the case ends
 
 
 def crash(contender: Contender, scale: float, *, everything: bool, fast: bool) -> Figures:
-    """Ten jobs of five seconds; one second in, kill -9 of whoever runs them, or of everything; whoever died is
-    started again at once. Seconds from the kill until all ten are done.
+    """Kill the processes that run ten 5-second jobs, or everything; measure until all are done.
+
+    The kill comes one second after the start. Workers that exited are restarted at once.
     """
     del scale
     with Sandbox(contender, "crash", fast=fast, concurrency=contender.crash_concurrency) as place:
@@ -46,7 +47,7 @@ def _kill(place: Sandbox, worker: Any, *, everything: bool) -> None:
 
 
 def _restart_if_exited(place: Sandbox, worker: Any) -> Any:
-    """A worker that has ended is started again, as whoever keeps services alive would."""
+    """Restart a worker that has exited, as a service manager would."""
     if worker.poll() is None:
         return worker
     place.kill(worker)
@@ -66,8 +67,8 @@ def _result(place: Sandbox, began: float) -> Figures:
             "books": place.ask("summary"),
         }
     took = max(end.at for end in ends) - began
-    with suppress(MeasurementFailed):  # some books are closed late; what counts is what ran
-        until(lambda: not _pending(place), 10, "the books are closed", every=0.1)
+    with suppress(MeasurementFailed):  # some systems record endings late; what counts is what ran
+        until(lambda: not _pending(place), 10, "no pending jobs", every=0.1)
     return {
         "seconds": took,
         "done": _count_ended(place),
@@ -84,8 +85,9 @@ def _pending(place: Sandbox) -> int:
 
 
 def poison(contender: Contender, scale: float, *, task: str, fast: bool) -> Figures:
-    """One job that kills its process (or the whole worker) and ten innocent ones, concurrency four, and whoever keeps
-    services alive starts the worker again each time. How often did it run, and are the others done?
+    """Run a job that kills its process or worker next to ten innocent ones, with restarts.
+
+    Return how often it started and how many of the others finished.
     """
     del scale
     with Sandbox(contender, "poison", fast=fast, concurrency=contender.poison_concurrency) as place:

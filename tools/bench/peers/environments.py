@@ -1,4 +1,4 @@
-"""An environment for each system, from PyPI with every version pinned, below build/bench."""
+"""Create a virtual environment per system in build/bench, with pinned versions from PyPI."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TIMEOUT = 600  # seconds for one installation
 
 
 class CannotInstall(RuntimeError):
-    """It is left out, and the report says why."""
+    """The installation failed; the report names the reason."""
 
 
 def python(name: str | None) -> Path:
-    """The interpreter of this environment, which is made where it is missing or of other versions."""
+    """Return the interpreter of an environment. Create it if it is missing or its pins changed."""
     if name is None:
         return Path(sys.executable)
     folder, pins = ENVIRONMENTS / name, PINS / f"{name}.txt"
@@ -55,12 +55,12 @@ def _make(folder: Path, pins: Path) -> None:
         )
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(folder, ignore_errors=True)
-        said = getattr(error, "stderr", "") or str(error)
-        raise CannotInstall(said.strip().splitlines()[-1][:300]) from error
+        message = getattr(error, "stderr", "") or str(error)
+        raise CannotInstall(message.strip().splitlines()[-1][:300]) from error
 
 
 def versions(name: str | None) -> list[str]:
-    """What is installed there."""
+    """Return the installed versions of an environment."""
     found = distributions(
         path=[str(path) for path in python(name).parent.parent.glob("lib/python*/site-packages")]
     )
@@ -68,7 +68,7 @@ def versions(name: str | None) -> list[str]:
 
 
 def clean() -> dict[str, str]:
-    """Our environment without what would change how Python or Mulligan behave."""
+    """Return the environment variables without those that configure Python, Mulligan or the bench."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""What a worker costs that has nothing to do, and what an import costs."""
+"""Measure the cost of an idle worker and of an import."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SECONDS = 10.0
 
 
 def idle(contender: Contender, scale: float) -> dict[str, float | str]:
-    """After a few jobs, so that everything is loaded that a job needs."""
+    """Measure CPU and memory of an idle worker, after a few jobs have loaded all modules."""
     del scale
     with Sandbox(contender, "idle") as place:
         worker = place.work()
         place.ask("fill", task="noop", n=5)
         until(lambda: place.count("done") >= 5, 60, f"five jobs done ({place.log()})")
-        time.sleep(4)  # let the start be over
+        time.sleep(4)  # let the start-up finish
         pids = process_tree(worker.pid)
         began, used = time.monotonic(), cpu_seconds(pids)
         time.sleep(SECONDS)
@@ -31,7 +31,7 @@ def idle(contender: Contender, scale: float) -> dict[str, float | str]:
 
 
 def measure_import(contender: Contender, scale: float) -> dict[str, float | str]:
-    """Milliseconds that a program pays for the import, above an interpreter that does nothing."""
+    """Measure the milliseconds of an import, beyond the start of an empty interpreter."""
     del scale
     python = str(environments.python(contender.environment))
     waits: dict[str, list[float]] = {"pass": [], contender.imports: []}

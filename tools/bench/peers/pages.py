@@ -1,4 +1,4 @@
-"""The tables and pictures of docs/performance.md, from the results of a run."""
+"""Write the tables and charts of docs/performance.md from the results of runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.peers.bars import TITLES, judge_all
 from bench.peers.charts import Bar, Panel, draw_chart
 from bench.peers.contenders import BY_NAME, OURS, Contender
-from bench.peers.crashes import JOBS
+from bench.peers.crashes import JOBS, RECOVERY_TIMEOUT
 from bench.peers.results import Run
 from bench.world import ROOT
 
@@ -57,7 +57,7 @@ def write(run: Run, page: Path = PAGE, pictures: Path = PICTURES) -> None:
         (pictures / f"performance-{name}.svg").write_text(picture, encoding="utf-8")
     text = page.read_text(encoding="utf-8")
     if not MEASURED_PART.search(text):
-        raise ValueError(f"{page} has no place for what was measured")
+        raise ValueError(f"{page} lacks the marks between which the results go")
     page.write_text(MEASURED_PART.sub(lambda _: format_report(run), text), encoding="utf-8")
 
 
@@ -81,7 +81,7 @@ def _rate(run: Run, column: str, name: str) -> float | None:
 
 
 def _base(contender: Contender) -> str:
-    """Ours on the same store; for Redis, which we have no store on, ours on PostgreSQL."""
+    """Return Mulligan on the same database; on PostgreSQL for systems on Redis."""
     return OURS.get(contender.store, OURS["postgres"])
 
 
@@ -100,7 +100,7 @@ def _seconds(run: Run, case: str, name: str) -> str:
     seconds, done = run.figure(case, name, "seconds"), run.figure(case, name, "done")
     if seconds is None or done is None:
         return "–"
-    return f"{seconds:.1f}" if done >= JOBS else f"> {PATIENCE:.0f} ({done:.0f} of {JOBS})"
+    return f"{seconds:.1f}" if done >= JOBS else f"> {RECOVERY_TIMEOUT:.0f} ({done:.0f} of {JOBS})"
 
 
 def _number(run: Run, case: str, name: str, figure: str) -> str:
@@ -127,8 +127,8 @@ def _contender_names(run: Run, cases: Iterable[str], *, limits: bool = False) ->
 def _conditions(run: Run) -> str:
     about, machine = run.about, run.about["machine"]
     servers = "; ".join(
-        f"{name}: {', '.join(f'{key} {value}' for key, value in said.items() if value)}"
-        for name, said in about["servers"].items()
+        f"{name}: {', '.join(f'{key} {value}' for key, value in settings.items() if value)}"
+        for name, settings in about["servers"].items()
     )
     rounds = ", ".join(map(str, sorted({*about["rounds"]})))
     return (
@@ -140,8 +140,8 @@ def _conditions(run: Run) -> str:
 
 
 def _bars(run: Run) -> str:
-    words = {True: "met", False: "**not met**", None: "not measured"}
-    rows = ((one.what, one.store, one.bar, one.said, words[one.met]) for one in judge_all(run))
+    results = {True: "met", False: "**not met**", None: "not measured"}
+    rows = ((one.what, one.store, one.bar, one.text, results[one.met]) for one in judge_all(run))
     return "### Bars\n\n" + _table(("what", "store", "bar", "measured", ""), rows)
 
 
@@ -167,8 +167,8 @@ def _rates(run: Run) -> str:
 
 
 def _waits(run: Run) -> str:
-    there = {head: where for head, where in WAITS.items() if where[0] in run.cases()}
-    if not there:
+    columns = {head: source for head, source in WAITS.items() if source[0] in run.cases()}
+    if not columns:
         return ""
 
     def cell(name: str, case: str, figure: str) -> str:
@@ -179,10 +179,10 @@ def _waits(run: Run) -> str:
         )
 
     rows = (
-        (name, *(cell(name, *where) for where in there.values()))
-        for name in _contender_names(run, (case for case, _ in there.values()))
+        (name, *(cell(name, *source) for source in columns.values()))
+        for name in _contender_names(run, (case for case, _ in columns.values()))
     )
-    return "### Latency, rest, backlog\n\n" + _table(("", *there), rows)
+    return "### Latency, rest, backlog\n\n" + _table(("", *columns), rows)
 
 
 def _crashes(run: Run) -> str:
@@ -195,7 +195,9 @@ def _crashes(run: Run) -> str:
     )
     note = "Seconds from `kill -9` until ten jobs of five seconds are all done."
     heads = ("", *(case.removeprefix("crash of ") for case in cases))
-    return f"### Crash\n\n{note}\n\n" + _table(heads, rows) + f"\n\n{_shown('crash', KILLED)}"
+    return (
+        f"### Crash\n\n{note}\n\n" + _table(heads, rows) + f"\n\n{_picture_link('crash', KILLED)}"
+    )
 
 
 def _poison(run: Run) -> str:
@@ -215,7 +217,7 @@ def _poison(run: Run) -> str:
 
 
 def _missing(run: Run) -> str:
-    """What was tried and gave no figure."""
+    """List measurements that failed and systems that were left out."""
     lines = {
         f"- {one.case}, {one.contender}: {_line(one.error)}" for one in run.measured if one.error
     }
@@ -225,8 +227,8 @@ def _missing(run: Run) -> str:
     return "### Without a figure\n\n" + "\n".join(sorted(lines)) if lines else ""
 
 
-def _line(words: str) -> str:
-    return words.splitlines()[0][:200]
+def _line(text: str) -> str:
+    return text.splitlines()[0][:200]
 
 
 def _picture_link(what: str, title: str) -> str:

@@ -1,7 +1,7 @@
-"""A way to PostgreSQL that takes longer: each round trip through it lasts so many milliseconds more.
+"""A proxy to PostgreSQL that adds milliseconds to each round trip.
 
-Half of it on the way there and half on the way back, whatever is on its way at the same time, as on a longer wire.
-A process of its own, so that its work is not done by whoever measures.
+Half of the delay is added in each direction, without limiting the throughput. It runs in its own
+process, so that its CPU time is not counted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-ROOT = Path(__file__).parents[3]
+TOOLS = Path(__file__).parents[2]
 
 
 class Proxy:
+    """A running proxy process; `url` leads through it."""
+
     def __init__(self, url: str, milliseconds: float) -> None:
         target = urlsplit(url)
         self._process = subprocess.Popen(
@@ -31,15 +33,15 @@ class Proxy:
                 str(target.port),
                 str(milliseconds),
             ],
-            cwd=ROOT,
+            cwd=TOOLS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         assert self._process.stdout is not None
         port = int(self._process.stdout.readline())
-        here = f"{target.username}:{target.password}@127.0.0.1:{port}"
-        self.url = urlunsplit(target._replace(netloc=here))
+        netloc = f"{target.username}:{target.password}@127.0.0.1:{port}"
+        self.url = urlunsplit(target._replace(netloc=netloc))
 
     def close(self) -> None:
         self._process.kill()
@@ -91,4 +93,4 @@ if __name__ == "__main__":
     threading.Thread(
         target=_serve, args=(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])), daemon=True
     ).start()
-    sys.stdin.read()  # ends with whoever started it
+    sys.stdin.read()  # exit when the parent exits

@@ -1,4 +1,4 @@
-"""What a run has left behind, read again."""
+"""Read the result files of runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 
 class Measurement(NamedTuple):
+    """One line of a result file."""
+
     case: str
     contender: str
     round: int
@@ -17,11 +19,13 @@ class Measurement(NamedTuple):
 
 
 class Run(NamedTuple):
+    """All measurements of a run."""
+
     about: dict[str, Any]
     measured: list[Measurement]
 
     def figure(self, case: str, contender: str, name: str) -> float | None:
-        """The median of the rounds."""
+        """Return the median of the rounds."""
         numbers = self.numbers(case, contender, name)
         return statistics.median(numbers) if numbers else None
 
@@ -32,8 +36,8 @@ class Run(NamedTuple):
         found = [one.figures.get(name) for one in self.of(case, contender) if one.figures]
         return [value for value in found if isinstance(value, (int, float))]
 
-    def said(self, case: str, contender: str, name: str) -> str | None:
-        """What was told in words, the last time."""
+    def text(self, case: str, contender: str, name: str) -> str | None:
+        """Return the last value of a textual figure."""
         found = [
             one.figures[name]
             for one in self.of(case, contender)
@@ -48,21 +52,23 @@ class Run(NamedTuple):
         return list(dict.fromkeys(one.case for one in self.measured))
 
     def contenders(self, case: str) -> list[str]:
-        """In the order in which they are always told."""
+        """Return the contenders of a case in the order of the run."""
         taken = {one.contender for one in self.measured if one.case == case}
         return [name for name in self.about["contenders"] if name in taken]
 
 
 def read(*paths: Path) -> Run:
-    """One run; of several files the later ones replace cases of the earlier ones."""
+    """Read result files as one run. Later files replace the cases of earlier ones."""
     about: dict[str, Any] = {"contenders": {}, "rounds": []}
     measured: list[Measurement] = []
     for path in paths:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        said = lines[0]["run"]
-        contenders = {**about["contenders"], **said["contenders"]}
+        header = lines[0]["run"]
+        contenders = {**about["contenders"], **header["contenders"]}
         about = (
-            about | said | {"contenders": contenders, "rounds": [*about["rounds"], said["rounds"]]}
+            about
+            | header
+            | {"contenders": contenders, "rounds": [*about["rounds"], header["rounds"]]}
         )
         new = [Measurement(*(line[name] for name in Measurement._fields)) for line in lines[1:]]
         replaced = {one.case for one in new}

@@ -1,4 +1,4 @@
-"""One run: every case, its contenders by turns, each measurement kept as it comes."""
+"""Run all cases with alternating contenders and save each measurement at once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ PARALLEL = 6
 
 
 class Plan(NamedTuple):
+    """Cases, contenders and rounds of a run."""
+
     cases: list[Case]
     contenders: list[Contender]
     rounds: int
     scale: float
-    left_out: dict[str, str]  # who could not take part, and why
+    left_out: dict[str, str]  # contender -> why it was left out
 
     def turns(self) -> Iterator[tuple[Case, int, list[Contender], bool]]:
-        """What is measured together: by turns one after the other, or side by side. A round goes through all cases,
-        since some bars compare two of them, and a machine is not as fast all the time.
+        """Yield (case, round, contenders, in parallel).
+
+        A round covers all cases, because some targets compare two cases and the speed of a machine
+        changes over time.
         """
         for number in range(self.rounds):
             for case in self.cases:
@@ -57,20 +61,20 @@ def _applies(case: Case, contender: Contender) -> bool:
 
 
 def _rotate(contenders: Sequence[Contender], number: int) -> list[Contender]:
-    """Each round begins with another one."""
+    """Rotate the contenders, so that each round begins with another one."""
     first = number % max(1, len(contenders))
     return [*contenders[first:], *contenders[:first]]
 
 
 class ResultFile:
-    """The file of a run: first what was measured how, then a line for each measurement."""
+    """Result file of a run: a header line, then a line per measurement."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._write({"run": describe_run(plan)})
 
-    def keep(self, measured: Measurement) -> None:
+    def add(self, measured: Measurement) -> None:
         self._write({**measured._asdict(), "load": os.getloadavg()[0]})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -84,29 +88,29 @@ def open_result_file(plan: Plan) -> ResultFile:
 
 
 def available(
-    contenders: Sequence[Contender], tell: Callable[[str], None]
+    contenders: Sequence[Contender], report: Callable[[str], None]
 ) -> tuple[list[Contender], dict[str, str]]:
-    """Who can be measured here, and why the others cannot."""
+    """Return the contenders that run here, and why the others do not."""
     able, unable = [], {}
     for contender in contenders:
-        tell(contender.name)
+        report(contender.name)
         try:
             environments.python(contender.environment)
             with Sandbox(contender, "trial"):
                 able.append(contender)
-        except Exception as error:  # noqa: BLE001 - whatever keeps it from taking part is told, and the others go on
+        except Exception as error:  # noqa: BLE001 - reported; the others continue
             unable[contender.name] = f"{type(error).__name__}: {error}"
     return able, unable
 
 
 def run_plan(plan: Plan, done: Callable[[Measurement], None], begun: Callable[[str], None]) -> None:
-    for case, number, contenders, side_by_side in plan.turns():
-        if not side_by_side:
+    for case, number, contenders, parallel in plan.turns():
+        if not parallel:
             for contender in contenders:
                 begun(f"{case.name}: {contender.name}, round {number + 1}")
                 done(_measure_case(case, contender, number, plan.scale))
             continue
-        begun(f"{case.name}: the others, side by side")
+        begun(f"{case.name}: the others, in parallel")
         with ThreadPoolExecutor(PARALLEL) as pool:
             for measured in pool.map(
                 lambda one, case=case: _measure_case(case, one, 0, plan.scale), contenders
@@ -123,7 +127,7 @@ def _measure_case(case: Case, contender: Contender, number: int, scale: float) -
         )
 
 
-# -- what was measured how -----------------------------------------------------------------------
+# --- Header ---
 def describe_run(plan: Plan) -> dict[str, Any]:
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -157,7 +161,7 @@ def machine() -> dict[str, Any]:
 
 
 def measure_fdatasync() -> float:
-    """What everything that commits once a job pays for it."""
+    """Return the median milliseconds of an fdatasync of 8 kB."""
     times = []
     with tempfile.NamedTemporaryFile(prefix="mulligan-bench-") as file:
         for _ in range(50):
@@ -169,7 +173,7 @@ def measure_fdatasync() -> float:
 
 
 def _rows(contenders: Sequence[Contender]) -> dict[str, dict[str, float]]:
-    """How wide a row is, ours and the plain one."""
+    """Return the row widths of Mulligan and of the baselines."""
     found = {}
     for one in contenders:
         if one.limit:
@@ -179,9 +183,9 @@ def _rows(contenders: Sequence[Contender]) -> dict[str, dict[str, float]]:
 
 
 def select_cases(names: Sequence[str]) -> list[Case]:
-    """All of them, or those whose name begins with one of the words."""
+    """Return the cases whose name begins with one of these; all if there are none."""
     return [
         case
         for name, case in CASES.items()
-        if not names or any(name.startswith(word) for word in names)
+        if not names or any(name.startswith(prefix) for prefix in names)
     ]

@@ -1,4 +1,4 @@
-"""A fresh place for one measurement: a folder, an empty database, an agent, workers. Nothing outlives it."""
+"""Folder, empty database, agent process and workers of one measurement. All are removed after it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from bench.peers.proxy import Proxy
 from bench.world import process_tree
 
 AGENTS = Path(__file__).parent / "agents"
-ANSWER = 240.0  # seconds: no call takes longer, but for those that say so
+COMMAND_TIMEOUT = 240.0  # seconds; default timeout of a command
 
 
 class MeasurementFailed(RuntimeError):
-    """This measurement is none. The run goes on."""
+    """The measurement failed. The run continues."""
 
 
 class BodyEvent(NamedTuple):
-    """A line of the events that bodies write."""
+    """An event that a job body recorded."""
 
     kind: str
     job: int
@@ -39,6 +39,8 @@ class BodyEvent(NamedTuple):
 
 
 class Sandbox:
+    """Everything that one measurement of one contender needs."""
+
     def __init__(
         self,
         contender: Contender,
@@ -72,7 +74,7 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         try:
-            self._answer("open", ANSWER)
+            self._answer("open", COMMAND_TIMEOUT)
         except BaseException:
             self.close()
             raise
@@ -91,9 +93,9 @@ class Sandbox:
         return {"BENCH_SQLITE": str(file), "MULLIGAN_DATABASE_URL": f"sqlite:///{file}"}
 
     def _proxied_environ(self, latency: float) -> dict[str, str]:
-        """The same database, as far away as that."""
+        """Return the environment to reach the database through a slow proxy."""
         if self._database is None:
-            raise MeasurementFailed("only a server can be far away")
+            raise MeasurementFailed("only a server can be reached through a proxy")
         self._proxy = Proxy(self._database, latency)
         return {"BENCH_POSTGRES": self._proxy.url, "MULLIGAN_DATABASE_URL": self._proxy.url}
 
@@ -112,30 +114,32 @@ class Sandbox:
                 start_new_session=True,
             )
 
-    # -- the agent --------------------------------------------------------------------------------
-    def ask(self, do: str, *, within: float = ANSWER, **given: Any) -> Any:
-        self._agent.stdin.write(json.dumps({"do": do, **given}).encode() + b"\n")
+    # --- Agent ---
+    def ask(self, do: str, *, within: float = COMMAND_TIMEOUT, **arguments: Any) -> Any:
+        """Send a command to the agent and return its result."""
+        self._agent.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
         self._agent.stdin.flush()
         return self._answer(do, within)
 
     def _answer(self, do: str, within: float) -> Any:
-        until, line = time.monotonic() + within, b""
+        deadline = time.monotonic() + within
+        line = b""
         while not line.endswith(b"\n"):
             ready, _, _ = select.select(
-                [self._agent.stdout], [], [], max(0.0, until - time.monotonic())
+                [self._agent.stdout], [], [], max(0.0, deadline - time.monotonic())
             )
             if not ready:
                 raise MeasurementFailed(f"{do}: no answer within {within:.0f} s")
             part = os.read(self._agent.stdout.fileno(), 65536)
             if not part:
-                raise MeasurementFailed(f"{do}: the agent is gone: {self.log('agent')}")
+                raise MeasurementFailed(f"{do}: the agent exited: {self.log('agent')}")
             line += part
-        said = json.loads(line)
-        if "error" in said:
-            raise MeasurementFailed(f"{do}: {said['error']}")
-        return said["said"]
+        answer = json.loads(line)
+        if "error" in answer:
+            raise MeasurementFailed(f"{do}: {answer['error']}")
+        return answer["result"]
 
-    # -- workers ----------------------------------------------------------------------------------
+    # --- Workers ---
     def work(self) -> subprocess.Popen[bytes]:
         number = len(self._workers)
         command = self.ask("worker")
@@ -147,14 +151,14 @@ class Sandbox:
         return worker  # type: ignore[no-any-return]
 
     def stop(self, worker: subprocess.Popen[bytes]) -> None:
-        """As an operator would; who does not listen is killed."""
+        """Stop a worker with SIGTERM; kill it after 10 seconds."""
         worker.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             worker.wait(10)
         self.kill(worker)
 
     def kill(self, worker: subprocess.Popen[bytes]) -> None:
-        """Everything it has started too."""
+        """Kill a worker and all its descendants."""
         pids = process_tree(worker.pid) if worker.poll() is None else []
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -167,16 +171,16 @@ class Sandbox:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace")[-size:] if path.exists() else ""
 
-    # -- what is seen -----------------------------------------------------------------------------
+    # --- Observations ---
     def create_marks(self, n: int) -> None:
-        """Room for a mark of each job."""
+        """Create the file with one byte per job."""
         (self.folder / "marks").write_bytes(bytes(n))
 
     def count(self, what: str) -> int:
         return sum(path.stat().st_size for path in self.folder.glob(f"{what}-*"))
 
     def all_started(self) -> bool:
-        """Has each worker done or tried something?"""
+        """True if each worker has run a job."""
         return all(
             self._has("done", number) or self._has("tried", number)
             for number in range(len(self._workers))
@@ -208,7 +212,7 @@ class Sandbox:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _kill_strays(self) -> None:
-        """Whoever still lives with our folder in its environment: a runner in a session of its own, say."""
+        """Kill processes that still have our folder in their environment."""
         mark = f"BENCH_FOLDER={self.folder}".encode()
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):

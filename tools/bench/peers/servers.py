@@ -1,4 +1,4 @@
-"""The servers of a run, each started here on a free port with data on a real disk, and ended with it."""
+"""Start the servers of a run on free ports with data on a real disk; stop them with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench import world
 from support import debian
 from support.postgres import free_port
 
-# Ends with whoever started it, however that ends: its pipe is closed then.
+# Kills the server when the pipe from its parent closes, however the parent ends.
 KILL_WITH_PARENT = '"$@" </dev/null & cat >/dev/null; kill -9 $!'
 REDIS = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "databases": "64"}
 SHOWN = (
@@ -33,18 +33,18 @@ SHOWN = (
 
 
 class NoServer(RuntimeError):
-    """Who needs it is left out, and the report says why."""
+    """The server is missing; the report names the systems left out."""
 
 
 class Redis:
-    """With its log of changes synced every second, as its documentation advises: the last second may be lost."""
+    """Redis with appendfsync everysec, as its documentation advises: the last second may be lost."""
 
     def __init__(self) -> None:
         program, self._environment = _program()
         self.folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-redis-"))
         self.port = free_port()
         self._numbers = itertools.cycle(range(int(REDIS["databases"])))
-        settings = [word for name, value in REDIS.items() for word in (f"--{name}", value)]
+        settings = [part for name, value in REDIS.items() for part in (f"--{name}", value)]
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
@@ -69,35 +69,35 @@ class Redis:
             )
         atexit.register(self.close)
         self._await()
-        said = self.ask("INFO", "server")
+        info = self.ask("INFO", "server")
         self.version = next(
-            line.partition(":")[2] for line in said.splitlines() if line.startswith("redis_version")
+            line.partition(":")[2] for line in info.splitlines() if line.startswith("redis_version")
         )
 
     def _await(self) -> None:
-        until = time.monotonic() + 20
+        deadline = time.monotonic() + 20
         while True:
             with suppress(OSError):
                 self.ask("PING")
                 return
-            if time.monotonic() > until or self._process.poll() is not None:
+            if time.monotonic() > deadline or self._process.poll() is not None:
                 raise NoServer(f"Redis does not start: {(self.folder / 'log').read_text()[-300:]}")
             time.sleep(0.02)
 
     def fresh(self) -> str:
-        """The URL of an empty database."""
+        """Return the URL of an empty database."""
         number = next(self._numbers)
         self.ask("FLUSHDB", number=number)
         return f"redis://127.0.0.1:{self.port}/{number}"
 
-    def ask(self, *words: str, number: int = 0) -> str:
-        """One command, in its own words: enough for the three we need."""
+    def ask(self, *arguments: str, number: int = 0) -> str:
+        """Send one inline command and return the answer."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
-            line.sendall(f"SELECT {number}\r\n{' '.join(words)}\r\nQUIT\r\n".encode())
-            said = b""
+            line.sendall(f"SELECT {number}\r\n{' '.join(arguments)}\r\nQUIT\r\n".encode())
+            answer = b""
             while part := line.recv(65536):
-                said += part
-        return said.decode()
+                answer += part
+        return answer.decode()
 
     def close(self) -> None:
         self._process.communicate(timeout=10)
@@ -105,13 +105,13 @@ class Redis:
 
 
 def _program() -> tuple[Path, dict[str, str]]:
-    """The system's, or the one out of Debian's packages."""
+    """Return redis-server from the system or from Debian's packages, and its environment."""
     if found := shutil.which("redis-server"):
         return Path(found), dict(os.environ)
-    needed = lambda: debian.with_missing_dependencies("redis-server", "redis-tools")  # noqa: E731 - asked only where needed
+    needed = lambda: debian.with_missing_dependencies("redis-server", "redis-tools")  # noqa: E731 - called only if needed
     folder = debian.unpack_packages("bench/redis", needed, "usr/bin/redis-server")
     if folder is None:
-        raise NoServer("no redis-server on this machine, and none to be had from Debian's packages")
+        raise NoServer("no redis-server on PATH, and Debian's packages cannot be fetched")
     libraries = ":".join(str(path) for path in (folder / "usr" / "lib").glob("*-linux-gnu"))
     return folder / "usr" / "bin" / "redis-server", {**os.environ, "LD_LIBRARY_PATH": libraries}
 
@@ -127,13 +127,13 @@ def redis() -> Redis:
 
 def describe_servers(stores: set[str]) -> dict[str, dict[str, str]]:
     """Versions and settings of the servers that these stores need."""
-    said: dict[str, dict[str, str]] = {}
+    settings: dict[str, dict[str, str]] = {}
     if "postgres" in stores:
         with psycopg.connect(world.server().url("postgres")) as connection:
-            said["postgres"] = {
+            settings["postgres"] = {
                 name: str(connection.execute(f"SHOW {name}").fetchone()[0]) for name in SHOWN
             }
     if "redis" in stores:
         with suppress(NoServer):
-            said["redis"] = {"version": redis().version, **REDIS}
-    return said
+            settings["redis"] = {"version": redis().version, **REDIS}
+    return settings

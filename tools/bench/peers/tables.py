@@ -1,4 +1,4 @@
-"""A run in the terminal."""
+"""Print the results of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _names(run: Run, case: str) -> list[str]:
 def _cells(run: Run, case: str, contender: str, names: list[str]) -> Iterator[str]:
     for name in names:
         middle = run.figure(case, contender, name)
-        yield number(middle) if middle is not None else run.said(case, contender, name) or ""
+        yield number(middle) if middle is not None else run.text(case, contender, name) or ""
 
 
 def _bars(run: Run) -> Table:
@@ -66,6 +66,6 @@ def _bars(run: Run) -> Table:
     for verdict in judge_all(run):
         if verdict.met is None:
             continue
-        told = "[green]met[/]" if verdict.met else "[red]not met[/]"
-        table.add_row(verdict.what, verdict.store, verdict.bar, verdict.said, told)
+        result = "[green]met[/]" if verdict.met else "[red]not met[/]"
+        table.add_row(verdict.what, verdict.store, verdict.bar, verdict.text, result)
     return table

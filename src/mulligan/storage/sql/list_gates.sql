@@ -1,2 +1,2 @@
 -- List all closed gates.
-SELECT {gate} FROM {p}gate
+SELECT {gate} FROM {p}gate ORDER BY scope, key

@@ -1,2 +1,2 @@
 -- List workers.
-SELECT {worker} FROM {p}worker WHERE :closed OR closed_at IS NULL ORDER BY started_at
+SELECT {worker} FROM {p}worker WHERE :closed OR closed_at IS NULL ORDER BY started_at, id

@@ -1,8 +1,8 @@
-"""What the measured jobs do, the same for all systems, and what is seen of it from outside.
+"""Job bodies, identical for all systems, and the files in which they record their work.
 
-Plain files in BENCH_FOLDER, appended to by one small write each, so that watching costs every system the same:
-done-W and tried-W, a byte for each job that worker W did or failed on purpose; `events`, a line each; `marks`, a byte
-for each job that was tried once.
+Each record is one small write to a file in BENCH_FOLDER, which costs every system the same: done-W and
+tried-W get a byte per job that worker W finished or failed on purpose; `events` gets a line per
+event; `marks` has a byte per job that was tried once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def noop(i: int) -> None:
 
 
 def flaky(i: int) -> None:
-    """Fails once, with a text of its own."""
+    """Fail once, with a distinct message."""
     if _first(i):
         _write(f"tried-{WORKER}", b".")
         raise ConnectionError(f"request {i} to shard {i % 97} was reset after {i / 7:.3f} s")
@@ -50,9 +50,9 @@ def _first(i: int) -> bool:
     if not _marks:
         with (FOLDER / "marks").open("r+b") as file:
             _marks.append(mmap.mmap(file.fileno(), 0))
-    seen = _marks[0][i]
+    tried = _marks[0][i]
     _marks[0][i] = 1
-    return not seen
+    return not tried
 
 
 def stamp(i: int) -> None:
@@ -72,7 +72,7 @@ async def sleeper_async(i: int) -> None:
 
 
 def innocent(i: int) -> None:
-    """Short, but long enough to be under way when a neighbour kills the process."""
+    """Run long enough to be running when a poison job kills the process."""
     _event("start", i)
     time.sleep(0.2)
     _event("end", i)
@@ -85,14 +85,14 @@ async def innocent_async(i: int) -> None:
 
 
 def poison(i: int) -> None:
-    """Kills the process it runs in."""
+    """Kill the process it runs in."""
     _event("poison", i)
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 
 
 def venom(i: int) -> None:
-    """Kills the whole worker, as the end of its container would."""
+    """Kill the whole worker, as the end of its container would."""
     _event("poison", i)
     top = int((FOLDER / f"worker-{WORKER}.pid").read_text())
     for pid in [*_process_tree(top), os.getpid()]:
@@ -104,7 +104,7 @@ def venom(i: int) -> None:
 
 
 def _process_tree(pid: int) -> list[int]:
-    """The process first, so that nobody starts a child again."""
+    """Return a process and its descendants, parents first, so that no child is restarted."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -119,4 +119,4 @@ ASYNC_TASKS = {
     **TASKS,
     "sleeper": sleeper_async,
     "innocent": innocent_async,
-}  # some are to be awaited
+}  # async variants

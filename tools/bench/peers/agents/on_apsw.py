@@ -1,4 +1,4 @@
-"""What SQLite does alone, through the library Mulligan uses: rows as wide as ours, WAL, synchronous=FULL.
+"""Baseline: SQLite alone through apsw, with rows as wide as ours, WAL, synchronous=FULL.
 
 A claim of a hundred (or a thousand) is one synced commit, their end by update another; no handler, history or fence.
 For single and bulk inserts the very rows that Mulligan writes, the job and its event, by plain statements into its own
@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 import apsw
-from talk import AT_ONCE, SQLITE, Agent, alternate, serve
+from talk import BULK_SIZE, SQLITE, Agent, alternate, serve
 
 from mulligan.core.ids import new_id
 from mulligan.storage import open_store
 
-WIDE = "x" * 33  # makes a row as wide as ours: `about` tells both
+WIDE = "x" * 33  # makes a row as wide as ours; `about` returns both widths
 TABLE = """
 CREATE TABLE plain (
   id TEXT PRIMARY KEY, kind TEXT NOT NULL, queue TEXT NOT NULL, lane TEXT NOT NULL,
@@ -79,7 +79,7 @@ class ApswAgent(Agent):
         ]
 
     def _insert(self, statements: tuple[str, ...], ids: Iterable[int]) -> None:
-        """One synced commit."""
+        """Insert rows in one synced commit."""
         rows = self._rows(ids)
         self.connection.execute("BEGIN IMMEDIATE")
         for statement in statements:
@@ -89,7 +89,7 @@ class ApswAgent(Agent):
         self.connection.execute("COMMIT")
 
     def _insert_events(self, rows: list[dict[str, Any]]) -> None:
-        """As we tell it: of one job in a row of its own, of many in one row."""
+        """Insert the events as Mulligan does: one row for one job, one row for many."""
         if len(rows) == 1:
             self.connection.execute(OUR_EVENT, rows[0])
             return
@@ -106,7 +106,7 @@ class ApswAgent(Agent):
         return self._both(n, 1)
 
     def many(self, n: int) -> dict[str, float]:
-        return self._both(n, AT_ONCE)
+        return self._both(n, BULK_SIZE)
 
     def _both(self, n: int, size: int) -> dict[str, float]:
         tables = {"plain": PLAIN, "same rows": OURS}
@@ -144,7 +144,7 @@ class ApswAgent(Agent):
         return self.connection.execute(CLAIM, given).fetchall()
 
     def about(self) -> dict[str, float]:
-        """Bytes of a waiting row, ours and the plain one, as this connection inserted both."""
+        """Return the bytes of a waiting row, of the baseline and of Mulligan."""
         self.connection.execute("DELETE FROM plain")
         self._insert(PLAIN, range(1000))
         self._insert(OURS, range(1000))

@@ -1,4 +1,4 @@
-"""Mulligan, on whichever store MULLIGAN_DATABASE_URL names, with the settings it comes with."""
+"""Mulligan with default settings, on the database of MULLIGAN_DATABASE_URL."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class MulliganAgent(Agent):
             later.enqueue_many([{"i": i} for i in range(start, min(n, start + 5000))])
 
     def hold(self, n: int) -> None:
-        """So many jobs that wait for a dependency which is away."""
+        """Insert n jobs that wait for a held dependency."""
         for start in range(0, n, 5000):
             held.enqueue_many([{"i": i} for i in range(start, min(n, start + 5000))])
         with app.store.begin() as unit:

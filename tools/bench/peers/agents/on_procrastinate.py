@@ -33,7 +33,7 @@ def _task(name: str, body: Callable[[int], object]) -> Any:
 TASKS = {name: _task(name, body) for name, body in bodies.ASYNC_TASKS.items()}
 
 if FAST and CASE != "latency":
-    # Recovery is not built in: this is the periodic task that its documentation gives, as often as it allows.
+    # Recovery is not built in: this is the periodic task from its documentation, as often as allowed.
     @app.periodic(cron="* * * * * */2")
     @app.task(queueing_lock="retry_stalled_jobs", pass_context=True, name="retry_stalled_jobs")
     async def retry_stalled_jobs(context: Any, timestamp: int) -> None:

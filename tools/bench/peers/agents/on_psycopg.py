@@ -1,4 +1,4 @@
-"""What PostgreSQL does alone: rows as wide as ours, claimed a hundred at a time and finished by update.
+"""Baseline: PostgreSQL alone, with rows as wide as ours, claimed in batches and finished by update.
 
 One connection, prepared statements, each statement its own synced commit, no handler, no history, no fence.
 For single and bulk inserts the very rows that Mulligan writes, the job and its event, by plain statements into its own
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from contextlib import closing
 
 import psycopg
-from talk import AT_ONCE, POSTGRES, Agent, alternate, serve
+from talk import BULK_SIZE, POSTGRES, Agent, alternate, serve
 
 from mulligan.core.ids import new_id
 from mulligan.storage import open_store
 
-WIDE = "x" * 40  # makes a row as wide as ours: `about` tells both
+WIDE = "x" * 40  # makes a row as wide as ours; `about` returns both widths
 TABLE = """
 CREATE TABLE plain (
   id text COLLATE "C" PRIMARY KEY, kind text NOT NULL, queue text NOT NULL, lane text COLLATE "C" NOT NULL,
@@ -115,8 +115,8 @@ class PsycopgAgent(Agent):
         )
 
     def _bulk(self, statement: str, n: int) -> None:
-        for start in range(0, n, AT_ONCE):
-            self._insert(statement, range(start, min(n, start + AT_ONCE)))
+        for start in range(0, n, BULK_SIZE):
+            self._insert(statement, range(start, min(n, start + BULK_SIZE)))
 
     def drain(self, n: int) -> dict[str, float]:
         return {f"batches of {size}": self._measure_drain(n, size) for size in (100, 1000)}
@@ -145,7 +145,7 @@ class PsycopgAgent(Agent):
         return self.connection.execute(CLAIM, given).fetchall()
 
     def about(self) -> dict[str, float]:
-        """Bytes of a waiting row, ours and the plain one, as this connection inserted both."""
+        """Return the bytes of a waiting row, of the baseline and of Mulligan."""
         self.connection.execute("TRUNCATE plain")
         self._insert(ROWS, range(1000))
         self._insert(OUR_ROWS, range(1000))

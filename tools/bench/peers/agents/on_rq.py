@@ -1,4 +1,4 @@
-"""RQ on Redis: a worker runs one job at a time and forks for each; more at once is more workers."""
+"""RQ on Redis. A worker forks for each job; higher concurrency means more workers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RqAgent(Agent):
 
 
 def pool() -> None:
-    """So many workers under one parent, as its worker-pool does, with the options that lacks."""
+    """Run several workers under one parent, like its worker-pool, but with more options."""
     workers = [subprocess.Popen(RqAgent().single()) for _ in range(CONCURRENCY)]
     while all(worker.poll() is None for worker in workers):
         time.sleep(0.1)

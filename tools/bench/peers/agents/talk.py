@@ -1,6 +1,6 @@
-"""An agent speaks for one system, in that system's own environment, and does what it is told line by line.
+"""An agent runs in the environment of one system and executes commands, one per line.
 
-In: one JSON object a line, {"do": "fill", "task": "noop", "n": 1000}. Out: {"said": …} or {"error": "…"}.
+In: one JSON object per line, {"do": "fill", "task": "noop", "n": 1000}. Out: {"result": …} or {"error": "…"}.
 Standard library only, and nothing of Mulligan.
 """
 
@@ -20,25 +20,24 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
-FAST = (
-    os.environ.get("BENCH_FAST") == "1"
-)  # the quickest settings that are safe for a job of five seconds
+# True: the fastest settings that are safe for a job of five seconds.
+FAST = os.environ.get("BENCH_FAST") == "1"
 CASE = os.environ.get("BENCH_CASE", "")
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "0"))
 POSTGRES = os.environ.get("BENCH_POSTGRES", "")
 REDIS = os.environ.get("BENCH_REDIS", "")
 SQLITE = os.environ.get("BENCH_SQLITE", "")
-AT_ONCE = 1000  # jobs in one bulk call
+BULK_SIZE = 1000  # jobs in one bulk call
 WARM = 5  # first starts that are not counted
 
 
 def script(name: str) -> str:
-    """A program of this environment."""
+    """Return the path of a program of this environment."""
     return str(Path(sys.executable).parent / name)
 
 
 class Agent:
-    """A system whose calls block. `fill`, `one` and the others below are what can be asked for."""
+    """A system with blocking calls. COMMANDS lists the methods that can be called remotely."""
 
     bulk = True  # has a call for many jobs
     concurrency = 1  # the best of those tried, unless the case says how many
@@ -49,7 +48,7 @@ class Agent:
     def close(self) -> None: ...
 
     def enqueue(self, task: str, i: int) -> None:
-        """Durable when it returns, as far as the system makes it so."""
+        """Enqueue one job, as durably as the system can."""
         raise NotImplementedError
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
@@ -61,35 +60,35 @@ class Agent:
             self.enqueue(task, i)
 
     def pending(self) -> int:
-        """Jobs that are not recorded as finished."""
+        """Return the number of jobs not recorded as finished."""
         raise NotImplementedError
 
     def summary(self) -> str:
-        """What its own books say in the end."""
+        """Return the final counts of the system, as text."""
         raise NotImplementedError
 
     def backlog(self, n: int) -> None:
-        """Have n jobs that are due in a month."""
+        """Insert n jobs that are due in a month."""
         raise NotImplementedError
 
     def worker(self) -> list[str]:
-        """The command that starts a worker."""
+        """Return the command that starts a worker."""
         raise NotImplementedError
 
-    # -- what is asked for ------------------------------------------------------------------------
+    # --- Commands ---
     def fill(self, task: str, n: int) -> None:
-        for start in range(0, n, AT_ONCE):
-            self.enqueue_many(task, range(start, min(n, start + AT_ONCE)))
+        for start in range(0, n, BULK_SIZE):
+            self.enqueue_many(task, range(start, min(n, start + BULK_SIZE)))
 
     def one(self, n: int) -> float:
-        """Jobs a second, one call each; the very first, which connects, is not counted."""
+        """Return jobs per second with one call each. The first call, which connects, is not counted."""
         self.enqueue_each("noop", 1)
         began = time.perf_counter()
         self.enqueue_each("noop", n)
         return n / (time.perf_counter() - began)
 
     def many(self, n: int) -> float | None:
-        """Jobs a second, a thousand in a call; None where there is no such call."""
+        """Return jobs per second with bulk calls; None if there is no bulk call."""
         if not self.bulk:
             return None
         began = time.perf_counter()
@@ -97,10 +96,12 @@ class Agent:
         return n / (time.perf_counter() - began)
 
     def latency(self, n: int, seconds: float) -> dict[str, float]:
-        """Milliseconds from before the call of enqueue to the first line of the handler, the worker being idle."""
-        rng, waits, until = random.Random(7), [], time.monotonic() + seconds
+        """Return milliseconds from the enqueue call to the first line of the handler."""
+        rng = random.Random(7)
+        waits = []
+        deadline = time.monotonic() + seconds
         for i in range(n + WARM):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 break
             before = time.monotonic_ns()
             self.enqueue("stamp", i)
@@ -115,21 +116,23 @@ class Agent:
 
 
 def _started(i: int, within: float = 60) -> int:
-    """When did job number i, the newest, start?"""
-    path, until = FOLDER / "events", time.monotonic() + within
+    """Wait for the start of job i, the newest, and return its time in nanoseconds."""
+    path = FOLDER / "events"
+    deadline = time.monotonic() + within
     while True:
         lines = path.read_bytes().split(b"\n") if path.exists() else []
-        if (
-            len(lines) > i + 1
-        ):  # the last one may be half written: a line across two pages grows in two steps
+        if len(lines) > i + 1:  # the last line may be incomplete
             return int(lines[i].split()[3])
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise TimeoutError(f"job {i} did not start within {within} s")
         time.sleep(0.0005)
 
 
 def alternate(ways: dict[str, Callable[[int], object]], n: int, turns: int = 4) -> dict[str, float]:
-    """Jobs a second of each way to insert n of them, a quarter at a time, so that nobody has the warmer cache."""
+    """Return jobs per second of each way to insert n jobs.
+
+    The ways alternate, so that none profits from a warmer cache.
+    """
     spent = dict.fromkeys(ways, 0.0)
     for way in ways.values():
         way(1)
@@ -141,7 +144,7 @@ def alternate(ways: dict[str, Callable[[int], object]], n: int, turns: int = 4) 
 
 
 class AsyncAgent(Agent):
-    """A system whose calls are awaited."""
+    """A system with async calls."""
 
     def __init__(self) -> None:
         try:
@@ -184,20 +187,20 @@ COMMANDS = (
 
 
 def serve(agent: Agent) -> None:
-    """Until the input ends. What the system itself prints goes to the log."""
+    """Serve commands until the input ends. Output of the system goes to the log."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     _answer(out, agent.open, {})
     for line in sys.stdin:
-        asked = json.loads(line)
-        do = asked.pop("do")
-        _answer(out, getattr(agent, do if do in COMMANDS else "unknown"), asked)
+        arguments = json.loads(line)
+        do = arguments.pop("do")
+        _answer(out, getattr(agent, do if do in COMMANDS else "unknown"), arguments)
     _end_workers()
     agent.close()
 
 
 def _end_workers() -> None:
-    """Whoever asked is gone. Workers of this place that still live would live for ever."""
+    """Kill the workers of this measurement; the caller may have been killed."""
     mark = f"BENCH_FOLDER={FOLDER}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -207,10 +210,10 @@ def _end_workers() -> None:
             continue
 
 
-def _answer(out: Any, what: Any, asked: dict[str, Any]) -> None:
+def _answer(out: Any, command: Any, arguments: dict[str, Any]) -> None:
     try:
-        said = {"said": what(**asked)}
-    except Exception as error:  # noqa: BLE001 - whatever it was, the conductor must know
+        answer = {"result": command(**arguments)}
+    except Exception as error:  # noqa: BLE001 - reported to the caller
         traceback.print_exc()
-        said = {"error": f"{type(error).__name__}: {error}"[:2000]}
-    out.write(json.dumps(said) + "\n")
+        answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+    out.write(json.dumps(answer) + "\n")

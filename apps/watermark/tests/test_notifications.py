@@ -66,10 +66,10 @@ def test_many_failures_of_one_cause_send_few_mails(world, damaged):
 def test_webhook_reports_every_outcome_with_its_state(world, damaged):
     for endings in ([DONE, DONE], [DONE, damaged], [damaged, damaged]):
         world.run_campaign(*endings, names=("ada", "bo"))
-    told = [
+    received = [
         (item["event"], item["state"], item["completed"], item["failed"]) for item in world.hooks
     ]
-    assert told == [
+    assert received == [
         ("campaign_ready", "READY", 2, 0),
         ("campaign_ready", "PARTIAL", 1, 1),
         ("campaign_ready", "FAILED", 0, 2),
