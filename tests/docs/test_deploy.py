@@ -1,4 +1,4 @@
-"""The unit and the container file of docs/operate/deploy.md, as far as one machine can try them."""
+"""The systemd unit and the Dockerfile of docs/operate/deploy.md, as far as one machine can test them."""
 
 from __future__ import annotations
 
@@ -49,27 +49,29 @@ def unit() -> dict[str, list[str]]:
 
 def container() -> dict[str, list[str]]:
     lines = [line.split(" ", 1) for line in file("Dockerfile").splitlines()[1:]]
-    return {word: [rest for key, rest in lines if key == word] for word, _ in lines}
+    return {
+        instruction: [rest for key, rest in lines if key == instruction] for instruction, _ in lines
+    }
 
 
-def environ_of(words: list[str]) -> dict[str, str]:
-    return dict(pair.split("=", 1) for line in words for pair in shlex.split(line))
+def environ_of(lines: list[str]) -> dict[str, str]:
+    return dict(pair.split("=", 1) for line in lines for pair in shlex.split(line))
 
 
 def settings_of(environ: dict[str, str], folder: Path) -> Settings:
     return read_settings(environ=environ, file=folder / "none.toml")
 
 
-def seconds_before_the_kill(settings: Settings) -> float:
+def seconds_until_kill(settings: Settings) -> float:
     return settings.worker.shutdown_grace + settings.worker.kill_grace
 
 
-# -- what they say -------------------------------------------------------------------------------
+# --- Contents ---
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
-    reason="no systemd here; the unit is parsed all the same",
+    reason="needs systemd-analyze",
 )
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
+def test_systemd_accepts_the_unit(tmp_path):
     here = tmp_path / "mulligan-worker.service"
     here.write_text(
         file("mulligan-worker.service").replace(
@@ -86,10 +88,10 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
 
 
 def test_systemd_waits_longer_than_the_worker_needs(tmp_path):
-    said = unit()
-    settings = settings_of(environ_of(said["Environment"]), tmp_path)
-    assert float(said["TimeoutStopSec"][0]) > seconds_before_the_kill(settings)
-    assert (said["KillMode"], said["KillSignal"]) == (["mixed"], ["SIGTERM"])
+    options = unit()
+    settings = settings_of(environ_of(options["Environment"]), tmp_path)
+    assert float(options["TimeoutStopSec"][0]) > seconds_until_kill(settings)
+    assert (options["KillMode"], options["KillSignal"]) == (["mixed"], ["SIGTERM"])
 
 
 def test_docker_waits_longer_than_the_worker_needs(tmp_path):
@@ -99,7 +101,7 @@ def test_docker_waits_longer_than_the_worker_needs(tmp_path):
         PAGE.read_text(),
     )
     assert len(waits) == 4
-    assert all(float("".join(wait)) > seconds_before_the_kill(settings) for wait in waits)
+    assert all(float("".join(wait)) > seconds_until_kill(settings) for wait in waits)
 
 
 def test_every_setting_in_the_files_exists(tmp_path):
@@ -111,18 +113,18 @@ def test_every_setting_in_the_files_exists(tmp_path):
 
 
 def healthy(folder: Path, environ: dict[str, str]) -> bool:
-    """What the container's own health check says."""
+    """Run the health check of the container. True if it succeeds."""
     _, _, check = container()["HEALTHCHECK"][0].partition("CMD ")
-    program, *words = json.loads(check)
+    program, *arguments = json.loads(check)
     done = subprocess.run(
-        [BIN / program, *words], cwd=folder, env=environ, check=False, capture_output=True
+        [BIN / program, *arguments], cwd=folder, env=environ, check=False, capture_output=True
     )
     assert done.returncode in {0, 1}, done.stderr
     return done.returncode == 0
 
 
-# -- what they do --------------------------------------------------------------------------------
-def test_what_the_image_runs_while_it_is_built_is_right(tmp_path):
+# --- Behaviour ---
+def test_the_build_steps_of_the_image_work(tmp_path):
     requirements = next(
         block.text for block in blocks(PAGE) if block.text.startswith("# requirements.txt")
     )
@@ -133,22 +135,22 @@ def test_what_the_image_runs_while_it_is_built_is_right(tmp_path):
     environ = os.environ | {
         "PIP_NO_INDEX": "1",
         "PATH": f"{BIN}:{os.environ['PATH']}",
-    }  # all of it is here already
+    }  # everything is installed already
     subprocess.run(["sh", "-ec", f"python -m {installs[0]}"], cwd=tmp_path, env=environ, check=True)
     for line in container()["RUN"]:
         subprocess.run(["sh", "-n", "-c", line], check=True)
 
 
-def from_the_unit() -> list[str]:
+def unit_command() -> list[str]:
     return shlex.split(unit()["ExecStart"][0])
 
 
-def from_the_image() -> list[str]:
+def image_command() -> list[str]:
     return json.loads(container()["CMD"][0])
 
 
 def in_a_namespace(command: list[str]) -> list[str]:
-    """As process 1 of its own PID namespace, where we may make one."""
+    """Run a command as process 1 of a PID namespace, if that is allowed."""
     namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGTERM"]
     allowed = (
         shutil.which("unshare")
@@ -157,15 +159,15 @@ def in_a_namespace(command: list[str]) -> list[str]:
     return [*namespace, *command] if allowed else command
 
 
-@pytest.mark.parametrize("command", [from_the_unit, from_the_image])
-def test_their_command_runs_jobs_and_gives_back_what_is_not_done_when_it_is_stopped(
+@pytest.mark.parametrize("command", [unit_command, image_command])
+def test_their_command_runs_jobs_and_requeues_unfinished_ones_when_stopped(
     command, tmp_path, sqlite_url
 ):
-    words = command()
-    assert Path(words[0]).name == "mulligan"
-    words = [str(BIN / "mulligan"), *words[1:]]
-    if command is from_the_image:
-        words = in_a_namespace(words)
+    arguments = command()
+    assert Path(arguments[0]).name == "mulligan"
+    arguments = [str(BIN / "mulligan"), *arguments[1:]]
+    if command is image_command:
+        arguments = in_a_namespace(arguments)
     (tmp_path / "jobs.py").write_text(JOBS)
     environ = os.environ | {
         "MULLIGAN_DATABASE_URL": sqlite_url,
@@ -175,7 +177,9 @@ def test_their_command_runs_jobs_and_gives_back_what_is_not_done_when_it_is_stop
     }
     with closing(Mulligan(sqlite_url)) as app, (tmp_path / "log").open("wb") as log:
         quick, slow = app.enqueue("naps", {"seconds": 0}), app.enqueue("naps", {"seconds": 600})
-        with subprocess.Popen(words, cwd=tmp_path, env=environ, stdout=log, stderr=log) as worker:
+        with subprocess.Popen(
+            arguments, cwd=tmp_path, env=environ, stdout=log, stderr=log
+        ) as worker:
             until(
                 lambda: (
                     quick.refresh().state == State.SUCCEEDED
@@ -187,12 +191,12 @@ def test_their_command_runs_jobs_and_gives_back_what_is_not_done_when_it_is_stop
             os.kill(supervisor(worker.pid), signal.SIGTERM)
             assert worker.wait(20) == 0, (tmp_path / "log").read_text()
         assert not healthy(tmp_path, environ)
-        given_back = slow.refresh()
-        assert (given_back.state, given_back.failures, given_back.losses) == (State.QUEUED, 0, 0)
+        requeued = slow.refresh()
+        assert (requeued.state, requeued.failures, requeued.losses) == (State.QUEUED, 0, 0)
 
 
 def supervisor(pid: int) -> int:
-    """The worker's own process, below `unshare` if that is around it."""
+    """Return the pid of the worker, which may be the child of `unshare`."""
     if b"unshare" not in Path(f"/proc/{pid}/cmdline").read_bytes():
         return pid
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])

@@ -1,4 +1,4 @@
-"""What a page shows is done."""
+"""The examples of every page run as shown."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from doc_pages import ROOT, blocks, name_of, pages, stores
 pytestmark = pytest.mark.processes
 
 RUN = Path(__file__).parent / "run_page.py"
-PATIENCE = 170  # seconds: a page may start three servers, and the machine may be busy
-DONE = {"python", "console", "sh", "toml"}
-SHOWN = {"text", "mermaid", "ini", "dockerfile"}
-LONG = {  # pages that take long: `make all` does what they show, and what pages show that start workers or servers
+TIMEOUT = 170  # seconds; a page may start three servers on a busy machine
+EXECUTED = {"python", "console", "sh", "toml"}
+DISPLAYED = {"text", "mermaid", "ini", "dockerfile"}
+LONG = {  # slow pages, run by `make all`, like pages that start workers or servers
     "docs/howto/flask.md",
     "docs/howto/scripts.md",
     "docs/howto/sqlalchemy.md",
@@ -43,12 +43,12 @@ def is_long(page: Path) -> bool:
     if name_of(page) in ALWAYS:
         return False
     return name_of(page) in LONG or any(
-        words in block.text for block in blocks(page) for words in SERVES
+        command in block.text for block in blocks(page) for command in SERVES
     )
 
 
 def with_examples() -> list[Path]:
-    return [page for page in pages() if any(block.language in DONE for block in blocks(page))]
+    return [page for page in pages() if any(block.language in EXECUTED for block in blocks(page))]
 
 
 def by_store() -> list[Any]:
@@ -57,7 +57,7 @@ def by_store() -> list[Any]:
             page,
             store,
             id="-".join(filter(None, (name_of(page), store))),
-            # The same page runs on SQLite each time.
+            # Every page runs on SQLite in the fast tests.
             marks=[pytest.mark.slow] if store == "postgresql" or is_long(page) else [],
         )
         for page in with_examples()
@@ -66,16 +66,16 @@ def by_store() -> list[Any]:
 
 
 def database_url(request: pytest.FixtureRequest, store: str) -> dict[str, str]:
-    """A page that says where it works finds a fresh database in DATABASE_URL, in SQLAlchemy's spelling."""
+    """Return DATABASE_URL of a new database, as SQLAlchemy writes it, for a page that names it."""
     if store == "postgresql":
         url: str = request.getfixturevalue("postgres_url")
         return {"DATABASE_URL": url.replace("postgresql:", "postgresql+psycopg:", 1)}
     return {"DATABASE_URL": "sqlite+mulligan:///shop.db"} if store else {}
 
 
-@pytest.mark.timeout(PATIENCE + 10)
+@pytest.mark.timeout(TIMEOUT + 10)
 @pytest.mark.parametrize(("page", "store"), by_store())
-def test_what_a_page_shows_works(
+def test_the_examples_of_a_page_work(
     page: Path, store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     environ = {
@@ -91,15 +91,15 @@ def test_what_a_page_shows_works(
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_every_block_says_what_it_is(page: Path) -> None:
-    strange = [block for block in blocks(page) if block.language not in DONE | SHOWN]
-    assert not strange, f"languages: {DONE} are run, {SHOWN} are shown"
+def test_every_block_has_a_known_language(page: Path) -> None:
+    unknown = [block for block in blocks(page) if block.language not in EXECUTED | DISPLAYED]
+    assert not unknown, f"languages: {EXECUTED} are run, {DISPLAYED} are shown"
 
 
 def test_the_readme_has_an_example_that_runs() -> None:

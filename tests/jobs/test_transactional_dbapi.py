@@ -380,3 +380,18 @@ def test_a_database_in_memory_is_bound_to_no_file():
     with engine.begin() as connection:
         assert connection.scalar(text("SELECT sqlite_version()")) == dbapi.sqlite_version
     engine.dispose()
+
+
+def test_threads_that_open_a_new_file_at_once_use_one_library(tmp_path):
+    """A descriptor that is open for an instant must not look like another SQLite library."""
+    for attempt in range(30):
+        file = tmp_path / f"{attempt}.db"
+        start = threading.Barrier(8)
+
+        def connect(file=file, start=start):
+            start.wait()
+            dbapi.connect(file).close()
+
+        with ThreadPoolExecutor(8) as pool:
+            for connected in [pool.submit(connect) for _ in range(8)]:
+                connected.result()

@@ -21,15 +21,15 @@ CACHE = ROOT / "build" / "bench"
 
 @contextmanager
 def cached_database(store: str, jobs: int) -> Iterator[World]:
-    kept = CACHE / f"crowd-{jobs}-{sample_database.digest()}.{store}"
+    cached = CACHE / f"crowd-{jobs}-{sample_database.digest()}.{store}"
     CACHE.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="mulligan-bench-", dir=CACHE))
-    url = f"sqlite:///{folder}/bench.db" if store == "sqlite" else _start_from_cache(kept)
-    if store == "sqlite" and kept.exists():
-        _copy(kept, folder / "bench.db")
-    if not kept.exists():
-        _make(url, jobs, kept, folder)
-        url = url if store == "sqlite" else _start_from_cache(kept)
+    url = f"sqlite:///{folder}/bench.db" if store == "sqlite" else _start_from_cache(cached)
+    if store == "sqlite" and cached.exists():
+        _copy(cached, folder / "bench.db")
+    if not cached.exists():
+        _make(url, jobs, cached, folder)
+        url = url if store == "sqlite" else _start_from_cache(cached)
     with closing(open_store(url)) as opened:
         opened.migrate()
     place = World(url, folder)
@@ -42,32 +42,32 @@ def cached_database(store: str, jobs: int) -> Iterator[World]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make(url: str, jobs: int, kept: Path, folder: Path) -> None:
+def _make(url: str, jobs: int, cached: Path, folder: Path) -> None:
     place = World(url, folder)
     sample_database.fill(place, jobs)
     place.app.close()
     if url.startswith("sqlite"):
-        _copy(folder / "bench.db", kept)
+        _copy(folder / "bench.db", cached)
         return
     running = server()
     running.stop("fast")
-    _copy(running._folder, kept)  # noqa: SLF001 - no public name
-    (kept / "url").write_text(url)
+    _copy(running._folder, cached)  # noqa: SLF001 - no public name
+    (cached / "url").write_text(url)
     running.start()
 
 
-def _start_from_cache(kept: Path) -> str:
+def _start_from_cache(cached: Path) -> str:
     """Start the server with the cached data folder, if there is one. Return the database URL."""
     running = server()
-    if not kept.exists():
+    if not cached.exists():
         return running.create_database()
     running.stop("fast")
     mine, data = urlsplit(str(running._admin_url)), running._data  # noqa: SLF001 - no public name
     shutil.rmtree(data)
-    _copy(kept / "data", data)
+    _copy(cached / "data", data)
     with (data / "postgresql.conf").open("a") as file:
         file.write(f"port = '{mine.port}'\n")
-    was = urlsplit((kept / "url").read_text())
+    was = urlsplit((cached / "url").read_text())
     here = was._replace(netloc=f"{was.username}:{was.password}@{mine.hostname}:{mine.port}")
     running._admin_url = urlunsplit(here._replace(path="/postgres"))  # noqa: SLF001 - the password changed
     running.start()

@@ -44,7 +44,7 @@ def fill(app: Mulligan, jobs: int) -> None:
 
 
 def measure(app: Mulligan) -> dict[str, float]:
-    asked: dict[str, Callable[[], object]] = {
+    queries: dict[str, Callable[[], object]] = {
         "groups": app.failures.groups,
         "groups of an owner": lambda: app.failures.groups(owner="owner7"),
         "one group": lambda: app.failures.get("v2-one"),
@@ -56,14 +56,14 @@ def measure(app: Mulligan) -> dict[str, float]:
         "count by class": lambda: app.jobs.count("class:unknown"),
         "words": lambda: app.jobs.list('"broke"'),
     }
-    return {f"{name}, ms": _median(ask) for name, ask in asked.items()}
+    return {f"{name}, ms": _median(query) for name, query in queries.items()}
 
 
-def _median(ask: Callable[[], object]) -> float:
-    ask()  # warm
+def _median(query: Callable[[], object]) -> float:
+    query()  # warm
     times = []
     for _ in range(5):
         began = time.monotonic()
-        ask()
+        query()
         times.append((time.monotonic() - began) * 1000)
     return statistics.median(times)

@@ -246,9 +246,9 @@ def attempt_rows(found: Iterator[SampleJob], jobs: int) -> Iterator[Row]:
 
 
 def _failure_columns(cause: int) -> Row:
-    said = _error(cause)
+    error = _error(cause)
     private = json.dumps({"message": f"step {cause} said no, in private", "trace": TRACE})
-    return said["code"], said["class"], "bench.rule", said["message"], private, _group(cause)
+    return error["code"], error["class"], "bench.rule", error["message"], private, _group(cause)
 
 
 def event_rows(found: Iterator[SampleJob], jobs: int) -> Iterator[Row]:
@@ -290,7 +290,8 @@ def batch_rows(found: Iterator[SampleJob]) -> tuple[list[Row], list[Row]]:
     outcomes = {batch: _outcome([one.state for one in of]) for batch, of in members.items()}
     ends = {batch: of[-1].at + 2_000_000 for batch, of in members.items()}
     return rows, [
-        (batch, said, None if said is None else ends[batch]) for batch, said in outcomes.items()
+        (batch, outcome, None if outcome is None else ends[batch])
+        for batch, outcome in outcomes.items()
     ]
 
 
@@ -307,9 +308,9 @@ def fill(place: World, jobs: int) -> None:
         now = unit.now()
         unit.close_gate(Gate("dependency", "gateway", now, None, "it does not answer", "bench"))
         for cause in range(0, CAUSES, 9):
-            said, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
+            state, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
             unit.write_group_state(
-                FailureGroupRow(_group(cause), "*", said, None, "", "bench", now, at)
+                FailureGroupRow(_group(cause), "*", state, None, "", "bench", now, at)
             )
     EventCounter(0).run_once(store)  # starts counting here
     made = _without_indexes(store)

@@ -39,7 +39,7 @@ FILTERS = {
 }
 
 
-# -- what is asked -------------------------------------------------------------------------------
+# --- Pages ---
 def paths(place: World) -> dict[str, str]:
     known = _sample_ids(place)
     jobs = {
@@ -125,25 +125,25 @@ def measure(place: World) -> dict[str, float]:
     )
     feeding = feeder(place)
     try:
-        with start_web_client(place) as visitor:
-            asked = paths(place)
+        with start_web_client(place) as client:
+            pages = paths(place)
             until(lambda: place.app.jobs.count("since:1m kind:noop state:succeeded") > 0, 60)
-            for path in list(asked.values()) * 2:
-                visitor.ask(path)
-            figures = _measure_pages(place, visitor, asked)
+            for path in list(pages.values()) * 2:
+                client.ask(path)
+            figures = _measure_pages(place, client, pages)
             for name, (path, many) in STREAMS.items():
-                figures |= _measure_with_streams(place, visitor, name, path, many)
+                figures |= _measure_with_streams(place, client, name, path, many)
             return figures
     finally:
         feeding.terminate()
         feeding.wait(10)
 
 
-def _measure_pages(place: World, visitor: WebClient, asked: dict[str, str]) -> dict[str, float]:
+def _measure_pages(place: World, client: WebClient, pages: dict[str, str]) -> dict[str, float]:
     before, began = done(place), time.monotonic()
-    found: dict[str, list[AnswerTimes]] = {name: [] for name in asked}
-    for name, path in [*asked.items()] * ROUNDS:
-        found[name].append(visitor.ask(path))
+    found: dict[str, list[AnswerTimes]] = {name: [] for name in pages}
+    for name, path in [*pages.items()] * ROUNDS:
+        found[name].append(client.ask(path))
     rate = (done(place) - before) / (time.monotonic() - began)
     _table(found)
     figures = {
@@ -151,7 +151,7 @@ def _measure_pages(place: World, visitor: WebClient, asked: dict[str, str]) -> d
         for name, answers in found.items()
         for what, value in _figures(answers).items()
     }
-    barred = [found[name] for name in asked if name.partition(" ")[0] in BARRED]
+    barred = [found[name] for name in pages if name.partition(" ")[0] in BARRED]
     return {
         **figures,
         "overview, failures, job lists: worst p95, ms": max(
@@ -163,27 +163,27 @@ def _measure_pages(place: World, visitor: WebClient, asked: dict[str, str]) -> d
 
 
 def _measure_with_streams(
-    place: World, visitor: WebClient, name: str, path: str, many: int
+    place: World, client: WebClient, name: str, path: str, many: int
 ) -> dict[str, float]:
     """Measure pages, list calls and database connections with many open streams."""
-    asked = {
+    pages = {
         "overview": "/",
         "jobs": "/jobs",
         "API jobs": "/api/v1/jobs",
         "API failures": "/api/v1/failures",
     }
-    with open_streams(visitor, many, path) as streams:
+    with open_streams(client, many, path) as streams:
         assert len(streams) == many
-        found: dict[str, list[AnswerTimes]] = {what: [] for what in asked}
+        found: dict[str, list[AnswerTimes]] = {what: [] for what in pages}
         connections = 0
-        busy, began = visitor.busy(), time.monotonic()
+        busy, began = client.busy(), time.monotonic()
         time.sleep(5)
-        alone = (visitor.busy() - busy) / (time.monotonic() - began)
-        for what, page in [*asked.items()] * ROUNDS:
-            found[what].append(visitor.ask(page))
-            connections = max(connections, len(visitor.backends()))
+        alone = (client.busy() - busy) / (time.monotonic() - began)
+        for what, page in [*pages.items()] * ROUNDS:
+            found[what].append(client.ask(page))
+            connections = max(connections, len(client.backends()))
         print(
-            f"  beside {many} {name}, which alone take {alone * 100:.1f} % of a core, {connections} connections"
+            f"  next to {many} {name}, which alone take {alone * 100:.1f} % of a core, {connections} connections"
         )
         _table(found)
         if is_postgres(place.app.store):

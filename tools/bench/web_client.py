@@ -145,27 +145,27 @@ def start_web_client(place: World) -> Iterator[WebClient]:
         )
     try:
         assert server.stdout is not None
-        visitor = WebClient(place, server.pid, server.stdout.readline().decode().strip())
-        yield visitor
-        visitor.close()
+        client = WebClient(place, server.pid, server.stdout.readline().decode().strip())
+        yield client
+        client.close()
     finally:
         server.terminate()
         server.wait(20)
 
 
 @contextmanager
-def open_streams(visitor: WebClient, many: int, path: str) -> Iterator[list[socket.socket]]:
+def open_streams(client: WebClient, many: int, path: str) -> Iterator[list[socket.socket]]:
     """Open streams and read them in a thread that discards the data."""
     streams: list[socket.socket] = []
     reading = threading.Event()
     try:
         for n in range(many):
-            said = "".join(
-                f"{name}: {value}\r\n" for name, value in visitor.headers(path, n % 4).items()
+            header_lines = "".join(
+                f"{name}: {value}\r\n" for name, value in client.headers(path, n % 4).items()
             )
-            ear = socket.create_connection((visitor.host, visitor.port), timeout=TIMEOUT)
+            ear = socket.create_connection((client.host, client.port), timeout=TIMEOUT)
             ear.sendall(
-                f"GET {path} HTTP/1.1\r\nHost: {visitor.host}:{visitor.port}\r\n{said}\r\n".encode()
+                f"GET {path} HTTP/1.1\r\nHost: {client.host}:{client.port}\r\n{header_lines}\r\n".encode()
             )
             assert b" 200 " in ear.recv(65_536)[:20]
             streams.append(ear)

@@ -38,7 +38,13 @@ from sqlite3 import (  # the same classes, so that `except sqlite3.IntegrityErro
 import apsw
 
 from mulligan.dbapi.connection import Connection, Cursor, Release, adapt_value, translate_errors
-from mulligan.storage.sqlite_handle import BUSY_MS, ApswHandle, bind_file, unbind_file
+from mulligan.storage.sqlite_handle import (
+    BUSY_MS,
+    ApswHandle,
+    bind_file,
+    create_private_file,
+    unbind_file,
+)
 
 apilevel = "2.0"
 threadsafety = 1  # threads may share the module, not a connection
@@ -96,7 +102,7 @@ def _bind(path: Path) -> Release:
     The file is identified by its inode, so it is created first, readable only by its owner.
     """
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        create_private_file(path)
     except OSError as error:
         message = f"unable to open database file {path}: {error.strerror}"
         raise OperationalError(message) from error

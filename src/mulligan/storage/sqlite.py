@@ -26,7 +26,14 @@ from mulligan.storage import maintenance as migrations
 from mulligan.storage import sqlite_handle as libraries
 from mulligan.storage.base import MAX_IDLE_WAIT, Store
 from mulligan.storage.foreign import open_sqlite_handle
-from mulligan.storage.sqlite_handle import BUSY_MS, UNAVAILABLE, ApswHandle, Handle, StdlibHandle
+from mulligan.storage.sqlite_handle import (
+    BUSY_MS,
+    UNAVAILABLE,
+    ApswHandle,
+    Handle,
+    StdlibHandle,
+    create_private_file,
+)
 from mulligan.storage.sqlite_transaction import PREFIX, SqliteTransaction
 
 # --- File watch: inotify on Linux, short sleeps elsewhere ---
@@ -150,11 +157,8 @@ class SqliteStore(Store):
         # Do not open an existing file: closing the descriptor would drop all locks of this process.
         if self.file.exists():
             return
-        path = self.file.resolve()  # the file may be a link to a file that does not exist yet
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        except FileExistsError:
-            return
+            create_private_file(self.file)
         except OSError as error:
             message = f"cannot open {self.file}: {error.strerror}"
             raise StoreUnavailable(message) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
@@ -37,6 +38,17 @@ TWO_LIBRARIES_ADVICE = (
     "(2) keep sqlite3 and open Mulligan with sqlite+stdlib:///… in this process (it may enqueue "
     "and read, not run workers)."
 )
+
+
+def create_private_file(path: Path) -> None:
+    """Create the file, readable only by its owner, unless it exists.
+
+    The lock keeps `bind_file` in another thread from taking our short-lived descriptor for another
+    SQLite library. An existing file is not opened: closing it would drop SQLite's POSIX locks.
+    """
+    with _lock, contextlib.suppress(FileExistsError):
+        target = path.resolve()  # the file may be a link to a file that does not exist yet
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def bind_file(path: Path, library: str) -> FileKey:

@@ -22,7 +22,7 @@ STYLE = """
 class Bar(NamedTuple):
     name: str
     value: float
-    label: str  # the number, as it is told
+    label: str  # the formatted number
     css_class: str  # ours, other, limit
 
 

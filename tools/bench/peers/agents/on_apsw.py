@@ -136,12 +136,12 @@ class ApswAgent(Agent):
         return n / (time.perf_counter() - began)
 
     def _claim(self, size: int) -> list[Any]:
-        given = {
+        params = {
             "worker": "w_06gyb3pj7c00c3ahgzcmdmvx0963",
             "now": time.time_ns() // 1000,
             "most": size,
         }
-        return self.connection.execute(CLAIM, given).fetchall()
+        return self.connection.execute(CLAIM, params).fetchall()
 
     def about(self) -> dict[str, float]:
         """Return the bytes of a waiting row, of the baseline and of Mulligan."""

@@ -91,10 +91,10 @@ class ProcrastinateAgent(AsyncAgent):
 
 async def work() -> None:
     quick = {"update_heartbeat_interval": 1, "stalled_worker_timeout": 3} if FAST else {}
-    kept = {"delete_jobs": "successful"} if CASE in ("drain", "retry") else {}
+    retention = {"delete_jobs": "successful"} if CASE in ("drain", "retry") else {}
     async with app.open_async():
         await app.run_worker_async(
-            concurrency=CONCURRENCY or ProcrastinateAgent.concurrency, **quick, **kept
+            concurrency=CONCURRENCY or ProcrastinateAgent.concurrency, **quick, **retention
         )
 
 
