@@ -18,7 +18,7 @@ def test_each_picture_has_its_declared_size_and_is_small() -> None:
         path = pictures["FOLDER"] / f"{shot.name}.png"
         with Image.open(path) as image:
             assert image.size == (shot.width, shot.height), shot.name
-        assert path.stat().st_size <= pictures["LARGEST"]
+        assert path.stat().st_size <= pictures["MAX_BYTES"]
 
 
 def test_each_picture_is_used_in_the_docs() -> None:

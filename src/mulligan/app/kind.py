@@ -113,7 +113,7 @@ class Kind(Generic[P, R]):
         """Call the function directly, for unit tests."""
         return self._function(*args, **kwargs)
 
-    def options(  # noqa: PLR0913 - the options of CONTRACT
+    def options(  # noqa: PLR0913 - public API: one keyword per option
         self,
         *,
         queue: str | None = None,
@@ -261,7 +261,7 @@ class JobDecorator(Protocol):
 MAX_INDEXED = 10
 
 
-def build_handler(  # noqa: PLR0913 - the options of CONTRACT
+def build_handler(  # noqa: PLR0913 - public API: one keyword per option
     function: Callable[..., Any],
     retention_settings: RetentionSection,
     app_rules: Callable[[], Rulebook],

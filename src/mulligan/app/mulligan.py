@@ -242,7 +242,7 @@ class Mulligan(AppServices):
         )
         self.registry.declare(spec)
 
-    def dependency(  # noqa: PLR0913 - the options of CONTRACT
+    def dependency(  # noqa: PLR0913 - public API: one keyword per option
         self,
         key: str,
         *,
@@ -310,7 +310,7 @@ class Mulligan(AppServices):
         batch: Batch | str | None = None,
         name: str | None = None,
         form: str | None = None,
-        filter: str = "",  # noqa: A002 - as in CONTRACT's other calls
+        filter: str = "",  # noqa: A002 - public name
         stored: bool = False,
     ) -> Subscription | None:
         """Send a message to a channel when an event happens.
@@ -345,12 +345,12 @@ class Mulligan(AppServices):
         async def deliver(ctx: Context, subscription: str, message: dict[str, Any]) -> Any:
             from mulligan.notifications.deliveries import DeliveryHandler
 
-            courier = DeliveryHandler(lambda: self.store, lambda: self.settings, channel)
-            return await courier.deliver(ctx, subscription, message)
+            handler = DeliveryHandler(lambda: self.store, lambda: self.settings, channel)
+            return await handler.deliver(ctx, subscription, message)
 
         self._register(deliver, name=kind, **DELIVERY_KIND_OPTIONS)
 
-    def schedule(  # noqa: PLR0913 - the options of CONTRACT
+    def schedule(  # noqa: PLR0913 - public API: one keyword per option
         self,
         name: str,
         cron: str,

@@ -3,7 +3,7 @@
 Two last members may end at the same time in two transactions, each of which sees the other still
 running. So a transaction that ends a member locks the batch's progress row first, and checks in a
 later statement whether any member is unfinished: the second transaction then sees the first one's
-end. Counters that are shown to people decide nothing.
+end. The displayed counters are not used for this decision.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def batch_event(
 
 
 def write_sealed_event(tx: Transaction, row: BatchRow, *, actor: str, reason: str = "") -> None:
-    """Write `batch.sealed` unless it is written. Seals in a caller's transaction leave it to us."""
+    """Write `batch.sealed` once. A batch sealed in a caller's transaction has no event yet."""
     if not tx.mark_sealed_event_written(row.id):
         return
     data: dict[str, Any] = {

@@ -104,7 +104,7 @@ class Failures:
 
     def groups(
         self,
-        filter: str = "",  # noqa: A002 - CONTRACT's name
+        filter: str = "",  # noqa: A002 - public name
         *,
         owner: str | None = None,
         limit: int = 100,

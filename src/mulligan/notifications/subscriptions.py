@@ -382,7 +382,7 @@ class Subscriptions:
             return replace(_load_subscription(tx, _find_row(tx, row.id, None)), secret=secret)
 
     def test(self, subscription: str, *, owner: str | None = None) -> Delivery:
-        """Send a test message, on the same way as all others."""
+        """Send a test message through the normal delivery path."""
         with self._open().begin() as tx:
             row = _find_row(tx, subscription, owner)
             now = tx.now()
