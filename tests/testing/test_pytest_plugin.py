@@ -131,6 +131,8 @@ def test_a_job_without_end(mulligan):
 def project(pytester, monkeypatch):
     for name in ("MULLIGAN_DATABASE_URL", "MULLIGAN_TEST_URL", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
+    # The folder tests/jobs is a package of that name once one of its tests was collected.
+    monkeypatch.delitem(sys.modules, "jobs", raising=False)
     pytester.makepyfile(jobs=JOBS, shop=SHOP)
     return pytester
 

@@ -246,7 +246,10 @@ def check_filter(text: str, before: str = "") -> str:
 
 
 def load_story(services: VisitorServices, job_id: str) -> JobStory:
-    """Load a job with its history. Raise NotFound for another owner's job too, so that ids cannot be probed."""
+    """Load a job with its history.
+
+    Raise NotFound for another owner's job too, so that ids cannot be probed.
+    """
     if len(job_id) != LENGTH or not job_id.isalnum():
         raise NotFound(_no_job(job_id))
     job = services.jobs.get(job_id, owner=services.owner)
