@@ -1,9 +1,10 @@
 """Claim due jobs for one worker: choose open lanes, respect limits, and take leases.
 
 `Claimer.claim` runs inside the caller's transaction. It reads which lanes are due, opens or probes
-what a circuit breaker holds, and then takes jobs. `guards/lanes.pick` decides the order. Two
-shortcuts avoid reading every lane: a claim that took everything it wanted remembers where it
-stopped (`_resume_positions`), and lanes without any limit can be read and claimed in one statement.
+what a circuit breaker holds, and then takes jobs. `guards/lanes.pick` decides between lanes; within
+one lane the statement orders by run_at and id. Two shortcuts avoid reading every lane: a claim that
+took everything it wanted remembers where it stopped (`_resume_positions`), and lanes without any
+limit can be read and claimed in one statement.
 """
 
 from __future__ import annotations
