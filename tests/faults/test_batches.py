@@ -74,7 +74,7 @@ def under_kills(
 
 
 def settled(app: Mulligan, batch: Batch) -> None:
-    """What is shown is what is there, and each generation was told and completed once."""
+    """Assert that the shown counts match the members and each generation completed once."""
     members = Counter(job.state.value for job in app.jobs.list(f"batch:{batch.id}", limit=1000))
     shown = {
         name: getattr(batch.counts, name)

@@ -1,4 +1,4 @@
-"""What dies, and what becomes of its jobs."""
+"""Dead runners and workers, and the fate of their jobs."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def opened(url: str, folder: Path) -> Mulligan:
 
 
 def all_well(app: Mulligan, accepted: list[str]) -> None:
-    """What was accepted, and one that is enqueued now, are done in time."""
+    """Assert that accepted jobs and one enqueued now finish in time."""
     healed = time.monotonic()
     fresh = until(lambda: tried(app), RECOVERY, "enqueue works again")
     for job_id in [*accepted, fresh]:

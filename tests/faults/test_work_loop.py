@@ -164,7 +164,7 @@ def test_the_loop_waits_two_polls_only_while_a_listener_polls(store: Store) -> N
 def test_the_loop_does_not_rely_on_the_listener_during_an_outage(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the wait between two tries is as long as a poll."""
+    """Holds if the wait between two tries is as long as a poll."""
     monkeypatch.setattr(work_loop, "OUTAGE_WAIT", (LONG_POLL, LONG_POLL))
     scene = Scene(store, poll=LONG_POLL)
 

@@ -15,7 +15,7 @@ UNKNOWN = "0" * 28
 
 
 class RouteSpec(NamedTuple):
-    """What a route requires and how it answers."""
+    """Required role and expected answer of a route."""
 
     role: str
     scope: str = "any"
