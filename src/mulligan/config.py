@@ -210,6 +210,10 @@ class WorkerSection(Section):
     unknown_kind_after: Positive = Field(
         600.0, description="seconds after which a due job of an unknown kind is dead"
     )
+    fast: bool = Field(
+        True,
+        description="use accelerators where they apply; false: the general path for every job",
+    )
     state_dir: str = Field(
         "", description="directory of lock files and work directories; empty: chosen automatically"
     )
