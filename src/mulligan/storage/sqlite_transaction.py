@@ -50,10 +50,10 @@ from mulligan.storage.sql import (
     load_statement,
 )
 from mulligan.storage.sqlite_handle import CONSTRAINT, Handle
-from mulligan.storage.statements import SqlDialect
+from mulligan.storage.statements import SQLITE_PREFIX, SqlDialect
 from mulligan.storage.transaction import SqlTransaction
 
-PREFIX = "mulligan_"
+PREFIX = SQLITE_PREFIX
 CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
 # Names of the fields of rows that are bound by position.
 EVENT_COLUMNS = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")

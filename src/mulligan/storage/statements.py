@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 
 from mulligan.core.errors import StoreUnavailable
 
+SQLITE_PREFIX = "mulligan_"  # of all names on SQLite
+
 _PACKAGE = Path(__file__).parent.parent
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
 _ROW = re.compile(r"\{([A-Z]\w+)\}")

@@ -187,6 +187,14 @@ def statement_names(dialect: str) -> list[str]:
     return sorted(names)
 
 
+def statement_path(name: str, dialect: str) -> str:
+    """Return the path of a statement's file in the package."""
+    known = load_catalog(dialect).get(name)
+    if known is not None:
+        return known.file
+    return f"storage/sql/{_statement_file(name, dialect).name}"
+
+
 def _statement_text(name: str, dialect: str) -> str:
     if name in load_catalog(dialect):
         return expand_rows(name, dialect)
