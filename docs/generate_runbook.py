@@ -75,7 +75,7 @@ def _alerts() -> Iterator[str]:
 
 def _rules() -> tuple[Any, ...]:
     try:
-        return tuple(importlib.import_module("mulligan.alerts.measures").BUILTIN)
+        return tuple(importlib.import_module("mulligan.alerts.builtin").BUILTIN)
     except ModuleNotFoundError:
         return ()
 

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.alerts.builtin import BUILTIN, KNOWN_MEASURES, InvalidAlertRule, parse_rules
 from mulligan.alerts.measures import (
-    BUILTIN,
-    KNOWN_MEASURES,
     MEASURES,
-    InvalidAlertRule,
     StatCount,
     histogram_quantile,
     measure_death_rate,
-    parse_rules,
     read_counts,
 )
 from mulligan.alerts.rules import (

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from mulligan.alerts.builtin import InvalidAlertRule, parse_rules
 from mulligan.alerts.measures import (
     KEYED_BY,
     SHARES,
     DurationMeasure,
-    FailedOfTotal,
-    InvalidAlertRule,
-    count_failed,
-    parse_rules,
+    ShareCount,
+    count_bad,
     read_counts,
 )
 from mulligan.alerts.queries import AlertQueries, AlertRow
@@ -432,37 +431,37 @@ def _yield_to_manual_limit(alert: Alert, scope: str, manual: LimitRow) -> Action
     return ActionResult(inactive, f"none (limit set by {actor} stays in effect)")
 
 
-def _counted_so_far(alert: Alert, now: Micros) -> tuple[int, FailedOfTotal]:
+def _counted_so_far(alert: Alert, now: Micros) -> tuple[int, ShareCount]:
     """Return the minute from which calls are counted, and how many were counted already."""
     minute = now // MINUTE
     state = alert.action_state
     if "counted" in state and minute - state["since"] < MAX_COUNTING_MINUTES:
-        return state["since"], FailedOfTotal(*state["counted"])
-    return minute, FailedOfTotal(0, 0)
+        return state["since"], ShareCount(*state["counted"])
+    return minute, ShareCount(0, 0)
 
 
 def _count_since(
     tx: Transaction, rule: AlertDefinition, key: str, start_minute: int, readings: Readings
-) -> FailedOfTotal:
+) -> ShareCount:
     measure = SHARES[rule.measure]
     counts = read_counts(StatQueries(tx).sum_stats([measure.name], start_minute * MINUTE))
     if measure.by == "queue":
         # Kinds with dependencies are throttled by the guards of their dependencies.
         others = readings.kinds_with_dependencies
         counts = [count for count in counts if count.labels.get("kind") not in others]
-    return count_failed(counts, measure).get(key, FailedOfTotal(0, 0))
+    return count_bad(counts, measure).get(key, ShareCount(0, 0))
 
 
 def _count_recent(
-    alert: Alert, before: ThrottleState, total: FailedOfTotal, counted: FailedOfTotal
-) -> FailedOfTotal:
+    alert: Alert, before: ThrottleState, total: ShareCount, counted: ShareCount
+) -> ShareCount:
     """Return the calls since the last run; in the first run those that made the alert fire."""
     if before == UNTHROTTLED and "counted" not in alert.action_state:
         evidence = alert.evidence
-        return FailedOfTotal(int(evidence.get("bad", 0)), int(evidence.get("of", 0)))
+        return ShareCount(int(evidence.get("bad", 0)), int(evidence.get("of", 0)))
     bad = total.bad - counted.bad
     all_calls = total.total - counted.total
-    return FailedOfTotal(max(0, bad), max(0, all_calls))
+    return ShareCount(max(0, bad), max(0, all_calls))
 
 
 def _apply_throttle(
