@@ -102,12 +102,16 @@ def test_a_statement_is_printed_as_each_database_runs_it(call):
     out = call("doctor", "--sql", "lock_batches").out
     assert out.splitlines() == [
         "-- lock_batches on SQLite (batches/queries.sql)",
-        "SELECT id FROM mulligan_batch_progress"
-        " WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id",
+        (
+            "SELECT id FROM mulligan_batch_progress"
+            " WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id"
+        ),
         "",
         "-- lock_batches on PostgreSQL (batches/queries.sql)",
-        'SELECT id FROM "mulligan".batch_progress'
-        " WHERE id = ANY (CAST(%(ids)s AS text[])) ORDER BY id FOR UPDATE",
+        (
+            'SELECT id FROM "mulligan".batch_progress'
+            " WHERE id = ANY (CAST(%(ids)s AS text[])) ORDER BY id FOR UPDATE"
+        ),
         "",
     ]
 
