@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from mulligan.access.keys import Role
+from mulligan.access.queries import AccessQueries
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import NotFound, Refused
+from mulligan.worker.queries import RetentionQueries
 from support.app_tools import advance
 from support.store import sql
 
@@ -122,22 +124,26 @@ def test_expired_keys_and_idempotency_records_are_deleted(app):
     valid = app.keys.create("acme", "viewer")
     advance(app, 10)
     with app.store.begin() as tx:
-        assert tx.claim_idempotency_key(valid.key.id, "one", "hash", before=0)
-        tx.delete_old_api_keys(tx.now())
-        assert tx.prune_stored_responses(tx.now() + SECOND, 10) == 1
-        assert tx.get_stored_response(valid.key.id, "one") is None
+        assert AccessQueries(tx).claim_idempotency_key(valid.key.id, "one", "hash", before=0)
+        RetentionQueries(tx).delete_old_api_keys(tx.now())
+        assert RetentionQueries(tx).prune_stored_responses(tx.now() + SECOND, 10) == 1
+        assert AccessQueries(tx).get_stored_response(valid.key.id, "one") is None
     assert [key.id for key in app.keys.list()] == [valid.key.id]
     assert expired.key.id != valid.key.id
 
 
 def test_an_idempotency_key_is_claimed_once_and_taken_over_after_a_timeout(app):
     with app.store.begin() as tx:
-        assert tx.claim_idempotency_key("k", "one", "hash", before=0)
-        assert not tx.claim_idempotency_key("k", "one", "hash", before=0)
-        assert not tx.claim_idempotency_key("k", "one", "another", before=tx.now() + SECOND)
-        assert tx.claim_idempotency_key("k", "one", "hash", before=tx.now() + SECOND)
-        tx.store_response("k", "one", 201, "{}")
-        assert not tx.claim_idempotency_key("k", "one", "hash", before=tx.now() + SECOND)
-        tx.release_idempotency_key("k", "one")
-        assert tx.get_stored_response("k", "one") == ("hash", 201, "{}")
-        assert tx.claim_idempotency_key("another key", "one", "hash", before=0)
+        assert AccessQueries(tx).claim_idempotency_key("k", "one", "hash", before=0)
+        assert not AccessQueries(tx).claim_idempotency_key("k", "one", "hash", before=0)
+        assert not AccessQueries(tx).claim_idempotency_key(
+            "k", "one", "another", before=tx.now() + SECOND
+        )
+        assert AccessQueries(tx).claim_idempotency_key("k", "one", "hash", before=tx.now() + SECOND)
+        AccessQueries(tx).store_response("k", "one", 201, "{}")
+        assert not AccessQueries(tx).claim_idempotency_key(
+            "k", "one", "hash", before=tx.now() + SECOND
+        )
+        AccessQueries(tx).release_idempotency_key("k", "one")
+        assert AccessQueries(tx).get_stored_response("k", "one") == ("hash", 201, "{}")
+        assert AccessQueries(tx).claim_idempotency_key("another key", "one", "hash", before=0)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from mulligan import Cancel, Context, Fail, LeaseLost, Park, Policy, Retry, Unique
+from mulligan.batches.queries import BatchQueries
 from mulligan.core.errors import (
     BatchCancelled,
     BatchExpired,
@@ -793,7 +794,7 @@ def test_batches_work_from_async_code(app, work, ended):
 def test_the_stored_on_complete_job_is_plain_json(app, work, ended):
     batch = app.batch("spring", on_complete=ended, owner="acme")
     with app.store.read() as unit:
-        row = unit.get_batch(batch.id)
+        row = BatchQueries(unit).get_batch(batch.id)
     options = json.loads(row.on_complete)
     assert (options["kind"], options["owner"], json.loads(options["payload"])) == (
         "ended",

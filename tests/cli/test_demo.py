@@ -10,6 +10,7 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.core.errors import MulliganError
+from mulligan.events.queries import EventQueries
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -69,7 +70,7 @@ def _attempt(app: Mulligan, filter: str, code: str) -> bool:  # noqa: A002 - as 
 
 def _happened(app: Mulligan, type_: str, dependency: str = "") -> bool:
     with app.store.read() as unit:
-        events = unit.list_events_after(0, 20_000)
+        events = EventQueries(unit).list_events_after(0, 20_000)
     return any(
         one.type == type_ and dependency in ("", one.data.get("dependency")) for one in events
     )

@@ -95,3 +95,44 @@ def test_prints_a_table_or_tsv(call, folder):
     assert "sqlite:///mulligan.db" in call("doctor", "-o", "table").out
     kinds = {line.split("\t")[0] for line in call("doctor").out.splitlines()}
     assert kinds == {"setting", "fact", "check"}
+
+
+# --- SQL statements ---
+def test_a_statement_is_printed_as_each_database_runs_it(call):
+    out = call("doctor", "--sql", "lock_batches").out
+    assert out.splitlines() == [
+        "-- lock_batches on SQLite (batches/queries.sql)",
+        (
+            "SELECT id FROM mulligan_batch_progress"
+            " WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id"
+        ),
+        "",
+        "-- lock_batches on PostgreSQL (batches/queries.sql)",
+        (
+            'SELECT id FROM "mulligan".batch_progress'
+            " WHERE id = ANY (CAST(%(ids)s AS text[])) ORDER BY id FOR UPDATE"
+        ),
+        "",
+    ]
+
+
+def test_a_printed_statement_names_the_configured_schema(call, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_SCHEMA_NAME", "shop")
+    (record,) = json.loads(call("doctor", "--sql", "event_lag", "-o", "json").out)
+    assert record["database"] == "PostgreSQL"
+    assert record["file"] == "events/queries.postgres.sql"
+    assert '"shop".' in record["text"]
+
+
+def test_an_unknown_statement_is_refused_with_similar_names(call):
+    answer = call("doctor", "--sql", "get_bach")
+    assert answer.code == 3
+    assert "unknown statement 'get_bach'. Similar: get_batch," in answer.err
+    assert 'Run "mulligan doctor --sql" to list all.' in answer.err
+
+
+def test_all_statements_are_listed_without_a_name(call):
+    lines = call("doctor", "--sql", "-o", "tsv").out.splitlines()
+    assert "get_batch\tSQLite\tbatches/queries.sql" in lines
+    assert "advance_schedule\tPostgreSQL\tschedules/queries.postgres.sql" in lines
+    assert lines == sorted(lines, key=lambda line: line.split("\t")[0])

@@ -9,6 +9,7 @@ import pytest
 
 from mulligan.cli import completion as complete
 from mulligan.cli.failures import NO_FAILURES
+from mulligan.events.queries import EventQueries
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_mute_resolve_and_reopen_record_actor_and_reason(call, app, groups):
     with app.store.read() as unit:
         events = [
             event
-            for event in unit.list_events_after(0, 10_000)
+            for event in EventQueries(unit).list_events_after(0, 10_000)
             if event.type.startswith("failure.")
         ]
     assert [event.type for event in events] == [

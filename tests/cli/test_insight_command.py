@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mulligan.core.errors import Refused
+from mulligan.events.queries import MINUTE, StatQueries, StatRow
 from mulligan.insight import service as insight_service
-from mulligan.storage.stat_queries import MINUTE, StatRow
 from support.history import insert_finished_jobs
 from support.store import now
 
@@ -115,7 +115,7 @@ def test_recent_rates_are_shown_if_workers_have_counted_them(call, past):
     with past.store.begin() as unit:
         minute = unit.now() // MINUTE
         labels = '{"kind":"render","outcome":"%s","queue":"default","try":"%s"}'
-        unit.add_stats(
+        StatQueries(unit).add_stats(
             [
                 StatRow(minute, "tries", labels % ("succeeded", 2), 8, 0),
                 StatRow(minute, "tries", labels % ("dead", 1), 2, 0),

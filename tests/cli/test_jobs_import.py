@@ -8,7 +8,7 @@ import click
 import pytest
 
 from mulligan.cli import completion as complete
-from mulligan.storage import search_queries as skimming
+from mulligan.jobs import queries as skimming
 
 
 @pytest.fixture

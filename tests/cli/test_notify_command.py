@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from mulligan.notifications.queries import NotificationQueries
+
 HOOK = "https://example.com/hook"
 
 
@@ -88,7 +90,7 @@ def test_a_test_message_is_listed_as_a_delivery(call, hook):
 def test_doctor_reports_failing_and_disabled_subscriptions(call, app, hook):
     assert "1 known, all on, none failing" in call("doctor").out
     with app.store.begin() as unit:
-        unit.record_failed_delivery(hook["id"])
+        NotificationQueries(unit).record_failed_delivery(hook["id"])
     assert "1 failures in a row for" in call("doctor").out
     call("notify", "disable", hook["id"], "--reason", "too loud")
     answer = call("doctor").out

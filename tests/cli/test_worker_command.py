@@ -14,6 +14,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.core.errors import ConfigError
+from mulligan.events.queries import EventQueries
 from mulligan.http.app import check_bind_address
 from mulligan.observability import exporter
 from support.waiting import until
@@ -66,7 +67,7 @@ def test_a_worker_runs_jobs_and_exits_cleanly(start, call, app, store_url):
 
 def readers(app):
     with app.open().store.read() as unit:
-        return {row.name for row in unit.list_readers()}
+        return {row.name for row in EventQueries(unit).list_readers()}
 
 
 def test_a_worker_uses_the_database_that_the_app_sets_in_code(start, folder):

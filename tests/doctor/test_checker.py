@@ -10,6 +10,7 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.event import EventType, NewEvent
 from mulligan.doctor.verify import Clients, verify, witness
+from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FAILED,
     FATAL,
@@ -154,7 +155,7 @@ def test_a_success_written_by_another_worker_breaks_s7(store):
 def insert_late_checkpoint(store):
     lease = claim_new_job(store)
     with store.begin() as unit:
-        assert unit.save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
+        assert WorkerQueries(unit).save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
     settle_leases(store, lease, LOST)
     sql(store, "UPDATE {p}checkpoint SET at = at + 60000000")
 

@@ -13,6 +13,8 @@ from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
 from mulligan.doctor import environment, run_checks, runtime
 from mulligan.doctor.settings import settings_checks
+from mulligan.events.queries import EventQueries
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.ramp import ThrottleState
 from mulligan.guards.state import GuardState
 from support.store import open_worker
@@ -161,7 +163,7 @@ def test_a_wrong_clock_is_reported_and_event_lag_is_measured(postgres_url):
         app.store.join(connection).write_events([])
         connection.execute("SELECT mulligan.mark_events(), pg_sleep(0.05)")
         with app.store.read() as unit:
-            assert unit.event_lag() > 0.04 * SECOND
+            assert EventQueries(unit).event_lag() > 0.04 * SECOND
     app.store.shift_clock(600 * SECOND)
     _, checks = run_checks(settings(DATABASE_URL=postgres_url))
     app.close()
@@ -221,13 +223,13 @@ def test_an_open_breaker_is_reported_with_its_duration_held_jobs_and_command(gua
 
 def test_a_throttled_dependency_is_reported(guarded):
     with guarded.store.begin() as unit:
-        row = unit.lock_guard(("dependency", "gateway"))
+        row = GuardQueries(unit).lock_guard(("dependency", "gateway"))
         body = GuardState(
             throttle=ThrottleState(
                 limit=3, base=10, changed_at=unit.now(), until=unit.now() + 900 * SECOND
             )
         ).to_json()
-        unit.update_guard(row._replace(active=True, body=body))
+        GuardQueries(unit).update_guard(row._replace(active=True, body=body))
     (check,) = run_guard_checks(guarded)
     assert check.found == "gateway requested fewer calls: 3 at a time for now"
 

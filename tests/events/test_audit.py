@@ -12,9 +12,10 @@ import pytest
 from mulligan import Fail, Park, Policy, Webhook
 from mulligan.core.errors import Refused
 from mulligan.core.event import EventType
+from mulligan.guards.queries import GuardQueries
 from mulligan.operations.chore import run_operations
-from mulligan.storage.maintenance import mark_restored
-from mulligan.worker.registry import request_drain
+from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.registry import mark_restored, request_drain
 from support.app_tools import advance, run_job
 from support.store import a_job, open_worker
 
@@ -91,7 +92,10 @@ def drain(app):
     open_worker(app.store, "w_9")
     with app.store.begin() as tx:
         request_drain(
-            tx, [row for row in tx.list_workers(closed=False) if row.id == "w_9"], "python", REASON
+            tx,
+            [row for row in WorkerQueries(tx).list_workers(closed=False) if row.id == "w_9"],
+            "python",
+            REASON,
         )
 
 
@@ -122,9 +126,9 @@ def open_breaker(app):
     from mulligan.guards.state import NEW_GUARD
 
     with app.store.begin() as tx:
-        row = tx.lock_guard(("dependency", "gateway"))
+        row = GuardQueries(tx).lock_guard(("dependency", "gateway"))
         guard = replace(NEW_GUARD, open=True, since=tx.now(), probe_at=tx.now() + 10**9)
-        tx.update_guard(row._replace(active=True, body=guard.to_json()))
+        GuardQueries(tx).update_guard(row._replace(active=True, body=guard.to_json()))
 
 
 def subscribe(app):
@@ -482,7 +486,7 @@ def test_an_action_without_effect_writes_no_event(app):
 def test_a_second_drain_request_writes_no_event(app):
     drain(app)
     with app.store.begin() as tx:
-        request_drain(tx, tx.list_workers(closed=False), "python", "again")
+        request_drain(tx, WorkerQueries(tx).list_workers(closed=False), "python", "again")
     assert [event.type for event in app.events.list()] == ["worker.drain_requested"]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mulligan import Fail, Policy
 from mulligan.core.errors import NotFound, Refused
+from mulligan.events.queries import EventQueries
 from mulligan.failures.groups import GroupState
 from mulligan.jobs.repair import discard
 from support.app_tools import advance
@@ -50,7 +51,9 @@ def enqueue_jobs(kind, cause, jobs=1, **options):
 def failure_events(app):
     with app.store.read() as tx:
         return [
-            event for event in tx.list_events_after(0, 10_000) if event.type.startswith("failure.")
+            event
+            for event in EventQueries(tx).list_events_after(0, 10_000)
+            if event.type.startswith("failure.")
         ]
 
 

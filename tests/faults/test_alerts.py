@@ -11,6 +11,7 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.config import read_settings
+from mulligan.events.queries import EventQueries
 from support.app_tools import advance
 from support.waiting import until
 from support.worker import Worker
@@ -114,7 +115,9 @@ def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path,
         assert not app.queues.get("pages").set_by_hand
         with app.store.read() as unit:
             events = [
-                event for event in unit.list_events_after(0, 1_000_000) if event.actor == "alert"
+                event
+                for event in EventQueries(unit).list_events_after(0, 1_000_000)
+                if event.actor == "alert"
             ]
         assert [
             event.type for event in events if event.data.get("rule") == "rate_limited_queue"

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, State
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries
 from support.waiting import until
 from support.worker import Worker
 
@@ -58,7 +60,7 @@ def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
     with app.store.read() as unit:
         events = [
             event
-            for event in unit.list_events_after(0, 10_000)
+            for event in EventQueries(unit).list_events_after(0, 10_000)
             if event.type == "worker.runner_died"
         ]
     return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
@@ -149,7 +151,7 @@ def test_a_segmentation_fault_stores_its_trace_as_private_evidence(
     assert dead.error is not None
     assert dead.error["signal"] == signal.SIGSEGV
     with app.store.read() as unit:
-        [attempt] = unit.list_attempts(dead.id)
+        [attempt] = JobQueries(unit).list_attempts(dead.id)
     assert "Segmentation fault" in (attempt.private or "")
 
 

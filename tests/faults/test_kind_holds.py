@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.events.queries import EventQueries
 from support.waiting import until
 
 APP = "support.deployed:app"
@@ -39,5 +40,7 @@ def test_two_workers_hold_a_broken_kind_notify_once_and_lose_few_jobs(start, app
 def alerts(app):
     with app.store.read() as unit:
         return [
-            event for event in unit.list_events_after(0, 10_000) if event.type.startswith("alert.")
+            event
+            for event in EventQueries(unit).list_events_after(0, 10_000)
+            if event.type.startswith("alert.")
         ]

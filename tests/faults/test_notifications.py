@@ -13,6 +13,9 @@ import pytest
 
 from mulligan import Mulligan, Webhook
 from mulligan.core.durations import SECOND
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import SearchQueries
+from mulligan.notifications.queries import NotificationQueries
 from support.receivers import DROP, HANG, RATE_LIMITED, MailReceiver, ResponsePlan, WebReceiver
 from support.waiting import until
 from support.worker import Worker
@@ -83,7 +86,7 @@ def advance(app: Mulligan, seconds: float) -> None:
 
 def left(app: Mulligan) -> int:
     with app.store.read() as unit:
-        found = unit.list_jobs_bounded(
+        found = SearchQueries(unit).list_jobs_bounded(
             {"queue": "mulligan.deliveries", "state": ("queued", "running"), "kind": KINDS},
             1000,
             None,
@@ -200,7 +203,7 @@ def test_ten_thousand_deaths_of_one_cause_send_a_handful_of_notifications(
     until(lambda: deaths(app) >= 10_000, 240, "all dead")
     took = time.monotonic() - began
     with app.store.read() as unit:
-        incidents = unit.list_incidents(None, 10)
+        incidents = NotificationQueries(unit).list_incidents(None, 10)
     assert len(incidents) == 1
     until(lambda: _read_up(app), 60, "the log is read")
     advance(app, 1000)
@@ -217,8 +220,8 @@ def test_ten_thousand_deaths_of_one_cause_send_a_handful_of_notifications(
 
 def _read_up(app: Mulligan) -> bool:
     with app.store.read() as unit:
-        reader = unit.get_reader("dispatch")
-        return reader is not None and reader.cursor >= unit.newest_event()
+        reader = EventQueries(unit).get_reader("dispatch")
+        return reader is not None and reader.cursor >= EventQueries(unit).newest_event()
 
 
 def test_a_long_transaction_of_another_program_delays_no_notification(app, hire, web, store_url):

@@ -16,6 +16,7 @@ import pytest
 from mulligan import Mulligan, State
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
+from mulligan.worker.queries import WorkerQueries
 from support.postgres import PostgresServer
 from support.waiting import until
 from support.worker import Worker
@@ -159,7 +160,9 @@ def test_workers_in_separate_pid_namespaces_never_declare_each_other_dead(
             assert (done.state, done.losses) == (State.SUCCEEDED, 0)
             assert len(starts(job.id)) == 1
         with app.store.read() as unit:
-            assert all(worker.closed_at is None for worker in unit.list_workers(closed=True))
+            assert all(
+                worker.closed_at is None for worker in WorkerQueries(unit).list_workers(closed=True)
+            )
     finally:
         for worker in contained:
             subprocess.run(["pkill", "-KILL", "-P", str(worker.pid)], check=False)

@@ -29,6 +29,7 @@ from mulligan.worker.protocol import (
     returned_from_wire,
     stopped_to_wire,
 )
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.supervisor import runner_process
 from mulligan.worker.supervisor import runners as runners_module
 from mulligan.worker.supervisor.runner_process import (
@@ -243,7 +244,9 @@ def test_a_job_that_its_runner_cannot_accept_is_released_uncharged_and_the_other
     app.store.prepare()
     broken = claim_new_job(app.store, kind="reads_checkpoint", worker="earlier")
     with app.store.begin() as unit:
-        unit.save_checkpoint(broken.id, broken.worker, broken.token, "page", "no JSON at all")
+        WorkerQueries(unit).save_checkpoint(
+            broken.id, broken.worker, broken.token, "page", "no JSON at all"
+        )
     settle_leases(app.store, broken, RELEASED)  # a second attempt reads the checkpoints
     unknown = app.enqueue("forgotten")
     faults.begin(FORGET)

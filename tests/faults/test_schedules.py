@@ -10,6 +10,7 @@ import pytest
 
 from mulligan import Mulligan
 from mulligan.core.durations import SECOND
+from mulligan.events.queries import EventQueries
 from support.store import sql
 from support.waiting import until
 from support.worker import Worker
@@ -58,7 +59,7 @@ class Ledger:
         with self._app.store.read() as unit:
             reported = [
                 event.data
-                for event in unit.list_events_after(0, 100_000)
+                for event in EventQueries(unit).list_events_after(0, 100_000)
                 if event.type == "schedule.skipped"
             ]
         ranges = [range(data["first"], data["last"] + 1, SECOND) for data in reported]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Job, Mulligan, State
+from mulligan.worker.queries import WorkerQueries
 from support.store import attempts, sql
 from support.troubled import DATABASE_DOWN, LOST_ANSWERS, PROGRAM, SLOW_CLEANUP, SLOW_WRITES, Faults
 from support.waiting import until
@@ -136,7 +137,7 @@ def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_othe
 
 def nothing_is_left(app: Mulligan, worker: Worker, folder: Path) -> bool:
     with app.store.read() as unit:
-        rows = unit.list_workers(closed=False)
+        rows = WorkerQueries(unit).list_workers(closed=False)
     return not (rows or worker.runners_left() or list((folder / "state").rglob("*.life")))
 
 

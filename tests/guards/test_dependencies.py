@@ -10,8 +10,11 @@ import pytest
 from mulligan import Fail, Fixed, Hold, Policy
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.events.queries import EventQueries
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import parse_guard
 from mulligan.worker.claim import create_claimer
+from mulligan.worker.queries import WorkerQueries
 from support.app_tools import advance, load_attempts, run_job
 from support.flaky_service import RETRIES, break_gateway, job_states, run_until_ended
 from support.store import open_worker
@@ -21,7 +24,7 @@ def dependency_events(app, prefix="dependency."):
     with app.store.read() as unit:
         return [
             (event.type, event.actor, event.data)
-            for event in unit.list_events_after(0, 1000)
+            for event in EventQueries(unit).list_events_after(0, 1000)
             if event.type.startswith(prefix)
         ]
 
@@ -200,7 +203,7 @@ def test_probe_of_a_lost_worker_does_not_block_the_breaker(app, line, call):
     app.run_inline()
     assert len(line.calls) == 4, "one at a time"
     with app.store.begin() as unit:
-        unit.close_worker(claimer.worker, "died", last_renewed=None)
+        WorkerQueries(unit).close_worker(claimer.worker, "died", last_renewed=None)
     run_until_ended(app, jobs)
     assert job_states(jobs) == {"succeeded"}
     assert lease.timeout is not None
@@ -228,7 +231,7 @@ def test_fail_fast_ends_new_jobs_with_its_own_code(app, line, call):
 def test_fail_fast_deaths_do_not_count_as_failures(app, line, call):
     break_gateway(app, line, call, mode="fail_fast")
     with app.store.read() as unit:
-        [row] = unit.list_guards()
+        [row] = GuardQueries(unit).list_guards()
     assert parse_guard(row.body).window.failed == 0
 
 

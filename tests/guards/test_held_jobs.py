@@ -9,6 +9,7 @@ import pytest
 from mulligan import Policy, Rule, Table, testing
 from mulligan.core.errors import ConfigError, IllegalMove, NotFound
 from mulligan.insight.service import _load_counts
+from mulligan.jobs.queries import SearchQueries
 from mulligan.worker import upkeep
 from support.store import open_worker
 
@@ -196,8 +197,8 @@ def test_probe_jobs_are_hidden_by_default(app, probed):
     assert {job.kind for job in app.jobs.list()} == {"call"}
     assert app.jobs.count() == len(probed)
     with app.store.read() as unit:
-        assert dict(unit.count_jobs_by_state(100)) == {
-            **dict.fromkeys(dict(unit.count_jobs_by_state(1)), 0),
+        assert dict(SearchQueries(unit).count_jobs_by_state(100)) == {
+            **dict.fromkeys(dict(SearchQueries(unit).count_jobs_by_state(1)), 0),
             "queued": len(probed),
         }
     assert [queue.name for queue in app.queues.list()] == ["default"]

@@ -9,8 +9,10 @@ import pytest
 
 from mulligan import Fail, Fixed, Policy
 from mulligan.core.errors import NotFound, Refused
+from mulligan.events.queries import EventQueries
 from mulligan.guards.kind_breaker import KindDeath
 from mulligan.guards.observer import KindObserver
+from mulligan.guards.queries import GuardQueries
 from support.app_tools import advance, run_job
 
 OWNERS = ("acme", "zenith", "orbit")
@@ -49,7 +51,9 @@ def states(jobs):
 def list_events(app, *prefixes):
     with app.store.read() as unit:
         return [
-            event for event in unit.list_events_after(0, 10_000) if event.type.startswith(prefixes)
+            event
+            for event in EventQueries(unit).list_events_after(0, 10_000)
+            if event.type.startswith(prefixes)
         ]
 
 
@@ -201,7 +205,7 @@ def test_kind_breaker_can_be_switched_off(make_app, world):
     app.run_inline()
     assert states(jobs) == ["dead"] * 30
     with app.store.read() as unit:
-        assert unit.list_guards() == []
+        assert GuardQueries(unit).list_guards() == []
 
 
 def test_flush_without_deaths_writes_no_state(app, draw, world):
@@ -209,7 +213,7 @@ def test_flush_without_deaths_writes_no_state(app, draw, world):
     feed(draw, 10)
     app.run_inline()
     with app.store.read() as unit:
-        assert unit.list_guards() == []
+        assert GuardQueries(unit).list_guards() == []
 
 
 def test_stored_deaths_are_folded_later(app, draw):
@@ -219,7 +223,7 @@ def test_stored_deaths_are_folded_later(app, draw):
             KindDeath(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False)
             for n in range(5)
         ]
-        unit.append_tally(("kind", "draw"), json.dumps(dead))
+        GuardQueries(unit).append_tally(("kind", "draw"), json.dumps(dead))
     with app.store.begin() as unit:
         KindObserver().fold_pending(unit, KindObserver().find_pending_kinds(unit), unit.now())
     assert app.kinds.get("draw").held
@@ -236,15 +240,15 @@ def test_last_success_is_found_by_kind_within_the_search_limit(app, draw, world)
     for _ in range(3):
         run_job(app, other.enqueue())
     with app.store.read() as unit:
-        at, looked = unit.find_last_success("draw", 10)
+        at, looked = GuardQueries(unit).find_last_success("draw", 10)
         assert at is not None
         assert done.finished_at is not None
         assert abs(at / 1e6 - done.finished_at.timestamp()) < 0.001
         assert looked == at
-        at, looked = unit.find_last_success("draw", 3)
+        at, looked = GuardQueries(unit).find_last_success("draw", 3)
         assert at is None
         assert looked > 0
-        assert unit.find_last_success("nothing", 10) == (None, 0)
+        assert GuardQueries(unit).find_last_success("nothing", 10) == (None, 0)
 
 
 # -- manual --------------------------------------------------------------------------------------

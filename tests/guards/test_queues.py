@@ -11,7 +11,9 @@ import pytest
 from mulligan import Fixed, Policy
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.events.queries import EventQueries
 from mulligan.guards.limits import owner_share
+from mulligan.guards.queries import GuardQueries
 from support.app_tools import advance, register_idle_worker, run_job
 from support.waiting import until
 
@@ -28,7 +30,9 @@ def noop(app):
 def events(app):
     with app.store.read() as unit:
         return [
-            event for event in unit.list_events_after(0, 1000) if event.type.startswith("queue.")
+            event
+            for event in EventQueries(unit).list_events_after(0, 1000)
+            if event.type.startswith("queue.")
         ]
 
 
@@ -281,7 +285,7 @@ def test_two_workers_share_one_limit(start, make_app):
     def all_done():
         nonlocal most
         with app.store.read() as unit:
-            most = max(most, sum(count for _, _, count in unit.count_running()))
+            most = max(most, sum(count for _, _, count in GuardQueries(unit).count_running()))
         return all(job.refresh().state == "succeeded" for job in made)
 
     until(all_done, 20, "nine naps, three at a time")

@@ -6,9 +6,11 @@ import pytest
 
 from mulligan.config import read_settings
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries
 from mulligan.http.api import event_hub as hubs
 from mulligan.http.api import event_stream as streams
 from mulligan.http.api.event_hub import frame
+from mulligan.worker.queries import WorkerQueries
 from support.waiting import until
 from support.web_server import StreamClient, get, run_server
 
@@ -123,7 +125,7 @@ def test_events_removed_by_retention_and_unknown_ids_are_reported_as_a_gap(app, 
     for _ in range(3):
         app.enqueue("works")
     with app.store.begin() as unit:
-        unit.prune_events(unit.now() + 1, 2)
+        EventQueries(unit).prune_events(unit.now() + 1, 2)
     app.enqueue("works")
     ear = StreamClient(web, text(app), last=0)
     ear.events(2)
@@ -210,7 +212,9 @@ def test_progress_events_have_no_id(app, web, monkeypatch):
     stranger = StreamClient(web, text(app, "other"), query=f"?filter=job:{job.id}").ready()
     until(lambda: len(web.hub._attached) == 2, 10, "listeners")
     with app.store.begin() as unit:
-        unit.update_progress("w_9", [(job.id, lease.token, 0.25, "a quarter\nid: 7")])
+        WorkerQueries(unit).update_progress(
+            "w_9", [(job.id, lease.token, 0.25, "a quarter\nid: 7")]
+        )
     ear.read_until(lambda ear: ear.frames)
     assert (ear.frames[0].id, ear.frames[0].event) == (None, "job.progress")
     assert (ear.frames[0].data["job_id"], ear.frames[0].data["progress"]) == (job.id, 0.25)

@@ -8,9 +8,9 @@ import pytest
 
 from mulligan import Context, Fail, Policy
 from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.jobs import queries as skimming
 from mulligan.jobs.search import index_kind, reindex_job
 from mulligan.manifest.specs import KindSpec, Manifest
-from mulligan.storage import search_queries as skimming
 from support.store import sql
 
 

@@ -19,6 +19,7 @@ from mulligan.config import Settings
 from mulligan.core.errors import ConfigError, MulliganError, PayloadRefused, Refused
 from mulligan.core.ids import new_id
 from mulligan.core.job import NewJob
+from mulligan.events.queries import EventQueries
 from support.app_tools import assert_other_jobs_run, error_code, load_private, run_job
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def nothing_was_written(app: Mulligan) -> bool:
     with app.store.read() as unit:
-        return app.jobs.list() == [] and unit.list_events_after(0, 10) == []
+        return app.jobs.list() == [] and EventQueries(unit).list_events_after(0, 10) == []
 
 
 def nested(levels: int) -> list[Any]:

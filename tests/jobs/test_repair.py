@@ -29,6 +29,7 @@ from mulligan.core.errors import (
 )
 from mulligan.guards.limits import owner_share
 from mulligan.jobs.preconditions import redact_value
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import publish_manifest
 from support.app_tools import advance, event_types, load_attempts, load_row, run_job
@@ -387,7 +388,7 @@ def test_an_error_in_can_retry_fails_the_attempt_and_it_is_called_again(app, gua
     app.answer = ConnectionError("bucket is away")
     apart(app).retry(job.id)
     with app.store.read() as unit:
-        assert unit.get_job(job.id).state == "queued"
+        assert JobQueries(unit).get_job(job.id).state == "queued"
     app.run_inline(until_idle=False)
     row = load_row(app, job)
     assert (row.state, row.failures, len(app.called)) == ("queued", 1, 2)

@@ -14,7 +14,10 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import IllegalMove, NotFound, Refused, UniqueTaken
 from mulligan.core.job import State
 from mulligan.core.lifecycle import MOVES, event_for
+from mulligan.events.queries import EventQueries
+from mulligan.guards.queries import GuardQueries
 from mulligan.jobs import repair
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.repair import ManualRetry
 from mulligan.worker import upkeep
 from mulligan.worker.settle import settle
@@ -313,7 +316,7 @@ def test_one_taken_key_does_not_stop_other_moves(store):
     insert(store, unique_job("k"))
     with store.begin() as unit:
         for job_id in (first, neighbour):
-            row = unit.get_job(job_id)
+            row = JobQueries(unit).get_job(job_id)
             move = repair._build_move(unit, row, Verb.RETRY_BY_HAND, State.QUEUED, "")
             if job_id == first:
                 with pytest.raises(UniqueTaken):
@@ -326,7 +329,9 @@ def test_one_taken_key_does_not_stop_other_moves(store):
 def test_another_constraint_error_is_not_reported_as_a_taken_key(store):
     job_id = run_once(store, FATAL)
     with store.read() as unit:
-        move = repair._build_move(unit, unit.get_job(job_id), Verb.DISCARD, State.CANCELLED, "")
+        move = repair._build_move(
+            unit, JobQueries(unit).get_job(job_id), Verb.DISCARD, State.CANCELLED, ""
+        )
     with pytest.raises(Exception, match="job_sound"), store.begin() as unit:
         unit.move_job(move._replace(error="{}"))
     assert state_of(store, job_id) == "dead"
@@ -336,7 +341,9 @@ def test_another_constraint_error_is_not_reported_as_a_taken_key(store):
 def test_a_move_is_rolled_back_with_its_transaction(store):
     job_id = run_once(store, FATAL)
     with store.read() as unit:
-        move = repair._build_move(unit, unit.get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
+        move = repair._build_move(
+            unit, JobQueries(unit).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
+        )
     with rolled_back(store.begin()) as unit:
         assert unit.move_job(move)
     assert state_of(store, job_id) == "dead"
@@ -350,7 +357,9 @@ def test_a_move_requires_the_job_as_it_was_read(store, change):
     job_id = run_once(store, FATAL)
     before = get(store, job_id)
     with store.begin() as unit:
-        move = repair._build_move(unit, unit.get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, "")
+        move = repair._build_move(
+            unit, JobQueries(unit).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
+        )
         assert not unit.move_job(move._replace(**change))
     assert get(store, job_id) == before
 
@@ -399,7 +408,7 @@ def holding(store, leases, actor=""):
 
 def closed(store):
     with store.read() as unit:
-        return [gate.key for gate in unit.list_gates()]
+        return [gate.key for gate in GuardQueries(unit).list_gates()]
 
 
 def test_a_hold_closes_the_dependency_in_the_transaction_of_its_job(store):
@@ -430,7 +439,7 @@ def test_a_hold_settled_twice_writes_one_event(store):
     holding(store, [lease])
     holding(store, [lease])
     with store.read() as unit:
-        assert [event.type for event in unit.list_events_after(0, 100)].count(
+        assert [event.type for event in EventQueries(unit).list_events_after(0, 100)].count(
             "dependency.opened"
         ) == 1
 

@@ -13,6 +13,7 @@ import pytest
 
 from mulligan import Job, Mulligan, State
 from mulligan.worker.liveness import find_marked
+from mulligan.worker.queries import WorkerQueries
 from support.app_tools import error_code, event_types, load_private, load_row
 from support.waiting import until
 from support.worker import FAST, Worker
@@ -140,7 +141,7 @@ def test_facts_limits_and_events_arrive_from_the_runner(
     assert app.jobs.wait(flags.id, 20).state is State.DEAD
     with app.store.read() as unit:
         assert (
-            unit.get_previous_attempts([flags.id])[flags.id].checkpoints["flags"]
+            WorkerQueries(unit).get_previous_attempts([flags.id])[flags.id].checkpoints["flags"]
             == "[false,false,true]"
         )
     runner, program, where, folder = ended(app, "mark_of").result

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 import mulligan.dbapi
 from mulligan import Mulligan, State
 from mulligan.core.errors import UniqueMismatch
+from mulligan.events.queries import EventQueries
 from support.django_connections import django_connection
 
 BOUND = 20.0  # seconds; only a deadlock waits this long
@@ -178,7 +179,7 @@ class World:
 
     def events(self) -> list[str]:
         with self.app.store.read() as unit:
-            return [event.type for event in unit.list_events_after(0, 100)]
+            return [event.type for event in EventQueries(unit).list_events_after(0, 100)]
 
     def run(self) -> int:
         """Inline; a process on the standard library only enqueues, so there the jobs run after it has gone."""

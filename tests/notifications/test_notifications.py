@@ -12,11 +12,13 @@ import pytest
 from mulligan import Fail, Park, Policy, Webhook
 from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
 from mulligan.notifications.channels import ReceiverGone
 from mulligan.notifications.dispatcher import Dispatcher
 from mulligan.notifications.message import Message
+from mulligan.notifications.queries import NotificationQueries
 from support.app_tools import advance, drain_anywhere, run_job
 from support.receivers import WebReceiver, open_receiver
 
@@ -375,8 +377,8 @@ def test_a_damaged_incident_is_closed_and_others_continue(app):
     recorder = subscribe(app, kind="email")
     kill_jobs(app)
     with app.store.begin() as tx:
-        (row,) = tx.list_incidents(None, 5)
-        tx.update_incident(row._replace(body='{"not": "ours"}'))
+        (row,) = NotificationQueries(tx).list_incidents(None, 5)
+        NotificationQueries(tx).update_incident(row._replace(body='{"not": "ours"}'))
     kill_jobs(app)
     advance(app, 5)
     app.run_inline()
@@ -458,18 +460,18 @@ def test_subscriptions_and_deliveries_have_an_async_api(app, web):
 def test_without_subscriptions_the_dispatcher_writes_nothing(app):
     kill_jobs(app, 2)
     with app.store.read() as tx:
-        assert tx.get_reader("dispatch") is None
+        assert EventQueries(tx).get_reader("dispatch") is None
 
 
 def test_a_new_subscription_does_not_read_the_old_log(app):
     kill_jobs(app, 3)
     app.subscriptions.add("job.died", Webhook("https://example.com"))
     with app.store.read() as tx:
-        newest = tx.newest_event()
+        newest = EventQueries(tx).newest_event()
     dispatcher = Dispatcher(app.settings)
     assert not dispatcher.run_once(app.store)
     with app.store.read() as tx:
-        assert tx.get_reader("dispatch").cursor >= newest - 1
+        assert EventQueries(tx).get_reader("dispatch").cursor >= newest - 1
     assert app.deliveries.list() == []
 
 

@@ -15,6 +15,7 @@ from mulligan.core.errors import (
     Refused,
 )
 from mulligan.operations import chore
+from mulligan.operations.queries import OperationQueries
 from support.operation_tools import list_events, states
 from support.store import sql
 
@@ -56,7 +57,7 @@ def test_resume_continues_a_paused_operation(app, dead, world):
     app.run_inline()
     assert app.operations.get(begun.id).untouched == 20
     with app.store.read() as tx:
-        assert tx.get_operation(begun.id).state == "paused"
+        assert OperationQueries(tx).get_operation(begun.id).state == "paused"
     assert app.operations.resume(begun.id).state == "running"
     with pytest.raises(IllegalMove, match="it is running"):
         app.operations.resume(begun.id)

@@ -11,8 +11,10 @@ import pytest
 from mulligan import Fixed, Mulligan, Policy, State, Unique
 from mulligan.core.durations import to_micros
 from mulligan.core.errors import ConfigError, NotFound, PayloadRefused, Refused
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.specs import Manifest
 from mulligan.schedules import chore as engine
+from mulligan.schedules.queries import ScheduleQueries
 from support.app_tools import advance
 from support.app_tools import drain_anywhere as drain
 from support.store import now as store_now
@@ -65,7 +67,9 @@ def jobs(app):
 def skips(app):
     with app.store.read() as unit:
         return [
-            event for event in unit.list_events_after(0, 10_000) if event.type == "schedule.skipped"
+            event
+            for event in EventQueries(unit).list_events_after(0, 10_000)
+            if event.type == "schedule.skipped"
         ]
 
 
@@ -392,7 +396,11 @@ def test_a_release_without_the_schedule_ends_it(make_app):
 # -- pause ---------------------------------------------------------------------------------------
 def events_of_type(app, type_):
     with app.store.read() as unit:
-        return [event for event in unit.list_events_after(0, 10_000) if event.type == type_]
+        return [
+            event
+            for event in EventQueries(unit).list_events_after(0, 10_000)
+            if event.type == type_
+        ]
 
 
 def test_a_paused_schedule_creates_no_jobs_and_its_slots_are_skipped(app, sums):
@@ -428,8 +436,8 @@ def test_a_pause_ends_at_its_time_even_if_the_schedule_changed(app, sums):
     app.schedules.pause("each", until=5 * MINUTE)
     assert app.schedules.get("each").paused
     with app.store.begin() as unit:
-        [row] = unit.list_schedules()
-        assert not unit.advance_schedule(
+        [row] = ScheduleQueries(unit).list_schedules()
+        assert not ScheduleQueries(unit).advance_schedule(
             row, from_cursor=row.cursor
         )  # whoever had looked before the pause
     advance(app, 8 * MINUTE)

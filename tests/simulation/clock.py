@@ -21,10 +21,11 @@ MODULES_WITH_TIME = (
     "mulligan.guards.gates",
     "mulligan.guards.dependencies",
     "mulligan.worker.liveness",
+    "mulligan.worker.queries",
     "mulligan.worker.supervisor.chores",
     "mulligan.storage.sqlite_transaction",
     "mulligan.storage.postgres_transaction",
-    "mulligan.storage.search_queries",
+    "mulligan.jobs.queries",
 )
 MODULES_WITH_RANDOM = (
     "mulligan.guards.observer",

@@ -18,6 +18,7 @@ from mulligan.core.job import Gate, State
 from mulligan.core.lifecycle import MOVES, TERMINAL, event_for
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import merge_limits
+from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.operations.rules import ItemCounts, sum_counts
 from support.store import ATTEMPT_QUERY, EVENT_QUERY, prefix, unbundled
@@ -471,7 +472,7 @@ class Ledger:
     # -- S13, S15: claims -------------------------------------------------------------------------
     def gates(self) -> list[Gate]:
         with self._store.read() as unit:
-            return unit.list_gates()
+            return GuardQueries(unit).list_gates()
 
     def claimed(self, leases: Sequence[Lease], before: Sequence[Gate]) -> None:
         """Check that no job started in a lane that was closed before and after the claim.
@@ -500,7 +501,7 @@ class Ledger:
     def _within_limits(self, leases: Sequence[Lease], now: Micros) -> None:
         with self._store.read() as unit:
             data = unit.read_claim_state().limits
-            running = unit.count_running()
+            running = GuardQueries(unit).count_running()
         limits = merge_limits(self._world.workers[0].turns._claimer.app_limits, data)
         for (scope, key), limit in limits.items():
             if limit.concurrency is None:

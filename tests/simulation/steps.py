@@ -12,6 +12,7 @@ from typing import Any
 from mulligan.core.attempt import Ending
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError, StoreUnavailable
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.registry import request_drain
 from simulation.outcomes import NAMES, OUTCOMES
 from simulation.shop import HEARTBEAT, LEASE
@@ -224,7 +225,11 @@ def leave(world: World, a: int, b: int, c: int) -> Answer:
 @step("ask to drain", 1)
 def drain(world: World, a: int, b: int, c: int) -> Answer:
     with world.store.begin() as unit:
-        rows = [row for row in unit.list_workers(closed=False) if row.id == world.worker(a).id]
+        rows = [
+            row
+            for row in WorkerQueries(unit).list_workers(closed=False)
+            if row.id == world.worker(a).id
+        ]
         request_drain(unit, rows, "ann", "an update")
 
 

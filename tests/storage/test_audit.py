@@ -6,8 +6,11 @@ import pytest
 
 from mulligan.core.durations import SECOND
 from mulligan.core.event import SYSTEM_ACTORS, EventType, NewEvent
-from mulligan.storage.access_queries import AuditFilter
+from mulligan.events.queries import AuditFilter, EventQueries
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage.sql import load_statement
+from mulligan.worker.queries import RetentionQueries
 from support.store import HOUR, enqueue, migrated, now, sql, unique_job
 
 DAY = 24 * HOUR
@@ -26,12 +29,15 @@ def write_actions(store, *actors, kind=EventType.QUEUE_CHANGED, owner="", job_id
 
 def actors(store):
     with store.read() as tx:
-        return [event.actor for event in tx.list_events_after(0, 1000)]
+        return [event.actor for event in EventQueries(tx).list_events_after(0, 1000)]
 
 
 def actors_of(store, *types, limit=100, **filters):
     with store.read() as tx:
-        return [event.actor for event in tx.list_audit_events(AuditFilter(**filters), types, limit)]
+        return [
+            event.actor
+            for event in EventQueries(tx).list_audit_events(AuditFilter(**filters), types, limit)
+        ]
 
 
 @pytest.mark.security("S53")
@@ -72,7 +78,7 @@ def test_actions_are_found_by_actor_time_type_and_owner(store):
     assert actors_of(store, owner="acme") == actors_of(store, job_id="j1") == ["ann"]
     assert actors_of(store, limit=1) == ["ann"]
     with store.read() as tx:
-        newest = tx.list_audit_events(AuditFilter(), (), 1)[0]
+        newest = EventQueries(tx).list_audit_events(AuditFilter(), (), 1)[0]
     assert actors_of(store, before=newest.id) == ["bob", "ann"]
 
 
@@ -81,12 +87,12 @@ def test_actions_of_people_outlive_other_events(store):
     store.shift_clock(2 * DAY)
     write_actions(store, "upkeep")
     with store.begin() as tx:
-        assert tx.prune_events(tx.now() - DAY, 100) == 3
-        assert tx.prune_audit_events(tx.now() - 3 * DAY, 100) == 0
+        assert EventQueries(tx).prune_events(tx.now() - DAY, 100) == 3
+        assert EventQueries(tx).prune_audit_events(tx.now() - 3 * DAY, 100) == 0
     assert actors(store) == ["ann", "upkeep"]
     store.shift_clock(2 * DAY)
     with store.begin() as tx:
-        assert tx.prune_audit_events(tx.now() - 3 * DAY, 100) == 1
+        assert EventQueries(tx).prune_audit_events(tx.now() - 3 * DAY, 100) == 1
     assert actors(store) == ["upkeep"]
 
 
@@ -95,7 +101,7 @@ def test_pruning_does_not_examine_remaining_actions_again(store):
     store.shift_clock(2 * DAY)
     with store.begin() as tx:
         before = tx.now() - DAY
-        assert [tx.prune_events(before, 5) for _ in range(4)] == [0, 0, 5, 0]
+        assert [EventQueries(tx).prune_events(before, 5) for _ in range(4)] == [0, 0, 5, 0]
     assert actors(store) == ["ann"] * 10
 
 
@@ -104,16 +110,16 @@ def test_concurrent_pruning_loses_nothing_and_never_moves_back(store):
     store.shift_clock(2 * DAY)
     with store.begin() as tx:
         before = tx.now() - DAY
-        tx.prune_events(before, 2)
+        EventQueries(tx).prune_events(before, 2)
         tx.rows("raise_pruned_event_id", floor="1")
-        assert tx.prune_events(before, 100) == 1
+        assert EventQueries(tx).prune_events(before, 100) == 1
     assert actors(store) == ["ann"]
 
 
 def test_full_token_buckets_of_owners_are_deleted(store):
     with store.begin() as tx:
-        tx.lock_token_buckets([("owner", "acme"), ("queue", "pdf")])
-        tx.delete_old_token_buckets(tx.now())
+        GuardQueries(tx).lock_token_buckets([("owner", "acme"), ("queue", "pdf")])
+        RetentionQueries(tx).delete_old_token_buckets(tx.now())
     assert sql(store, "SELECT scope FROM {p}meter") == [("queue",)]
 
 
@@ -121,13 +127,13 @@ def test_the_holder_of_a_unique_key_is_found(store):
     job = unique_job("k", unique_for=60 * SECOND)
     with store.begin() as tx:
         tx.insert_jobs([job], announce=True)
-        assert tx.find_unique_holder(job.unique_hash) == job.id
-        assert not tx.release_expired_key(job.unique_hash)
+        assert JobQueries(tx).find_unique_holder(job.unique_hash) == job.id
+        assert not JobQueries(tx).release_expired_key(job.unique_hash)
     store.shift_clock(61 * SECOND)
     with store.begin() as tx:
-        assert tx.find_unique_holder(job.unique_hash) is None
-        assert tx.release_expired_key(job.unique_hash)
-        assert not tx.release_expired_key(job.unique_hash)
+        assert JobQueries(tx).find_unique_holder(job.unique_hash) is None
+        assert JobQueries(tx).release_expired_key(job.unique_hash)
+        assert not JobQueries(tx).release_expired_key(job.unique_hash)
 
 
 AUDIT_PARAMS = {**AuditFilter()._asdict(), "all_types": True, "limit": 50}

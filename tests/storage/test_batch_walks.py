@@ -8,12 +8,14 @@ from random import Random
 import pytest
 
 from mulligan.batches import completion as batching
+from mulligan.batches.queries import BatchQueries
 from mulligan.batches.rules import compute_outcome
 from mulligan.batches.service import Batches, new_batch
 from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import IllegalMove, MulliganError
 from mulligan.jobs import repair as recover
+from mulligan.jobs.queries import SearchQueries
 from mulligan.jobs.service import Jobs
 from support.store import (
     FAILED,
@@ -46,12 +48,12 @@ class Walk:
 
     def members(self, *states):
         with self.store.read() as tx:
-            rows = tx.list_jobs({"batch_id": self.id}, 1000, None)
+            rows = SearchQueries(tx).list_jobs({"batch_id": self.id}, 1000, None)
         return [row for row in rows if row.state in states]
 
     def add(self):
         with self.store.begin() as tx:
-            row = tx.get_batch_for_share(self.id)
+            row = BatchQueries(tx).get_batch_for_share(self.id)
         if row.sealed_at is None:
             must = self.rng.random() < 0.1
             insert(self.store, *jobs(self.rng.randint(1, 4), batch_id=self.id, must_have=must))
@@ -119,8 +121,11 @@ class Walk:
         """Check that the outcome is the expected one and has one event."""
         self.sweep()
         with self.store.read() as tx:
-            row, counts = tx.get_batch(self.id), batching.load_counts(tx, [self.id])[self.id]
-            event_types = [event.type for event in tx.list_batch_events(self.id)]
+            row, counts = (
+                BatchQueries(tx).get_batch(self.id),
+                batching.load_counts(tx, [self.id])[self.id],
+            )
+            event_types = [event.type for event in BatchQueries(tx).list_batch_events(self.id)]
         assert (row.outcome is not None) == (row.sealed_at is not None and not counts.unfinished)
         assert len(OUTCOMES.intersection(event_types)) <= row.generation
         outcomes = [name for name in event_types if name in OUTCOMES]

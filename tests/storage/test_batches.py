@@ -9,13 +9,16 @@ from random import Random
 import pytest
 
 from mulligan.batches import completion as batching
+from mulligan.batches.queries import BatchQueries
 from mulligan.batches.service import Batches, new_batch
 from mulligan.config import read_settings
 from mulligan.core.errors import BatchExpired, BatchSealed, NothingFailed
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.service import Jobs
 from mulligan.storage import open_store
 from mulligan.storage.sql import load_statement
 from mulligan.worker import upkeep
+from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FATAL,
     HOUR,
@@ -71,12 +74,15 @@ def begun(store, members=0, *, sealed=False, **options):
 
 def batch_event_types(store, batch_id):
     with store.read() as tx:
-        return [event.type.removeprefix("batch.") for event in tx.list_batch_events(batch_id)]
+        return [
+            event.type.removeprefix("batch.")
+            for event in BatchQueries(tx).list_batch_events(batch_id)
+        ]
 
 
 def row_of(store, batch_id):
     with store.read() as tx:
-        return tx.get_batch(batch_id)
+        return BatchQueries(tx).get_batch(batch_id)
 
 
 # --- Concurrent endings ---
@@ -148,7 +154,10 @@ def test_concurrent_retries_and_settlements_do_not_deadlock(store, batches):
 def queued(store, batch_id):
     with store.read() as tx:
         return [
-            job.id for job in tx.list_jobs({"batch_id": batch_id, "state": "queued"}, 100, None)
+            job.id
+            for job in SearchQueries(tx).list_jobs(
+                {"batch_id": batch_id, "state": "queued"}, 100, None
+            )
         ]
 
 
@@ -175,7 +184,7 @@ def cancelled(batches, batch_id):
 
 def ended(store, batch_id):
     with store.read() as tx:
-        return not tx.list_jobs({"batch_id": batch_id, "state": "running"}, 1, None)
+        return not SearchQueries(tx).list_jobs({"batch_id": batch_id, "state": "running"}, 1, None)
 
 
 # --- Adding members delays no others ---
@@ -187,7 +196,7 @@ def settle_while_a_caller_adds(store, store_url, seconds):
     others = claim_by_id(store, *[one.id for one in insert(store, *jobs(5))])
     with closing(open_store(store_url)) as caller, caller.transaction() as connection:
         tx = caller.join(connection)
-        assert tx.get_batch_for_share(batch_id) is not None
+        assert BatchQueries(tx).get_batch_for_share(batch_id) is not None
         tx.insert_jobs(jobs(50, batch_id=batch_id), announce=False)
         ends = time.monotonic() + seconds
         for lease in (*leases, *others):
@@ -216,7 +225,7 @@ def test_upkeep_does_not_wait_for_transactions_that_add_members(postgres, postgr
     batch_id, _ = begun(postgres, expires_in=60)
     postgres.shift_clock(61 * 1_000_000)
     with closing(open_store(postgres_url)) as caller, caller.transaction() as connection:
-        assert caller.join(connection).get_batch_for_share(batch_id) is not None
+        assert BatchQueries(caller.join(connection)).get_batch_for_share(batch_id) is not None
         BackgroundCall(lambda: batching.sweep_batches(postgres)).result(10)
         assert row_of(postgres, batch_id).sealed_at is None
     batching.sweep_batches(postgres)
@@ -230,10 +239,14 @@ def test_a_running_member_cannot_end_before_the_members_it_adds_are_committed(
     with closing(open_store(postgres_url)) as caller:
         with caller.transaction() as connection:
             tx = caller.join(connection)
-            assert tx.holds_lease(lease.id, lease.worker, lease.token, batch_id)
+            assert BatchQueries(tx).holds_lease(lease.id, lease.worker, lease.token, batch_id)
             with postgres.begin() as other:  # the running attempt can still write
-                assert other.save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
-                other.update_progress(lease.worker, [(lease.id, lease.token, 0.5, "half")])
+                assert WorkerQueries(other).save_checkpoint(
+                    lease.id, lease.worker, lease.token, "half", "1"
+                )
+                WorkerQueries(other).update_progress(
+                    lease.worker, [(lease.id, lease.token, 0.5, "half")]
+                )
             ending = BackgroundCall(lambda: settle_leases(postgres, lease))
             until(lambda: is_waiting_for_lock(postgres), 10, "its end waits")
             (child,) = tx.insert_jobs(jobs(1, batch_id=batch_id), announce=False)
@@ -259,7 +272,7 @@ def test_a_failing_batch_does_not_stop_upkeep_of_others(store, caplog):
     good, _ = begun(store)
     for batch_id in (bad, good):
         with store.transaction() as connection:
-            store.join(connection).seal_batch(batch_id)
+            BatchQueries(store.join(connection)).seal_batch(batch_id)
     batching.sweep_batches(store)
     assert batch_event_types(store, good) == ["sealed", "ready"]
     assert row_of(store, bad).outcome is None
@@ -289,9 +302,9 @@ def test_passed_deadlines_of_members_complete_their_batches(store):
 def test_completion_without_waiting_leaves_a_locked_batch_to_upkeep(postgres, postgres_url):
     batch_id, [lease] = begun(postgres, 1, sealed=True)
     with closing(open_store(postgres_url)) as other, other.begin() as holder:
-        assert holder.lock_batches([batch_id]) == [batch_id]
+        assert BatchQueries(holder).lock_batches([batch_id]) == [batch_id]
         with postgres.begin() as tx:
-            assert tx.lock_batches([batch_id], wait=False) == []
+            assert BatchQueries(tx).lock_batches([batch_id], wait=False) == []
             batching.complete_batches(tx, [batch_id], wait=False)
     settle_leases(postgres, lease)
     assert batch_event_types(postgres, batch_id) == ["sealed", "ready"]
@@ -319,11 +332,11 @@ def test_impossible_batch_rows_are_refused(store, change):
 def test_a_batch_has_one_outcome_per_generation(store):
     batch_id, _ = begun(store, sealed=True)
     with store.begin() as tx:
-        assert not tx.complete_batch(batch_id, 1, "failed")
-        assert tx.reopen_batch(batch_id) == 2
-        assert tx.reopen_batch(batch_id) is None
-        assert not tx.complete_batch(batch_id, 1, "failed")
-        assert tx.complete_batch(batch_id, 2, "failed")
+        assert not BatchQueries(tx).complete_batch(batch_id, 1, "failed")
+        assert BatchQueries(tx).reopen_batch(batch_id) == 2
+        assert BatchQueries(tx).reopen_batch(batch_id) is None
+        assert not BatchQueries(tx).complete_batch(batch_id, 1, "failed")
+        assert BatchQueries(tx).complete_batch(batch_id, 2, "failed")
     assert (row_of(store, batch_id).outcome, row_of(store, batch_id).previous) == (
         "failed",
         "ready",
@@ -341,7 +354,9 @@ def test_members_are_pruned_with_their_batch_and_recorded(store):
     settle_leases(store, leases[2], FATAL)
     store.shift_clock(HOUR - 60_000_000)
     with store.begin() as tx:
-        assert tx.prune_jobs("succeeded", tx.now(), 100, kind=None, except_kinds=[]) == []
+        assert (
+            JobQueries(tx).prune_jobs("succeeded", tx.now(), 100, kind=None, except_kinds=[]) == []
+        )
     assert prune(store) == 0
     store.shift_clock(120_000_000)
     assert prune(store) == 4
@@ -378,7 +393,7 @@ def test_a_large_batch_is_pruned_in_steps_and_cannot_be_retried_meanwhile(store,
     settle_leases(store, leases, FATAL)
     store.shift_clock(2 * HOUR)
     with store.begin() as tx:
-        batch, records = tx.prune_batch(tx.now() - HOUR, 2)
+        batch, records = BatchQueries(tx).prune_batch(tx.now() - HOUR, 2)
         assert (batch.id, batch.being_pruned, sum(record.jobs for record in records)) == (
             batch_id,
             True,
@@ -395,7 +410,7 @@ def test_a_batch_id_without_a_batch_does_no_harm(store):
     settle_leases(store, lease, FATAL)
     assert get(store, lease.id).state == "dead"
     with store.read() as tx:
-        assert tx.get_batch("spring") is None
+        assert BatchQueries(tx).get_batch("spring") is None
 
 
 def take_one(store, **changes):
@@ -410,7 +425,7 @@ def test_jobs_without_a_batch_run_no_batch_statements(store, monkeypatch):
     called = []
     for name in ("lock_batches", "list_completable_batches", "get_batch"):
         monkeypatch.setattr(
-            f"mulligan.storage.batch_queries.SqlBatchQueries.{name}",
+            f"mulligan.batches.queries.BatchQueries.{name}",
             lambda *_, name=name, **__: called.append(name),
         )
     settle_leases(store, leases[:3], RETURNED)

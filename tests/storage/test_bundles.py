@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries, StatQueries
 from mulligan.storage import event_bundles as bundles
 from mulligan.storage.postgres_transaction import PostgresTransaction
 from support.store import (
@@ -42,7 +43,7 @@ def rows_of(store, kind):
 
 def log(store, cursor=0, limit=100_000):
     with store.read() as tx:
-        return tx.list_events_after(cursor, limit)
+        return EventQueries(tx).list_events_after(cursor, limit)
 
 
 def ended(store, many, **options):
@@ -176,11 +177,11 @@ def test_a_range_may_end_inside_a_bundle(store):
     """The dispatcher reads ranges of ids and must not skip the start of a bundle."""
     ended(store, 30)
     with store.read() as tx:
-        top = tx.newest_event()
+        top = EventQueries(tx).newest_event()
         read = [
             event.id
             for start in range(0, top, 7)
-            for event in tx.list_events_of_types(
+            for event in EventQueries(tx).list_events_of_types(
                 ["job.started", "job.succeeded"], start, min(start + 7, top), 1000
             )
         ]
@@ -194,9 +195,9 @@ def test_counting_in_steps_counts_every_event_once(store, limit):
     ended(store, 30)
     counted = {"job.queued": 0, "job.succeeded": 0}
     with store.read() as tx:
-        cursor, top = 0, tx.newest_event()
+        cursor, top = 0, EventQueries(tx).newest_event()
         while cursor < top:
-            cursor, events = tx.list_events_to_count(cursor, limit)
+            cursor, events = StatQueries(tx).list_events_to_count(cursor, limit)
             for _, kind, *rest in events:
                 if kind in counted:
                     counted[kind] += rest[2] if len(rest) > 2 else 1
@@ -260,7 +261,7 @@ def test_a_reader_waits_even_for_the_first_event(store, autocommit):
         )
         enqueue(store)
         with store.read() as tx:
-            assert tx.newest_event() == 0
+            assert EventQueries(tx).newest_event() == 0
     assert len(log(store)) == 2
 
 

@@ -11,7 +11,10 @@ import pytest
 
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, Lane
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import SearchQueries
 from mulligan.worker.claim import Claimer, load_previous_attempts
+from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FAILED,
     HOUR,
@@ -46,7 +49,7 @@ def worker(store):
 
 def gate(store, scope, key, until=None):
     with store.begin() as tx:
-        tx.close_gate(Gate(scope, key, tx.now(), until, "closed", "a person"))
+        GuardQueries(tx).close_gate(Gate(scope, key, tx.now(), until, "closed", "a person"))
 
 
 # --- Order ---
@@ -165,8 +168,8 @@ def test_a_closed_gate_holds_only_its_own_jobs(store, scope, key, held, free):
     gate(store, scope, key)
     assert {lease.id for lease in claim(store, 9)} == {new[name].id for name in free}
     with store.begin() as tx:
-        assert tx.open_gate(scope, key)
-        assert not tx.open_gate(scope, key)
+        assert GuardQueries(tx).open_gate(scope, key)
+        assert not GuardQueries(tx).open_gate(scope, key)
     assert {lease.id for lease in claim(store, 9)} == {new[name].id for name in held}
 
 
@@ -195,7 +198,7 @@ def test_the_longer_closure_of_a_gate_wins(store, first, second, stands):
     for length in (first, second):
         gate(store, "kind", "mail", None if length is None else at + length * SECOND)
     with store.read() as tx:
-        (found,) = tx.list_gates()
+        (found,) = GuardQueries(tx).list_gates()
     assert found.until == (None if stands is None else at + stands * SECOND)
 
 
@@ -229,7 +232,7 @@ def test_many_workers_claim_two_thousand_jobs_each_exactly_once(store):
     ]
     assert sorted(taken) == [(job_id, 1) for job_id in ids]
     with store.read() as tx:
-        assert dict(tx.count_jobs_by_state(10_000))["succeeded"] == 2000
+        assert dict(SearchQueries(tx).count_jobs_by_state(10_000))["succeeded"] == 2000
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
@@ -285,8 +288,8 @@ def test_leases_of_a_lost_claim_response_can_be_listed(store):
     ids = enqueue(store, 3)
     leases = claim(store, 2)
     with store.read() as tx:
-        assert sorted(tx.list_leases("w1")) == sorted(leases)
-        assert tx.list_leases("w2") == []
+        assert sorted(WorkerQueries(tx).list_leases("w1")) == sorted(leases)
+        assert WorkerQueries(tx).list_leases("w2") == []
     assert state_of(store, ids[2]) == "queued"
 
 
@@ -367,9 +370,9 @@ def test_previous_attempts_are_checkpoints_and_the_last_failure(store):
     job_id = run_once(store, FAILED)
     lease = claim_when_due(store, job_id)
     with store.begin() as tx:
-        assert tx.save_checkpoint(*lease[:1], "w1", lease.token, "page", "17")
-        assert tx.save_checkpoint(*lease[:1], "w1", lease.token, "page", "18")
-        memories = tx.get_previous_attempts([fresh, clean, job_id])
+        assert WorkerQueries(tx).save_checkpoint(*lease[:1], "w1", lease.token, "page", "17")
+        assert WorkerQueries(tx).save_checkpoint(*lease[:1], "w1", lease.token, "page", "18")
+        memories = WorkerQueries(tx).get_previous_attempts([fresh, clean, job_id])
     assert set(memories) == {job_id}
     assert memories[job_id].checkpoints == {"page": "18"}
     assert memories[job_id].previous["code"] == "BOOM"

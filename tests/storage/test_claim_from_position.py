@@ -7,6 +7,7 @@ import pytest
 from mulligan.core.attempt import Ended, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, LimitRow
+from mulligan.guards.queries import GuardQueries
 from mulligan.storage.base import ClaimPosition
 from mulligan.worker import claim as claims
 from mulligan.worker.claim import RESUME_FOR, Claimer
@@ -104,7 +105,9 @@ def test_a_claim_from_two_lanes_has_no_position(store, going):
 def test_with_a_closed_gate_no_position_is_kept(store, going):
     claimer, _ = going
     with store.begin() as tx:
-        tx.close_gate(Gate("queue", "elsewhere", tx.now(), None, "closed", "a person"))
+        GuardQueries(tx).close_gate(
+            Gate("queue", "elsewhere", tx.now(), None, "closed", "a person")
+        )
     assert len(taken(store, claimer, 10)) == 10
     assert claimer.claimed_all
     assert claimer._resume_positions == ()
@@ -123,14 +126,14 @@ def test_after_a_small_claim_all_lanes_are_read_again(store, monkeypatch):
 def test_a_paused_queue_stops_it_at_once(store, going):
     claimer, _ = going
     with store.begin() as tx:
-        tx.close_gate(Gate("queue", "default", tx.now(), None, "closed", "a person"))
+        GuardQueries(tx).close_gate(Gate("queue", "default", tx.now(), None, "closed", "a person"))
     assert taken(store, claimer, 10) == []
 
 
 def test_an_operators_limit_stops_it_at_once(store, going):
     claimer, _ = going
     with store.begin() as tx:
-        tx.set_limit(LimitRow("queue", "default", 6, None, tx.now(), None, "", ""))
+        GuardQueries(tx).set_limit(LimitRow("queue", "default", 6, None, tx.now(), None, "", ""))
     assert len(taken(store, claimer, 10)) == 1
 
 
@@ -249,7 +252,7 @@ def test_a_paused_queue_stops_both_lanes_at_once(store, both):
     claimer, _, _ = both
     taken(store, claimer, 20)
     with store.begin() as tx:
-        tx.close_gate(Gate("queue", "default", tx.now(), None, "closed", "a person"))
+        GuardQueries(tx).close_gate(Gate("queue", "default", tx.now(), None, "closed", "a person"))
     assert taken(store, claimer, 20) == []
 
 

@@ -12,6 +12,7 @@ from mulligan.core.attempt import Cls, Ended, Ending, Outcome
 from mulligan.core.job import Lane
 from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair as recover
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec
 from mulligan.retries.backoff import Fixed
 from mulligan.retries.effective import EffectivePolicies
@@ -125,7 +126,7 @@ def test_a_share_is_added_and_removed_with_a_fair_queue(store, before, after):
 def test_a_new_generation_starts_in_the_original_queue_without_counts(store, home):
     with store.begin() as tx:
         manifest = Manifest("app", "", {}, QUEUES)
-        tx.store_manifest(manifest.id, "app", "", manifest.to_json())
+        ManifestQueries(tx).store_manifest(manifest.id, "app", "", manifest.to_json())
     share = owner_share("acme") if home == "turns" else ""
     lease = claim_new_job(store, queue=home, share=share)
     settle_leases(store, lease, TOO_LARGE, policies=LAYERS)

@@ -7,6 +7,7 @@ from collections import Counter
 
 from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.core.durations import SECOND
+from mulligan.events.queries import HOUR, MINUTE, EventQueries, StatQueries, StatRow
 from mulligan.observability import event_counts as folding
 from mulligan.observability.event_counts import (
     MAX_LABELS,
@@ -16,7 +17,6 @@ from mulligan.observability.event_counts import (
     build_stat_rows,
     group_events,
 )
-from mulligan.storage.stat_queries import HOUR, MINUTE, StatRow
 from mulligan.worker.settle import settle
 from support.store import (
     FAILED,
@@ -47,7 +47,11 @@ def begun(store, every=0.0):
 def ever(store, name):
     """Return (n, total) by labels."""
     with store.read() as tx:
-        return {row.labels: (row.n, row.total) for row in tx.list_stat_totals() if row.name == name}
+        return {
+            row.labels: (row.n, row.total)
+            for row in StatQueries(tx).list_stat_totals()
+            if row.name == name
+        }
 
 
 def n_of(store, name, **labels):
@@ -124,7 +128,7 @@ def test_internal_kinds_are_counted_only_as_deliveries(store):
     with store.read() as tx:
         names = {
             row.name
-            for row in tx.list_stat_totals()
+            for row in StatQueries(tx).list_stat_totals()
             if "mulligan" in row.labels or row.name == "attempts"
         }
     assert names == set()
@@ -150,8 +154,8 @@ def test_every_event_is_counted_once(store, monkeypatch):
     while again:
         again = max(fold.run_once(store) for fold in folds)
         with rolled_back(store.begin()) as tx:
-            tx.lock_reader("fold")
-            tx.advance_reader("fold", 10**9)
+            EventQueries(tx).lock_reader("fold")
+            EventQueries(tx).advance_reader("fold", 10**9)
     assert n_of(store, "enqueued") == n_of(store, "ends", state="succeeded") == 20
 
 
@@ -204,14 +208,16 @@ def test_without_events_it_checks_only_now_and_then(store, monkeypatch):
     fold.run_once(store)
     at = now(store) // MINUTE // HOUR * HOUR
     with store.begin() as tx:
-        tx.add_stats([StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1)])
+        StatQueries(tx).add_stats(
+            [StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1)]
+        )
     store.shift_clock(26 * HOUR * MINUTE)
     for again, rows in ((60.0, 2), (0.0, 1)):
         monkeypatch.setattr("mulligan.observability.event_counts.ROLL_UP_CHECK_SECONDS", again)
         while fold.run_once(store):
             pass
         with store.read() as tx:
-            assert len(tx.list_stats(["ends"], 0)) == rows
+            assert len(StatQueries(tx).list_stats(["ends"], 0)) == rows
 
 
 def test_cached_state_of_a_restored_database_does_not_stop_counting(store):
@@ -229,7 +235,7 @@ def test_many_missed_hours_are_rolled_up_at_once(store, monkeypatch):
     fold.run_once(store)
     at = now(store) // MINUTE // HOUR * HOUR
     with store.begin() as tx:
-        tx.add_stats(
+        StatQueries(tx).add_stats(
             [
                 StatRow(at + 60 * hour + n, "ends", "{}", 1, 0.5)
                 for hour in range(5)
@@ -244,7 +250,7 @@ def test_many_missed_hours_are_rolled_up_at_once(store, monkeypatch):
     while fold.run_once(store):
         pass
     with store.read() as tx:
-        assert [row.n for row in tx.list_stats(["ends"], 0)] == [3] * 5
+        assert [row.n for row in StatQueries(tx).list_stats(["ends"], 0)] == [3] * 5
 
 
 def test_minutes_become_hours_after_a_day_and_totals_after_thirty(store, monkeypatch):
@@ -253,18 +259,18 @@ def test_minutes_become_hours_after_a_day_and_totals_after_thirty(store, monkeyp
     at = now(store) // MINUTE // HOUR * HOUR
     rows = [StatRow(at + minute, "ends", '{"kind":"a"}', 1, 0.5) for minute in (0, 1, 59, 60)]
     with store.begin() as tx:
-        tx.add_stats(rows)
+        StatQueries(tx).add_stats(rows)
     store.shift_clock(26 * HOUR * MINUTE)
     while fold.run_once(store):
         pass
     with store.read() as tx:
-        hours = [(row.minute, row.n, row.total) for row in tx.list_stats(["ends"], 0)]
+        hours = [(row.minute, row.n, row.total) for row in StatQueries(tx).list_stats(["ends"], 0)]
     assert hours == [(at, 3, 1.5), (at + 60, 1, 0.5)]
     store.shift_clock(31 * 24 * HOUR * MINUTE)
     while fold.run_once(store):
         pass
     with store.read() as tx:
-        assert tx.list_stats(["ends"], 0) == []
+        assert StatQueries(tx).list_stats(["ends"], 0) == []
     assert ever(store, "ends") == {'{"kind":"a"}': (4, 2.0)}
 
 

@@ -10,7 +10,9 @@ import pytest
 from mulligan.core.attempt import Ending
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import State
+from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair as recover
+from mulligan.jobs.queries import SearchQueries
 from mulligan.worker import upkeep
 from mulligan.worker.settle import settle
 from support.store import (
@@ -52,7 +54,7 @@ def write_event(tx, name):
 
 def read_all(store, cursor=0):
     with store.read() as tx:
-        return tx.list_events_after(cursor, 1_000_000)
+        return EventQueries(tx).list_events_after(cursor, 1_000_000)
 
 
 def names(events):
@@ -113,8 +115,8 @@ def test_events_after_a_cursor_are_listed_in_order_up_to_the_limit(store):
     events = read_all(store)
     assert names(events) == [str(n) for n in range(10)]
     with store.read() as tx:
-        assert tx.list_events_after(events[3].id, 3) == events[4:7]
-        assert tx.list_events_after(events[-1].id, 3) == []
+        assert EventQueries(tx).list_events_after(events[3].id, 3) == events[4:7]
+        assert EventQueries(tx).list_events_after(events[-1].id, 3) == []
 
 
 def test_a_reader_does_not_pass_an_uncommitted_event(postgres):
@@ -172,7 +174,7 @@ VERBS = {
     "insert one, alone": lambda tx, lease: insert_alone(tx, 1),
     "announce": lambda tx, lease: tx.announce_jobs(10),
     "take": lambda tx, lease: tx.claim_jobs(
-        "w1", [row.id for row in tx.list_jobs({"state": "queued"}, 5, None)], 5
+        "w1", [row.id for row in SearchQueries(tx).list_jobs({"state": "queued"}, 5, None)], 5
     ),
     "settle": finish_in,
     "write_events": lambda tx, lease: write_event(tx, "late"),
@@ -231,7 +233,7 @@ def test_a_reader_among_many_writers_reads_every_event_once_and_in_order(store):
         while True:
             last_round = stop.is_set()
             with store.read() as tx:
-                found = tx.list_events_after(cursor, 50)
+                found = EventQueries(tx).list_events_after(cursor, 50)
             read.extend(event.id for event in found)
             cursor = read[-1] if read else 0
             if last_round and not found:
@@ -264,13 +266,13 @@ def test_upkeep_writes_events_for_passed_deadlines(store):
 
 def test_the_newest_event_is_the_last_readable_one(store):
     with store.read() as tx:
-        assert tx.newest_event() == 0
+        assert EventQueries(tx).newest_event() == 0
     for name in "ab":
         with store.begin() as tx:
             write_event(tx, name)
     with store.read() as tx:
-        assert tx.newest_event() == tx.list_events_after(0, 10)[-1].id
-        assert tx.event_lag() == 0
+        assert EventQueries(tx).newest_event() == EventQueries(tx).list_events_after(0, 10)[-1].id
+        assert EventQueries(tx).event_lag() == 0
 
 
 def test_an_uncommitted_event_holds_the_newest_one_back(postgres):
@@ -281,7 +283,11 @@ def test_an_uncommitted_event_holds_the_newest_one_back(postgres):
         with postgres.begin() as tx:
             write_event(tx, "early")
         with postgres.read() as tx:
-            assert tx.newest_event() == tx.list_events_after(0, 10)[-1].id == 1
-            assert tx.event_lag() > 0
+            assert (
+                EventQueries(tx).newest_event()
+                == EventQueries(tx).list_events_after(0, 10)[-1].id
+                == 1
+            )
+            assert EventQueries(tx).event_lag() > 0
     with postgres.read() as tx:
-        assert names(tx.list_events_after(0, 10)) == ["first", "late", "early"]
+        assert names(EventQueries(tx).list_events_after(0, 10)) == ["first", "late", "early"]

@@ -6,7 +6,10 @@ from random import Random
 
 from mulligan.core.attempt import Ending
 from mulligan.core.durations import SECOND
-from mulligan.storage.history_queries import InsightScope
+from mulligan.doctor.verify.queries import VerifyQueries
+from mulligan.insight.queries import InsightQueries, InsightScope
+from mulligan.jobs.queries import JobQueries
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settle import settle
 from support.store import (
     FAILED,
@@ -79,8 +82,11 @@ def test_attempts_of_many_jobs_include_first_attempt_successes(store):
     settle_leases(store, leases[15:], FAILED)
     ids = [lease.id for lease in leases]
     with store.read() as tx:
-        latest, every = tx.get_latest_attempts(ids), tx.list_attempts_of_jobs(ids)
-        failed = tx.get_previous_attempts(ids)
+        latest, every = (
+            JobQueries(tx).get_latest_attempts(ids),
+            VerifyQueries(tx).list_attempts_of_jobs(ids),
+        )
+        failed = WorkerQueries(tx).get_previous_attempts(ids)
     assert {job_id: one.verb for job_id, one in latest.items()} == dict(
         zip(ids, ["succeed"] * 15 + ["retry"] * 5, strict=True)
     )
@@ -125,7 +131,7 @@ def test_raising_tokens_does_not_change_the_token_of_its_attempt(store):
     lease = claim_new_job(store)
     settle_leases(store, lease)
     with store.begin() as tx:
-        tx.raise_tokens(1000)
+        WorkerQueries(tx).raise_tokens(1000)
     assert [one.token for one in attempts(store, lease.id)] == [1]
 
 
@@ -137,8 +143,10 @@ def test_insight_counts_it_after_tokens_were_raised(store):
     counted = []
     for _ in range(2):
         with store.begin() as tx:
-            counted.append([(one.ended, one.attempts) for one in tx.count_insight(scope).ended])
-            tx.raise_tokens(1000)
+            counted.append(
+                [(one.ended, one.attempts) for one in InsightQueries(tx).count_insight(scope).ended]
+            )
+            WorkerQueries(tx).raise_tokens(1000)
     assert counted == [[("returned", 1)]] * 2
 
 
@@ -146,5 +154,5 @@ def test_its_attempt_is_deleted_with_the_job(store):
     lease = claim_new_job(store)
     settle_leases(store, lease)
     with store.begin() as tx:
-        assert tx.prune_jobs("succeeded", tx.now() + 1, 10, kind=None, except_kinds=())
+        assert JobQueries(tx).prune_jobs("succeeded", tx.now() + 1, 10, kind=None, except_kinds=())
     assert attempts(store, lease.id) == []

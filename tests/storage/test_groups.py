@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.attempt import Cls, Ended, Outcome
+from mulligan.failures.queries import FailureQueries
 from mulligan.failures.service import Failures
+from mulligan.jobs.queries import SearchQueries
+from mulligan.worker.queries import RetentionQueries
 from support.builders import make_failure
 from support.store import FATAL, enqueue, is_postgres, run_once, sql
 
@@ -35,7 +38,7 @@ def test_ten_thousand_dead_jobs_with_three_causes_are_three_groups(store):
     }
     with store.read() as tx:
         for group in groups:
-            assert tx.count_jobs({"group": group.fingerprint}, 10_000) == group.count
+            assert SearchQueries(tx).count_jobs({"group": group.fingerprint}, 10_000) == group.count
 
 
 def test_counting_a_group_stops_at_ten_thousand_and_says_so(store):
@@ -52,7 +55,10 @@ def test_a_job_that_died_without_a_fingerprint_is_grouped_by_its_code(store):
     run_once(store, FATAL)
     run_once(store, failure("v2-known"))
     with store.read() as tx:
-        assert sorted(name for name, _ in tx.list_groups(None, 10)) == ["code-BROKEN", "v2-known"]
+        assert sorted(name for name, _ in FailureQueries(tx).list_groups(None, 10)) == [
+            "code-BROKEN",
+            "v2-known",
+        ]
 
 
 def test_only_dead_jobs_have_a_cause(store):
@@ -71,16 +77,16 @@ def test_old_states_of_groups_without_dead_jobs_are_deleted(store):
         api.resolve(name)
     sql(store, "DELETE FROM {p}job WHERE id = :id", {"id": gone})
     with store.begin() as tx:
-        assert tx.delete_old_group_states(0) == 0
-        assert tx.delete_old_group_states(tx.now() + 1) == 1
-        assert list(tx.list_group_states("*")) == ["v2-there"]
+        assert RetentionQueries(tx).delete_old_group_states(0) == 0
+        assert RetentionQueries(tx).delete_old_group_states(tx.now() + 1) == 1
+        assert list(FailureQueries(tx).list_group_states("*")) == ["v2-there"]
     assert there
 
 
 def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     if is_postgres(store):
         pytest.skip("PostgreSQL plans by what is in the table")
-    from mulligan.storage.search_queries import build_conditions
+    from mulligan.jobs.conditions import build_conditions
     from mulligan.storage.sql import load_statement
 
     params = {
@@ -104,13 +110,13 @@ def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     for verb in (
         "list_jobs",
         "count_jobs",
-        "count_group_deaths",
+        "list_group_deaths",
         "get_group_death_times",
         "get_group_samples",
     ):
         for where in wheres if verb in {"list_jobs", "count_jobs"} else dead:
             conditions = build_conditions(where)
-            text = load_statement(verb, "sqlite", "mulligan_", shape=conditions.shape)
+            text = load_statement(verb, "sqlite", "mulligan_", matching=conditions.text("sqlite"))
             plan = " ".join(
                 row[3]
                 for row in sql(store, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)

@@ -11,9 +11,12 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConnectionRefused, UniqueMismatch
 from mulligan.core.ids import new_id
 from mulligan.jobs import repair as recover
+from mulligan.jobs.queries import JobQueries, SearchQueries
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.storage import open_store
 from mulligan.storage import sql as statements
 from mulligan.worker import upkeep
+from mulligan.worker.queries import WorkerQueries
 from support.store import (
     HOUR,
     a_job,
@@ -290,14 +293,20 @@ def test_a_callers_jobs_can_be_claimed_after_the_commit(store):
     [
         lambda tx, text: (
             tx.write_events([])
-            or tx.update_progress("w1", [(tx.list_leases("w1")[0].id, 1, 0.5, text)])
+            or WorkerQueries(tx).update_progress(
+                "w1", [(WorkerQueries(tx).list_leases("w1")[0].id, 1, 0.5, text)]
+            )
         ),
-        lambda tx, text: tx.request_cancel(tx.list_leases("w1")[0].id, 1, text),
-        lambda tx, text: tx.save_checkpoint(tx.list_leases("w1")[0].id, "w1", 1, text, text),
-        lambda tx, text: tx.get_job(text),
-        lambda tx, text: tx.list_jobs({"owner": text}, 5, None),
-        lambda tx, text: tx.find_jobs(text),
-        lambda tx, text: tx.store_manifest("m", text, text, text),
+        lambda tx, text: JobQueries(tx).request_cancel(
+            WorkerQueries(tx).list_leases("w1")[0].id, 1, text
+        ),
+        lambda tx, text: WorkerQueries(tx).save_checkpoint(
+            WorkerQueries(tx).list_leases("w1")[0].id, "w1", 1, text, text
+        ),
+        lambda tx, text: JobQueries(tx).get_job(text),
+        lambda tx, text: SearchQueries(tx).list_jobs({"owner": text}, 5, None),
+        lambda tx, text: JobQueries(tx).find_jobs(text),
+        lambda tx, text: ManifestQueries(tx).store_manifest("m", text, text, text),
     ],
     ids=["progress", "cancel", "checkpoint", "get", "list", "find", "manifest"],
 )
@@ -314,14 +323,16 @@ def test_counting_stops_at_its_cap_and_uses_the_filter_of_a_page(store):
     store.shift_clock(3600 * 1_000_000)
     enqueue(store, 1, kind="mail")
     with store.read() as tx:
-        assert [tx.count_jobs({}, cap) for cap in (10, 4)] == [6, 4]
+        assert [SearchQueries(tx).count_jobs({}, cap) for cap in (10, 4)] == [6, 4]
         for where in (
             {"kind": "mail"},
             {"kind": "mail", "since": str(60 * 1_000_000)},
             {"state": "dead"},
         ):
-            assert tx.count_jobs(where, 10) == len(tx.list_jobs(where, 10, None))
-        assert len(tx.list_jobs({"since": str(60 * 1_000_000)}, 10, None)) == 1
+            assert SearchQueries(tx).count_jobs(where, 10) == len(
+                SearchQueries(tx).list_jobs(where, 10, None)
+            )
+        assert len(SearchQueries(tx).list_jobs({"since": str(60 * 1_000_000)}, 10, None)) == 1
 
 
 def test_the_statement_of_a_single_insert_is_built_once(sqlite, monkeypatch):

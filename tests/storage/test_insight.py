@@ -9,8 +9,8 @@ import pytest
 from mulligan.core.attempt import Cls, Ended, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.core.ids import first_id, new_id
+from mulligan.insight.queries import InsightQueries, InsightScope
 from mulligan.jobs import repair as recover
-from mulligan.storage.history_queries import InsightScope
 from mulligan.storage.sql import load_statement
 from support.builders import make_failure
 from support.history import DAY, insert_finished_jobs
@@ -58,7 +58,7 @@ def scope(store, **changes):
 
 def counted(store, **changes):
     with store.read() as tx:
-        return tx.count_insight(scope(store, **changes))
+        return InsightQueries(tx).count_insight(scope(store, **changes))
 
 
 def lived(store, *outcomes, **changes):
@@ -244,7 +244,7 @@ def test_only_the_newest_of_many_jobs_are_read(crowded):
         return
     with crowded.begin() as tx:
         before = rows_read(tx)
-        tx.count_insight(scope(crowded, jobs=100, attempts=180))
+        InsightQueries(tx).count_insight(scope(crowded, jobs=100, attempts=180))
         assert rows_read(tx) - before < 4000
 
 

@@ -9,6 +9,8 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Limit, LimitRow
 from mulligan.guards.limits import NO_LIMIT, owner_share
+from mulligan.guards.queries import GuardQueries
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import DependencySpec, Manifest, QueueSpec
 from mulligan.worker.claim import Claimer
 from support.store import (
@@ -37,7 +39,7 @@ def _worker(store):
 
 def limit(store, key="default", concurrency=None, rate=None, *, scope="queue", until=None):
     with store.begin() as tx:
-        tx.set_limit(LimitRow(scope, key, concurrency, rate, tx.now(), until, "", ""))
+        GuardQueries(tx).set_limit(LimitRow(scope, key, concurrency, rate, tx.now(), until, "", ""))
 
 
 def declare(store, *queues, dependencies=()):
@@ -49,7 +51,9 @@ def declare(store, *queues, dependencies=()):
         {spec.key: spec for spec in dependencies},
     )
     with store.begin() as tx:
-        tx.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+        ManifestQueries(tx).store_manifest(
+            manifest.id, manifest.app, manifest.release, manifest.to_json()
+        )
 
 
 def whole(store, free):
@@ -104,7 +108,7 @@ def test_many_workers_at_once_never_exceed_the_limit(store, once):
             with store.single_statement() if once else store.begin() as tx:
                 leases = claimer.claim(tx, 4).leases
             with store.read() as tx:
-                counts.append(sum(count for _, _, count in tx.count_running()))
+                counts.append(sum(count for _, _, count in GuardQueries(tx).count_running()))
             if leases:
                 settle_leases(store, leases)
                 done += len(leases)

@@ -28,11 +28,14 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError
 from mulligan.core.job import NewJob
 from mulligan.core.lifecycle import MOVES
+from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair as recover
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage import Store
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settle import settle
 from support.store import (
     ATTEMPT_QUERY,
@@ -144,7 +147,7 @@ class Lockstep(RuleBasedStateMachine):
     def open(self, worker: str) -> None:
         for store in self.stores:
             with store.begin() as tx:
-                tx.insert_worker(a_worker(worker))
+                WorkerQueries(tx).insert_worker(a_worker(worker))
 
     def both(self, do: Callable[[Store], Answer]) -> Answer:
         """Return the common result of both databases. Refusals are results too."""
@@ -219,8 +222,10 @@ class Lockstep(RuleBasedStateMachine):
 
         def note(store: Store) -> bool:
             with store.begin() as tx:
-                tx.update_progress(first.worker, [(first.id, first.token, 0.5, "half")])
-                return tx.save_checkpoint(
+                WorkerQueries(tx).update_progress(
+                    first.worker, [(first.id, first.token, 0.5, "half")]
+                )
+                return WorkerQueries(tx).save_checkpoint(
                     first.id, first.worker, first.token, "page", str(first.token)
                 )
 
@@ -249,7 +254,7 @@ class Lockstep(RuleBasedStateMachine):
 
         def close(store: Store) -> bool:
             with store.begin() as tx:
-                return tx.close_worker(worker, "gone", last_renewed=None)
+                return WorkerQueries(tx).close_worker(worker, "gone", last_renewed=None)
 
         self.both(close)
         self.seed += 1
@@ -272,7 +277,9 @@ class Lockstep(RuleBasedStateMachine):
         def step(store: Store) -> list[tuple[Any, ...]]:
             with store.begin() as tx:
                 return sorted(
-                    tx.prune_jobs(state, tx.now() - 3 * STEP, 2, kind=None, except_kinds=["report"])
+                    JobQueries(tx).prune_jobs(
+                        state, tx.now() - 3 * STEP, 2, kind=None, except_kinds=["report"]
+                    )
                 )
 
         self.both(step)
@@ -292,8 +299,8 @@ class Lockstep(RuleBasedStateMachine):
     def every_story_folds_to_its_row(self) -> None:
         store = self.stores[0]
         with store.read() as tx:
-            for row in tx.list_jobs({}, 1000, None):
-                events = tx.list_events_of_job(row.id)
+            for row in SearchQueries(tx).list_jobs({}, 1000, None):
+                events = EventQueries(tx).list_events_of_job(row.id)
                 if events and events[0].type == "job.queued":
                     assert replay(events) == (row.state, row.generation, row.attempt, row.token)
 

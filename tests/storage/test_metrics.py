@@ -10,13 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, NewJob
+from mulligan.events.queries import HOUR, MINUTE, EventQueries
 from mulligan.failures.service import Failures
+from mulligan.guards.queries import GuardQueries
 from mulligan.insight.service import load_insight
 from mulligan.observability import exporter
 from mulligan.observability.event_counts import EventCounter
 from mulligan.observability.exporter import GAUGES
 from mulligan.observability.metrics import COUNTERS, HISTOGRAMS
-from mulligan.storage.stat_queries import HOUR, MINUTE
 from support.store import (
     FAILED,
     FATAL,
@@ -108,7 +109,7 @@ def test_gauges_count_jobs_by_phase_and_measure_the_oldest(store):
     enqueue(store, 4, delay=HOUR * MINUTE)
     claim_new_job(store)
     with store.begin() as tx:
-        tx.close_gate(Gate("dependency", "gateway", tx.now(), None, "down", "test"))
+        GuardQueries(tx).close_gate(Gate("dependency", "gateway", tx.now(), None, "down", "test"))
     store.shift_clock(90 * SECOND)
     for phase, n in {"ready": 2, "held": 3, "scheduled": 4, "running": 1}.items():
         assert value(store, "mulligan_queue_jobs", queue="default", phase=phase) == n
@@ -136,7 +137,9 @@ def test_internal_jobs_are_in_no_gauge(store):
     )
     insert(store, internal)
     with store.begin() as tx:
-        tx.close_gate(Gate("dependency", "mulligan.endpoint.a", tx.now(), None, "down", "test"))
+        GuardQueries(tx).close_gate(
+            Gate("dependency", "mulligan.endpoint.a", tx.now(), None, "down", "test")
+        )
     text = exporter.render(store)
     assert "mulligan.deliver" not in text
     assert "mulligan.endpoint" not in text
@@ -248,5 +251,5 @@ def test_scrapes_within_five_seconds_share_one_result(store):
 def test_a_scrape_waits_for_no_writer(sqlite):
     enqueue(sqlite, 3)
     with sqlite.begin() as tx:
-        tx.advance_reader("fold", 1)
+        EventQueries(tx).advance_reader("fold", 1)
         assert value(sqlite, "mulligan_queue_depth", queue="default") == 3

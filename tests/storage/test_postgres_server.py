@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from contextlib import closing, contextmanager
-from pathlib import Path
 from random import Random
 
 import psycopg
@@ -17,10 +16,10 @@ from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.core.errors import StoreUnavailable
 from mulligan.retries.decide import decide
 from mulligan.storage import open_store
-from mulligan.storage import sql as statements
 from mulligan.storage.base import SharedRetryTexts
 from mulligan.storage.rows import format_array
-from mulligan.storage.sql import load_statement
+from mulligan.storage.sql import load_statement, statement_names
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settlement import settlement_row
 from support.builders import make_failure
 from support.store import (
@@ -45,8 +44,6 @@ from support.store import (
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
-
-FILES = Path(statements.__file__).parent
 
 
 def end_all_others(url):
@@ -131,7 +128,7 @@ def test_everything_works_without_prepared_statements(postgres_url):
             ids = enqueue(store, n)
             assert [lease.id for lease in claim(store, n)] == ids
             with store.begin() as tx:
-                finished = tx.list_leases("w1")
+                finished = WorkerQueries(tx).list_leases("w1")
             settle_leases(store, finished)
         assert {row.state for row in all_rows(store)} == {"succeeded"}
         with store.transaction() as connection:
@@ -315,11 +312,7 @@ def test_a_claim_from_a_position_reads_only_its_rows(postgres, old_jobs, prepare
 
 
 def test_every_statement_is_short_enough_for_the_drivers_cache():
-    verbs = {
-        file.name.split(".")[0]
-        for file in FILES.glob("*.sql")
-        if not file.name.endswith((".part.sql", ".sqlite.sql"))
-    }
+    verbs = statement_names("postgres")
     long = {
         verb
         for verb in verbs

@@ -7,6 +7,8 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, Limit, LimitRow
 from mulligan.guards.limits import NO_LIMIT
+from mulligan.guards.queries import GuardQueries
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import Manifest, QueueSpec
 from mulligan.storage.base import UnlimitedLanes
 from mulligan.worker.claim import DECLARED_LIMITS_TTL, MAX_UNLIMITED_LANES, Claimer
@@ -72,12 +74,14 @@ def claim_one_with_state(store, *, worker="w1", lanes=(LANE,)):
 
 def close(store, scope, key, until=None):
     with store.begin() as tx:
-        tx.close_gate(Gate(scope, key, tx.now(), until, "closed", "a person"))
+        GuardQueries(tx).close_gate(Gate(scope, key, tx.now(), until, "closed", "a person"))
 
 
 def limit(store, key, concurrency, until=None):
     with store.begin() as tx:
-        tx.set_limit(LimitRow("queue", key, concurrency, None, tx.now(), until, "", ""))
+        GuardQueries(tx).set_limit(
+            LimitRow("queue", key, concurrency, None, tx.now(), until, "", "")
+        )
 
 
 # --- Claims ---
@@ -217,7 +221,9 @@ def test_outdated_knowledge_of_limits_claims_nothing(store):
 def declare(store, *queues):
     manifest = Manifest("app", "", {}, {spec.name: spec for spec in queues}, {})
     with store.begin() as tx:
-        tx.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+        ManifestQueries(tx).store_manifest(
+            manifest.id, manifest.app, manifest.release, manifest.to_json()
+        )
 
 
 def test_a_declared_limit_holds_as_soon_as_it_is_read(store, claimer):
@@ -244,7 +250,7 @@ def test_a_lane_whose_limit_an_operator_removed_counts_as_limited(store):
     enqueue(store, 3)
     assert len(hinted(store, claimer)) == 3
     with store.begin() as tx:
-        assert tx.clear_limit(("queue", "default"))
+        assert GuardQueries(tx).clear_limit(("queue", "default"))
     enqueue(store, 3)
     assert hinted(store, claimer) == []
 

@@ -9,7 +9,8 @@ import pytest
 from mulligan import Mulligan
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
-from mulligan.storage.maintenance import TOKEN_INCREMENT, mark_restored
+from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.registry import TOKEN_INCREMENT, mark_restored
 from support.store import open_worker
 from support.waiting import until
 
@@ -59,4 +60,4 @@ def test_workers_of_the_backup_are_closed_after_their_lease(app):
 
     assert until(closed) == 1
     with app.store.read() as tx:
-        assert tx.list_workers(closed=False) == []
+        assert WorkerQueries(tx).list_workers(closed=False) == []

@@ -8,8 +8,11 @@ import pytest
 
 from mulligan.config import RetentionSection, Settings
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.specs import KindSpec
 from mulligan.worker import upkeep
+from mulligan.worker.queries import RetentionQueries, WorkerQueries
 from support.store import (
     CANCELLED,
     FAILED,
@@ -37,7 +40,7 @@ DAY = 24 * HOUR
 
 def prune(store, state="succeeded", *, age=0, limit=1000, kind=None, except_kinds=()):
     with store.begin() as tx:
-        return tx.prune_jobs(
+        return JobQueries(tx).prune_jobs(
             state, tx.now() + 1 - age, limit, kind=kind, except_kinds=list(except_kinds)
         )
 
@@ -49,7 +52,7 @@ def count(store, table):
 def test_a_finished_job_is_pruned_with_its_attempts_and_checkpoints(store):
     lease = claim_new_job(store)
     with store.begin() as tx:
-        tx.save_checkpoint(lease.id, "w1", 1, "page", "17")
+        WorkerQueries(tx).save_checkpoint(lease.id, "w1", 1, "page", "17")
     settle_leases(store, lease, FAILED)
     settle_leases(store, claim_when_due(store, lease.id))
     assert (count(store, "attempt"), count(store, "checkpoint")) == (2, 1)
@@ -76,7 +79,9 @@ def test_pruned_jobs_leave_one_record_and_event_per_kind_owner_and_code(store):
     ]
     with store.read() as tx:
         pruned_events = [
-            event for event in tx.list_events_after(0, 100) if event.type == "job.pruned"
+            event
+            for event in EventQueries(tx).list_events_after(0, 100)
+            if event.type == "job.pruned"
         ]
     assert sorted((event.owner, event.data["code"]) for event in pruned_events) == [
         ("acme", "BROKEN"),
@@ -189,9 +194,12 @@ def test_events_are_pruned_in_small_steps_oldest_first(store):
         tx.write_events([NewEvent(EventType.QUEUE_CHANGED, owner="new")])
         before = tx.now() - HOUR
     with store.begin() as tx:
-        assert tx.prune_events(before, 4) == 4
-        assert [event.owner for event in tx.list_events_after(0, 100)] == [*"456789", "new"]
-        assert [tx.prune_events(before, 4) for _ in range(3)] == [4, 2, 0]
+        assert EventQueries(tx).prune_events(before, 4) == 4
+        assert [event.owner for event in EventQueries(tx).list_events_after(0, 100)] == [
+            *"456789",
+            "new",
+        ]
+        assert [EventQueries(tx).prune_events(before, 4) for _ in range(3)] == [4, 2, 0]
 
 
 def test_pruning_does_not_read_all_recent_events(postgres):
@@ -224,9 +232,9 @@ def test_old_prune_records_are_deleted(store):
     run_once(store, FATAL)
     prune(store, "dead")
     with store.begin() as tx:
-        tx.delete_prune_records(tx.now() - DAY)
+        RetentionQueries(tx).delete_prune_records(tx.now() - DAY)
     assert count(store, "pruned") == 1
     store.shift_clock(2 * DAY)
     with store.begin() as tx:
-        tx.delete_prune_records(tx.now() - DAY)
+        RetentionQueries(tx).delete_prune_records(tx.now() - DAY)
     assert count(store, "pruned") == 0

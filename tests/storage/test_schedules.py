@@ -9,11 +9,13 @@ import pytest
 from mulligan.config import Settings, WorkerSection
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Lane
+from mulligan.events.queries import EventQueries
 from mulligan.guards.limits import owner_share
 from mulligan.manifest.declared import publish_manifest
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec, ScheduleSpec
 from mulligan.schedules.chore import Scheduler, load_timetable
-from mulligan.storage.base import ScheduleRow
+from mulligan.schedules.queries import ScheduleQueries, ScheduleRow
 from mulligan.worker import upkeep
 from support.store import (
     HOUR,
@@ -58,42 +60,46 @@ def slots(store):
 
 def rows(store):
     with store.read() as tx:
-        return tx.list_schedules()
+        return ScheduleQueries(tx).list_schedules()
 
 
 def skips(store):
     with store.read() as tx:
         return [
-            event for event in tx.list_events_after(0, 10_000) if event.type == "schedule.skipped"
+            event
+            for event in EventQueries(tx).list_events_after(0, 10_000)
+            if event.type == "schedule.skipped"
         ]
 
 
 # --- Statements ---
 def test_a_schedule_starts_when_it_is_first_declared(store):
     with store.begin() as tx:
-        begun = tx.declare_schedule("nightly", "0 3 * * *", "UTC")
-        assert tx.declare_schedule("nightly", "0 4 * * *", "UTC") is None
+        begun = ScheduleQueries(tx).declare_schedule("nightly", "0 3 * * *", "UTC")
+        assert ScheduleQueries(tx).declare_schedule("nightly", "0 4 * * *", "UTC") is None
     assert rows(store) == [begun]
     assert abs(begun.cursor - now(store)) < 10 * SECOND
 
 
 def test_a_cursor_is_moved_by_compare_and_set(store):
     with store.begin() as tx:
-        begun = tx.declare_schedule("nightly", "0 3 * * *", "UTC")
+        begun = ScheduleQueries(tx).declare_schedule("nightly", "0 3 * * *", "UTC")
         moved = begun._replace(cursor=begun.cursor + 5)
-        assert tx.advance_schedule(moved, from_cursor=begun.cursor)
-        assert not tx.advance_schedule(
+        assert ScheduleQueries(tx).advance_schedule(moved, from_cursor=begun.cursor)
+        assert not ScheduleQueries(tx).advance_schedule(
             moved._replace(cursor=begun.cursor + 9), from_cursor=begun.cursor
         )
-        assert not tx.advance_schedule(moved._replace(name="other"), from_cursor=begun.cursor)
+        assert not ScheduleQueries(tx).advance_schedule(
+            moved._replace(name="other"), from_cursor=begun.cursor
+        )
     assert rows(store)[0].cursor == begun.cursor + 5
 
 
 def test_a_slot_gets_one_job(store):
     with store.begin() as tx:
-        assert tx.claim_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
-        assert tx.claim_slots("nightly", {8: "c", 9: "d"}) == {9}
-        assert tx.claim_slots("weekly", {8: "e"}) == {8}
+        assert ScheduleQueries(tx).claim_slots("nightly", {7: "a", 8: "b"}) == {7, 8}
+        assert ScheduleQueries(tx).claim_slots("nightly", {8: "c", 9: "d"}) == {9}
+        assert ScheduleQueries(tx).claim_slots("weekly", {8: "e"}) == {8}
     assert sql(store, "SELECT job_id FROM {p}slot ORDER BY schedule, slot") == [
         ("a",),
         ("b",),
@@ -192,7 +198,9 @@ def test_a_locked_schedule_is_skipped(postgres):
     [row] = rows(postgres)
     postgres.shift_clock(3 * SECOND)
     with rolled_back(postgres.begin()) as tx:
-        assert tx.advance_schedule(row._replace(cursor=row.cursor + SECOND), from_cursor=row.cursor)
+        assert ScheduleQueries(tx).advance_schedule(
+            row._replace(cursor=row.cursor + SECOND), from_cursor=row.cursor
+        )
         assert BackgroundCall(lambda: fire(postgres)).result(5) == 0
     assert fire(postgres) >= 3
 
@@ -202,7 +210,7 @@ def test_the_server_ends_a_hanging_transaction_that_locks_a_schedule(postgres):
     fire(postgres)
     [row] = rows(postgres)
     with postgres.begin() as tx:
-        assert tx.advance_schedule(row, from_cursor=row.cursor)
+        assert ScheduleQueries(tx).advance_schedule(row, from_cursor=row.cursor)
         limit = tx._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert limit == ("10s",)
     with postgres.begin() as tx:
@@ -354,8 +362,8 @@ def test_older_and_newer_manifest_formats_are_read(store):
         "schedules": [{"name": "a", "cron": "0 3 * * *", "kind": "render", "mood": "blue"}],
     }
     with store.begin() as tx:
-        tx.store_manifest("1", "old", "", old)
-        tx.store_manifest("2", "new", "", json.dumps(new))
+        ManifestQueries(tx).store_manifest("1", "old", "", old)
+        ManifestQueries(tx).store_manifest("2", "new", "", json.dumps(new))
     assert held(store) == {"a": "0 3 * * *"}
 
 
@@ -407,12 +415,12 @@ def test_the_job_inherits_options_of_its_kind(store):
         },
     )
     with store.begin() as tx:
-        tx.store_manifest(manifest.id, "a", "", manifest.to_json())
+        ManifestQueries(tx).store_manifest(manifest.id, "a", "", manifest.to_json())
     fire(store)
     store.shift_clock(SECOND)
     fire(store)
     with store.read() as tx:
-        last = tx.get_last_slots()
+        last = ScheduleQueries(tx).get_last_slots()
     inherited, overridden = (get(store, last[name][1]) for name in ("plain", "own"))
     assert (inherited.queue, inherited.priority, inherited.uses, inherited.payload) == (
         "gpu",
@@ -439,7 +447,7 @@ def test_in_a_fair_queue_the_job_of_a_slot_has_its_owners_share(store):
         {"tick": every_second(owner="acme")},
     )
     with store.begin() as tx:
-        tx.store_manifest(manifest.id, "a", "", manifest.to_json())
+        ManifestQueries(tx).store_manifest(manifest.id, "a", "", manifest.to_json())
     fire(store, ahead=True)
     assert {Lane.parse(lane).share for (lane,) in sql(store, "SELECT lane FROM {p}job")} == {
         owner_share("acme")

@@ -9,15 +9,15 @@ import pytest
 
 from mulligan.core.job import NewJob
 from mulligan.core.json import index_value
-from mulligan.storage import search_queries as skimming
-from mulligan.storage.search_queries import (
+from mulligan.jobs import queries as skimming
+from mulligan.jobs.conditions import (
     ALL_JOBS,
-    ArgRow,
     build_conditions,
     choose_plan,
     follow_plan,
     leading_conditions,
 )
+from mulligan.jobs.queries import ArgRow, JobQueries, SearchQueries
 from mulligan.storage.sql import load_statement
 from support.store import (
     CANCELLED,
@@ -44,7 +44,7 @@ from support.store import (
 
 def found(store, where, limit=100, before=None):
     with store.read() as tx:
-        return [row.id for row in tx.list_jobs_bounded(where, limit, before).rows]
+        return [row.id for row in SearchQueries(tx).list_jobs_bounded(where, limit, before).rows]
 
 
 def args_of(store):
@@ -122,7 +122,7 @@ def test_pruning_deletes_the_arguments(store):
     settle_leases(store, claim(store))
     insert(store, new)
     with store.begin() as tx:
-        tx.prune_jobs("succeeded", now(store) + HOUR, 10, kind=None, except_kinds=[])
+        JobQueries(tx).prune_jobs("succeeded", now(store) + HOUR, 10, kind=None, except_kinds=[])
     assert {row[2] for row in args_of(store)} == {new.id}
 
 
@@ -131,10 +131,10 @@ def test_arguments_can_be_indexed_later_and_repeatedly(store):
     insert(store, job)
     for _ in range(2):
         with store.begin() as tx:
-            tx.write_args([ArgRow(job.id, "bill", "customer", "7")])
+            SearchQueries(tx).write_args([ArgRow(job.id, "bill", "customer", "7")])
     assert found(store, {"indexed.customer": "7", "kind": "bill"}) == [job.id]
     with store.begin() as tx:
-        tx.delete_args([job.id])
+        SearchQueries(tx).delete_args([job.id])
     assert found(store, {"indexed.customer": "7"}) == []
 
 
@@ -150,8 +150,8 @@ def test_an_argument_without_an_index_is_compared_in_the_payload(store):
     assert found(store, {"arg.customer": "42"}) == [text, top]
     assert found(store, {"arg.order.customer": "42"}) == [inside]
     with store.read() as tx:
-        assert tx.count_jobs({"arg.customer": "42"}, 10) == 2
-        assert tx.count_jobs({"arg.customer": "42"}, 1) == 1
+        assert SearchQueries(tx).count_jobs({"arg.customer": "42"}, 10) == 2
+        assert SearchQueries(tx).count_jobs({"arg.customer": "42"}, 1) == 1
 
 
 def test_pages_are_full_although_some_payloads_only_look_similar(store):
@@ -203,13 +203,15 @@ def test_a_filter_finds_the_same_jobs_with_every_plan(zoo):
         for one, other in combinations(PARTS, 2):
             for where in ({one: a, other: b} for a in PARTS[one] for b in PARTS[other]):
                 expected = _plainly(zoo, where)
-                assert [row.id for row in tx.list_jobs(where, 100, None)] == expected, where
                 assert [
-                    row.id for row in tx.list_jobs_bounded(where, 100, None).rows
+                    row.id for row in SearchQueries(tx).list_jobs(where, 100, None)
+                ] == expected, where
+                assert [
+                    row.id for row in SearchQueries(tx).list_jobs_bounded(where, 100, None).rows
                 ] == expected, where
                 assert (
-                    tx.count_jobs(where, 100)
-                    == tx.count_jobs_bounded(where, 100).jobs
+                    SearchQueries(tx).count_jobs(where, 100)
+                    == SearchQueries(tx).count_jobs_bounded(where, 100).jobs
                     == len(expected)
                 ), where
 
@@ -244,18 +246,20 @@ def test_a_bounded_search_reports_where_it_stopped(store, monkeypatch):
     old = enqueue(store, 3, kind="mail", owner="")
     enqueue(store, 25, kind="render", owner="")
     with store.read() as tx:
-        rows, stopped = tx.list_jobs_bounded({"kind": "mail"}, 5, None)
+        rows, stopped = SearchQueries(tx).list_jobs_bounded({"kind": "mail"}, 5, None)
         assert (rows, stopped is None) == ([], False)
         found, cursor = [], None
         for _ in range(3):
-            page = tx.list_jobs_bounded({"kind": "mail"}, 5, cursor)
+            page = SearchQueries(tx).list_jobs_bounded({"kind": "mail"}, 5, cursor)
             found += [row.id for row in page.rows]
             cursor = page.stopped
         assert (found, cursor) == (old[::-1], None)
-        assert tx.list_jobs_bounded({"kind": "render"}, 5, None).stopped is None
-        assert tx.count_jobs_bounded({"kind": "mail"}, 5).stopped is not None
-        assert tx.count_jobs({"kind": "mail"}, 5) == 3
-        assert [row.id for row in tx.list_jobs({"kind": "mail"}, 5, None)] == old[::-1]
+        assert SearchQueries(tx).list_jobs_bounded({"kind": "render"}, 5, None).stopped is None
+        assert SearchQueries(tx).count_jobs_bounded({"kind": "mail"}, 5).stopped is not None
+        assert SearchQueries(tx).count_jobs({"kind": "mail"}, 5) == 3
+        assert [row.id for row in SearchQueries(tx).list_jobs({"kind": "mail"}, 5, None)] == old[
+            ::-1
+        ]
 
 
 def test_a_bounded_search_by_argument_stops_too(store, monkeypatch):
@@ -265,10 +269,14 @@ def test_a_bounded_search_by_argument_stops_too(store, monkeypatch):
     insert(store, *(billed(1) for _ in range(15)))
     where = {"indexed.customer": "1", "queue": "slow"}
     with store.read() as tx:
-        first = tx.list_jobs_bounded(where, 5, None)
-        assert (first.rows, tx.count_jobs_bounded(where, 5).jobs) == ([], 0)
-        assert [row.id for row in tx.list_jobs_bounded(where, 5, first.stopped).rows] == [old]
-        assert len(tx.list_jobs_bounded({"indexed.customer": "1"}, 16, None).rows) == 10
+        first = SearchQueries(tx).list_jobs_bounded(where, 5, None)
+        assert (first.rows, SearchQueries(tx).count_jobs_bounded(where, 5).jobs) == ([], 0)
+        assert [
+            row.id for row in SearchQueries(tx).list_jobs_bounded(where, 5, first.stopped).rows
+        ] == [old]
+        assert (
+            len(SearchQueries(tx).list_jobs_bounded({"indexed.customer": "1"}, 16, None).rows) == 10
+        )
 
 
 def test_few_jobs_in_a_state_are_found_among_many_newer_ones(store, monkeypatch):
@@ -280,9 +288,9 @@ def test_few_jobs_in_a_state_are_found_among_many_newer_ones(store, monkeypatch)
         enqueue(store, 5)
         settle_leases(store, claim(store, 5))
     with store.read() as tx:
-        found = tx.list_jobs_bounded({"state": "queued"}, 5, None)
+        found = SearchQueries(tx).list_jobs_bounded({"state": "queued"}, 5, None)
         assert ([row.id for row in found.rows], found.stopped) == (waiting[::-1], None)
-        assert dict(tx.count_jobs_by_state(10)) == {
+        assert dict(SearchQueries(tx).count_jobs_by_state(10)) == {
             "queued": 3,
             "running": 0,
             "succeeded": 10,
@@ -321,7 +329,7 @@ def test_on_sqlite_every_plan_uses_its_index(sqlite):
                     part = leading_conditions(conditions, plan)
                 else:
                     part = follow_plan(conditions, plan)
-                text = load_statement(verb, "sqlite", "mulligan_", shape=part.shape)
+                text = load_statement(verb, "sqlite", "mulligan_", matching=part.text("sqlite"))
                 rows = sql(sqlite, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)
                 steps = " ".join(row[3] for row in rows)
                 assert f"INDEX {index} (" in steps, (where, verb, steps)
@@ -338,7 +346,9 @@ def test_gathered_jobs_come_from_small_indexes_in_order(sqlite):
     ]
     for where in wheres:
         conditions = follow_plan(build_conditions(where), choose_plan(where))
-        text = load_statement("list_jobs", "sqlite", "mulligan_", shape=conditions.shape)
+        text = load_statement(
+            "list_jobs", "sqlite", "mulligan_", matching=conditions.text("sqlite")
+        )
         plan = [
             row[3] for row in sql(sqlite, f"EXPLAIN QUERY PLAN {text}", conditions.params | params)
         ]
@@ -370,7 +380,7 @@ def test_counts_by_state_exclude_internal_kinds(store):
         a_job(kind="amulligan.x", uses="gateway"),
     )
     with store.read() as tx:
-        assert dict(tx.count_jobs_by_state(100)) == {
+        assert dict(SearchQueries(tx).count_jobs_by_state(100)) == {
             "queued": 5,
             "running": 0,
             "succeeded": 1,
@@ -378,6 +388,11 @@ def test_counts_by_state_exclude_internal_kinds(store):
             "cancelled": 1,
             "parked": 1,
         }
-        assert dict(tx.count_jobs_by_state(3))["queued"] == 3
-        assert tx.count_jobs_bounded({"state": "queued", "kind": "mulligan.deliver"}, 100).jobs == 2
-        assert tx.count_jobs_bounded({"state": ("queued", "parked")}, 100).jobs == 6
+        assert dict(SearchQueries(tx).count_jobs_by_state(3))["queued"] == 3
+        assert (
+            SearchQueries(tx)
+            .count_jobs_bounded({"state": "queued", "kind": "mulligan.deliver"}, 100)
+            .jobs
+            == 2
+        )
+        assert SearchQueries(tx).count_jobs_bounded({"state": ("queued", "parked")}, 100).jobs == 6

@@ -11,7 +11,9 @@ import pytest
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.core.durations import SECOND
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settle import settle
 from support.store import (
     CANCELLED,
@@ -157,13 +159,13 @@ STALE = {
     "snooze": lambda store, lease: settle_leases(store, lease, SNOOZED),
 }
 SILENT = {
-    "progress": lambda tx, lease: tx.update_progress(
+    "progress": lambda tx, lease: WorkerQueries(tx).update_progress(
         lease.worker, [(lease.id, lease.token, 0.9, "stale")]
     ),
-    "checkpoint": lambda tx, lease: tx.save_checkpoint(
+    "checkpoint": lambda tx, lease: WorkerQueries(tx).save_checkpoint(
         lease.id, lease.worker, lease.token, "page", "stale"
     ),
-    "cancel": lambda tx, lease: tx.request_cancel(lease.id, lease.token, "stale"),
+    "cancel": lambda tx, lease: JobQueries(tx).request_cancel(lease.id, lease.token, "stale"),
 }
 LATER = {
     "while it waits": lambda store, lease: None,
@@ -283,7 +285,7 @@ def test_many_threads_settling_overlapping_sets_in_any_order_write_each_once(sto
     run_concurrently(*[lambda seed=seed: flush(seed) for seed in range(6)])
     settle_leases(store, leases, RETURNED)
     with store.read() as tx:
-        assert dict(tx.count_jobs_by_state(1000))["succeeded"] == 300
+        assert dict(SearchQueries(tx).count_jobs_by_state(1000))["succeeded"] == 300
     assert sum(len(attempts(store, lease.id)) for lease in leases) == 300
     assert [event[2] for event in read_event_table(store)].count("job.succeeded") == 300
 
@@ -310,7 +312,7 @@ def test_two_concurrent_endings_of_one_lease_write_one(store):
 # --- Cancel ---
 def ask(store, lease, reason="no longer wanted"):
     with store.begin() as tx:
-        return tx.request_cancel(lease.id, lease.token, reason)
+        return JobQueries(tx).request_cancel(lease.id, lease.token, reason)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +349,9 @@ def test_the_first_of_two_cancel_requests_wins(store):
     assert ask(store, lease, "first")
     assert not ask(store, lease, "second")
     with store.begin() as tx:
-        assert tx.renew_worker("w1", draining=False).cancels == [(lease.id, 1, "first")]
+        assert WorkerQueries(tx).renew_worker("w1", draining=False).cancels == [
+            (lease.id, 1, "first")
+        ]
 
 
 def test_a_repeated_redecided_settlement_is_already_settled(store):
@@ -377,8 +381,8 @@ def test_concurrent_cancels_and_settlements_have_one_outcome(store):
 def test_progress_keeps_the_last_value_and_writes_no_event(store):
     lease = claim_new_job(store)
     with store.begin() as tx:
-        tx.update_progress("w1", [(lease.id, 1, 0.25, "a quarter")])
-        tx.update_progress("w1", [(lease.id, 1, None, "still there")])
+        WorkerQueries(tx).update_progress("w1", [(lease.id, 1, 0.25, "a quarter")])
+        WorkerQueries(tx).update_progress("w1", [(lease.id, 1, None, "still there")])
     row = get(store, lease.id)
     assert (row.progress, row.progress_message) == (0.25, "still there")
     assert event_types(store, lease.id) == ["queued", "started"]
@@ -390,7 +394,7 @@ def test_a_checkpoint_resets_losses(store):
     again = claim_when_due(store, lease.id)
     assert again.losses == 1
     with store.begin() as tx:
-        assert tx.save_checkpoint(lease.id, "w1", again.token, "page", "17")
+        assert WorkerQueries(tx).save_checkpoint(lease.id, "w1", again.token, "page", "17")
     assert get(store, lease.id).losses == 0
 
 
@@ -398,7 +402,7 @@ def test_a_checkpoint_and_the_loss_of_its_lease_are_serialised(postgres):
     """Otherwise a checkpoint of the old attempt could appear within the new one."""
     lease = claim_new_job(postgres)
     with postgres.begin() as tx:
-        assert tx.save_checkpoint(lease.id, "w1", 1, "page", "17")
+        assert WorkerQueries(tx).save_checkpoint(lease.id, "w1", 1, "page", "17")
         loss = BackgroundCall(lambda: settle_leases(postgres, lease, LOST))
         until(
             lambda: loss.done or is_waiting_for_lock(postgres), what="the loss is settled or waits"

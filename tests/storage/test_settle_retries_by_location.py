@@ -11,11 +11,13 @@ from mulligan import Exponential, Fixed, Policy, Then
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.failures.facts import TRACE_MESSAGE_LIMIT
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker.fast.failure_cache import CachedFailureOutcome
 from mulligan.worker.fast.grouped_endings import MIN_GROUP, GroupedEndings
 from mulligan.worker.protocol import shared_failure_from_wire, shared_failure_to_wire
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.runner.outcomes import outcome_of_exception
 from mulligan.worker.settle import finish_simple, settle
 from support.store import (
@@ -211,8 +213,10 @@ def test_retries_whose_fence_may_fail_are_left_to_settle(store):
     leases = claimed(store, MIN_GROUP + 4)
     cancelled, other, ended, moved, *_ = failed = endings(leases)
     with store.begin() as tx:
-        assert tx.request_cancel(cancelled.lease.id, cancelled.lease.token, "no longer wanted")
-        tx.update_progress("w1", [(moved.lease.id, moved.lease.token, 0.5, "half")])
+        assert JobQueries(tx).request_cancel(
+            cancelled.lease.id, cancelled.lease.token, "no longer wanted"
+        )
+        WorkerQueries(tx).update_progress("w1", [(moved.lease.id, moved.lease.token, 0.5, "half")])
     settled(store, [ended])
     failed[1] = other = other._replace(
         lease=other.lease._replace(row_location=failed[-1].lease.row_location)
@@ -255,7 +259,7 @@ def test_a_locked_row_is_waited_for_and_checked_again(store):
     failed = endings(claimed(store, MIN_GROUP))
     first = failed[0].lease
     with store.begin() as tx:
-        assert tx.request_cancel(first.id, first.token, "no longer wanted")
+        assert JobQueries(tx).request_cancel(first.id, first.token, "no longer wanted")
         ending = BackgroundCall(lambda: retried(store, failed))
         until(lambda: is_waiting_for_lock(store))
     written, rest = ending.result()

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from mulligan.core.attempt import Ended, Ending, Outcome
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage.base import Transaction
 from mulligan.worker import settle as settle_module
 from mulligan.worker.settle import settle
@@ -117,7 +118,7 @@ def test_a_cancel_request_is_honoured_among_other_successes(store):
     enqueue(store, 12)
     leases = claim(store, 12)
     with store.begin() as tx:
-        assert tx.request_cancel(leases[3].id, leases[3].token, "enough")
+        assert JobQueries(tx).request_cancel(leases[3].id, leases[3].token, "enough")
     end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
     assert get(store, leases[3].id).reason == "returned before it could be stopped"
     assert {get(store, lease.id).reason for lease in leases if lease is not leases[3]} == {

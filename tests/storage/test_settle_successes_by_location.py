@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 from mulligan.core.attempt import Ending, Lease
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.storage import open_store
 from mulligan.worker.fast.grouped_endings import GroupedEndings
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settle import finish_simple, settle
 from support.store import (
     FAILED,
@@ -92,7 +94,7 @@ def test_successes_whose_fence_may_fail_are_left_to_settle(store, many):
     enqueue(store, many + 3)
     cancelled, other, ended, *leases = claim(store, many + 3)
     with store.begin() as tx:
-        assert tx.request_cancel(cancelled.id, cancelled.token, "no longer wanted")
+        assert JobQueries(tx).request_cancel(cancelled.id, cancelled.token, "no longer wanted")
     other = other._replace(token=other.token + 1)
     finished(store, ended)
     written, rest = finished(store, [cancelled, *leases, other, ended])
@@ -105,7 +107,7 @@ def test_successes_whose_fence_may_fail_are_left_to_settle(store, many):
 def test_a_row_that_has_moved_is_settled_by_the_general_form(store):
     lease = claim_new_job(store)
     with store.begin() as tx:
-        tx.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
+        WorkerQueries(tx).update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
     _, rest = finished(store, lease)
     with store.begin() as tx:
         endings = [Ending(lease, RETURNED, 3)] if rest else []
@@ -133,11 +135,11 @@ def test_a_location_without_a_row_changes_nothing(store, place):
 
 def moved(tx, lease, how):
     if how == "cancel requested":
-        assert tx.request_cancel(lease.id, lease.token, "no longer wanted")
+        assert JobQueries(tx).request_cancel(lease.id, lease.token, "no longer wanted")
     elif how == "ended":
         settle(tx, [Ending(lease, FAILED, 3)], POLICIES, tx.now(), Random(7))
     else:
-        tx.update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
+        WorkerQueries(tx).update_progress("w1", [(lease.id, lease.token, 0.5, "half")])
 
 
 @pytest.mark.parametrize("how", ["cancel requested", "ended", "progress"])
@@ -177,7 +179,7 @@ def test_many_threads_with_overlapping_successes_and_a_sweep_write_each_once(sto
     )
     finished(store, leases)
     with store.read() as tx:
-        assert dict(tx.count_jobs_by_state(1000))["succeeded"] == 300
+        assert dict(SearchQueries(tx).count_jobs_by_state(1000))["succeeded"] == 300
     assert sum(len(attempts(store, lease.id)) for lease in leases) == 300
     assert [event[2] for event in read_event_table(store)].count("job.succeeded") == 300
 
@@ -206,7 +208,7 @@ def test_a_stricter_default_isolation_makes_no_difference(ready_postgres_url, le
     with closing(open_store(ready_postgres_url)) as store:
         leases = [claim_new_job(store) for _ in range(3)]
         with store.begin() as tx:
-            tx.update_progress("w1", [(leases[0].id, leases[0].token, 0.5, "half")])
+            WorkerQueries(tx).update_progress("w1", [(leases[0].id, leases[0].token, 0.5, "half")])
             ending = BackgroundCall(lambda: finished(store, leases))
             until(lambda: is_waiting_for_lock(store))
         written, rest = ending.result()

@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from mulligan.core.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
+from mulligan.jobs.queries import SearchQueries
 from mulligan.storage import open_store
 from mulligan.storage import sqlite as sqlite_store
 from support.processes import (
@@ -209,7 +210,7 @@ def grow(store):
 def test_the_wal_is_truncated_after_a_long_read(sqlite, file):
     wal = Path(f"{file}-wal")
     with sqlite.read() as reader:
-        assert reader.list_jobs({}, 1, None) == []
+        assert SearchQueries(reader).list_jobs({}, 1, None) == []
         grow(sqlite)
         assert wal.stat().st_size > 64 * MEGABYTE
         sqlite.reclaim_space()
@@ -222,7 +223,7 @@ def test_the_wal_is_truncated_after_a_long_read(sqlite, file):
 @pytest.mark.timing
 def test_a_checkpoint_behind_an_open_reader_delays_no_writer(sqlite):
     with sqlite.read() as reader:
-        reader.list_jobs({}, 1, None)
+        SearchQueries(reader).list_jobs({}, 1, None)
         grow(sqlite)
         tidy = BackgroundCall(sqlite.reclaim_space)
         slowest = 0.0

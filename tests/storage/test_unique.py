@@ -10,6 +10,7 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import UniqueMismatch, UniqueRace
 from mulligan.core.job import State
+from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FATAL,
     PARKED,
@@ -119,7 +120,7 @@ def test_the_key_of_a_job_of_a_lost_worker_is_held_until_it_is_dead(store):
     lease = claim_new_job(store, job=unique_job("k"))
     close_worker(store)
     with store.begin() as tx:
-        (orphan,) = tx.list_orphans(10)
+        (orphan,) = WorkerQueries(tx).list_orphans(10)
     settle_leases(store, orphan, FATAL)
     assert get(store, lease.id).state == "dead"
     assert insert(store, unique_job("k"))[0].fresh

@@ -8,7 +8,11 @@ import time
 import pytest
 
 from mulligan.core.durations import SECOND
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries, SearchQueries
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.worker import upkeep
+from mulligan.worker.queries import RetentionQueries, WorkerQueries
 from support.store import (
     HOUR,
     BackgroundCall,
@@ -31,12 +35,14 @@ from support.store import (
 
 def renew(store, worker="w1", *, draining=False):
     with store.begin() as tx:
-        return tx.renew_worker(worker, draining=draining)
+        return WorkerQueries(tx).renew_worker(worker, draining=draining)
 
 
 def expired(store, worker="w1"):
     with store.read() as tx:
-        return tx.is_expired(next(row for row in tx.list_workers(closed=True) if row.id == worker))
+        return WorkerQueries(tx).is_expired(
+            next(row for row in WorkerQueries(tx).list_workers(closed=True) if row.id == worker)
+        )
 
 
 def test_a_worker_that_got_no_response_inserts_itself_again(store):
@@ -46,7 +52,9 @@ def test_a_worker_that_got_no_response_inserts_itself_again(store):
     open_worker(store)
     assert worker_of(store).renewed_at == renewed
     with store.read() as tx:
-        assert [event.type for event in tx.list_events_after(0, 10)] == ["worker.started"]
+        assert [event.type for event in EventQueries(tx).list_events_after(0, 10)] == [
+            "worker.started"
+        ]
 
 
 def test_a_worker_is_stored_unchanged(store):
@@ -68,7 +76,7 @@ def test_a_worker_is_stored_unchanged(store):
     assert row.started_at == row.renewed_at >= at
     assert row.closed_at is None
     with store.read() as tx:
-        (started,) = tx.list_events_after(0, 10)
+        (started,) = EventQueries(tx).list_events_after(0, 10)
     assert (started.type, started.data["worker"]) == ("worker.started", "w1")
 
 
@@ -76,7 +84,7 @@ def test_a_renewal_updates_both_clocks_and_returns_cancel_requests(store):
     lease = claim_new_job(store)
     before = worker_of(store)
     with store.begin() as tx:
-        tx.request_cancel(lease.id, lease.token, "no longer wanted")
+        JobQueries(tx).request_cancel(lease.id, lease.token, "no longer wanted")
     renewal = renew(store, draining=True)
     after = worker_of(store)
     assert renewal.alive
@@ -153,13 +161,15 @@ def test_a_worker_that_has_renewed_meanwhile_is_not_closed(store):
     renewed_at = worker_of(store).renewed_at
     renew(store)
     with store.begin() as tx:
-        assert not tx.close_worker("w1", "no renewal", last_renewed=renewed_at)
-        assert tx.close_worker("w1", "no renewal", last_renewed=worker_of_unit(tx).renewed_at)
+        assert not WorkerQueries(tx).close_worker("w1", "no renewal", last_renewed=renewed_at)
+        assert WorkerQueries(tx).close_worker(
+            "w1", "no renewal", last_renewed=worker_of_unit(tx).renewed_at
+        )
     assert worker_of(store).closed_at is not None
 
 
 def worker_of_unit(tx):
-    return next(row for row in tx.list_workers(closed=True) if row.id == "w1")
+    return next(row for row in WorkerQueries(tx).list_workers(closed=True) if row.id == "w1")
 
 
 def test_a_concurrent_renewal_and_closing_never_both_succeed(store):
@@ -169,7 +179,7 @@ def test_a_concurrent_renewal_and_closing_never_both_succeed(store):
 
         def close(worker=worker, renewed_at=renewed_at):
             with store.begin() as tx:
-                return tx.close_worker(worker, "no renewal", last_renewed=renewed_at)
+                return WorkerQueries(tx).close_worker(worker, "no renewal", last_renewed=renewed_at)
 
         closed, renewal = run_concurrently(close, lambda worker=worker: renew(store, worker))
         assert closed != renewal.alive
@@ -189,9 +199,9 @@ def test_orphans_are_running_jobs_whose_worker_is_closed_or_missing(store):
     close_worker(store, "closed")
     sql(store, "DELETE FROM {p}worker WHERE id = 'missing'")
     with store.read() as tx:
-        orphans = tx.list_orphans(10)
+        orphans = WorkerQueries(tx).list_orphans(10)
         assert [lease.worker for lease in orphans] == ["closed", "missing"]
-        assert len(tx.list_orphans(1)) == 1
+        assert len(WorkerQueries(tx).list_orphans(1)) == 1
 
 
 def test_a_dead_worker_among_many_long_running_jobs_is_found_at_once(store):
@@ -201,7 +211,7 @@ def test_a_dead_worker_among_many_long_running_jobs_is_found_at_once(store):
     lease = claim_new_job(store, worker="dead")
     close_worker(store, "dead")
     with store.read() as tx:
-        assert [orphan.id for orphan in tx.list_orphans(10)] == [lease.id]
+        assert [orphan.id for orphan in WorkerQueries(tx).list_orphans(10)] == [lease.id]
 
 
 def test_many_sweepers_settle_each_orphan_once(store):
@@ -219,7 +229,7 @@ def test_many_sweepers_settle_each_orphan_once(store):
 def test_an_orphan_with_a_cancel_request_is_cancelled(store):
     lease = claim_new_job(store)
     with store.begin() as tx:
-        tx.request_cancel(lease.id, 1, "no longer wanted")
+        JobQueries(tx).request_cancel(lease.id, 1, "no longer wanted")
     close_worker(store)
     settle_orphans(store)
     assert get(store, lease.id).state == "cancelled"
@@ -233,32 +243,34 @@ def test_closed_workers_are_deleted_once_they_have_no_running_job(store):
     for worker in ("idle", "busy"):
         close_worker(store, worker)
     with store.begin() as tx:
-        assert tx.delete_closed_workers(tx.now() - HOUR) == 0
-        assert tx.delete_closed_workers(tx.now() + 1) == 1
-        assert {row.id for row in tx.list_workers(closed=True)} == {"busy", "alive"}
+        assert RetentionQueries(tx).delete_closed_workers(tx.now() - HOUR) == 0
+        assert RetentionQueries(tx).delete_closed_workers(tx.now() + 1) == 1
+        assert {row.id for row in WorkerQueries(tx).list_workers(closed=True)} == {"busy", "alive"}
     settle_leases(store, lease)
     with store.begin() as tx:
-        assert tx.delete_closed_workers(tx.now() + 1) == 1
+        assert RetentionQueries(tx).delete_closed_workers(tx.now() + 1) == 1
 
 
 def test_a_renewal_does_not_wait_for_claims_or_settlements(postgres):
     lease = claim_new_job(postgres)
     enqueue(postgres, 3)
     with postgres.begin() as tx:
-        tx.claim_jobs("w1", [row.id for row in tx.list_jobs({"state": "queued"}, 9, None)], 9)
-        tx.update_progress("w1", [(lease.id, 1, 0.5, "half")])
+        tx.claim_jobs(
+            "w1", [row.id for row in SearchQueries(tx).list_jobs({"state": "queued"}, 9, None)], 9
+        )
+        WorkerQueries(tx).update_progress("w1", [(lease.id, 1, 0.5, "half")])
         assert BackgroundCall(lambda: renew(postgres)).result(10).alive
 
 
 # --- Manifests ---
 def test_manifests_are_stored_once_with_their_last_use(store):
     with store.begin() as tx:
-        tx.store_manifest("a", "app", "1", "{}")
+        ManifestQueries(tx).store_manifest("a", "app", "1", "{}")
     store.shift_clock(HOUR)
     with store.begin() as tx:
-        tx.store_manifest("b", "app", "2", "{}")
-        tx.store_manifest("a", "app", "1", "{}")
-        found = tx.list_manifests()
+        ManifestQueries(tx).store_manifest("b", "app", "2", "{}")
+        ManifestQueries(tx).store_manifest("a", "app", "1", "{}")
+        found = ManifestQueries(tx).list_manifests()
     assert [row[:3] for row in found] == [("b", "app", "2"), ("a", "app", "1")]
     assert found[1][4] == pytest.approx(now(store), abs=60 * SECOND)
 
@@ -273,7 +285,11 @@ def test_a_lost_worker_is_reported_once_with_its_reason(store):
     assert [row.id for row in upkeep.close_lost_workers(store, judge)] == ["w1"]
     assert upkeep.close_lost_workers(store, judge) == []
     with store.read() as tx:
-        lost = [event for event in tx.list_events_after(0, 10) if event.type == "worker.lost"]
+        lost = [
+            event
+            for event in EventQueries(tx).list_events_after(0, 10)
+            if event.type == "worker.lost"
+        ]
     assert [event.data["reason"] for event in lost] == ["no renewal for 30 s"]
 
 
@@ -283,7 +299,7 @@ def test_a_renewal_returns_a_drain_request(store):
     open_worker(store, "w2")
     assert renew(store).drain is None
     with store.begin() as tx:
-        assert tx.request_drain("w1", "cli:me: new release")
+        assert WorkerQueries(tx).request_drain("w1", "cli:me: new release")
     assert (renew(store).drain, renew(store, "w2").drain) == ("cli:me: new release", None)
     assert worker_of(store).drain_reason == "cli:me: new release"
 
@@ -292,8 +308,8 @@ def test_a_stopped_worker_cannot_be_drained(store):
     open_worker(store, "w1")
     close_worker(store, "w1")
     with store.begin() as tx:
-        assert not tx.request_drain("w1", "too late")
-        assert not tx.request_drain("nobody", "never was")
+        assert not WorkerQueries(tx).request_drain("w1", "too late")
+        assert not WorkerQueries(tx).request_drain("nobody", "never was")
     assert renew(store).drain is None
 
 
@@ -303,4 +319,4 @@ def test_running_jobs_are_counted_by_worker(store):
     claim_new_job(store, worker="w2")
     enqueue(store)
     with store.read() as tx:
-        assert tx.count_running_by_worker() == {"w1": 1, "w2": 2}
+        assert WorkerQueries(tx).count_running_by_worker() == {"w1": 1, "w2": 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mulligan import Mulligan
 from mulligan.alerts.chore import AlertChecker
 from mulligan.core.event import Event
+from mulligan.events.queries import EventQueries
 from mulligan.observability.event_counts import EventCounter
 from support.app_tools import advance
 
@@ -37,4 +38,4 @@ class AlertDriver:
 
     def _events(self) -> list[Event]:
         with self.app.store.read() as tx:
-            return list(tx.list_events_after(0, 100_000))
+            return list(EventQueries(tx).list_events_after(0, 100_000))

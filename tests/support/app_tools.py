@@ -10,6 +10,7 @@ from mulligan import Job, Mulligan, testing
 from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
 from mulligan.core.job import AttemptRow, JobRow
+from mulligan.jobs.queries import JobQueries
 from support.store import open_worker
 
 # The store of a test belongs to the test, whatever created it.
@@ -49,14 +50,14 @@ def register_idle_worker(app: Mulligan) -> None:
 
 def load_row(app: Mulligan, job: Job) -> JobRow:
     with app.store.read() as tx:
-        row = tx.get_job(job.id)
+        row = JobQueries(tx).get_job(job.id)
     assert row is not None
     return row
 
 
 def load_attempts(app: Mulligan, job: Job) -> list[AttemptRow]:
     with app.store.read() as tx:
-        return tx.list_attempts(job.id)
+        return JobQueries(tx).list_attempts(job.id)
 
 
 def event_types(app: Mulligan, job: Job) -> list[str]:

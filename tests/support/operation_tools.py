@@ -7,6 +7,7 @@ from typing import Any
 
 from mulligan import Kind, Mulligan, State
 from mulligan.core.event import Event
+from mulligan.events.queries import EventQueries
 from mulligan.operations.rules import ItemCounts
 
 CAUSES = {"moov": "BAD_FILE", "gateway": "GW_5XX", "disk": "DISK_FULL"}
@@ -20,7 +21,11 @@ def enqueue_jobs(kind: Kind[..., Any], cause: str, jobs: int, **options: Any) ->
 
 def list_events(app: Mulligan, prefix: str = "operation.") -> list[Event]:
     with app.store.read() as tx:
-        return [event for event in tx.list_events_after(0, 10_000) if event.type.startswith(prefix)]
+        return [
+            event
+            for event in EventQueries(tx).list_events_after(0, 10_000)
+            if event.type.startswith(prefix)
+        ]
 
 
 def count_items(app: Mulligan, operation: str) -> ItemCounts:

@@ -18,6 +18,7 @@ from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
 from mulligan.core.event import Event
 from mulligan.core.job import Job
+from mulligan.events.queries import EventQueries
 from support import gateway_app
 from support import outage_chart as chart
 from support.gateway import (
@@ -134,7 +135,7 @@ class OutageStage:
     def events(self, kind: str = "dependency.") -> list[Event]:
         """Return the events of dependencies, in order."""
         with self.app.store.read() as unit:
-            while new := unit.list_events_after(self._cursor, WINDOW):
+            while new := EventQueries(unit).list_events_after(self._cursor, WINDOW):
                 self._cursor = new[-1].id
                 self._events += [event for event in new if event.type.startswith("dependency.")]
         return [event for event in self._events if event.type.startswith(kind)]

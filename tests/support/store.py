@@ -16,6 +16,8 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event
 from mulligan.core.ids import new_id
 from mulligan.core.job import DEFAULT_COVER, AttemptRow, JobRow, NewJob, WorkerRow, unique_hash
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import Policy
 from mulligan.storage import Store, open_store
@@ -23,6 +25,7 @@ from mulligan.storage.base import Inserted
 from mulligan.storage.url import boot_id
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settle import settle
 from support.builders import make_failure
 
@@ -132,14 +135,14 @@ def enqueue(store: Store, n: int = 1, **changes: Any) -> list[str]:
 
 def get(store: Store, job_id: str) -> JobRow:
     with store.read() as tx:
-        row = tx.get_job(job_id)
+        row = JobQueries(tx).get_job(job_id)
     assert row is not None
     return row
 
 
 def all_rows(store: Store) -> list[JobRow]:
     with store.read() as tx:
-        return tx.list_jobs({}, 1_000_000, None)[::-1]
+        return SearchQueries(tx).list_jobs({}, 1_000_000, None)[::-1]
 
 
 def state_of(store: Store, job_id: str) -> str:
@@ -148,12 +151,12 @@ def state_of(store: Store, job_id: str) -> str:
 
 def attempts(store: Store, job_id: str) -> list[AttemptRow]:
     with store.read() as tx:
-        return tx.list_attempts(job_id)
+        return JobQueries(tx).list_attempts(job_id)
 
 
 def job_events(store: Store, job_id: str) -> list[Event]:
     with store.read() as tx:
-        return tx.list_events_of_job(job_id)
+        return EventQueries(tx).list_events_of_job(job_id)
 
 
 def event_types(store: Store, job_id: str) -> list[str]:
@@ -225,18 +228,22 @@ def a_worker(worker_id: str = "w1", **changes: Any) -> WorkerRow:
 
 def open_worker(store: Store, worker_id: str = "w1", **changes: Any) -> str:
     with store.begin() as tx:
-        tx.insert_worker(a_worker(worker_id, **changes))
+        WorkerQueries(tx).insert_worker(a_worker(worker_id, **changes))
     return worker_id
 
 
 def close_worker(store: Store, worker_id: str = "w1", reason: str = "gone") -> bool:
     with store.begin() as tx:
-        return tx.close_worker(worker_id, reason, last_renewed=None)
+        return WorkerQueries(tx).close_worker(worker_id, reason, last_renewed=None)
 
 
 def worker_of(store: Store, worker_id: str = "w1") -> WorkerRow:
     with store.read() as tx:
-        return next(worker for worker in tx.list_workers(closed=True) if worker.id == worker_id)
+        return next(
+            worker
+            for worker in WorkerQueries(tx).list_workers(closed=True)
+            if worker.id == worker_id
+        )
 
 
 # --- Claim and settle ---
@@ -269,8 +276,8 @@ def settle_leases(
 def claim_new_job(store: Store, *, worker: str = "w1", **changes: Any) -> Lease:
     """Insert and claim one job. Inserts its worker if there is none."""
     with store.begin() as tx:
-        if worker not in {row.id for row in tx.list_workers(closed=True)}:
-            tx.insert_worker(a_worker(worker))
+        if worker not in {row.id for row in WorkerQueries(tx).list_workers(closed=True)}:
+            WorkerQueries(tx).insert_worker(a_worker(worker))
         job = changes.pop("job", None) or a_job(**changes)
         tx.insert_jobs([job], announce=True)
         (lease,) = tx.claim_jobs(worker, [job.id], 1)

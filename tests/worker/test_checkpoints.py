@@ -12,6 +12,7 @@ import pytest
 from mulligan import Context, Fixed, Policy, State
 from mulligan.core.errors import Refused
 from mulligan.worker import upkeep
+from mulligan.worker.queries import WorkerQueries
 from support.app_tools import advance, error_code, register_idle_worker, run_job
 
 NOW = Policy(max_retries=9, backoff=Fixed(0))
@@ -29,7 +30,9 @@ def test_a_checkpoint_is_durable_when_it_returns_and_readable_in_the_next_attemp
             ctx.checkpoint("page", 8)
             ctx.checkpoint("odd value", {"text": "nul \x00 inside", "n": None})
             with other.store.read() as unit:  # another connection sees it while we still run
-                checkpoints = unit.get_previous_attempts([ctx.job.id])[ctx.job.id].checkpoints
+                checkpoints = (
+                    WorkerQueries(unit).get_previous_attempts([ctx.job.id])[ctx.job.id].checkpoints
+                )
             recorded.append({name: json.loads(text) for name, text in checkpoints.items()})
             raise OSError("later")
         return dict(ctx.checkpoints)
@@ -129,8 +132,10 @@ def test_a_lost_lease_refuses_the_checkpoint(app):
     @app.job
     def slow(ctx: Context) -> None:
         with app.store.begin() as unit:
-            unit.close_worker(ctx.lease.worker, "taken away", last_renewed=None)
-            lost = [lease for lease in unit.list_orphans(10) if lease.id == ctx.job.id]
+            WorkerQueries(unit).close_worker(ctx.lease.worker, "taken away", last_renewed=None)
+            lost = [
+                lease for lease in WorkerQueries(unit).list_orphans(10) if lease.id == ctx.job.id
+            ]
         assert lost
         upkeep.settle_orphans(app.store, app.settings.retry, Random(1))
         ctx.checkpoint("late", 1)
@@ -141,7 +146,7 @@ def test_a_lost_lease_refuses_the_checkpoint(app):
     assert after.state is State.QUEUED
     assert after.losses == 1
     with app.store.read() as unit:
-        assert unit.get_previous_attempts([job.id])[job.id].checkpoints == {}
+        assert WorkerQueries(unit).get_previous_attempts([job.id])[job.id].checkpoints == {}
     assert any(event.type == "job.stale_refused" for event in app.jobs.history(job.id))
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from mulligan import Context, Mulligan, Policy, State
 from mulligan.core.errors import StoreUnavailable
+from mulligan.worker.queries import WorkerQueries
 from support.app_tools import event_types, run_job
 from support.waiting import until
 
@@ -126,7 +127,9 @@ def test_ctrl_c_ends_run_inline_at_once_and_releases_the_job_uncharged(
     assert (job.state, job.failures, job.losses) == (State.QUEUED, 0, 0)
     assert [event.type for event in app.jobs.history(job.id)][-1] == "job.released"
     with app.store.read() as unit:
-        assert all(worker.closed_at is not None for worker in unit.list_workers(closed=True))
+        assert all(
+            worker.closed_at is not None for worker in WorkerQueries(unit).list_workers(closed=True)
+        )
     assert list((tmp_path / "state").rglob("*.work/*")) == []
 
 
@@ -170,7 +173,9 @@ def test_a_failing_hook_raises_and_leaves_no_registered_worker(app):
         app.run_inline()
     assert job.refresh().attempt == 0
     with app.store.read() as unit:
-        assert all(worker.closed_at is not None for worker in unit.list_workers(closed=True))
+        assert all(
+            worker.closed_at is not None for worker in WorkerQueries(unit).list_workers(closed=True)
+        )
 
 
 def test_a_database_that_cannot_be_opened_is_reported_in_one_sentence(tmp_path):

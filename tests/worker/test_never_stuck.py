@@ -10,6 +10,7 @@ from mulligan import Fail, Hold, Policy, Retry
 from mulligan.core.errors import IllegalMove
 from mulligan.guards.observer import DependencyObserver
 from mulligan.guards.window import DependencyTally
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import DependencySpec
 from mulligan.worker.claim import SlotLimits, create_claimer
 from support.app_tools import advance
@@ -194,7 +195,7 @@ def test_a_job_probes_if_the_app_with_the_probe_function_has_no_workers(app, lin
         dependencies={"gateway": DependencySpec("gateway", probe=True)},
     )
     with app.store.begin() as unit:
-        unit.store_manifest("theirs", "theirs", "", theirs.to_json())
+        ManifestQueries(unit).store_manifest("theirs", "theirs", "", theirs.to_json())
     claimer = create_claimer("w9", mine)
     advance(app, 31)
     with app.store.begin() as unit:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from mulligan import Cancel, Context, Fail, Fixed, Hold, Job, Park, Policy, Retry, Snooze, State
+from mulligan.events.queries import EventQueries
+from mulligan.guards.queries import GuardQueries
 from support.app_tools import (
     advance,
     assert_other_jobs_run,
@@ -259,7 +261,9 @@ def test_a_hold_lasts_one_minute_by_default_and_one_hour_at_most(app):
     short.enqueue(), long.enqueue()
     app.run_inline()
     with app.store.read() as unit:
-        spans = {gate.key: (gate.until - gate.since) / 1e6 for gate in unit.list_gates()}
+        spans = {
+            gate.key: (gate.until - gate.since) / 1e6 for gate in GuardQueries(unit).list_gates()
+        }
     assert spans == {"a": pytest.approx(60, abs=2), "b": pytest.approx(3600, abs=2)}
 
 
@@ -272,7 +276,9 @@ def test_opening_a_dependency_writes_one_event(app):
     app.run_inline()
     with app.store.read() as unit:
         [opened] = [
-            event for event in unit.list_events_after(0, 100) if event.type == "dependency.opened"
+            event
+            for event in EventQueries(unit).list_events_after(0, 100)
+            if event.type == "dependency.opened"
         ]
     assert (opened.data["dependency"], opened.actor) == ("gateway", "handler")
 
@@ -282,7 +288,7 @@ def test_a_hold_of_an_undeclared_dependency_is_a_failure_and_closes_nothing(app,
     for done in all_ran(app, answering(Hold("gateway"), uses=uses)):
         assert (done.state, error_code(done)) == (State.DEAD, "HOLD_UNKNOWN_DEPENDENCY")
     with app.store.read() as unit:
-        assert unit.list_gates() == []
+        assert GuardQueries(unit).list_gates() == []
 
 
 # -- an outcome raised from something ------------------------------------------------------------

@@ -15,7 +15,9 @@ from bench.world import World, cpu_seconds, process_tree, pss_megabytes, until, 
 from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
 from mulligan.core.job import Gate, NewJob, WorkerRow
+from mulligan.guards.queries import GuardQueries
 from mulligan.worker.claim import Claimer
+from mulligan.worker.queries import WorkerQueries
 
 Figures = dict[str, float]
 
@@ -131,7 +133,9 @@ def fill(place: World, *, scheduled: int, held: int) -> None:
     place.enqueue("held", [{}] * held)
     with place.app.store.begin() as unit:
         now = unit.now()
-        unit.close_gate(Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench"))
+        GuardQueries(unit).close_gate(
+            Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench")
+        )
 
 
 def _claim_rates(places: dict[str, World], n: int) -> dict[str, list[float]]:
@@ -157,7 +161,7 @@ def _claimer(place: World, n: int) -> Claimer:
     )
     jobs = [NewJob(id=new_id(), kind="other", queue="other", payload="{}") for _ in range(n)]
     with place.app.store.begin() as unit:
-        unit.insert_worker(row)
+        WorkerQueries(unit).insert_worker(row)
         unit.insert_jobs(jobs, announce=True)
     return Claimer(worker, frozenset({"other", "held", "noop"}))
 
@@ -172,10 +176,10 @@ def _finish(place: World, worker: str) -> None:
     with place.app.store.begin() as unit:
         endings = [
             Ending(lease, Outcome(Ended.RETURNED, result="null"))
-            for lease in unit.list_leases(worker)
+            for lease in WorkerQueries(unit).list_leases(worker)
         ]
         settle(unit, endings, EffectivePolicies(RetrySection(), {}), unit.now(), Random(1))
-        unit.close_worker(worker, "done", last_renewed=None)
+        WorkerQueries(unit).close_worker(worker, "done", last_renewed=None)
 
 
 def crash(store: str, n: int) -> Figures:

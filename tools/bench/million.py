@@ -21,6 +21,8 @@ import psycopg
 from bench.world import ROOT, World
 
 from mulligan.core.ids import first_id
+from mulligan.jobs.queries import SearchQueries
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.storage.base import Store
 from support.store import is_postgres, prefix
@@ -126,7 +128,9 @@ def fill(place: World, jobs: int) -> None:
     with store.begin() as unit:
         now = unit.now()
         manifest = Manifest("bench", "1", KINDS)
-        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+        ManifestQueries(unit).store_manifest(
+            manifest.id, manifest.app, manifest.release, manifest.to_json()
+        )
     _write(store, "job", COLUMNS, rows(jobs, now))
     _write(store, "job_arg", ("name", "value", "job_id", "kind"), _args(jobs, now))
     names = "job_id token generation attempt worker settled_by started_at ended_at ended verb code cls fingerprint"
@@ -229,7 +233,7 @@ def build_queries(place: World) -> dict[str, Callable[[], object]]:
 
 def _counts(place: World) -> object:
     with place.app.store.read() as unit:
-        return unit.count_jobs_by_state(10_000)
+        return SearchQueries(unit).count_jobs_by_state(10_000)
 
 
 class Times(NamedTuple):

@@ -19,6 +19,9 @@ from bench.world import World
 
 from mulligan.core.ids import first_id
 from mulligan.core.job import FailureGroupRow, Gate
+from mulligan.failures.queries import FailureQueries
+from mulligan.guards.queries import GuardQueries
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.observability.event_counts import EventCounter
 from mulligan.storage.base import Store
@@ -306,10 +309,12 @@ def fill(place: World, jobs: int) -> None:
     store = place.app.open().store
     with store.begin() as unit:
         now = unit.now()
-        unit.close_gate(Gate("dependency", "gateway", now, None, "it does not answer", "bench"))
+        GuardQueries(unit).close_gate(
+            Gate("dependency", "gateway", now, None, "it does not answer", "bench")
+        )
         for cause in range(0, CAUSES, 9):
             state, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
-            unit.write_group_state(
+            FailureQueries(unit).write_group_state(
                 FailureGroupRow(_group(cause), "*", state, None, "", "bench", now, at)
             )
     EventCounter(0).run_once(store)  # starts counting here
@@ -346,7 +351,9 @@ def store_manifest(place: World) -> None:
     """Store the manifest of these kinds, as if their app had just run."""
     manifest = Manifest("crowd", "1", KINDS)
     with place.app.open().store.begin() as unit:
-        unit.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+        ManifestQueries(unit).store_manifest(
+            manifest.id, manifest.app, manifest.release, manifest.to_json()
+        )
 
 
 def _without_indexes(store: Store) -> list[str]:

@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from mulligan import Mulligan  # noqa: E402 - after the path
 from mulligan.config import read_settings  # noqa: E402 - after the path
+from mulligan.jobs.queries import SearchQueries  # noqa: E402 - after the path
 from support import postgres  # noqa: E402 - after the path
 
 _server: postgres.PostgresServer | None = None
@@ -104,7 +105,7 @@ class World:
 
     def count(self, state: str) -> int:
         with self.app.store.read() as unit:
-            return unit.count_jobs({"state": state}, 10_000_000)
+            return SearchQueries(unit).count_jobs({"state": state}, 10_000_000)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from mulligan.core.errors import MulliganError, StoreUnavailable
 from mulligan.core.job import PreviousAttempts
 from mulligan.doctor.verify import records
 from mulligan.guards.observer import build_kind_observer
+from mulligan.jobs.queries import SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker import liveness as alive
 from mulligan.worker.claim import create_claimer
@@ -267,9 +268,9 @@ def recover(settings: Settings, folder: Path) -> None:
 def _until_settled() -> Iterator[int]:
     for number in range(8):
         with app.store.read() as unit:
-            left = unit.count_jobs({"state": "queued"}, 100) + unit.count_jobs(
-                {"state": "running"}, 100
-            )
+            left = SearchQueries(unit).count_jobs({"state": "queued"}, 100) + SearchQueries(
+                unit
+            ).count_jobs({"state": "running"}, 100)
         if number > 1 and not left:
             return
         yield number

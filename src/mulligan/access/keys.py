@@ -16,11 +16,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from mulligan.access.queries import AccessQueries, ApiKeyRow, SessionRow
 from mulligan.core.durations import SECOND, Micros, optional_datetime, resolve_end, to_datetime
 from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.jobs.enqueue import check_text
-from mulligan.storage.access_queries import ApiKeyRow, SessionRow
 from mulligan.storage.base import Store, Transaction
 
 # --- API keys ---
@@ -93,12 +93,12 @@ class Keys:
         """List all keys, oldest first, including revoked and expired ones."""
         with self._open().read() as tx:
             now = tx.now()
-            return [_build_key(row, now) for row in tx.list_api_keys()]
+            return [_build_key(row, now) for row in AccessQueries(tx).list_api_keys()]
 
     def get(self, key: str) -> Key:
         """Return one key by its id. Raises `NotFound`."""
         with self._open().read() as tx:
-            row = tx.get_api_key(key)
+            row = AccessQueries(tx).get_api_key(key)
             if row is None:
                 raise NotFound(_unknown_key(key))
             return _build_key(row, tx.now())
@@ -109,7 +109,7 @@ class Keys:
             return None
         with self._open().read() as tx:
             now = tx.now()
-            row = tx.get_api_key(_key_id(text))
+            row = AccessQueries(tx).get_api_key(_key_id(text))
         if row is None or not hmac.compare_digest(row.hash, hash_token(text)):
             return None
         if _key_state(row, now) != "valid":
@@ -119,11 +119,11 @@ class Keys:
     def used(self, key: Key) -> None:
         """Record that a key was used now, at most once a minute."""
         with self._open().begin() as tx:
-            row = tx.get_api_key(key.id)
+            row = AccessQueries(tx).get_api_key(key.id)
             if row is None:
                 return
             if row.last_used_at is None or tx.now() - row.last_used_at > _USE_RESOLUTION:
-                tx.record_api_key_use(key.id)
+                AccessQueries(tx).record_api_key_use(key.id)
 
     def create(
         self,
@@ -156,7 +156,7 @@ class Keys:
                 last_used_at=None,
                 revoked_at=None,
             )
-            tx.insert_api_key(row)
+            AccessQueries(tx).insert_api_key(row)
             after = {
                 "state": "valid",
                 "name": name,
@@ -170,10 +170,10 @@ class Keys:
     def revoke(self, key: str, *, reason: str = "") -> Key:
         """Revoke a key at once. A revoked key stays as it is."""
         with self._open().begin() as tx:
-            before = tx.get_api_key(key)
+            before = AccessQueries(tx).get_api_key(key)
             if before is None:
                 raise NotFound(_unknown_key(key))
-            revoked = tx.revoke_api_key(key)
+            revoked = AccessQueries(tx).revoke_api_key(key)
             now = tx.now()
             if revoked is None:
                 return _build_key(before, now)
@@ -330,7 +330,7 @@ class Sessions:
     def redeem(self, link: str) -> str:
         """Return a new session for a link. Of two requests with one link, only one succeeds."""
         with self._open().begin() as tx:
-            found = tx.delete_session(hash_token(link), is_link=True)
+            found = AccessQueries(tx).delete_session(hash_token(link), is_link=True)
             if found is None or found.expires_at <= tx.now():
                 raise Refused(INVALID_LINK)
             return _create_session(tx, found.scope, Role(found.role))
@@ -348,7 +348,7 @@ class Sessions:
         if not text:
             return None
         with self._open().read() as tx:
-            row = tx.get_session(hash_token(text))
+            row = AccessQueries(tx).get_session(hash_token(text))
             if row is None or not _is_key_valid(tx, row):
                 return None
         actor = f"key:{row.key_id}" if row.key_id else "web:link"
@@ -357,7 +357,7 @@ class Sessions:
     def sign_out(self, text: str) -> None:
         """End a session."""
         with self._open().begin() as tx:
-            tx.delete_session(hash_token(text))
+            AccessQueries(tx).delete_session(hash_token(text))
 
 
 def csrf_token(session: str) -> str:
@@ -385,7 +385,7 @@ def _create_session(
         created_at=now,
         expires_at=now + lifetime,
     )
-    tx.insert_session(row)
+    AccessQueries(tx).insert_session(row)
     return text
 
 
@@ -393,5 +393,5 @@ def _is_key_valid(tx: Transaction, row: SessionRow) -> bool:
     """Return whether the key of a session is still valid. A session by a link has none."""
     if row.key_id is None:
         return True
-    key = tx.get_api_key(row.key_id)
+    key = AccessQueries(tx).get_api_key(row.key_id)
     return key is not None and _key_state(key, tx.now()) == "valid"

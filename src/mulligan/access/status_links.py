@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mulligan.access.queries import AccessQueries
 from mulligan.batches.service import Batch
 from mulligan.config import Settings
 from mulligan.core.durations import Micros, resolve_end
@@ -84,10 +85,10 @@ class StatusLinks:
     def _load_secret(self) -> bytes:
         """Return the signing secret of this database, created on first use."""
         with self._open().read() as tx:
-            found = tx.get_status_secret()
+            found = AccessQueries(tx).get_status_secret()
         if not found:
             with self._open().begin() as tx:
-                found = tx.store_status_secret(secrets.token_hex(32))
+                found = AccessQueries(tx).store_status_secret(secrets.token_hex(32))
         return bytes.fromhex(found)
 
 

@@ -23,6 +23,7 @@ from mulligan.alerts.measures import (
     count_bad,
     read_counts,
 )
+from mulligan.alerts.queries import AlertQueries, AlertRow
 from mulligan.alerts.readings import RUN_TIME_WINDOW, Readings, build_count_cache
 from mulligan.alerts.rules import (
     ACTION_DURATION,
@@ -43,12 +44,14 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Gate, LimitKey, LimitRow, WorkerRow
+from mulligan.events.queries import MINUTE, EventQueries, StatQueries
 from mulligan.guards import dependencies, gates
 from mulligan.guards.capacity import count_running
 from mulligan.guards.gates import ALERT_ACTOR, LimitChange, clear_limit, set_limit
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import is_limit_active
 from mulligan.guards.observer import DependencyObserver, load_guard
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.ramp import (
     UNTHROTTLED,
     DependencyLoad,
@@ -62,7 +65,7 @@ from mulligan.manifest.declared import (
     merge_breaker_configs,
 )
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.stat_queries import MINUTE, AlertRow
+from mulligan.worker.queries import WorkerQueries
 
 log = logging.getLogger("mulligan.alerts")
 
@@ -104,7 +107,7 @@ class AlertChecker:
             return False
         with store.read() as tx:
             now = tx.now()
-            readers = [row for row in tx.list_readers() if row.name == READER]
+            readers = [row for row in EventQueries(tx).list_readers() if row.name == READER]
             last_run = readers[0].updated_at if readers else None
             if last_run is not None and 0 <= now - last_run < self.every * 0.9 * SECOND:
                 return False
@@ -112,13 +115,13 @@ class AlertChecker:
             samples = [(rule, readings.samples(rule)[:MAX_KEYS]) for rule in self._rules]
             kinds_with_dependencies = readings.kinds_with_dependencies
         with store.begin() as tx:
-            reader = tx.lock_reader(READER)
+            reader = EventQueries(tx).lock_reader(READER)
             if reader is None or last_run not in (None, reader.updated_at):
                 return False  # another worker was faster
             readings = Readings(tx, now, self._counts, load_alerts(tx))
             readings.kinds_with_dependencies = kinds_with_dependencies
             self._evaluate(tx, samples, readings)
-            tx.advance_reader(READER, reader.cursor)
+            EventQueries(tx).advance_reader(READER, reader.cursor)
         return False
 
     def _evaluate(self, tx: Transaction, samples: Samples, readings: Readings) -> None:
@@ -137,7 +140,7 @@ class AlertChecker:
             alerts = {**stored, **{alert.key: alert for alert in written}}
             firing[rule.name] = _firing_keys(alerts.values())
             self._apply(tx, rule, alerts, changes, readings)
-        tx.delete_old_alerts(readings.now - HISTORY)
+        AlertQueries(tx).delete_old_alerts(readings.now - HISTORY)
 
     def _apply(
         self,
@@ -158,7 +161,7 @@ class AlertChecker:
             if rule.action and (alert.state == FIRING or alert.action_state):
                 result = self._act(tx, rule, alert, readings, fired=transition == FIRED)
             if result.alert != stored.get(key):
-                tx.write_alert(to_row(result.alert))
+                AlertQueries(tx).write_alert(to_row(result.alert))
             if transition is not None:
                 _write_alert_event(tx, rule, result, transition, readings.now)
 
@@ -241,7 +244,7 @@ def _write_alert_event(
 def load_alerts(tx: Transaction) -> AlertsByRule:
     """Load all stored alerts, by rule and key."""
     found: AlertsByRule = defaultdict(dict)
-    for row in tx.list_alerts():
+    for row in AlertQueries(tx).list_alerts():
         found[row.rule][row.key] = from_row(row)
     return found
 
@@ -335,7 +338,7 @@ def _open_breaker(tx: Transaction, alert: Alert, gate: Gate) -> ActionResult:
     actor = _closed_by(tx, gate)
     if actor is not None:
         return ActionResult(inactive, f"none (already on hold by {actor})")
-    row = tx.lock_guard(("dependency", gate.key))
+    row = GuardQueries(tx).lock_guard(("dependency", gate.key))
     if row is None:  # a worker holds its lock: try again in the next run
         return ActionResult(replace(inactive, action_state={"busy": True}))
     configs = merge_breaker_configs(load_active_manifests(tx, gate.since))
@@ -348,7 +351,7 @@ def _open_breaker(tx: Transaction, alert: Alert, gate: Gate) -> ActionResult:
 
 def _closed_by(tx: Transaction, gate: Gate) -> str | None:
     """Return who has already closed the gate. The alert's end, perhaps earlier, must not win."""
-    for other in tx.list_gates():
+    for other in GuardQueries(tx).list_gates():
         is_same = (other.scope, other.key) == (gate.scope, gate.key)
         if is_same and is_closed(other, gate.since) and other.actor != ALERT_ACTOR:
             return other.actor
@@ -384,7 +387,7 @@ def _reduce(
     recent = _count_recent(alert, before, total, counted)
     load = DependencyLoad(
         max_concurrency=_max_concurrency(tx, key, now),
-        running=count_running(tx.count_running())[key],
+        running=count_running(GuardQueries(tx).count_running())[key],
         duration=_run_time(readings, key),
     )
     config = ThrottleConfig(rule.above, rule.clear_at)
@@ -412,7 +415,7 @@ def _manual_limit(tx: Transaction, key: LimitKey, now: Micros) -> LimitRow | Non
 
 
 def _find_limit(tx: Transaction, key: LimitKey) -> LimitRow | None:
-    for row in tx.list_limits():
+    for row in GuardQueries(tx).list_limits():
         if row[:2] == key:
             return row
     return None
@@ -441,7 +444,7 @@ def _count_since(
     tx: Transaction, rule: AlertDefinition, key: str, start_minute: int, readings: Readings
 ) -> ShareCount:
     measure = SHARES[rule.measure]
-    counts = read_counts(tx.sum_stats([measure.name], start_minute * MINUTE))
+    counts = read_counts(StatQueries(tx).sum_stats([measure.name], start_minute * MINUTE))
     if measure.by == "queue":
         # Kinds with dependencies are throttled by the guards of their dependencies.
         others = readings.kinds_with_dependencies
@@ -482,7 +485,7 @@ def _apply_throttle(
     if after.until - before.until >= RENEW_INTERVAL:
         row = _find_limit(tx, key)
         if row is not None and row.actor == ALERT_ACTOR:
-            tx.set_limit(row._replace(until=after.until))
+            GuardQueries(tx).set_limit(row._replace(until=after.until))
     return ""
 
 
@@ -511,7 +514,7 @@ def _max_concurrency(tx: Transaction, key: LimitKey, now: Micros) -> int | None:
     limit = load_declared_limits(tx, now).get(key)
     if limit is not None and limit.concurrency is not None:
         return limit.concurrency
-    workers = tx.list_workers(closed=False)
+    workers = WorkerQueries(tx).list_workers(closed=False)
     if scope == "queue":
         workers = [worker for worker in workers if _serves_queue(worker, name)]
     return sum(worker.concurrency for worker in workers) or None

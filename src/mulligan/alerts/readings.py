@@ -21,11 +21,15 @@ from mulligan.alerts.measures import (
 from mulligan.alerts.rules import WHOLE_RULE, Alert, AlertDefinition, Sample
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import Lane
+from mulligan.events.queries import StatQueries
+from mulligan.failures.queries import FailureQueries
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.observer import load_guard
+from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.declared import load_recent_manifests
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage.base import Transaction
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.upkeep import live_kinds
 
 MAX_DEPTH = 1000  # jobs of a queue that are counted
@@ -55,7 +59,9 @@ class CountCache:
         # One second less than the interval, so that a periodic caller does not miss it narrowly.
         lifetime = min(MAX_CACHE_TIME, max(MIN_CACHE_TIME, length // 60)) - SECOND
         if not 0 <= now - loaded_at < lifetime:
-            counts = read_counts(tx.sum_stats(self.names.get(window, ()), now - length))
+            counts = read_counts(
+                StatQueries(tx).sum_stats(self.names.get(window, ()), now - length)
+            )
             self._cached[window] = (now, counts)
         return counts
 
@@ -178,7 +184,9 @@ class Readings:
         depth = 0
         for due in self._due_lanes:
             if due.lane.queue == queue and depth < MAX_DEPTH:
-                depth += self.tx.count_waiting(due.key, due.priority, self.now, MAX_DEPTH)[0]
+                depth += GuardQueries(self.tx).count_waiting(
+                    due.key, due.priority, self.now, MAX_DEPTH
+                )[0]
         return depth
 
     def unserved(self, _: AlertDefinition) -> Iterator[Sample]:
@@ -194,7 +202,7 @@ class Readings:
 
     def breaker_open(self, _: AlertDefinition) -> Iterator[Sample]:
         """Yield how long each dependency has been on hold."""
-        for gate in self.tx.list_gates():
+        for gate in GuardQueries(self.tx).list_gates():
             if gate.scope != "dependency" or gate.key.startswith(SYSTEM_PREFIX):
                 continue
             if is_closed(gate, self.now):
@@ -203,14 +211,14 @@ class Readings:
 
     def heartbeat_age(self, _: AlertDefinition) -> Iterator[Sample]:
         """Yield the time since the last heartbeat of each worker whose lease has expired."""
-        for worker in self.tx.list_workers(closed=False):
+        for worker in WorkerQueries(self.tx).list_workers(closed=False):
             age = max(0, self.now - worker.renewed_at) / SECOND
             if age > worker.lease / SECOND:
                 yield Sample(worker.id, age, 1.0, {"host": worker.host, "pid": worker.pid})
 
     def at_floor(self, _: AlertDefinition) -> Iterator[Sample]:
         """Yield each dependency and queue whose concurrency was reduced to one."""
-        for row in self.tx.list_guards(active_only=True):
+        for row in GuardQueries(self.tx).list_guards(active_only=True):
             if row.scope != "dependency" or row.key.startswith(SYSTEM_PREFIX):
                 continue
             if load_guard(row.body).throttle.limit == 1:
@@ -228,7 +236,9 @@ class Readings:
         """Yield the deaths of each failure group that first appeared within the window."""
         since = self.now - round(rule.window * SECOND)
         first_deaths = self._new_groups(rule, since)
-        groups = self.tx.count_group_deaths(list(first_deaths), {}, self.now, 1, MAX_DEATHS)
+        groups = FailureQueries(self.tx).count_group_deaths(
+            list(first_deaths), {}, self.now, 1, MAX_DEATHS
+        )
         for name, deaths in groups.items():
             counted = list(deaths.counts)
             if rule.measure == "new_unknown_group":
@@ -246,9 +256,9 @@ class Readings:
     def _new_groups(self, rule: AlertDefinition, since: Micros) -> dict[str, Micros]:
         """Return the time of the first death of each new group without an alert."""
         reported = self.alerts.get(rule.name, {})
-        groups = self.tx.list_groups(None, MAX_GROUPS)
+        groups = FailureQueries(self.tx).list_groups(None, MAX_GROUPS)
         recent = [name for name, last_at in groups if last_at >= since and name not in reported]
-        times = self.tx.get_group_death_times(recent, {})
+        times = FailureQueries(self.tx).get_group_death_times(recent, {})
         return {name: first_at for name, (first_at, _) in times.items() if first_at >= since}
 
 

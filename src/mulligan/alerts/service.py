@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from mulligan.alerts.chore import load_alerts, load_rules, to_row
+from mulligan.alerts.queries import AlertQueries
 from mulligan.alerts.rules import (
     FIRING,
     PENDING,
@@ -26,6 +27,7 @@ from mulligan.core.errors import DurationOrTime, NotFound
 from mulligan.core.event import EventType, NewEvent
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.observer import KIND_BREAKER_ACTOR
+from mulligan.guards.queries import GuardQueries
 from mulligan.storage.base import Store, Transaction
 
 # Name of the alert about a held kind. It has no rule: the kind breaker fires it.
@@ -145,7 +147,7 @@ class Alerts:
 
     def _write_silence(self, tx: Transaction, silence: Alert, now: Micros) -> None:
         before = _silenced_until(load_alerts(tx).get(silence.rule, {}), now)
-        tx.write_alert(to_row(replace(silence, actor=self._actor)))
+        AlertQueries(tx).write_alert(to_row(replace(silence, actor=self._actor)))
         after = silence.until if (silence.until or 0) > now else None
         data: dict[str, Any] = {"rule": silence.rule}
         if after is not None:
@@ -234,7 +236,7 @@ def _build_rule(rule: AlertDefinition, silenced_until: Micros | None) -> AlertRu
 def _held_kinds(tx: Transaction, now: Micros) -> AlertList:
     """Return an alert for each kind that the kind breaker holds."""
     found = []
-    for gate in tx.list_gates():
+    for gate in GuardQueries(tx).list_gates():
         if gate.scope != "kind" or gate.actor != KIND_BREAKER_ACTOR or not is_closed(gate, now):
             continue
         status = AlertStatus(

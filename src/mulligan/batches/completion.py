@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from mulligan.batches.queries import BatchQueries, BatchRow
 from mulligan.batches.rules import BatchCounts, compute_outcome, count_members, has_recovered
 from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND, Micros
@@ -24,7 +25,7 @@ from mulligan.core.format import format_time
 from mulligan.core.ids import new_id
 from mulligan.core.job import JobRow, NewJob, State, unique_hash
 from mulligan.core.lifecycle import MOVES, TERMINAL
-from mulligan.storage.base import BatchRow, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 
 log = logging.getLogger("mulligan.upkeep")
 
@@ -59,9 +60,9 @@ def complete_batches(tx: Transaction, ids: Collection[str], *, wait: bool = True
     if not ids:
         return
     with tx.atomically():
-        locked = tx.lock_batches(sorted(ids), wait=wait)
+        locked = BatchQueries(tx).lock_batches(sorted(ids), wait=wait)
         if locked:
-            for row in tx.list_completable_batches(locked):
+            for row in BatchQueries(tx).list_completable_batches(locked):
                 _complete(tx, row)
 
 
@@ -112,7 +113,7 @@ def update_after_moves(
 def _complete(tx: Transaction, row: BatchRow) -> None:
     counts = load_counts(tx, [row.id])[row.id]
     outcome = compute_outcome(counts, row.tolerance)
-    if not tx.complete_batch(row.id, row.generation, outcome.value):
+    if not BatchQueries(tx).complete_batch(row.id, row.generation, outcome.value):
         return
     write_sealed_event(tx, row, actor=UPKEEP_ACTOR)
     data = {"name": row.name, "generation": row.generation, **counts_as_dict(counts)}
@@ -130,7 +131,7 @@ def _complete(tx: Transaction, row: BatchRow) -> None:
 def load_counts(tx: Transaction, ids: Iterable[str]) -> dict[str, BatchCounts]:
     """Return member counts by batch id, computed from the members themselves."""
     members: dict[str, list[tuple[str, bool, int]]] = {batch_id: [] for batch_id in ids}
-    for batch_id, state, must_have, count in tx.count_batch_members(list(members)):
+    for batch_id, state, must_have, count in BatchQueries(tx).count_batch_members(list(members)):
         members[batch_id].append((state, must_have, count))
     return {batch_id: count_members(found) for batch_id, found in members.items()}
 
@@ -149,7 +150,7 @@ def batch_event(
 
 def write_sealed_event(tx: Transaction, row: BatchRow, *, actor: str, reason: str = "") -> None:
     """Write `batch.sealed` once. A batch sealed in a caller's transaction has no event yet."""
-    if not tx.mark_sealed_event_written(row.id):
+    if not BatchQueries(tx).mark_sealed_event_written(row.id):
         return
     data: dict[str, Any] = {
         "name": row.name,
@@ -204,7 +205,7 @@ def refuse_expired(row: BatchRow | None, now: Micros) -> None:
 def check_member_retry(tx: Transaction, row: JobRow) -> None:
     """Refuse a retry if the job's batch has expired. `reopen_batch` checks again under its lock."""
     if row.batch_id is not None:
-        refuse_expired(tx.get_batch(row.batch_id), tx.now())
+        refuse_expired(BatchQueries(tx).get_batch(row.batch_id), tx.now())
 
 
 def reopen_batch(
@@ -212,13 +213,13 @@ def reopen_batch(
 ) -> None:
     """Start a new generation of a finished batch, after some of its members were restarted."""
     with tx.atomically():
-        if not tx.lock_batches([batch_id]):
+        if not BatchQueries(tx).lock_batches([batch_id]):
             return
-        row = tx.get_batch(batch_id)
+        row = BatchQueries(tx).get_batch(batch_id)
         refuse_expired(row, tx.now())
         if row is None or row.outcome is None:
             return
-        generation = tx.reopen_batch(batch_id)
+        generation = BatchQueries(tx).reopen_batch(batch_id)
         event_data = {
             "name": row.name,
             "generation": generation,
@@ -237,8 +238,8 @@ def sweep_batches(store: Store) -> int:
     Return how many batches were found.
     """
     with store.read() as tx:
-        to_complete = tx.list_batches_to_complete(STEP)
-        to_expire = tx.list_batches_to_expire(STEP)
+        to_complete = BatchQueries(tx).list_batches_to_complete(STEP)
+        to_expire = BatchQueries(tx).list_batches_to_expire(STEP)
     for batch_id in to_complete:
         _isolate_errors(store, batch_id, _complete_sealed)
     for row in to_expire:
@@ -258,9 +259,9 @@ def _isolate_errors(store: Store, batch_id: str, step: Callable[[Transaction, st
 
 
 def _complete_sealed(tx: Transaction, batch_id: str) -> None:
-    if not tx.lock_batches([batch_id], wait=False):
+    if not BatchQueries(tx).lock_batches([batch_id], wait=False):
         return
-    row = tx.get_batch(batch_id)
+    row = BatchQueries(tx).get_batch(batch_id)
     if row is not None and row.sealed_at is not None:
         write_sealed_event(tx, row, actor=UPKEEP_ACTOR)
         complete_batches(tx, [batch_id])
@@ -268,12 +269,12 @@ def _complete_sealed(tx: Transaction, batch_id: str) -> None:
 
 def _expire(tx: Transaction, batch_id: str) -> None:
     """Expire a batch. One that is not sealed is sealed first, so that it gets an outcome."""
-    if tx.seal_batch(batch_id, wait=False):
+    if BatchQueries(tx).seal_batch(batch_id, wait=False):
         _complete_sealed(tx, batch_id)
-    if not tx.lock_batches([batch_id], wait=False):
+    if not BatchQueries(tx).lock_batches([batch_id], wait=False):
         return
-    row = tx.get_batch(batch_id)
-    if row is not None and tx.expire_batch(batch_id):
+    row = BatchQueries(tx).get_batch(batch_id)
+    if row is not None and BatchQueries(tx).expire_batch(batch_id):
         data = {"name": row.name, "outcome": row.outcome, "expires_at": row.expires_at}
         expired = batch_event(EventType.BATCH_EXPIRED, row, actor=UPKEEP_ACTOR, data=data)
         tx.write_events([expired])
@@ -287,7 +288,7 @@ def prune_batches(store: Store, retention: float) -> int:
     deleted = 0
     while deleted < STEP:
         with store.begin() as tx:
-            step = tx.prune_batch(tx.now() - round(retention * SECOND), STEP)
+            step = BatchQueries(tx).prune_batch(tx.now() - round(retention * SECOND), STEP)
         if step is None or not step[1]:  # The next batch is locked by another transaction.
             break
         deleted += sum(record.jobs for record in step[1])

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from mulligan.batches import completion
 from mulligan.batches.completion import refuse_expired
+from mulligan.batches.queries import BatchQueries, BatchRow, NewBatch
 from mulligan.batches.rules import (
     UNFINISHED,
     BatchCounts,
@@ -42,8 +43,9 @@ from mulligan.core.job import Job, JobRow, NewJob, State, unique_hash
 from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair
 from mulligan.jobs.enqueue import check_text
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.service import MAX_IDS_NAMED, Jobs, describe_ambiguous_id
-from mulligan.storage.base import BatchRow, Inserted, NewBatch, Store, Transaction
+from mulligan.storage.base import Inserted, Store, Transaction
 from mulligan.worker.runner.context import LeaseLost
 
 _batch_id = attrgetter("batch_id")
@@ -65,7 +67,7 @@ def insert_jobs(
         return new, tx.insert_jobs(new, announce=announce)
     duplicates: dict[str, Inserted] = {}
     for batch_id in sorted({job.batch_id for job in new if job.batch_id is not None}):
-        row = tx.get_batch_for_share(batch_id)
+        row = BatchQueries(tx).get_batch_for_share(batch_id)
         if row is None:
             raise NotFound(f"no batch {batch_id!r}. Create it before its members: app.batch(name)")
         new = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in new]
@@ -100,7 +102,7 @@ def _find_duplicates(tx: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> 
     Within a batch a unique key belongs to one member, whatever became of it.
     """
     keys = sorted({job.unique_key for job in jobs if job.unique_key is not None})
-    known = tx.find_batch_members_by_key(row.id, keys) if keys else {}
+    known = BatchQueries(tx).find_batch_members_by_key(row.id, keys) if keys else {}
     duplicates = {}
     for job in jobs:
         first = known.get((job.owner, job.kind, job.unique_key or ""))
@@ -126,7 +128,7 @@ def _check_may_join(tx: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> N
         raise BatchCancelled(f"batch {row.id} ({row.name}) is cancelled; it takes no new members")
     refuse_expired(row, tx.now())
     for job_id, worker, token in sorted({job.added_by for job in jobs if job.added_by}):
-        if not tx.holds_lease(job_id, worker, token, row.id):
+        if not BatchQueries(tx).holds_lease(job_id, worker, token, row.id):
             raise LeaseLost(
                 f"job {job_id}: this attempt no longer holds the job, "
                 f"so it cannot add members to batch {row.id}"
@@ -291,7 +293,7 @@ class Batches:
     def _insert(self, tx: Transaction, new: NewBatch) -> Batch:
         if new.expires_at is not None and new.expires_at <= tx.now():
             raise Refused(f"expires_in is not in the future: {_format_time(new.expires_at)}")
-        return self._view(tx, tx.insert_batch(new))
+        return self._view(tx, BatchQueries(tx).insert_batch(new))
 
     # --- Read ---
     def get(self, batch_id: str, *, owner: str | None = None) -> Batch:
@@ -316,7 +318,7 @@ class Batches:
         if state is not None and state not in list(BatchState):
             raise Refused(f"unknown batch state {state!r}; one of {', '.join(BatchState)}")
         with self._open().read() as tx:
-            return self._views(tx, tx.list_batches(state, owner, limit, before))
+            return self._views(tx, BatchQueries(tx).list_batches(state, owner, limit, before))
 
     def resolve(self, prefix: str) -> str:
         """Return the full id that begins with `prefix`."""
@@ -325,7 +327,7 @@ class Batches:
         if not prefix:
             raise Refused("the id is empty. Pass an id or its first characters.")
         with self._open().read() as tx:
-            found = tx.find_batches(prefix, MAX_IDS_NAMED + 1)
+            found = BatchQueries(tx).find_batches(prefix, MAX_IDS_NAMED + 1)
         if not found:
             raise NotFound(_no_such_batch(prefix))
         if len(found) > 1:
@@ -348,14 +350,14 @@ class Batches:
         """Return dead members by code, most frequent first."""
         with self._open().read() as tx:
             _load_row(tx, batch_id)
-            found = tx.count_batch_failures(batch_id, MAX_CODES)
+            found = BatchQueries(tx).count_batch_failures(batch_id, MAX_CODES)
             return [_member_failures(tx, code, count, job) for code, count, job in found]
 
     def history(self, batch_id: str) -> Sequence[Event]:
         """Return the events of the batch itself, oldest first."""
         with self._open().read() as tx:
             _load_row(tx, batch_id)
-            return tx.list_batch_events(batch_id)
+            return BatchQueries(tx).list_batch_events(batch_id)
 
     def _view(self, tx: Transaction, batch_id: str) -> Batch:
         return self._views(tx, [_load_row(tx, batch_id)])[0]
@@ -373,14 +375,14 @@ class Batches:
             return replace(self._view(tx, batch_id), _connection=connection)
         with self._open().begin() as tx:
             row = self._seal(tx, batch_id)
-            tx.lock_batches([batch_id])
+            BatchQueries(tx).lock_batches([batch_id])
             completion.write_sealed_event(tx, row, actor=self._actor, reason=reason)
             completion.complete_batches(tx, [batch_id])
             return self._view(tx, batch_id)
 
     @staticmethod
     def _seal(tx: Transaction, batch_id: str) -> BatchRow:
-        was_open = tx.seal_batch(batch_id)
+        was_open = BatchQueries(tx).seal_batch(batch_id)
         row = _load_row(tx, batch_id)
         if not was_open:
             raise BatchSealed(
@@ -393,7 +395,7 @@ class Batches:
         """Retry all dead members in one transaction; the batch gets a new outcome after them."""
         with self._open().begin() as tx:
             refuse_expired(_load_row(tx, batch_id), tx.now())
-            dead = tx.lock_batch_members(batch_id, [State.DEAD.value])
+            dead = BatchQueries(tx).lock_batch_members(batch_id, [State.DEAD.value])
             if not dead:
                 raise NothingFailed(f"batch {batch_id} has no dead members to retry")
             refused: dict[str, MulliganError] = {}
@@ -421,17 +423,17 @@ class Batches:
         states = sorted(state.value for state in UNFINISHED)
         member_reason = reason or "batch cancelled"
         with self._open().begin() as tx:
-            row = tx.get_batch_for_update(batch_id)
+            row = BatchQueries(tx).get_batch_for_update(batch_id)
             if row is None:
                 raise NotFound(_no_such_batch(batch_id))
             _refuse_finished(row)
-            is_first_cancel = tx.cancel_batch(batch_id, reason)
-            members = tx.lock_batch_members(batch_id, states)
+            is_first_cancel = BatchQueries(tx).cancel_batch(batch_id, reason)
+            members = BatchQueries(tx).lock_batch_members(batch_id, states)
             for member in members:
                 repair.move_job(
                     tx, member, Verb.CANCEL, self._actor, member_reason, update_batch=False
                 )
-            tx.lock_batches([batch_id])
+            BatchQueries(tx).lock_batches([batch_id])
             # The last member may have ended before its row was locked.
             _refuse_finished(_load_row(tx, batch_id))
             if is_first_cancel:
@@ -487,7 +489,7 @@ def _state(row: BatchRow) -> BatchState:
 
 
 def _member_failures(tx: Transaction, code: str, count: int, job_id: str) -> MemberFailures:
-    row = tx.get_job(job_id)
+    row = JobQueries(tx).get_job(job_id)
     error = {}
     if row is not None and row.error:
         error = json.loads(row.error)
@@ -502,7 +504,7 @@ def _refuse_finished(row: BatchRow) -> None:
 
 
 def _load_row(tx: Transaction, batch_id: str) -> BatchRow:
-    row = tx.get_batch(batch_id)
+    row = BatchQueries(tx).get_batch(batch_id)
     if row is None:
         raise NotFound(_no_such_batch(batch_id))
     return row

@@ -198,7 +198,7 @@ def restored(reason: str, database: str | None, output: str | None) -> None:
 
     Forgets the workers of the backup and makes sure that no token is used twice.
     """
-    from mulligan.storage.maintenance import mark_restored
+    from mulligan.worker.registry import mark_restored
 
     with open_existing(_with_apsw(load_settings(database))) as store:
         result = mark_restored(store, cli_actor(), reason)

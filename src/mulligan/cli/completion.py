@@ -85,7 +85,13 @@ def complete_dependencies(ctx: click.Context, _: click.Parameter, incomplete: st
 
 def complete_subscriptions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete the id of a subscription."""
-    return _suggest(ctx, incomplete, lambda tx: [row.id for row in tx.list_subscriptions()])
+
+    def read(tx: Any) -> Iterable[str]:
+        from mulligan.notifications.queries import NotificationQueries
+
+        return [row.id for row in NotificationQueries(tx).list_subscriptions()]
+
+    return _suggest(ctx, incomplete, read)
 
 
 def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -94,7 +100,9 @@ def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 
 def _recent_groups(tx: Any) -> list[str]:
-    return [name for name, _ in tx.list_groups(None, MAX_SUGGESTIONS)]
+    from mulligan.failures.queries import FailureQueries
+
+    return [name for name, _ in FailureQueries(tx).list_groups(None, MAX_SUGGESTIONS)]
 
 
 # --- Ids ---
@@ -104,35 +112,48 @@ def complete_job_ids(ctx: click.Context, _: click.Parameter, incomplete: str) ->
     """Complete a job id: the newest jobs, or those that start with what was typed."""
 
     def read(tx: Any) -> Iterable[str]:
+        from mulligan.jobs.queries import JobQueries, SearchQueries
+
         if incomplete:
-            found: list[str] = tx.find_jobs(incomplete, MAX_SUGGESTIONS)
-            return found
-        return [row.id for row in tx.list_jobs({}, MAX_SUGGESTIONS, None)]
+            return JobQueries(tx).find_jobs(incomplete, MAX_SUGGESTIONS)
+        return [row.id for row in SearchQueries(tx).list_jobs({}, MAX_SUGGESTIONS, None)]
 
     return _suggest(ctx, incomplete, read)
 
 
 def complete_batch_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete a batch id."""
-    return _suggest(
-        ctx,
-        incomplete,
-        lambda tx: [row.id for row in tx.list_batches(None, None, MAX_SUGGESTIONS, None)],
-    )
+
+    def read(tx: Any) -> Iterable[str]:
+        from mulligan.batches.queries import BatchQueries
+
+        rows = BatchQueries(tx).list_batches(None, None, MAX_SUGGESTIONS, None)
+        return [row.id for row in rows]
+
+    return _suggest(ctx, incomplete, read)
 
 
 def complete_operations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete an operation id."""
-    return _suggest(
-        ctx,
-        incomplete,
-        lambda tx: [row.id for row in tx.list_operations(None, MAX_SUGGESTIONS, None)],
-    )
+
+    def read(tx: Any) -> Iterable[str]:
+        from mulligan.operations.queries import OperationQueries
+
+        rows = OperationQueries(tx).list_operations(None, MAX_SUGGESTIONS, None)
+        return [row.id for row in rows]
+
+    return _suggest(ctx, incomplete, read)
 
 
 def complete_worker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete the id of a worker that has not stopped."""
-    return _suggest(ctx, incomplete, lambda tx: [row.id for row in tx.list_workers(closed=False)])
+
+    def read(tx: Any) -> Iterable[str]:
+        from mulligan.worker.queries import WorkerQueries
+
+        return [row.id for row in WorkerQueries(tx).list_workers(closed=False)]
+
+    return _suggest(ctx, incomplete, read)
 
 
 # --- Filters ---

@@ -1,13 +1,15 @@
 """`mulligan doctor`: show every setting with its origin, and check for problems.
 
-With --verify: check the stored histories against every invariant.
+With --verify: check the stored histories against every invariant. With --sql: print a statement as
+each database runs it.
 """
 
 from __future__ import annotations
 
+import difflib
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -25,10 +27,13 @@ from mulligan.cli.output import (
     print_tsv,
     to_json,
 )
+from mulligan.core.errors import NotFound
 from mulligan.core.format import format_duration
 from mulligan.doctor import FAIL, Check, effective_settings, run_checks
 from mulligan.doctor.verify import VerifyReport, verify
 from mulligan.doctor.verify.case import Violation
+from mulligan.storage.sql import load_statement, statement_names, statement_path
+from mulligan.storage.statements import SQLITE_PREFIX, SqlDialect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,10 +69,27 @@ def _files_option(name: str, help_text: str) -> Callable[[F], F]:
     metavar="SECONDS",
     help="With --settled: how long a job may still be in progress.",
 )
+@click.option(
+    "--sql",
+    "statement",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Print an SQL statement as each database runs it. Without NAME: list all statements.",
+)
 @shared.database
 @shared.output
-def doctor(database: str | None, output: str | None, *, run_verify: bool, **options: Any) -> int:
+def doctor(
+    database: str | None,
+    output: str | None,
+    *,
+    run_verify: bool,
+    statement: str | None,
+    **options: Any,
+) -> int:
     """Show every setting with its origin and check for problems. Exit code 1: a check fails."""
+    if statement is not None:
+        return _print_statements(statement, load_settings(database).schema_name, output)
     if run_verify:
         return _verify(database, output, **options)
     if any(options.values()):
@@ -149,6 +171,52 @@ def _check_rows(check: Check) -> list[dict[str, str]]:
     if check.next:
         rows.append({"status": "", "check": "", "found": f"→ {check.next}"})
     return rows
+
+
+# --- mulligan doctor --sql ---
+
+STATEMENT_COLUMNS = ("name", "database", "file")
+DATABASES = {SqlDialect.SQLITE: "SQLite", SqlDialect.POSTGRES: "PostgreSQL"}
+FILTER = "1 = 1 /* the conditions of the filter */"
+
+
+def _print_statements(name: str, schema: str, output: str | None) -> int:
+    records = _statement_records(schema)
+    if not name:
+        print_rows(records, STATEMENT_COLUMNS, output)
+        return 0
+    found = [record for record in records if record["name"] == name]
+    if not found:
+        raise NotFound(_unknown_statement(name, {record["name"] for record in records}))
+    if is_json(output):
+        print_json(found, output)
+        return 0
+    for record in found:
+        click.echo(f"-- {record['name']} on {record['database']} ({record['file']})")
+        click.echo(f"{record['text']}\n")
+    return 0
+
+
+def _statement_records(schema: str) -> list[dict[str, str]]:
+    """Return all statements as the databases run them, by name."""
+    prefixes = {SqlDialect.SQLITE: SQLITE_PREFIX, SqlDialect.POSTGRES: f'"{schema}".'}
+    records = [
+        {
+            "name": name,
+            "database": DATABASES[dialect],
+            "file": statement_path(name, dialect),
+            "text": load_statement(name, dialect, prefix, matching=FILTER),
+        }
+        for dialect, prefix in prefixes.items()
+        for name in statement_names(dialect)
+    ]
+    return sorted(records, key=lambda record: record["name"])
+
+
+def _unknown_statement(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=5, cutoff=0.5)
+    similar = f" Similar: {', '.join(near)}." if near else ""
+    return f'unknown statement {name!r}.{similar} Run "mulligan doctor --sql" to list all.'
 
 
 # --- mulligan doctor --verify ---

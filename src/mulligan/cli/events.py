@@ -33,6 +33,7 @@ from mulligan.cli.output import (
 from mulligan.core.durations import to_datetime
 from mulligan.core.event import Event
 from mulligan.core.format import format_time
+from mulligan.events.queries import EventQueries
 from mulligan.events.service import EventPredicate, Events, build_event_filter
 
 
@@ -255,15 +256,19 @@ def _read_newest(
     Reads windows of ids backwards from the newest event.
     """
     with services.store.read() as tx:
-        newest = tx.newest_event()
+        newest = EventQueries(tx).newest_event()
         low = max(0, newest - WINDOW)
-        window = tx.list_events_after(low, newest - low)
+        window = EventQueries(tx).list_events_after(low, newest - low)
         cursor = window[-1].id if window else low
         found = [event for event in window if wanted(event)]
         while len(found) < count and low > 0 and newest - low < MAX_LOOKBACK:
             high = low
             low = max(0, low - WINDOW)
-            window = [event for event in tx.list_events_after(low, high - low) if event.id <= high]
+            window = [
+                event
+                for event in EventQueries(tx).list_events_after(low, high - low)
+                if event.id <= high
+            ]
             found = [event for event in window if wanted(event)] + found
     if len(found) < count and low > 0:
         print_notice(f"Only the newest {MAX_LOOKBACK:,} events were searched.")
@@ -282,7 +287,7 @@ def _follow(services: CommandServices, cursor: int, wanted: EventPredicate, form
 
 def _events_after(services: CommandServices, cursor: int) -> list[Event]:
     with services.store.read() as tx:
-        return tx.list_events_after(cursor, WINDOW)
+        return EventQueries(tx).list_events_after(cursor, WINDOW)
 
 
 def _print_events(found: Iterable[Event], form: str) -> None:

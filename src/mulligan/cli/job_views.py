@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from mulligan.batches.queries import BatchQueries
 from mulligan.cli import EXIT_NOT_SUCCEEDED
 from mulligan.cli.database import (
     CommandServices,
@@ -45,11 +46,12 @@ from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.failures.facts import FACTS_KEY
+from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.explain import Explanation, Fact
 from mulligan.jobs.filter import Filter, parse_filter
+from mulligan.jobs.queries import EXAMINED_LIMIT, JobQueries, SearchQueries
 from mulligan.jobs.search import CappedCount, JobList, build_count, resolve_filter
 from mulligan.jobs.service import DEFAULT_COUNT_CAP
-from mulligan.storage.search_queries import EXAMINED_LIMIT
 
 # --- mulligan jobs list ---
 
@@ -203,8 +205,8 @@ def show_job(id_or_prefix: str, database: str | None, output: str | None) -> Non
         job = services.jobs.get(services.jobs.resolve(id_or_prefix))
         events = services.jobs.history(job.id)
         with services.store.read() as tx:
-            attempts = tx.list_attempts(job.id)[::-1]
-            batch = None if job.batch_id is None else tx.get_batch(job.batch_id)
+            attempts = JobQueries(tx).list_attempts(job.id)[::-1]
+            batch = None if job.batch_id is None else BatchQueries(tx).get_batch(job.batch_id)
     if is_json(output):
         record = job_record(job) | {
             "attempts_made": [attempt_record(attempt) for attempt in attempts],
@@ -314,7 +316,10 @@ def _is_queue_paused(services: CommandServices, job: Job) -> bool:
     if job.phase != "held":
         return False
     with services.store.read() as tx:
-        return any(gate.scope == "queue" and gate.key == job.queue for gate in tx.list_gates())
+        return any(
+            gate.scope == "queue" and gate.key == job.queue
+            for gate in GuardQueries(tx).list_gates()
+        )
 
 
 def _explanation_record(
@@ -542,7 +547,9 @@ def _count_states(services: CommandServices, where: Filter) -> Counts:
         resolved = resolve_filter(tx, where)
         for state in counts:
             if state in wanted:
-                found = tx.count_jobs_bounded({**resolved, "state": state}, DEFAULT_COUNT_CAP)
+                found = SearchQueries(tx).count_jobs_bounded(
+                    {**resolved, "state": state}, DEFAULT_COUNT_CAP
+                )
                 counts[state] = build_count(found, DEFAULT_COUNT_CAP)
     return counts
 

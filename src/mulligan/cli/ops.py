@@ -43,6 +43,7 @@ from mulligan.operations.request import OperationPreview
 from mulligan.operations.rules import Action, ItemCounts, ItemOutcome, format_percent
 from mulligan.operations.service import ITEM_FILTERS, Item, Operation, Operations
 from mulligan.storage import Store
+from mulligan.worker.queries import WorkerQueries
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -411,7 +412,7 @@ def _watch(
 
 def _has_workers(store: Store) -> bool:
     with store.read() as tx:
-        return bool(tx.list_workers(closed=False))
+        return bool(WorkerQueries(tx).list_workers(closed=False))
 
 
 def _operation_frame(operation: Operation, note: str) -> Frame:

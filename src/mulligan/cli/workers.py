@@ -31,6 +31,7 @@ from mulligan.jobs.service import describe_ambiguous_id
 from mulligan.storage import Store, open_store
 from mulligan.storage.url import sqlite_path
 from mulligan.worker.liveness import live_worker_ids, state_folder
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.registry import WorkerStatus, request_drain, worker_statuses
 
 
@@ -188,7 +189,9 @@ def _wait_until_stopped(store: Store, ids: Collection[str], timeout: float | Non
     deadline = deadline_after(timeout)
     while True:
         with store.read() as tx:
-            remaining = {row.id for row in tx.list_workers(closed=False)}.intersection(ids)
+            remaining = {
+                row.id for row in WorkerQueries(tx).list_workers(closed=False)
+            }.intersection(ids)
         if not remaining:
             print_notice("All have stopped.")
             return

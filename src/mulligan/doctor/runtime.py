@@ -21,9 +21,11 @@ from mulligan.core.format import (
 from mulligan.core.job import Lane
 from mulligan.doctor.environment import OK, WARN, Check, Checks
 from mulligan.doctor.settings import subscription_checks
+from mulligan.events.queries import EventQueries
 from mulligan.guards.dependencies import Dependency, read_dependencies
 from mulligan.guards.gates import COUNT_CAP
 from mulligan.guards.lanes import is_closed
+from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import DELIVERY_QUEUE
 from mulligan.storage import Store
@@ -132,7 +134,7 @@ def _unserved_queues(tx: Transaction, _: Settings) -> Checks:
 
 def _held_kinds(tx: Transaction, _: Settings) -> Checks:
     now = tx.now()
-    for gate in tx.list_gates():
+    for gate in GuardQueries(tx).list_gates():
         if gate.scope == "kind" and is_closed(gate, now):
             reason = f": {one_line(gate.reason)}" if gate.reason else ""
             actor = format_actor(gate.actor)
@@ -151,7 +153,7 @@ def _serves(lane: Lane, kinds: set[str], queues: set[str]) -> bool:
 
 
 def _events(tx: Transaction, _: Settings) -> Checks:
-    lag = tx.event_lag() / SECOND
+    lag = EventQueries(tx).event_lag() / SECOND
     if lag > MAX_EVENT_LAG:
         found = (
             f"a transaction that writes events has been open for {format_duration(lag)}; "
@@ -164,7 +166,11 @@ def _events(tx: Transaction, _: Settings) -> Checks:
             "SELECT pid, query FROM pg_stat_activity ORDER BY xact_start LIMIT 1",
         )
     else:
-        yield Check(OK, "events", f"the newest is {tx.newest_event()}, readers are not blocked")
+        yield Check(
+            OK,
+            "events",
+            f"the newest is {EventQueries(tx).newest_event()}, readers are not blocked",
+        )
 
 
 def _unique_keys(tx: Transaction, settings: Settings) -> Checks:

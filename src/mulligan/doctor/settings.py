@@ -11,11 +11,12 @@ from mulligan.config import SECRET_SETTINGS, MailSection, Settings
 from mulligan.core.errors import ConfigError, Fail
 from mulligan.core.format import format_duration, format_elapsed
 from mulligan.doctor.environment import FAIL, OK, WARN, Check, Checks
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.declared import load_declared_subscriptions
 from mulligan.notifications.dispatcher import MAX_SCAN, READER
 from mulligan.notifications.email import parse_address, read_password
+from mulligan.notifications.queries import NotificationQueries, SubscriptionRow
 from mulligan.storage.base import Transaction
-from mulligan.storage.notification_queries import SubscriptionRow
 from mulligan.storage.url import mask_password
 
 # --- Secrets ---
@@ -227,7 +228,11 @@ NAME = "subscriptions"
 
 def subscription_checks(tx: Transaction, _: Settings) -> Checks:
     declared = load_declared_subscriptions(tx, tx.now())
-    rows = [row for row in tx.list_subscriptions() if not row.declared or row.id in declared]
+    rows = [
+        row
+        for row in NotificationQueries(tx).list_subscriptions()
+        if not row.declared or row.id in declared
+    ]
     problems = [check for row in rows for check in _subscription_checks(tx, row)]
     if rows:
         yield from problems or [Check(OK, NAME, f"{len(rows)} known, all on, none failing")]
@@ -252,8 +257,8 @@ def _subscription_checks(tx: Transaction, row: SubscriptionRow) -> Checks:
 
 def _behind(tx: Transaction, since: int) -> Checks:
     """Warn if the dispatcher is far behind. `since`: the id before the first relevant event."""
-    reader = tx.get_reader(READER)
-    behind = tx.newest_event() - max(since, 0 if reader is None else reader.cursor)
+    reader = EventQueries(tx).get_reader(READER)
+    behind = EventQueries(tx).newest_event() - max(since, 0 if reader is None else reader.cursor)
     if behind > MAX_SCAN:
         yield Check(
             WARN,

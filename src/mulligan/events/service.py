@@ -14,10 +14,11 @@ from mulligan.core.durations import Micros, check_duration_or_time
 from mulligan.core.errors import DurationOrTime, Refused
 from mulligan.core.event import Event, EventType
 from mulligan.core.job import LimitKey, LimitRow
+from mulligan.events.queries import AuditFilter, EventQueries
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import NO_LIMIT, is_limit_active
+from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.specs import SYSTEM_PREFIX
-from mulligan.storage.access_queries import AuditFilter
 from mulligan.storage.base import Store, Transaction
 
 # --- app.events ---
@@ -65,7 +66,7 @@ class Events:
                 until=_resolve_time("until", until, now),
                 before=before,
             )
-            return tx.list_audit_events(filters, types, limit)
+            return EventQueries(tx).list_audit_events(filters, types, limit)
 
 
 class AsyncEvents:
@@ -122,7 +123,7 @@ EventData = dict[str, Any]
 def load_gate_state(tx: Transaction, scope: str, key: str, now: Micros) -> EventData:
     """Return whether a queue is paused, a kind held or a breaker open: by whom, why, how long."""
     field = _CLOSED_FIELD[scope]
-    for gate in tx.list_gates():
+    for gate in GuardQueries(tx).list_gates():
         if (gate.scope, gate.key) == (scope, key) and is_closed(gate, now):
             return {field: True, "until": gate.until, "reason": gate.reason, "actor": gate.actor}
     return {field: False}
@@ -130,7 +131,7 @@ def load_gate_state(tx: Transaction, scope: str, key: str, now: Micros) -> Event
 
 def load_limit_state(tx: Transaction, key: LimitKey, now: Micros) -> EventData:
     """Return the limits that an operator has set; empty if there are none."""
-    for row in tx.list_limits():
+    for row in GuardQueries(tx).list_limits():
         if row[:2] == key and is_limit_active(row, now):
             return limit_state(row)
     return {}

@@ -23,11 +23,13 @@ from mulligan.failures.groups import (
     recovery_rate,
     summarise_deaths,
 )
+from mulligan.failures.queries import FailureQueries
+from mulligan.jobs.conditions import ARGUMENT_PREFIX, INDEXED_PREFIX, Where
 from mulligan.jobs.filter import Filter, parse_filter
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.search import resolve_filter
 from mulligan.jobs.service import DEFAULT_COUNT_CAP
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.search_queries import ARGUMENT_PREFIX, INDEXED_PREFIX, Where
 
 MAX_LIST = 500
 _MAX_CANDIDATES = 5  # fingerprints that an error lists
@@ -134,8 +136,8 @@ class Failures:
     def complete_fingerprint(self, prefix: str, *, owner: str | None = None) -> str:
         """Return the fingerprint that begins with `prefix`; `prefix` itself if none does."""
         with self._open().read() as tx:
-            known = {name for name, _ in tx.list_groups(owner, MAX_GROUPS)}
-            known.update(tx.list_group_states(_scope(owner)))
+            known = {name for name, _ in FailureQueries(tx).list_groups(owner, MAX_GROUPS)}
+            known.update(FailureQueries(tx).list_group_states(_scope(owner)))
         if not prefix or prefix in known:
             return prefix
         candidates = sorted(name for name in known if name.startswith(prefix))
@@ -155,13 +157,13 @@ class Failures:
         where: dict[str, str] = {"group": fingerprint}
         if owner is not None:
             where["owner"] = owner
-        mark = tx.get_group_state(_scope(owner), fingerprint)
+        mark = FailureQueries(tx).get_group_state(_scope(owner), fingerprint)
         reader = _GroupReader(tx, [fingerprint], where, owner, tx.now())
         group = reader.read(fingerprint, mark, private=private)
         if (
             group.count
             or group.marked_at is not None
-            or tx.is_known_group(fingerprint, owner, MAX_RECOVERIES)
+            or FailureQueries(tx).is_known_group(fingerprint, owner, MAX_RECOVERIES)
         ):
             return group
         message = (
@@ -221,7 +223,7 @@ class Failures:
             mark = FailureGroupRow(
                 fingerprint, _scope(owner), state, end, note, self._actor, now, resolved_at
             )
-            tx.write_group_state(mark)
+            FailureQueries(tx).write_group_state(mark)
             after = self._get_group(tx, fingerprint, owner)
             self._write_event(tx, mark, before, after)
             return after
@@ -323,8 +325,8 @@ def _list_fingerprints(
     if named is not None:
         return [(name, 0) for name in sorted([named] if isinstance(named, str) else named)]
     if any(name.startswith(INDEXED_PREFIX) for name in where):
-        return tx.list_groups_matching(where, MAX_GROUPS)
-    return tx.list_groups(owner, MAX_GROUPS)
+        return FailureQueries(tx).list_groups_matching(where, MAX_GROUPS)
+    return FailureQueries(tx).list_groups(owner, MAX_GROUPS)
 
 
 def _after_cursor(
@@ -349,7 +351,7 @@ def _read_groups(
     tx: Transaction, names: list[str], where: Where, owner: str | None, step: int
 ) -> Iterator[FailureGroup]:
     """Yield the groups with a job that the filter matches, reading `step` groups at a time."""
-    marks = tx.list_group_states(_scope(owner))
+    marks = FailureQueries(tx).list_group_states(_scope(owner))
     now = tx.now()
     for start in range(0, len(names), step):
         some = names[start : start + step]
@@ -368,9 +370,11 @@ class _GroupReader:
         self._tx = tx
         self._owner = owner
         self._now = now
-        self.deaths = tx.count_group_deaths(names, where, now, CHART_HOURS, DEFAULT_COUNT_CAP)
-        self._samples = tx.get_group_samples(list(self.deaths), where)
-        self._recovered = tx.count_group_recoveries(names, owner, MAX_RECOVERIES)
+        self.deaths = FailureQueries(tx).count_group_deaths(
+            names, where, now, CHART_HOURS, DEFAULT_COUNT_CAP
+        )
+        self._samples = FailureQueries(tx).get_group_samples(list(self.deaths), where)
+        self._recovered = FailureQueries(tx).count_group_recoveries(names, owner, MAX_RECOVERIES)
 
     def read(
         self, name: str, mark: FailureGroupRow | None, *, private: bool = False
@@ -416,7 +420,7 @@ def _read_private(tx: Transaction, row: JobRow) -> Mapping[str, Any]:
 
     A job whose deadline passed while it waited did not die in an attempt, so it has none.
     """
-    attempt = tx.get_latest_attempts([row.id]).get(row.id)
+    attempt = JobQueries(tx).get_latest_attempts([row.id]).get(row.id)
     if attempt is None or attempt.verb != "die":
         return {}
     private: Mapping[str, Any] = json.loads(attempt.private or "{}")

@@ -15,6 +15,7 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import Lane, Limit, LimitKey
 from mulligan.guards.lanes import Candidate
 from mulligan.guards.limits import available_starts, next_start_at, refill_bucket
+from mulligan.guards.queries import GuardQueries
 from mulligan.storage.base import Transaction
 
 LOCK_RETRY = SECOND // 50  # until a bucket that another worker locked may be free
@@ -38,13 +39,13 @@ class Capacity:
         self._now = now
         self._stored = {}
         self._buckets = {}
-        for key, locked in tx.lock_token_buckets(list(limits)).items():
+        for key, locked in GuardQueries(tx).lock_token_buckets(list(limits)).items():
             if locked is not None:
                 bucket, at = locked
                 limit = limits[key]
                 self._stored[key] = bucket
                 self._buckets[key] = refill_bucket(bucket, limit.rate or 0.0, at, limit.burst)
-        running = count_running(tx.count_running()) if limits else Counter()
+        running = count_running(GuardQueries(tx).count_running()) if limits else Counter()
         self._left = {
             key: self._count_left(key, limit, running[key]) for key, limit in limits.items()
         }
@@ -83,7 +84,7 @@ class Capacity:
             if started[key] or bucket.at < self._stored[key].at:
                 spent = bucket._replace(tokens=bucket.tokens - started[key])
                 self._buckets[key] = spent
-                tx.update_token_bucket(key, spent)
+                GuardQueries(tx).update_token_bucket(key, spent)
 
     def next_start_at(self) -> Micros | None:
         """Return when a used-up rate allows more, or when a locked bucket may be free."""

@@ -36,6 +36,7 @@ from mulligan.guards.gates import (
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import is_limit_active, merge_limits, tighten_limit
 from mulligan.guards.observer import DependencyObserver, load_guard
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.ramp import Ramp
 from mulligan.guards.state import NEW_GUARD, GuardState
 from mulligan.manifest.declared import (
@@ -237,7 +238,7 @@ class Dependencies:
         store = self._store()
         for _ in range(LOCK_ATTEMPTS):
             with store.begin() as tx:
-                row = tx.lock_guard(("dependency", key))
+                row = GuardQueries(tx).lock_guard(("dependency", key))
                 if row is not None:
                     now = tx.now()
                     configs = merge_breaker_configs(load_active_manifests(tx, now))
@@ -267,8 +268,10 @@ def open_dependency(
     config = observer.config_for(key)
     after = breaker.open_manually(guard, gate.until, gate.reason, config, gate.since)
     observer.write(tx, row, guard, after, [])
-    tx.open_gate("dependency", key)  # the new hold replaces the old one, even if it ends sooner
-    tx.close_gate(gate)
+    GuardQueries(tx).open_gate(
+        "dependency", key
+    )  # the new hold replaces the old one, even if it ends sooner
+    GuardQueries(tx).close_gate(gate)
     data = {
         "until": gate.until,
         "reason": gate.reason,
@@ -339,7 +342,7 @@ def _explain_no_probe(tx: Transaction, key: str, now: Micros) -> str:
 
 
 def _find_gate(tx: Transaction, key: str) -> Gate | None:
-    for gate in tx.list_gates():
+    for gate in GuardQueries(tx).list_gates():
         if gate.scope == "dependency" and gate.key == key:
             return gate
     return None
@@ -350,8 +353,10 @@ def _find_gate(tx: Transaction, key: str) -> Gate | None:
 
 def list_impaired(tx: Transaction) -> DependencyList:
     """Return the dependencies that hold, fail or slow down jobs now. Cheap if there are none."""
-    has_guards = any(row.scope == "dependency" for row in tx.list_guards(active_only=True))
-    has_gates = any(gate.scope == "dependency" for gate in tx.list_gates())
+    has_guards = any(
+        row.scope == "dependency" for row in GuardQueries(tx).list_guards(active_only=True)
+    )
+    has_gates = any(gate.scope == "dependency" for gate in GuardQueries(tx).list_gates())
     if not has_guards and not has_gates:
         return []
     return [dependency for dependency in read_dependencies(tx) if dependency.state != "closed"]
@@ -383,16 +388,18 @@ def _load_sources(tx: Transaction) -> _Sources:
     now = state.now
     manifests = load_active_manifests(tx, now)
     guards = {
-        row.key: load_guard(row.body) for row in tx.list_guards() if row.scope == "dependency"
+        row.key: load_guard(row.body)
+        for row in GuardQueries(tx).list_guards()
+        if row.scope == "dependency"
     }
     gates = {
         gate.key: gate
-        for gate in tx.list_gates()
+        for gate in GuardQueries(tx).list_gates()
         if gate.scope == "dependency" and is_closed(gate, now)
     }
     limit_rows = {
         row.key: row
-        for row in tx.list_limits()
+        for row in GuardQueries(tx).list_limits()
         if row.scope == "dependency" and is_limit_active(row, now)
     }
     return _Sources(
@@ -404,7 +411,7 @@ def _load_sources(tx: Transaction) -> _Sources:
         observer=DependencyObserver(declared_elsewhere=merge_breaker_configs(manifests)),
         declared={key for manifest in manifests for key in manifest.dependencies},
         limits=merge_limits(merge_declared_limits(manifests), state.limits),
-        running=count_running(tx.count_running()),
+        running=count_running(GuardQueries(tx).count_running()),
     )
 
 
@@ -443,7 +450,8 @@ def _build_dependency(sources: _Sources, key: str) -> Dependency:
         reason="" if last_change is None else last_change.reason,
         actor="" if last_change is None else last_change.actor,
         probe_at=optional_datetime(guard.probe_at) if guard.open and gate is not None else None,
-        probing=probe is not None and sources.tx.is_running(probe.job_id, probe.token),
+        probing=probe is not None
+        and GuardQueries(sources.tx).is_running(probe.job_id, probe.token),
         held=0 if state == "closed" else _count_held(sources, key),
         running=sources.running.get(("dependency", key), 0),
         calls=round(guard.window.ok + guard.window.failed),
@@ -483,5 +491,5 @@ def _count_held(sources: _Sources, key: str) -> int:
     held = 0
     for lane, priority, at in sources.state.lanes:
         if at <= now and held < COUNT_CAP and key in Lane.parse(lane).uses.split(","):
-            held += sources.tx.count_waiting(lane, priority, now, COUNT_CAP)[0]
+            held += GuardQueries(sources.tx).count_waiting(lane, priority, now, COUNT_CAP)[0]
     return min(COUNT_CAP, held)

@@ -24,10 +24,10 @@ from mulligan.guards.kind_breaker import KindHold
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import MAX_RATE, NO_LIMIT, is_limit_active, merge_limits, parse_rate
 from mulligan.guards.observer import load_kind_state, write_kind_state
+from mulligan.guards.queries import GuardQueries, LaneDepthRow
 from mulligan.manifest.declared import load_declared_limits, load_queues, load_recent_manifests
 from mulligan.manifest.specs import SYSTEM_PREFIX, check_name
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.stat_queries import LaneDepthRow
 
 # --- Limits that an operator sets ---
 
@@ -73,7 +73,7 @@ def set_limit(tx: Transaction, key: LimitKey, change: LimitChange, actor: str) -
         message = f"{scope} {name!r}: pass concurrency=, rate= or both"
         raise Refused(message)
     row = LimitRow(scope, name, concurrency, rate, now, until, change.reason, actor)
-    tx.set_limit(row)
+    GuardQueries(tx).set_limit(row)
     after = limit_state(row)
     return {
         **after,
@@ -84,7 +84,7 @@ def set_limit(tx: Transaction, key: LimitKey, change: LimitChange, actor: str) -
 
 
 def _find_limit(tx: Transaction, key: LimitKey, now: Micros) -> LimitRow | None:
-    for row in tx.list_limits():
+    for row in GuardQueries(tx).list_limits():
         if (row.scope, row.key) == key and is_limit_active(row, now):
             return row
     return None
@@ -98,7 +98,7 @@ def _or_no_limit(value: Any) -> Any:
 def clear_limit(tx: Transaction, key: LimitKey, reason: str) -> dict[str, Any] | None:
     """Remove an operator's limits. Return the data of the event, or None if none were set."""
     before = load_limit_state(tx, key, tx.now())
-    if not tx.clear_limit(key):
+    if not GuardQueries(tx).clear_limit(key):
         return None
     return {"cleared": True, "reason": reason, "before": before, "after": {}}
 
@@ -206,7 +206,7 @@ class Queues:
         check_name("queue", name)
         with self._store().begin() as tx:
             before = load_gate_state(tx, "queue", name, tx.now())
-            if tx.open_gate("queue", name):
+            if GuardQueries(tx).open_gate("queue", name):
                 data = {"reason": reason, "before": before, "after": {"paused": False}}
                 write_queue_event(tx, EventType.QUEUE_RESUMED, name, self._actor, data)
         return self._find(name) or _empty_queue(name)
@@ -249,8 +249,10 @@ class Queues:
 def pause_queue(tx: Transaction, gate: Gate) -> None:
     """Close the gate of a queue in the caller's transaction and write its event."""
     before = load_gate_state(tx, "queue", gate.key, gate.since)
-    tx.open_gate("queue", gate.key)  # the new pause replaces the old one, even if it ends sooner
-    tx.close_gate(gate)
+    GuardQueries(tx).open_gate(
+        "queue", gate.key
+    )  # the new pause replaces the old one, even if it ends sooner
+    GuardQueries(tx).close_gate(gate)
     data = {
         "until": gate.until,
         "reason": gate.reason,
@@ -314,12 +316,12 @@ class _Depth(NamedTuple):
 def _read_queues(tx: Transaction) -> QueueList:
     state = tx.read_claim_state()
     now = state.now
-    running = count_running(tx.count_running())
+    running = count_running(GuardQueries(tx).count_running())
     declared = load_queues(tx, now)
     limits = merge_limits(load_declared_limits(tx, now), state.limits)
     limit_rows = {
         row.key: row
-        for row in tx.list_limits()
+        for row in GuardQueries(tx).list_limits()
         if row.scope == "queue" and is_limit_active(row, now)
     }
     gates = _closed_gates(state.gates, "queue", now)
@@ -392,7 +394,7 @@ def group_depths(
 ) -> dict[str, list[LaneDepthRow]]:
     """Return the waiting jobs of every lane, grouped by a part of the lane."""
     groups: dict[str, list[LaneDepthRow]] = {}
-    for row in tx.count_waiting_by_lane(now, COUNT_CAP, MAX_LANES):
+    for row in GuardQueries(tx).count_waiting_by_lane(now, COUNT_CAP, MAX_LANES):
         groups.setdefault(key_of(Lane.parse(row.lane)), []).append(row)
     return groups
 
@@ -467,8 +469,10 @@ class Kinds:
             end = resolve_end("until", until, now)
             before = load_gate_state(tx, "kind", name, now)
             self._reset_breaker(tx, row, reason or "held by an operator")
-            tx.open_gate("kind", name)  # the new hold replaces the old one, even if it is shorter
-            tx.close_gate(Gate("kind", name, now, end, reason, self._actor))
+            GuardQueries(tx).open_gate(
+                "kind", name
+            )  # the new hold replaces the old one, even if it is shorter
+            GuardQueries(tx).close_gate(Gate("kind", name, now, end, reason, self._actor))
             data = {
                 "kind": name,
                 "until": end,
@@ -487,7 +491,7 @@ class Kinds:
         def change(tx: Transaction, row: GuardRow, now: Micros) -> None:
             before = load_gate_state(tx, "kind", name, now)
             self._reset_breaker(tx, row, reason)
-            if tx.open_gate("kind", name):
+            if GuardQueries(tx).open_gate("kind", name):
                 data = {"kind": name, "reason": reason, "before": before, "after": {"held": False}}
                 self._write_event(tx, EventType.KIND_RELEASED, data)
 
@@ -500,7 +504,7 @@ class Kinds:
     def _reset_breaker(self, tx: Transaction, row: GuardRow, reason: str) -> None:
         """Forget counted deaths and resolve the alert of a breaker that holds the kind."""
         state = load_kind_state(row.body)
-        tx.take_tallies(("kind", row.key))
+        GuardQueries(tx).take_tallies(("kind", row.key))
         write_kind_state(tx, row, kind_breaker.release_kind(state))
         if state.held is not None:
             data = {
@@ -521,7 +525,7 @@ class Kinds:
         store = self._store()
         for _ in range(LOCK_ATTEMPTS):
             with store.begin() as tx:
-                row = tx.lock_guard(("kind", name))
+                row = GuardQueries(tx).lock_guard(("kind", name))
                 if row is not None:
                     change(tx, row, tx.now())
                     return
@@ -562,7 +566,7 @@ def _read_kinds(tx: Transaction) -> KindList:
     if gates:
         holds = {
             row.key: load_kind_state(row.body).held
-            for row in tx.list_guards()
+            for row in GuardQueries(tx).list_guards()
             if row.scope == "kind"
         }
     depths = group_depths(tx, now, lambda lane: lane.kind)

@@ -36,6 +36,7 @@ from mulligan.guards.kind_breaker import (
     parse_deaths,
     parse_kind_state,
 )
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import DEFAULT_BREAKER, NEW_GUARD, BreakerConfig, GuardState, parse_guard
 from mulligan.guards.window import (
     EMPTY_TALLY,
@@ -352,14 +353,14 @@ class DependencyObserver:
     def fold(self, tx: Transaction, key: str, tally: DependencyTally, now: Micros) -> None:
         """Fold a tally into the guard, or store it if another worker has locked the guard."""
         name = ("dependency", key)
-        row = tx.lock_guard(name)
+        row = GuardQueries(tx).lock_guard(name)
         if row is None:
             if tally != EMPTY_TALLY:
-                tx.append_tally(name, tally.to_json())
+                GuardQueries(tx).append_tally(name, tally.to_json())
             self._unfolded.add(key)
             return
         self._unfolded.discard(key)
-        tallies = [parse_tally(body) for body in tx.take_tallies(name)]
+        tallies = [parse_tally(body) for body in GuardQueries(tx).take_tallies(name)]
         tallies.append(tally)
         before = load_guard(row.body)
         running = 0
@@ -389,12 +390,12 @@ class DependencyObserver:
     ) -> None:
         """Write the guard, its gate and the events of its changes."""
         active = after.affects_claims(self.config_for(row.key))
-        tx.update_guard(row._replace(active=active, body=after.to_json()))
+        GuardQueries(tx).update_guard(row._replace(active=active, body=after.to_json()))
         self.guards[row.key] = after
         for change in changes:
             _write_change(tx, row.key, change, after, actor, more)
         if after.open and before.open and after.probe_at != before.probe_at:
-            tx.set_probe_time(("dependency", row.key), after.probe_at)
+            GuardQueries(tx).set_probe_time(("dependency", row.key), after.probe_at)
 
     # --- Periodic ---
 
@@ -412,8 +413,10 @@ class DependencyObserver:
 
     def find_pending_keys(self, tx: Transaction) -> set[str]:
         """Return dependencies with tallies to fold, or whose guard may change with time."""
-        tallied = {key for scope, key in tx.list_tallied_guards() if scope == "dependency"}
-        guards = tx.list_guards(active_only=True)
+        tallied = {
+            key for scope, key in GuardQueries(tx).list_tallied_guards() if scope == "dependency"
+        }
+        guards = GuardQueries(tx).list_guards(active_only=True)
         active = {row.key for row in guards if row.scope == "dependency"}
         return tallied | active | self._pending.keys() | self._unfolded
 
@@ -447,9 +450,9 @@ def _write_change(
 ) -> None:
     if change.type is ChangeType.OPENED:
         gate = Gate("dependency", key, guard.since, None, change.reason, actor, guard.probe_at)
-        tx.close_gate(gate)
+        GuardQueries(tx).close_gate(gate)
     elif change.type is ChangeType.CLOSED:
-        tx.open_gate("dependency", key)
+        GuardQueries(tx).open_gate("dependency", key)
     details = _change_details(change, guard)
     data = {"dependency": key, "reason": change.reason, **details, **more}
     tx.write_events([NewEvent(_EVENTS[change.type], actor=actor, data=data)])
@@ -528,7 +531,9 @@ def _add_tallies(first: Tallies, second: Tallies) -> dict[str, DependencyTally]:
 
 
 def _count_running(tx: Transaction, key: str) -> int:
-    return sum(count for _, uses, count in tx.count_running() if key in uses.split(","))
+    return sum(
+        count for _, uses, count in GuardQueries(tx).count_running() if key in uses.split(",")
+    )
 
 
 # --- Kinds ---
@@ -588,12 +593,14 @@ class KindObserver:
         If another worker has locked the state, the deaths are stored for it.
         """
         name = ("kind", kind)
-        row = tx.lock_guard(name)
+        row = GuardQueries(tx).lock_guard(name)
         if row is None:
             if deaths:
-                tx.append_tally(name, json.dumps(deaths, separators=(",", ":")))
+                GuardQueries(tx).append_tally(name, json.dumps(deaths, separators=(",", ":")))
             return None
-        stored = [death for body in tx.take_tallies(name) for death in parse_deaths(body)]
+        stored = [
+            death for body in GuardQueries(tx).take_tallies(name) for death in parse_deaths(body)
+        ]
         before = load_kind_state(row.body)
         if before.held is not None:
             return before.held
@@ -601,7 +608,7 @@ class KindObserver:
         if worked:
             after = kind_breaker.judge_streaks(after, LastSuccess(now, now), self.config, now)
         elif kind_breaker.is_suspicious(after, self.config, now):
-            success = LastSuccess(*tx.find_last_success(kind, MAX_SUCCESSES_SEARCHED))
+            success = LastSuccess(*GuardQueries(tx).find_last_success(kind, MAX_SUCCESSES_SEARCHED))
             after = kind_breaker.judge_streaks(after, success, self.config, now)
         write_kind_state(tx, row, after)
         if after.held is not None:
@@ -612,7 +619,9 @@ class KindObserver:
         """Return kinds with stored deaths to fold."""
         if not self.config.jobs:
             return []
-        return sorted(kind for scope, kind in tx.list_tallied_guards() if scope == "kind")
+        return sorted(
+            kind for scope, kind in GuardQueries(tx).list_tallied_guards() if scope == "kind"
+        )
 
     def fold_pending(self, tx: Transaction, kinds: Iterable[str], now: Micros) -> None:
         for kind in kinds:
@@ -641,11 +650,11 @@ def build_kind_observer(guards: GuardSection) -> KindObserver:
 
 def write_kind_state(tx: Transaction, row: GuardRow, state: KindState) -> None:
     """Write the state of a kind. Claims read only its gate, so the guard is never active."""
-    tx.update_guard(row._replace(active=False, body=state.to_json()))
+    GuardQueries(tx).update_guard(row._replace(active=False, body=state.to_json()))
 
 
 def _hold_kind(tx: Transaction, kind: str, held: KindHold, now: Micros) -> None:
-    tx.close_gate(Gate("kind", kind, now, None, held.reason, KIND_BREAKER_ACTOR))
+    GuardQueries(tx).close_gate(Gate("kind", kind, now, None, held.reason, KIND_BREAKER_ACTOR))
     hold_data = {"kind": kind, "reason": held.reason}
     alert_data: dict[str, Any] = {"kind": kind, **held._asdict()}
     tx.write_events(

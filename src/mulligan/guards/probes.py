@@ -27,6 +27,7 @@ from mulligan.guards.gates import check_concurrency, check_rate
 from mulligan.guards.lanes import find_closed_keys
 from mulligan.guards.limits import parse_rate_parts
 from mulligan.guards.observer import BREAKER_ACTOR, PROBE_KIND, DependencyObserver, load_guard
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import GuardState
 from mulligan.manifest.specs import DependencySpec, check_name
 from mulligan.storage.base import Transaction
@@ -56,7 +57,7 @@ class Prober:
         if not breaker.is_probe_due(guard, now):
             return False
         probe = guard.probe
-        return probe is None or not tx.is_running(probe.job_id, probe.token)
+        return probe is None or not GuardQueries(tx).is_running(probe.job_id, probe.token)
 
     def claim_probe(
         self, tx: Transaction, key: str, lanes: Sequence[OpenLane], now: Micros
@@ -90,7 +91,7 @@ class Prober:
 
     def _lock_due_guard(self, tx: Transaction, key: str, now: Micros) -> GuardRow | None:
         """Lock a guard that is due for a probe; None if it is not due or locked by another."""
-        row = tx.lock_guard(("dependency", key))
+        row = GuardQueries(tx).lock_guard(("dependency", key))
         if row is None or not self.is_probe_due(tx, load_guard(row.body), now):
             return None
         return row
@@ -135,7 +136,7 @@ class Prober:
     ) -> Lease | None:
         """Claim the waiting job that is the best probe: of the fastest kind, and not tried yet."""
         guard = load_guard(row.body)
-        held = find_closed_keys(tx.list_gates(), now)["dependency"]
+        held = find_closed_keys(GuardQueries(tx).list_gates(), now)["dependency"]
         for lane in sorted(lanes, key=lambda lane: _probe_rank(guard, lane, held)):
             uses = Lane.parse(lane[0]).uses.split(",")
             other_keys = sorted(held.intersection(uses) - {row.key})
@@ -180,10 +181,10 @@ def expire_hold(tx: Transaction, observer: DependencyObserver, gate: Gate, now: 
     Return False if the gate stays: another worker has locked its guard, or it was extended.
     """
     with tx.atomically():
-        row = tx.lock_guard(("dependency", gate.key))
+        row = GuardQueries(tx).lock_guard(("dependency", gate.key))
         if row is None:
             return False
-        current = next((one for one in tx.list_gates() if one[:2] == gate[:2]), None)
+        current = next((one for one in GuardQueries(tx).list_gates() if one[:2] == gate[:2]), None)
         if current is None:
             return True
         if current.until is None or current.until > now:

@@ -17,6 +17,8 @@ from mulligan.core.errors import DurationOrTime
 from mulligan.core.format import format_duration, format_time
 from mulligan.core.ids import MAX_CLOCK_SKEW, first_id
 from mulligan.core.statistics import InsightCounts
+from mulligan.events.queries import MINUTE, StatQueries
+from mulligan.insight.queries import InsightQueries, InsightScope
 from mulligan.insight.rules import (
     Advice,
     AttemptCount,
@@ -29,8 +31,6 @@ from mulligan.insight.rules import (
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import KindSpec
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.history_queries import InsightScope
-from mulligan.storage.stat_queries import MINUTE
 
 DEFAULT_PERIOD = timedelta(days=7)
 MAX_JOBS = 100_000  # the newest
@@ -91,7 +91,7 @@ def _load_recent_rates(
     filters = {"kind": kind, "queue": queue}
     wanted = {name: value for name, value in filters.items() if value is not None}
     found: list[tuple[int, AttemptCount]] = []
-    for row in tx.list_stats(["tries"], now - max(RECENT_MINUTES) * MINUTE):
+    for row in StatQueries(tx).list_stats(["tries"], now - max(RECENT_MINUTES) * MINUTE):
         labels = json.loads(row.labels)
         if wanted.items() <= labels.items():
             count = AttemptCount(labels["outcome"], labels["try"] != "1", row.n)
@@ -120,7 +120,7 @@ def _load_counts(
     scope = InsightScope(
         oldest_id, now - period, age_step, kind, queue, MAX_JOBS, MAX_ATTEMPTS, MAX_ROWS
     )
-    return tx.count_insight(scope)
+    return InsightQueries(tx).count_insight(scope)
 
 
 # --- Notes ---

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from mulligan.batches.queries import BatchQueries
 from mulligan.batches.rules import displayed_state
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Verb
@@ -18,9 +19,12 @@ from mulligan.core.event import Event, EventType
 from mulligan.core.format import format_duration, format_size, format_time, one_line, safe_text
 from mulligan.core.job import AttemptRow, Gate, Job, JobRow, State, WorkerRow
 from mulligan.core.lifecycle import legal_verbs
+from mulligan.events.queries import EventQueries
 from mulligan.failures.facts import FACTS_KEY
 from mulligan.guards.describe import GateClosure, describe_closure, find_closures
+from mulligan.guards.queries import GuardQueries
 from mulligan.jobs import sentences
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.view import load_job_views, load_limit_state
 from mulligan.jobs.why import WaitContext, describe_now
 from mulligan.manifest.declared import load_kinds, load_queues
@@ -321,12 +325,17 @@ def _possible_moves(row: JobRow) -> tuple[Verb, ...]:
 
 
 def _load_history(tx: Transaction, row: JobRow, policy: EffectivePolicy) -> JobHistory:
-    history = JobHistory(row, tx.list_attempts(row.id), tx.list_events_of_job(row.id), policy)
+    history = JobHistory(
+        row,
+        JobQueries(tx).list_attempts(row.id),
+        EventQueries(tx).list_events_of_job(row.id),
+        policy,
+    )
     waits = find_late_starts(history)[-MAX_WAITS_EXPLAINED:]
     if not waits:
         return history
     gate_events = _load_gate_events(tx, history.events, waits)
-    return replace(history, gates=tx.list_gates(), gate_events=gate_events)
+    return replace(history, gates=GuardQueries(tx).list_gates(), gate_events=gate_events)
 
 
 def _load_gate_events(
@@ -341,7 +350,7 @@ def _load_gate_events(
         after = max((event.id for event in events if event.at <= start), default=0)
         before = min((event.id for event in events if event.at >= end), default=0)
         first = max(0, after - GATE_EVENT_MARGIN)
-        for event in tx.list_gate_events(first, before + 1, MAX_GATE_EVENTS):
+        for event in EventQueries(tx).list_gate_events(first, before + 1, MAX_GATE_EVENTS):
             found[event.id] = event
     return [found[event_id] for event_id in sorted(found)]
 
@@ -361,7 +370,9 @@ def _load_wait_context(
     )
     if row.state != State.QUEUED:
         return context
-    return context._replace(gates=tx.list_gates(), limit_state=load_limit_state(tx, now))
+    return context._replace(
+        gates=GuardQueries(tx).list_gates(), limit_state=load_limit_state(tx, now)
+    )
 
 
 def _matching_workers(tx: Transaction, row: JobRow) -> list[WorkerStatus]:
@@ -405,7 +416,7 @@ def _worker_facts(row: JobRow, workers: Sequence[WorkerStatus]) -> Iterator[Fact
 
 
 def _batch_facts(tx: Transaction, row: JobRow) -> Iterator[Fact]:
-    batch = tx.get_batch(row.batch_id) if row.batch_id is not None else None
+    batch = BatchQueries(tx).get_batch(row.batch_id) if row.batch_id is not None else None
     if batch is not None:
         state = displayed_state(batch.outcome, expired=batch.expired_at is not None)
         yield Fact("batch", f"{batch.name} ({batch.id}), {state}")

@@ -17,7 +17,7 @@ from mulligan.core.attempt import Cls
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
 from mulligan.core.job import State
-from mulligan.storage.search_queries import ARGUMENT_PREFIX, DEAD_ONLY_FIELDS
+from mulligan.jobs.conditions import ARGUMENT_PREFIX, DEAD_ONLY_FIELDS
 
 Filter = dict[str, str | tuple[str, ...]]
 

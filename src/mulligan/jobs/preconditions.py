@@ -34,7 +34,9 @@ from mulligan.core.json import index_entries
 from mulligan.failures.redact import scrub_public
 from mulligan.guards.limits import next_start_at, owner_share, parse_rate_parts, refill_bucket
 from mulligan.guards.observer import DependencyObserver, load_guard
+from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.enqueue import check_max_retries, check_priority, check_timeout, format_uses
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.arguments import refusal_message, to_json
 from mulligan.manifest.declared import (
     load_active_manifests,
@@ -380,7 +382,7 @@ def _check_state(row: JobRow) -> None:
 
 def _check_unique_key(tx: Transaction, row: JobRow, change: JobOverrides) -> None:
     wanted = unique_hash_after(row, State.QUEUED, change.unique_key)
-    holder = None if wanted is None else tx.find_unique_holder(wanted)
+    holder = None if wanted is None else JobQueries(tx).find_unique_holder(wanted)
     if holder not in (None, row.id):
         raise UniqueTaken(describe_taken_key(row, change, holder))
 
@@ -412,7 +414,7 @@ def refuse_if_dependency_down(tx: Transaction, uses: str, now: Micros) -> None:
     if not keys:
         return
     guards = {}
-    for guard_row in tx.list_guards(active_only=True):
+    for guard_row in GuardQueries(tx).list_guards(active_only=True):
         if guard_row.scope == "dependency":
             guards[guard_row.key] = load_guard(guard_row.body)
     down = [key for key in keys if key in guards and guards[key].is_down(now)]
@@ -453,7 +455,7 @@ def spend_manual_retry(tx: Transaction, owner: str, rate_limit: str) -> None:
     burst, seconds = parse_rate_parts(rate_limit) or (0.0, 1)
     rate = burst / seconds
     key = (OWNER_SCOPE, owner)
-    stored = tx.lock_token_buckets([key])[key]
+    stored = GuardQueries(tx).lock_token_buckets([key])[key]
     if stored is None:
         raise MeterBusy
     meter, now = stored
@@ -465,4 +467,4 @@ def spend_manual_retry(tx: Transaction, owner: str, rate_limit: str) -> None:
             f"the next is possible at {format_time(next_at)}",
             to_datetime(next_at),
         )
-    tx.update_token_bucket(key, meter._replace(tokens=meter.tokens - 1))
+    GuardQueries(tx).update_token_bucket(key, meter._replace(tokens=meter.tokens - 1))

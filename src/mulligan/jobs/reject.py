@@ -10,6 +10,7 @@ from mulligan.core.errors import Fail, Refused
 from mulligan.core.job import NewJob
 from mulligan.failures.classify import classify_facts
 from mulligan.failures.facts import Facts
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.specs import Handler
 from mulligan.storage.base import Inserted, Store, Transaction
 from mulligan.worker.runner.outcomes import outcome_of_request
@@ -44,6 +45,6 @@ def _classify(handler: Handler, new: NewJob, reason: Fail, now: int) -> Failure:
 
 
 def _kill(tx: Transaction, job_id: str, failure: Failure, actor: str) -> None:
-    row = tx.get_job(job_id)
+    row = JobQueries(tx).get_job(job_id)
     assert row is not None  # noqa: S101 - inserted in this transaction
     expire_jobs(tx, [(row, failure)], actor)

@@ -43,9 +43,9 @@ from mulligan.jobs.preconditions import (
     spend_manual_retry,
     unique_hash_after,
 )
+from mulligan.jobs.queries import ArgRow, JobQueries, SearchQueries
 from mulligan.manifest.specs import Handler
 from mulligan.storage.base import Move, Store, Transaction
-from mulligan.storage.search_queries import ArgRow
 from mulligan.worker.job_log import log_manual_action
 
 MAX_TRIES = 3  # Another transaction may move the job between our read and our move.
@@ -276,7 +276,7 @@ def _request_stop(
     """Ask a running attempt to stop; a second request changes nothing."""
     if row.cancel_reason is not None:
         return True
-    if not tx.request_cancel(row.id, row.token, reason or "cancelled by hand"):
+    if not JobQueries(tx).request_cancel(row.id, row.token, reason or "cancelled by hand"):
         return False
     event_data = {
         "reason": reason,
@@ -336,17 +336,21 @@ def _write_move(tx: Transaction, row: JobRow, change: JobOverrides, move: Move) 
         return tx.move_job(move)
     except UniqueTaken as clash:
         assert move.unique_hash is not None  # noqa: S101 - only a move with a key can clash
-        if tx.release_expired_key(move.unique_hash):  # The holder's `Unique(for_=…)` has run out.
+        if JobQueries(tx).release_expired_key(
+            move.unique_hash
+        ):  # The holder's `Unique(for_=…)` has run out.
             return tx.move_job(move)
-        holder = tx.find_unique_holder(move.unique_hash)
+        holder = JobQueries(tx).find_unique_holder(move.unique_hash)
         raise UniqueTaken(describe_taken_key(row, change, holder)) from clash
 
 
 def _reindex_arguments(tx: Transaction, row: JobRow, change: JobOverrides) -> None:
     """Replace the indexed arguments if the payload changed them."""
     if change.args is not None:
-        tx.delete_args([row.id])
-        tx.write_args([ArgRow(row.id, row.kind, name, value) for name, value in change.args])
+        SearchQueries(tx).delete_args([row.id])
+        SearchQueries(tx).write_args(
+            [ArgRow(row.id, row.kind, name, value) for name, value in change.args]
+        )
 
 
 def requeue_job(
@@ -457,7 +461,7 @@ def _job_event(kind: EventType, row: JobRow, actor: str, data: dict[str, Any]) -
 
 def _load_job(tx: Transaction, job_id: str, owner: str | None = None) -> JobRow:
     """Return a job's row. Another owner's job is reported exactly like one that does not exist."""
-    row = tx.get_job(job_id)
+    row = JobQueries(tx).get_job(job_id)
     if row is None or owner not in (None, row.owner):
         raise NotFound(f"no job {job_id!r}")
     return row

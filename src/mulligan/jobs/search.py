@@ -11,18 +11,13 @@ from mulligan.core.attempt import Verb
 from mulligan.core.errors import NotFound, Refused
 from mulligan.core.job import AttemptRow, Job, JobRow
 from mulligan.core.json import index_entries
+from mulligan.failures.queries import FailureQueries
+from mulligan.jobs.conditions import ARGUMENT_PREFIX, INDEXED_PREFIX, Where
 from mulligan.jobs.filter import Filter
+from mulligan.jobs.queries import ArgRow, BoundedCount, BoundedPage, JobQueries, SearchQueries
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.search_queries import (
-    ARGUMENT_PREFIX,
-    INDEXED_PREFIX,
-    ArgRow,
-    BoundedCount,
-    BoundedPage,
-    Where,
-)
 
 INDEX_STEP = 500
 NARROWING_FIELDS = ("kind", "group", "batch_id", "owner")
@@ -83,9 +78,9 @@ def index_rows(spec: KindSpec, job_id: str, payload: str) -> list[ArgRow]:
 
 def reindex_job(tx: Transaction, spec: KindSpec | None, job_id: str, payload: str) -> None:
     """Replace the index rows of a job, in the transaction that changes its payload."""
-    tx.delete_args([job_id])
+    SearchQueries(tx).delete_args([job_id])
     if spec is not None and spec.index:
-        tx.write_args(index_rows(spec, job_id, payload))
+        SearchQueries(tx).write_args(index_rows(spec, job_id, payload))
 
 
 def index_kind(store: Store, kind: str, on_progress: Callable[[int], None] = lambda _: None) -> int:
@@ -98,7 +93,7 @@ def index_kind(store: Store, kind: str, on_progress: Callable[[int], None] = lam
     before = None
     while True:
         with store.read() as tx:
-            rows = tx.list_jobs({"kind": kind}, INDEX_STEP, before)
+            rows = SearchQueries(tx).list_jobs({"kind": kind}, INDEX_STEP, before)
         _write_index(store, spec, rows)
         count += len(rows)
         on_progress(len(rows))
@@ -127,9 +122,9 @@ def _write_index(store: Store, spec: KindSpec, rows: list[JobRow]) -> None:
     with store.begin() as tx:
         entries: list[ArgRow] = []
         for row in rows:
-            if tx.get_job(row.id) is not None:
+            if JobQueries(tx).get_job(row.id) is not None:
                 entries += index_rows(spec, row.id, row.payload)
-        tx.write_args(entries)
+        SearchQueries(tx).write_args(entries)
 
 
 # --- Quoted search terms ---
@@ -174,7 +169,10 @@ def _resolve_terms(
 
 def _find_ids(tx: Transaction, term: str) -> list[str]:
     """Return jobs whose id or unique key begins with a term."""
-    found = [*tx.find_jobs(term, MAX_MATCHES), *tx.find_jobs_by_key(term, MAX_MATCHES)]
+    found = [
+        *JobQueries(tx).find_jobs(term, MAX_MATCHES),
+        *JobQueries(tx).find_jobs_by_key(term, MAX_MATCHES),
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -183,11 +181,11 @@ def _find_groups(
 ) -> list[str]:
     """Return groups whose newest job contains all terms in its group name, code or message."""
     wanted = [term.casefold() for term in terms]
-    names = [name for name, _ in tx.list_groups(owner, MAX_GROUPS_SEARCHED)]
-    samples = tx.get_group_samples(names, {} if owner is None else {"owner": owner})
+    names = [name for name, _ in FailureQueries(tx).list_groups(owner, MAX_GROUPS_SEARCHED)]
+    samples = FailureQueries(tx).get_group_samples(names, {} if owner is None else {"owner": owner})
     attempts: Mapping[str, AttemptRow] = {}
     if owner is None and private:
-        attempts = tx.get_latest_attempts([row.id for row in samples.values()])
+        attempts = JobQueries(tx).get_latest_attempts([row.id for row in samples.values()])
     found = []
     for name, row in samples.items():
         text = _searchable_text(name, row, attempts.get(row.id))

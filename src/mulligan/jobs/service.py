@@ -16,9 +16,11 @@ from mulligan.core.event import Event
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, NewJob, State, as_columns
 from mulligan.core.lifecycle import TERMINAL
+from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair
 from mulligan.jobs.explain import Explanation, explain_job
 from mulligan.jobs.filter import parse_filter
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.search import CappedCount, JobList, build_count, build_job_list, resolve_filter
 from mulligan.jobs.view import load_job_views, view_new_job, view_new_jobs
 from mulligan.manifest.specs import Handler, KindSpec
@@ -65,7 +67,7 @@ class Jobs:
     def get(self, job_id: str, *, owner: str | None = None) -> Job:
         """Return one job. With `owner`, another owner's job counts as missing."""
         with self._store.read() as tx:
-            row = tx.get_job(job_id)
+            row = JobQueries(tx).get_job(job_id)
             if row is None or owner not in (None, row.owner):
                 raise NotFound(_no_such_job(job_id))
             return load_job_views(tx, [row], self.get)[0]
@@ -77,7 +79,7 @@ class Jobs:
         if not prefix:  # An unset shell variable must not select the only job.
             raise Refused("the id is empty. Pass an id or its first characters.")
         with self._store.read() as tx:
-            found = tx.find_jobs(prefix, MAX_IDS_NAMED + 1)
+            found = JobQueries(tx).find_jobs(prefix, MAX_IDS_NAMED + 1)
         if not found:
             raise NotFound(_no_such_job(prefix))
         if len(found) > 1:
@@ -105,7 +107,7 @@ class Jobs:
             return JobList()
         with self._store.read() as tx:
             resolved = resolve_filter(tx, where, owner, self._kinds, private=private)
-            found = tx.list_jobs_bounded(resolved, limit, before)
+            found = SearchQueries(tx).list_jobs_bounded(resolved, limit, before)
             return build_job_list(load_job_views(tx, found.rows, self.get), found, limit)
 
     def count(
@@ -125,7 +127,7 @@ class Jobs:
             return CappedCount(0)
         with self._store.read() as tx:
             resolved = resolve_filter(tx, where, owner, self._kinds, private=private)
-            return build_count(tx.count_jobs_bounded(resolved, cap), cap)
+            return build_count(SearchQueries(tx).count_jobs_bounded(resolved, cap), cap)
 
     def explain(self, job_id: str, *, private: bool = False) -> Explanation:
         """Explain a job: its story, why it is where it is, its policy, and possible actions.
@@ -133,7 +135,7 @@ class Jobs:
         `private` adds the private part of failures: messages and stack traces.
         """
         with self._store.read() as tx:
-            row = tx.get_job(job_id)
+            row = JobQueries(tx).get_job(job_id)
             if row is None:
                 raise NotFound(_no_such_job(job_id))
             return explain_job(tx, row, self._settings.retry, self.get, private=private)
@@ -141,16 +143,16 @@ class Jobs:
     def history(self, job_id: str) -> EventList:
         """Return every stored event of a job, oldest first."""
         with self._store.read() as tx:
-            if tx.get_job(job_id) is None:
+            if JobQueries(tx).get_job(job_id) is None:
                 raise NotFound(_no_such_job(job_id))
-            return tx.list_events_of_job(job_id)
+            return EventQueries(tx).list_events_of_job(job_id)
 
     def attempts(self, job_id: str) -> AttemptList:
         """Return every finished attempt, oldest first, with both parts of its failure."""
         with self._store.read() as tx:
-            if tx.get_job(job_id) is None:
+            if JobQueries(tx).get_job(job_id) is None:
                 raise NotFound(_no_such_job(job_id))
-            return tx.list_attempts(job_id)
+            return JobQueries(tx).list_attempts(job_id)
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
         """Wait until a job has ended (succeeded, dead, cancelled) or is parked, and return it."""
@@ -165,7 +167,7 @@ class Jobs:
         """Return the state of a job, or a placeholder during a database outage."""
         try:
             with self._store.read() as tx:
-                row = tx.get_job(job_id)
+                row = JobQueries(tx).get_job(job_id)
         except StoreUnavailable:
             return "in an unknown state (database unavailable)"
         if row is None:
@@ -264,7 +266,7 @@ class Jobs:
         return views
 
     def _view_duplicate(self, tx: Transaction, job_id: str) -> Job:
-        row = tx.get_job(job_id)
+        row = JobQueries(tx).get_job(job_id)
         if row is None:
             raise NotFound(_no_such_job(job_id))
         return replace(load_job_views(tx, [row], self.get)[0], deduplicated=True)

@@ -26,7 +26,9 @@ from mulligan.guards.capacity import count_running
 from mulligan.guards.describe import GuardedDependency
 from mulligan.guards.limits import is_limit_active, merge_limits, tighten_limit
 from mulligan.guards.observer import load_guard
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import DEFAULT_BREAKER, GuardState
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.why import NO_LIMITS, LimitState, Phase, derive_phase
 from mulligan.manifest.declared import (
     load_active_manifests,
@@ -48,11 +50,11 @@ def load_job_views(
     known_kinds = None
     limit_state = NO_LIMITS
     if any(row.state == State.QUEUED for row in rows):
-        gates = tx.list_gates()
+        gates = GuardQueries(tx).list_gates()
         known_kinds = live_kinds(tx)
         limit_state = load_limit_state(tx, now)
     unfinished = [row.id for row in rows if row.token > 0 and row.state != State.SUCCEEDED]
-    latest = tx.get_latest_attempts(unfinished)
+    latest = JobQueries(tx).get_latest_attempts(unfinished)
     views = []
     for row in rows:
         phase = derive_phase(row, gates, now, known_kinds, limit_state)
@@ -64,12 +66,12 @@ def load_limit_state(tx: Transaction, now: Micros) -> LimitState:
     """Read the limits and dependency guards that delay jobs now."""
     manifests = load_active_manifests(tx, now)
     stored = {}
-    for row in tx.list_limits():
+    for row in GuardQueries(tx).list_limits():
         if is_limit_active(row, now):
             stored[row.scope, row.key] = Limit(row.concurrency, row.rate)
     limits = merge_limits(merge_declared_limits(manifests), stored)
     guards = {}
-    for guard in tx.list_guards(active_only=True):
+    for guard in GuardQueries(tx).list_guards(active_only=True):
         if guard.scope == "dependency":
             guards[guard.key] = load_guard(guard.body)
     dependencies = {}
@@ -78,7 +80,7 @@ def load_limit_state(tx: Transaction, now: Micros) -> LimitState:
         for key, state in guards.items():
             dependencies[key] = GuardedDependency(state, terms.get(key, DEFAULT_BREAKER))
             _apply_reduced_limit(limits, key, state)
-    running = count_running(tx.count_running()) if limits else {}
+    running = count_running(GuardQueries(tx).count_running()) if limits else {}
     return LimitState(limits, running, dependencies)
 
 

@@ -9,12 +9,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import Limit, LimitKey
+from mulligan.events.queries import EventQueries
 from mulligan.failures.rule_sources import load_rulebook
 from mulligan.failures.rules import Rule
 from mulligan.guards.state import BreakerConfig
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec, SubscriptionSpec
 from mulligan.storage.base import Transaction
-from mulligan.storage.notification_queries import SubscriptionRow
 
 MANIFEST_LIFETIME = 86_400 * SECOND  # after the last publication; workers may be down for a while
 MAX_SILENCE: Micros = 600 * SECOND  # workers publish their manifest every minute
@@ -30,42 +31,26 @@ def publish_manifest(tx: Transaction, manifest: Manifest) -> None:
     if manifest.schedules:
         past = [
             (app, published_at, Manifest.from_json(body).schedules)
-            for _, app, _, body, published_at in tx.list_manifests()
+            for _, app, _, body, published_at in ManifestQueries(tx).list_manifests()
         ]
-        tx.delete_schedules(find_abandoned_schedules(past, manifest.app, manifest.schedules))
-    tx.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
+        ManifestQueries(tx).delete_schedules(
+            find_abandoned_schedules(past, manifest.app, manifest.schedules)
+        )
+    ManifestQueries(tx).store_manifest(
+        manifest.id, manifest.app, manifest.release, manifest.to_json()
+    )
     _insert_subscriptions(tx, manifest.subscriptions.values())
 
 
 def _insert_subscriptions(tx: Transaction, specs: Iterable[SubscriptionSpec]) -> None:
     """Store new subscriptions. They receive events after their first publication."""
-    new = [spec for spec in specs if tx.get_subscription(spec.name) is None]
+    queries = ManifestQueries(tx)
+    new = [spec for spec in specs if not queries.subscription_exists(spec.name)]
     if not new:
         return
-    after = tx.newest_event()
+    after = EventQueries(tx).newest_event()
     for spec in new:
-        row = SubscriptionRow(
-            id=spec.name,
-            declared=True,
-            name=spec.name,
-            patterns="",
-            owner=spec.owner,
-            batch_id=None,
-            filter="",
-            form=spec.form,
-            channel=spec.channel,
-            body="{}",
-            endpoint="",
-            after=after,
-            state="on",
-            reason="",
-            version=1,
-            failures=0,
-            failing_since=None,
-            created_at=0,
-            created_by="",
-        )
-        tx.insert_subscription(row)
+        queries.declare_subscription(spec.name, spec.owner, spec.form, spec.channel, after)
 
 
 def find_abandoned_schedules(
@@ -113,14 +98,14 @@ def load_recent_manifests(tx: Transaction, now: Micros) -> Iterator[Manifest]:
     """Return the manifests that were published within a day, newest first, parsed one by one."""
     return (
         Manifest.from_json(body)
-        for _, _, _, body, published_at in tx.list_manifests()
+        for _, _, _, body, published_at in ManifestQueries(tx).list_manifests()
         if published_at > now - MANIFEST_LIFETIME
     )
 
 
 def load_active_manifests(tx: Transaction, now: Micros) -> list[Manifest]:
     """Return the manifests in force: first those with running workers, each newest first."""
-    stored = tx.list_manifests()
+    stored = ManifestQueries(tx).list_manifests()
     publications = [(app, published_at) for _, app, _, _, published_at in stored]
     publishing: list[Manifest] = []
     silent: list[Manifest] = []
@@ -140,7 +125,7 @@ def load_active_manifests(tx: Transaction, now: Micros) -> list[Manifest]:
 def load_kinds(tx: Transaction) -> dict[str, KindSpec]:
     """Return all kinds of stored manifests, each as the newest manifest declares it."""
     kinds: dict[str, KindSpec] = {}
-    for _, _, _, body, _ in tx.list_manifests():
+    for _, _, _, body, _ in ManifestQueries(tx).list_manifests():
         for name, spec in Manifest.from_json(body).kinds_with_rules.items():
             kinds.setdefault(name, spec)
     return kinds

@@ -19,15 +19,16 @@ from mulligan.core.errors import Cancel, ConfigError, NotFound, Refused, StoreUn
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
 from mulligan.core.job import Job, NewJob, State
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
 from mulligan.notifications import PRIORITY
 from mulligan.notifications.channels import Channel, ReceiverGone, SendContext
 from mulligan.notifications.message import Message
+from mulligan.notifications.queries import NotificationQueries, SubscriptionRow
 from mulligan.notifications.rules import SubscriptionMatcher
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.notification_queries import SubscriptionRow
 from mulligan.worker.runner.context import Context
 
 log = logging.getLogger("mulligan.notifications")
@@ -112,11 +113,11 @@ class DeliveryHandler:
 
     def _load_subscription(self, subscription: str) -> SubscriptionRow | None:
         with self._store().read() as tx:
-            return tx.get_subscription(subscription)
+            return NotificationQueries(tx).get_subscription(subscription)
 
     def _record_success(self, subscription: str) -> None:
         with self._store().begin() as tx:
-            tx.record_delivery(subscription)
+            NotificationQueries(tx).record_delivery(subscription)
 
     def _record_failure(self, subscription: str, error: Exception) -> None:
         # An error here is logged and dropped: the delivery must fail with its own error.
@@ -128,7 +129,7 @@ class DeliveryHandler:
 
 
 def _count_failure(tx: Transaction, subscription: str, error: Exception) -> None:
-    row = tx.record_failed_delivery(subscription)
+    row = NotificationQueries(tx).record_failed_delivery(subscription)
     if row is None or row.state != "on":
         return
     failing_for = tx.now() - (row.failing_since or 0)
@@ -141,7 +142,7 @@ def _count_failure(tx: Transaction, subscription: str, error: Exception) -> None
 
 def disable_subscription(tx: Transaction, row: SubscriptionRow, reason: str, actor: str) -> bool:
     """Disable a subscription. Returns False if it was changed by another transaction."""
-    written = tx.update_subscription(row._replace(state="off", reason=reason))
+    written = NotificationQueries(tx).update_subscription(row._replace(state="off", reason=reason))
     if written:
         data = {
             "subscription": row.id,
@@ -278,7 +279,7 @@ class Deliveries:
                 "kind": _delivery_kinds(tx),
             }
             where |= {name: value for name, value in filters.items() if value is not None}
-            found = tx.list_jobs_bounded(where, limit, before)
+            found = SearchQueries(tx).list_jobs_bounded(where, limit, before)
         deliveries = DeliveryList(self.get(row.id) for row in found.rows)
         is_full = len(deliveries) >= limit
         deliveries.cursor = found.stopped or (deliveries[-1].id if is_full else None)
@@ -303,7 +304,7 @@ class Deliveries:
 
     def _last_error(self, delivery: str) -> str:
         with self._open().read() as tx:
-            attempt = tx.get_latest_attempts([delivery]).get(delivery)
+            attempt = JobQueries(tx).get_latest_attempts([delivery]).get(delivery)
         return "" if attempt is None else attempt.public or ""
 
 

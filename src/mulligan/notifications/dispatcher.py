@@ -16,7 +16,10 @@ from mulligan.config import Settings
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event
 from mulligan.core.job import NewJob
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.declared import MANIFEST_LIFETIME
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.notifications.deliveries import build_delivery_job, insert_deliveries
 from mulligan.notifications.incidents import (
     END_REASONS,
@@ -26,6 +29,7 @@ from mulligan.notifications.incidents import (
     incident_timing,
 )
 from mulligan.notifications.message import build_event_message
+from mulligan.notifications.queries import NotificationQueries
 from mulligan.notifications.rules import HOUR, SubscriptionIndex, SubscriptionMatcher, is_internal
 from mulligan.notifications.subscriptions import SubscriptionCache
 from mulligan.storage.base import Store, Transaction
@@ -59,7 +63,7 @@ class Dispatcher:
     def run_once(self, store: Store) -> bool:
         """Process one part of the log. Returns True if there is more to do."""
         with store.read() as tx:
-            has_subscriptions = tx.subscriptions_version()[0]
+            has_subscriptions = NotificationQueries(tx).subscriptions_version()[0]
             if not has_subscriptions or self._is_after_clock_jump(tx) or not self._has_work(tx):
                 return False
         with store.begin() as tx:
@@ -85,7 +89,7 @@ class Dispatcher:
 
     def _has_work(self, tx: Transaction) -> bool:
         """Return whether a write is needed. Reads only, so that an idle fleet writes nothing."""
-        reader = tx.get_reader(READER)
+        reader = EventQueries(tx).get_reader(READER)
         if reader is None:
             return True
         now = tx.now()
@@ -95,12 +99,12 @@ class Dispatcher:
             return True
         if log_range.events(tx, subscriptions, 1):
             return True
-        return _is_due(tx.next_incident_due(), now) or _is_due(
-            tx.oldest_message_count(), now - HOUR
+        return _is_due(NotificationQueries(tx).next_incident_due(), now) or _is_due(
+            NotificationQueries(tx).oldest_message_count(), now - HOUR
         )
 
     def _run_step(self, tx: Transaction) -> bool:
-        reader = tx.lock_reader(READER, start=0)
+        reader = EventQueries(tx).lock_reader(READER, start=0)
         if reader is None:
             return False
         now = tx.now()
@@ -116,7 +120,7 @@ class Dispatcher:
         jobs = result.jobs + [build_delivery_job(*message) for message in incidents.messages]
         lost = result.lost + insert_deliveries(tx, jobs)
         cursor = events[result.events_read - 1].id if is_full else log_range.end
-        tx.advance_reader(READER, cursor, _add_lost(reader.body, lost))
+        EventQueries(tx).advance_reader(READER, cursor, _add_lost(reader.body, lost))
         return more_incidents or not caught_up
 
     def _process_events(
@@ -177,12 +181,12 @@ class _LogRange(NamedTuple):
         if not len(subscriptions) or self.end <= self.start:
             return []
         types = subscriptions.types | set(END_REASONS)
-        return tx.list_events_of_types(sorted(types), self.start, self.end, limit)
+        return EventQueries(tx).list_events_of_types(sorted(types), self.start, self.end, limit)
 
 
 def _next_log_range(tx: Transaction, cursor: int, subscriptions: SubscriptionIndex) -> _LogRange:
     """Return the next part of the log. Skips what is older than all subscriptions."""
-    newest = tx.newest_event()
+    newest = EventQueries(tx).newest_event()
     start = max(cursor, min(subscriptions.after, newest))
     end = max(start, newest)
     if len(subscriptions):
@@ -191,7 +195,7 @@ def _next_log_range(tx: Transaction, cursor: int, subscriptions: SubscriptionInd
 
 
 def _has_manifest_since(tx: Transaction, since: Micros) -> bool:
-    return any(renewed_at > since for *_, renewed_at in tx.list_manifests())
+    return any(renewed_at > since for *_, renewed_at in ManifestQueries(tx).list_manifests())
 
 
 def _is_due(at: Micros | None, now: Micros) -> bool:
@@ -219,7 +223,7 @@ def _add_kinds(tx: Transaction, events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events, with kind and queue of the job added to data that lacks them."""
     events = list(events)
     job_ids = {event.job_id for event in events if event.job_id and "kind" not in event.data}
-    kinds: Mapping[str, tuple[str, str]] = tx.get_kinds_and_queues(sorted(job_ids))
+    kinds: Mapping[str, tuple[str, str]] = JobQueries(tx).get_kinds_and_queues(sorted(job_ids))
     for event in events:
         if event.job_id is None or event.job_id not in kinds or "kind" in event.data:
             yield event

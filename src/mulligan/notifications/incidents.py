@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from mulligan.batches.queries import BatchQueries
 from mulligan.config import Settings
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import new_id
 from mulligan.failures.groups import ALL_OWNERS
+from mulligan.failures.queries import FailureQueries
 from mulligan.notifications import rules
 from mulligan.notifications.message import Message, build_cap_message, build_incident_message
+from mulligan.notifications.queries import IncidentRow, MessageCountRow, NotificationQueries
 from mulligan.notifications.rules import (
     HourlyCount,
     Incident,
@@ -27,7 +30,6 @@ from mulligan.notifications.rules import (
     SubscriptionMatcher,
 )
 from mulligan.storage.base import Transaction
-from mulligan.storage.notification_queries import IncidentRow, MessageCountRow
 
 log = logging.getLogger("mulligan.notifications")
 
@@ -125,7 +127,7 @@ class IncidentTracker:
 
     def load(self, keys: set[str]) -> None:
         """Load the open incidents with these keys."""
-        for row in self.tx.list_open_incidents(sorted(keys)):
+        for row in NotificationQueries(self.tx).list_open_incidents(sorted(keys)):
             self._load_row(row)
 
     def _load_row(self, row: IncidentRow) -> IncidentKey | None:
@@ -139,7 +141,7 @@ class IncidentTracker:
                 self._incidents[incident_key] = Incident.from_json(row.body)
             except (ValueError, TypeError):
                 log.exception("closing incident %s: its stored state cannot be read", row.id)
-                self.tx.update_incident(row._replace(closed_at=self.now))
+                NotificationQueries(self.tx).update_incident(row._replace(closed_at=self.now))
                 return None
             self._rows[incident_key] = row
         return incident_key
@@ -175,7 +177,7 @@ class IncidentTracker:
 
     def _has_mute(self, group: str, owner: str) -> bool:
         for scope in {ALL_OWNERS, owner or ALL_OWNERS}:
-            mark = self.tx.get_group_state(scope, group)
+            mark = FailureQueries(self.tx).get_group_state(scope, group)
             if mark is None or mark.state != "muted":
                 continue
             if mark.until is None or mark.until > self.now:
@@ -211,7 +213,7 @@ class IncidentTracker:
         No incident ends unless the log was read to its end (`caught_up`): deaths that were not
         read yet may belong to it.
         """
-        due = self.tx.list_due_incidents(self.now, MAX_ROWS)
+        due = NotificationQueries(self.tx).list_due_incidents(self.now, MAX_ROWS)
         for row in due:
             incident_key = self._load_row(row)
             if incident_key is not None:
@@ -229,18 +231,20 @@ class IncidentTracker:
             self._write(incident_key)
         else:
             row = self._rows[incident_key]._replace(due_at=self.now + RECHECK_DELAY)
-            self.tx.update_incident(row)
+            NotificationQueries(self.tx).update_incident(row)
 
     def report_withheld(self) -> None:
         """Send one message about the messages that the limit withheld in each past hour."""
-        for row in self.tx.list_message_counts(self.now - rules.HOUR, MAX_ROWS):
+        for row in NotificationQueries(self.tx).list_message_counts(
+            self.now - rules.HOUR, MAX_ROWS
+        ):
             subscription = self.subscriptions.by_id.get(row.subscription)
             if row.withheld and subscription is not None:
                 message = build_cap_message(
                     row.subscription, row.owner, row.since, row.withheld, self.settings
                 )
                 self.messages.append(IncidentMessage(subscription, message, row.owner))
-            self.tx.delete_message_count(row.subscription, row.owner)
+            NotificationQueries(self.tx).delete_message_count(row.subscription, row.owner)
 
     # --- Messages ---
 
@@ -254,7 +258,7 @@ class IncidentTracker:
         is_stored = bool(row.body)
         if is_stored:
             row = row._replace(body=incident.to_json(), closed_at=self.now)
-            self.tx.update_incident(row)
+            NotificationQueries(self.tx).update_incident(row)
 
     def _send(self, incident_key: IncidentKey, incident: Incident, step: str) -> Incident:
         """Add the message of a step unless the hourly limit withholds it."""
@@ -275,10 +279,12 @@ class IncidentTracker:
         """Count a message against the hourly limit. Returns whether it may be sent."""
         if not self.timing.cap:
             return True
-        row = self.tx.get_message_count(subscription, owner)
+        row = NotificationQueries(self.tx).get_message_count(subscription, owner)
         hour = None if row is None else HourlyCount(row.since, row.sent, row.withheld)
         allowed, hour = rules.count_message(hour, self.now, self.timing.cap)
-        self.tx.write_message_count(MessageCountRow(subscription, owner, *hour))
+        NotificationQueries(self.tx).write_message_count(
+            MessageCountRow(subscription, owner, *hour)
+        )
         return allowed
 
     def _build_facts(self, row: IncidentRow, incident: Incident) -> IncidentFacts:
@@ -301,7 +307,7 @@ class IncidentTracker:
         )
         if incident.grouped_by != "batch":
             return facts
-        batch = self.tx.get_batch(incident.key)
+        batch = BatchQueries(self.tx).get_batch(incident.key)
         batch_name = "" if batch is None else batch.name
         return replace(facts, group="", batch_id=incident.key, batch_name=batch_name)
 
@@ -318,8 +324,8 @@ class IncidentTracker:
         changed = row._replace(body=incident.to_json(), due_at=due_at)
         is_stored = bool(row.body)
         if is_stored:
-            self.tx.update_incident(changed)
+            NotificationQueries(self.tx).update_incident(changed)
         else:
-            self.tx.insert_incident(changed)
+            NotificationQueries(self.tx).insert_incident(changed)
         self._rows[incident_key] = changed
         self._changed.discard(incident_key)

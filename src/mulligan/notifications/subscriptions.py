@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
+from mulligan.batches.queries import BatchQueries
 from mulligan.config import Settings
 from mulligan.core.durations import SECOND, Micros, optional_datetime, to_datetime
 from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.core.event import Event, EventType, NewEvent
 from mulligan.core.ids import new_id
+from mulligan.events.queries import EventQueries
 from mulligan.jobs.enqueue import check_text
 from mulligan.manifest.declared import load_declared_subscriptions
 from mulligan.manifest.specs import ENDPOINT_PREFIX, SubscriptionSpec, check_name
@@ -32,6 +34,11 @@ from mulligan.notifications.deliveries import (
     load_channel,
 )
 from mulligan.notifications.message import build_event_message, derive_message_id
+from mulligan.notifications.queries import (
+    NotificationQueries,
+    SubscriptionRow,
+    SubscriptionsVersion,
+)
 from mulligan.notifications.rules import (
     SubscriptionIndex,
     SubscriptionMatcher,
@@ -42,7 +49,6 @@ from mulligan.notifications.rules import (
 )
 from mulligan.notifications.webhook import Webhook, new_secret
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.notification_queries import SubscriptionRow, SubscriptionsVersion
 
 log = logging.getLogger("mulligan.notifications")
 
@@ -136,7 +142,7 @@ class SubscriptionCache:
 
     def load(self, tx: Transaction, now: Micros) -> SubscriptionIndex:
         """Return the active subscriptions."""
-        version = tx.subscriptions_version()
+        version = NotificationQueries(tx).subscriptions_version()
         if version != self._version or abs(now - self._loaded_at) > CACHE_TIME:
             self._index = load_subscriptions(tx, now)
             self._version = version
@@ -146,7 +152,7 @@ class SubscriptionCache:
 
 def load_subscriptions(tx: Transaction, now: Micros) -> SubscriptionIndex:
     """Load the enabled subscriptions: stored ones, and those that current manifests declare."""
-    rows = [row for row in tx.list_subscriptions() if row.state == "on"]
+    rows = [row for row in NotificationQueries(tx).list_subscriptions() if row.state == "on"]
     specs: Mapping[str, SubscriptionSpec] = {}
     if any(row.declared for row in rows):
         specs = load_declared_subscriptions(tx, now)
@@ -249,7 +255,11 @@ class Subscriptions:
         """List all subscriptions, or those of one owner."""
         with self._open().read() as tx:
             specs = load_declared_subscriptions(tx, tx.now())
-            rows = [row for row in tx.list_subscriptions() if owner in (None, row.owner)]
+            rows = [
+                row
+                for row in NotificationQueries(tx).list_subscriptions()
+                if owner in (None, row.owner)
+            ]
         active = [row for row in rows if not row.declared or row.id in specs]
         return [_build_subscription(row, specs.get(row.id)) for row in active]
 
@@ -261,7 +271,11 @@ class Subscriptions:
     def resolve(self, prefix: str) -> str:
         """Return the only id that starts with `prefix`, or `prefix` if there is none."""
         with self._open().read() as tx:
-            found = tx.find_subscriptions(prefix, MAX_CANDIDATES + 1) if prefix else []
+            found = (
+                NotificationQueries(tx).find_subscriptions(prefix, MAX_CANDIDATES + 1)
+                if prefix
+                else []
+            )
         if prefix in found or not found:
             return prefix
         if len(found) == 1:
@@ -315,7 +329,9 @@ class Subscriptions:
         with self._open().begin() as tx:
             _check_owner_limit(tx, row.owner)
             row = _restrict_to_batch(tx, row, batch)
-            tx.insert_subscription(row._replace(after=tx.newest_event()))
+            NotificationQueries(tx).insert_subscription(
+                row._replace(after=EventQueries(tx).newest_event())
+            )
             row = _find_row(tx, row.id, None)
             after = _describe_row(row)
             self._write_event(tx, EventType.SUBSCRIPTION_CREATED, row, {}, after, reason)
@@ -331,7 +347,7 @@ class Subscriptions:
                     "Remove it there, or disable it here."
                 )
                 raise Refused(message)
-            tx.delete_subscription(row.id)
+            NotificationQueries(tx).delete_subscription(row.id)
             before = _describe_row(row)
             self._write_event(tx, EventType.SUBSCRIPTION_REMOVED, row, before, {}, reason)
 
@@ -344,7 +360,11 @@ class Subscriptions:
             if row.state == "on":
                 return _load_subscription(tx, row)
             enabled = row._replace(
-                state="on", reason="", failures=0, failing_since=None, after=tx.newest_event()
+                state="on",
+                reason="",
+                failures=0,
+                failing_since=None,
+                after=EventQueries(tx).newest_event(),
             )
             before = {"state": "off", "reason": row.reason}
             self._change(tx, row, enabled, before, {"state": "on"}, reason)
@@ -421,7 +441,7 @@ class Subscriptions:
         after: Mapping[str, Any],
         reason: str,
     ) -> None:
-        if not tx.update_subscription(changed):
+        if not NotificationQueries(tx).update_subscription(changed):
             raise Refused(_conflict_message(row.id))
         self._write_event(tx, EventType.SUBSCRIPTION_CHANGED, row, before, after, reason)
 
@@ -451,7 +471,10 @@ def _check_owner_limit(tx: Transaction, owner: str | None) -> None:
     """Refuse too many subscriptions of one owner: they would slow down everybody's messages."""
     if owner is None:
         return
-    count = sum(row.owner == owner and not row.declared for row in tx.list_subscriptions())
+    count = sum(
+        row.owner == owner and not row.declared
+        for row in NotificationQueries(tx).list_subscriptions()
+    )
     if count >= MAX_PER_OWNER:
         message = f"owner {owner!r:.80} has {count} subscriptions, the maximum. Remove one first."
         raise Refused(message)
@@ -480,7 +503,7 @@ def _restrict_to_batch(tx: Transaction, row: SubscriptionRow, batch: Any) -> Sub
     if batch is None:
         return row
     batch_id = check_text("batch", getattr(batch, "id", batch), min_length=1)
-    found = tx.get_batch(batch_id)
+    found = BatchQueries(tx).get_batch(batch_id)
     if found is None or row.owner not in (None, found.owner):
         message = f"unknown batch {batch_id!r}"
         raise NotFound(message)
@@ -488,7 +511,7 @@ def _restrict_to_batch(tx: Transaction, row: SubscriptionRow, batch: Any) -> Sub
 
 
 def _find_row(tx: Transaction, subscription: str, owner: str | None) -> SubscriptionRow:
-    row = tx.get_subscription(subscription)
+    row = NotificationQueries(tx).get_subscription(subscription)
     if row is None or owner not in (None, row.owner):
         message = f"unknown subscription {subscription!r}"
         raise NotFound(message)

@@ -15,10 +15,17 @@ from typing import Any, NamedTuple
 
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.statistics import FAILED_OUTCOMES
+from mulligan.events.queries import (
+    HOUR,
+    MINUTE,
+    CountedEvent,
+    EventQueries,
+    ReaderRow,
+    StatQueries,
+    StatRow,
+)
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.notification_queries import ReaderRow
-from mulligan.storage.stat_queries import HOUR, MINUTE, CountedEvent, StatRow
 
 # --- Label values that come from outside: limited in number and length ---
 
@@ -152,13 +159,17 @@ class EventCounter:
         with store.read() as tx:
             if not self._behind and self._nothing_to_count(tx):
                 return False
-            reader = next((row for row in tx.list_readers() if row.name == READER), None)
+            reader = next(
+                (row for row in EventQueries(tx).list_readers() if row.name == READER), None
+            )
             self._cursor = -1 if reader is None else reader.cursor
             now = tx.now()
             if reader is not None and not self._behind and self._is_recent(reader, now):
                 return False
             top, events = (
-                (0, []) if reader is None else tx.list_events_to_count(reader.cursor, MAX_EVENTS)
+                (0, [])
+                if reader is None
+                else StatQueries(tx).list_events_to_count(reader.cursor, MAX_EVENTS)
             )
         state = CounterState(reader.body if reader is not None else "")
         if reader is not None and top == reader.cursor and state.rolled >= _roll_up_before(now):
@@ -166,14 +177,14 @@ class EventCounter:
         # Count before the write transaction: on SQLite it blocks all other writers.
         rows = list(build_stat_rows(group_events(events), state))
         with store.begin() as tx:
-            locked = tx.lock_reader(READER)
+            locked = EventQueries(tx).lock_reader(READER)
             if locked is None or reader is None or locked.cursor != reader.cursor:
                 return self._done(behind=False)
-            tx.add_stats(rows)
+            StatQueries(tx).add_stats(rows)
             if state.rolled < _roll_up_before(now):
-                state.rolled = tx.roll_up_stats(state.rolled, _roll_up_before(now))
-                tx.delete_stats(now // MINUTE - HOUR_RETENTION)
-            tx.advance_reader(READER, top, state.to_json())
+                state.rolled = StatQueries(tx).roll_up_stats(state.rolled, _roll_up_before(now))
+                StatQueries(tx).delete_stats(now // MINUTE - HOUR_RETENTION)
+            EventQueries(tx).advance_reader(READER, top, state.to_json())
         more_events = top - reader.cursor >= MAX_EVENTS
         more_to_roll_up = state.rolled < _roll_up_before(now)
         return self._done(behind=more_events or more_to_roll_up)
@@ -191,7 +202,7 @@ class EventCounter:
         if (
             self._cursor >= 0
             and now - self._clock_read_at < ROLL_UP_CHECK_SECONDS
-            and tx.newest_event(self._cursor) == self._cursor
+            and EventQueries(tx).newest_event(self._cursor) == self._cursor
         ):
             return True
         self._clock_read_at = now

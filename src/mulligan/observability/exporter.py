@@ -21,14 +21,17 @@ from prometheus_client.registry import Collector
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import Gate, Lane, WorkerRow
 from mulligan.core.statistics import FAILED_OUTCOMES
+from mulligan.events.queries import MINUTE, EventQueries, ReaderRow, StatQueries, StatRow
 from mulligan.guards.dependencies import Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
+from mulligan.guards.queries import GuardQueries, LaneDepthRow
+from mulligan.jobs.queries import SearchQueries
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.observability import metrics
 from mulligan.observability.event_counts import LabelNames
+from mulligan.operations.queries import OperationQueries
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.notification_queries import ReaderRow
-from mulligan.storage.stat_queries import MINUTE, LaneDepthRow, StatRow
+from mulligan.worker.queries import WorkerQueries
 
 CAP = 10_000
 MAX_LANES = 2_000
@@ -70,21 +73,23 @@ def read_gauges(tx: Transaction) -> GaugeReadings:
     """Read everything the gauges need."""
     state = tx.read_claim_state()
     cap = max(100, min(CAP, MAX_WAITING // max(1, len(state.lanes))))
-    recent = tx.list_stats(
+    recent = StatQueries(tx).list_stats(
         ["verdicts", "tries", "cost", "finished"], state.now - WINDOWS["1h"] * MINUTE
     )
     return GaugeReadings(
         now=state.now,
-        depths=tx.count_waiting_by_lane(state.now, cap, MAX_LANES),
+        depths=GuardQueries(tx).count_waiting_by_lane(state.now, cap, MAX_LANES),
         gates=[gate for gate in state.gates if is_closed(gate, state.now)],
-        running=tx.count_running(),
-        counts=dict(tx.count_jobs_by_state(CAP)),
+        running=GuardQueries(tx).count_running(),
+        counts=dict(SearchQueries(tx).count_jobs_by_state(CAP)),
         dependencies=read_dependencies(tx),
-        workers=tx.list_workers(closed=False),
-        operations=Counter(row.state for row in tx.list_operations(None, MAX_OPERATIONS, None)),
-        readers=tx.list_readers(),
-        newest_event=tx.newest_event(),
-        event_lag=tx.event_lag(),
+        workers=WorkerQueries(tx).list_workers(closed=False),
+        operations=Counter(
+            row.state for row in OperationQueries(tx).list_operations(None, MAX_OPERATIONS, None)
+        ),
+        readers=EventQueries(tx).list_readers(),
+        newest_event=EventQueries(tx).newest_event(),
+        event_lag=EventQueries(tx).event_lag(),
         recent=recent,
     )
 
@@ -374,7 +379,7 @@ class _SnapshotCollector(Collector):
     def __init__(self, store: Store) -> None:
         with store.read() as tx:
             self._readings = read_gauges(tx)
-            self._stats = tx.list_stat_totals()
+            self._stats = StatQueries(tx).list_stat_totals()
 
     def collect(self) -> Iterator[Metric]:
         yield from metrics.families(self._stats)

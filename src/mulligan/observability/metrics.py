@@ -14,6 +14,7 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from mulligan.core.attempt import Cls
+from mulligan.events.queries import StatRow
 from mulligan.observability.event_counts import (
     ATTEMPT_BUCKETS,
     DELAY_SECONDS,
@@ -22,7 +23,6 @@ from mulligan.observability.event_counts import (
     STATES,
     WAIT_SECONDS,
 )
-from mulligan.storage.stat_queries import StatRow
 
 USER_CAUSED = frozenset({Cls.INVALID_INPUT.value, Cls.CANCELLED.value})
 WORKER_LOST = "WORKER_LOST"  # the code of an attempt whose lease ran out

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from mulligan.batches import completion
+from mulligan.batches.queries import BatchQueries, BatchRow
 from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import DependencyOpen, Refused, StoreUnavailable
@@ -33,10 +34,18 @@ from mulligan.jobs.preconditions import (
     lane_in_queue,
     refuse_if_dependency_down,
 )
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.repair import DEFAULT_MAX_PAYLOAD
 from mulligan.jobs.view import load_job_views
 from mulligan.manifest.declared import load_kinds, load_queues
 from mulligan.manifest.specs import KindSpec, QueueSpec
+from mulligan.operations.queries import (
+    MAX_PAUSE,
+    ItemEndRow,
+    ItemRow,
+    OperationQueries,
+    OperationRow,
+)
 from mulligan.operations.request import VERBS, load_frozen_filter
 from mulligan.operations.rules import (
     Action,
@@ -57,8 +66,7 @@ from mulligan.operations.rules import (
     sendable_count,
     sum_counts,
 )
-from mulligan.storage.base import BatchRow, Store, Transaction
-from mulligan.storage.operation_queries import MAX_PAUSE, ItemEndRow, ItemRow, OperationRow
+from mulligan.storage.base import Store, Transaction
 
 log = logging.getLogger("mulligan.upkeep")
 
@@ -77,7 +85,7 @@ ACTIVE_STATES = frozenset({"gathering", "running", "paused"})
 def any_active(store: Store) -> bool:
     """Return whether any operation has work left."""
     with store.read() as tx:
-        return bool(tx.list_due_operations(None, 1))
+        return bool(OperationQueries(tx).list_due_operations(None, 1))
 
 
 def run_operations(store: Store, *, paced: bool = True) -> int:
@@ -86,7 +94,9 @@ def run_operations(store: Store, *, paced: bool = True) -> int:
     With `paced=False`, rates and intervals are ignored: for one process that does everything.
     """
     with store.read() as tx:
-        due = tx.list_due_operations(tx.now() if paced else None, OPERATIONS_PER_CALL)
+        due = OperationQueries(tx).list_due_operations(
+            tx.now() if paced else None, OPERATIONS_PER_CALL
+        )
     return sum(_run_operation(store, operation, paced=paced) for operation in due)
 
 
@@ -141,7 +151,7 @@ def run_turn(
     `isolate_jobs`, an error of one job refuses that job instead of failing the turn.
     """
     with store.begin() as tx:
-        row = tx.lock_operation(operation, wait=False)
+        row = OperationQueries(tx).lock_operation(operation, wait=False)
         if row is None or not row.active:
             return TurnResult()
         now = tx.now()
@@ -157,7 +167,7 @@ def run_turn(
 def gather_items(store: Store, operation: str) -> bool:
     """Freeze one more chunk, for the process that started the operation. False: nothing is left."""
     with store.begin() as tx:
-        row = tx.lock_operation(operation, wait=True)
+        row = OperationQueries(tx).lock_operation(operation, wait=True)
         if row is None or row.state != "gathering":
             return False
         turn = OperationTurn(tx, row, tx.now(), paced=True, next_turn_in=GATHER_TIMEOUT)
@@ -222,7 +232,9 @@ class OperationTurn:
 
     def _save(self, **changes: Any) -> None:
         counts = json.dumps(self._plan, separators=(",", ":"))
-        if not self._tx.update_operation(self._row._replace(tallies=counts, **changes)):
+        if not OperationQueries(self._tx).update_operation(
+            self._row._replace(tallies=counts, **changes)
+        ):
             raise RuntimeError(f"operation {self._row.id} changed while its row was locked")
 
     def _set(self, **changes: Any) -> None:
@@ -236,7 +248,9 @@ class OperationTurn:
         chunk = GATHER_CHUNK if limit is None else min(GATHER_CHUNK, limit - row.total)
         found = 0
         if chunk:
-            found = self._tx.add_items(row.id, load_frozen_filter(row.fixed), chunk)
+            found = OperationQueries(self._tx).add_items(
+                row.id, load_frozen_filter(row.fixed), chunk
+            )
         self._set(total=row.total + found)
         if found == GATHER_CHUNK:
             return TurnResult(more=True)
@@ -279,7 +293,7 @@ class OperationTurn:
         self._plan[self._row.step] = self._counts.moved(start, end, count)
 
     def _record_ended(self) -> int:
-        rows = self._tx.list_ended_items(self._row.id, ITEMS_PER_TURN)
+        rows = OperationQueries(self._tx).list_ended_items(self._row.id, ITEMS_PER_TURN)
         ended = [_EndedItem(row.place, *judge_item(_item_end(row))) for row in rows]
         self._end_items(ended, "sent")
         outcomes = [item.outcome for item in ended]
@@ -292,7 +306,9 @@ class OperationTurn:
         for item in ended:
             groups[item.outcome, item.why].append(item.place)
         for (outcome, why), places in groups.items():
-            self._tx.mark_items_ended(self._row.id, places, outcome.value, why, self._now)
+            OperationQueries(self._tx).mark_items_ended(
+                self._row.id, places, outcome.value, why, self._now
+            )
             self._count(start, outcome.value, len(places))
 
     # --- Steps ---
@@ -311,7 +327,7 @@ class OperationTurn:
 
     def _stop(self) -> None:
         row = self._row
-        codes = self._tx.count_repeated_failures(row.id)
+        codes = OperationQueries(self._tx).count_repeated_failures(row.id)
         note = describe_stop(self._plan, row.step, row.stop_if, row.recent, codes)
         self._set(state="stopped", finished_at=self._now, note=note)
         self._write_event(EventType.OPERATION_STOPPED, "upkeep", by=row.actor, note=note)
@@ -338,13 +354,15 @@ class OperationTurn:
         items: Sequence[ItemRow] = ()
         if count:
             place = last_place(self._plan, row.step)
-            items = self._tx.list_waiting_items(row.id, place, count)
+            items = OperationQueries(self._tx).list_waiting_items(row.id, place, count)
         moved = self._move_all(items)
         self._set(tokens=max(0.0, bucket.tokens - len(items)), tokens_at=bucket.at)
         return moved
 
     def _move_all(self, items: Sequence[ItemRow]) -> int:
-        rows = {row.id: row for row in self._tx.lock_jobs([item.job_id for item in items])}
+        rows = {
+            row.id: row for row in JobQueries(self._tx).lock_jobs([item.job_id for item in items])
+        }
         sent: list[int] = []
         ended: list[_EndedItem] = []
         for item in items:
@@ -355,14 +373,14 @@ class OperationTurn:
                 sent.append(item.place)
         row = self._row
         completion.update_after_moves(self._tx, self._moved, actor=row.actor, reason=row.reason)
-        self._tx.mark_items_sent(row.id, sent)
+        OperationQueries(self._tx).mark_items_sent(row.id, sent)
         self._count("waiting", "sent", len(sent))
         self._end_items(ended, "waiting")
         return len(sent) + len(ended)
 
     def _move(self, item: ItemRow, row: JobRow | None) -> _MoveResult:
         if row is None:
-            if self._tx.get_job(item.job_id) is None:
+            if JobQueries(self._tx).get_job(item.job_id) is None:
                 return _MoveResult(ItemOutcome.SKIPPED, "the job was deleted")
             return _MoveResult(_Progress.LATER)  # Another transaction holds its lock.
         if row.generation != item.generation:
@@ -433,7 +451,7 @@ class OperationTurn:
     def _load_batch(self, batch_id: str) -> BatchRow | None:
         """Read a batch once per turn; reopening it checks again under its lock."""
         if batch_id not in self._batches:
-            self._batches[batch_id] = self._tx.get_batch(batch_id)
+            self._batches[batch_id] = BatchQueries(self._tx).get_batch(batch_id)
         return self._batches[batch_id]
 
     def _kind_info(self, row: JobRow) -> KindInfo:
@@ -471,7 +489,7 @@ class OperationTurn:
         is_recent = self._paced and self._now - self._row.moved_at < STALL_AFTER
         if self._row.state != "running" or not self._counts.sent or is_recent:
             return
-        row = self._tx.get_first_sent_job(self._row.id)
+        row = OperationQueries(self._tx).get_first_sent_job(self._row.id)
         if row is None or row.state != State.QUEUED:
             self._set(note="")
             return

@@ -17,9 +17,13 @@ from mulligan.core.format import format_time
 from mulligan.core.job import State, unique_hash
 from mulligan.core.lifecycle import MOVES
 from mulligan.failures.groups import ALL_OWNERS
+from mulligan.failures.queries import FailureQueries
 from mulligan.guards.gates import check_rate
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.conditions import ARGUMENT_PREFIX, DEAD_ONLY_FIELDS, INDEXED_PREFIX, Where
 from mulligan.jobs.filter import Filter, parse_filter
 from mulligan.jobs.preconditions import check_overrides
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.repair import require_reason
 from mulligan.jobs.search import resolve_filter
 from mulligan.jobs.service import DEFAULT_COUNT_CAP
@@ -27,6 +31,7 @@ from mulligan.jobs.view import load_limit_state
 from mulligan.jobs.why import derive_phase
 from mulligan.manifest.arguments import to_json
 from mulligan.manifest.specs import check_user_name
+from mulligan.operations.queries import MatchedJobs, OperationQueries
 from mulligan.operations.rules import (
     CANARY_STEPS,
     SINGLE_STEP,
@@ -39,8 +44,6 @@ from mulligan.operations.rules import (
 )
 from mulligan.retries.policy import Policy
 from mulligan.storage.base import Transaction
-from mulligan.storage.operation_queries import MatchedJobs
-from mulligan.storage.search_queries import ARGUMENT_PREFIX, DEAD_ONLY_FIELDS, INDEXED_PREFIX, Where
 from mulligan.worker.settlement import frees_unique_key
 from mulligan.worker.upkeep import live_kinds
 
@@ -377,7 +380,7 @@ def preview_operation(tx: Transaction, request: CheckedOperation) -> OperationPr
     now = tx.now()
     where = freeze_filter(tx, request, now)
     limit = max_items(request.steps) or DEFAULT_COUNT_CAP
-    found = tx.preview_operation(where, min(DEFAULT_COUNT_CAP, limit))
+    found = OperationQueries(tx).preview_operation(where, min(DEFAULT_COUNT_CAP, limit))
     count = sum(row.jobs for row in found)
     preview = OperationPreview(
         action=request.action.value,
@@ -418,7 +421,7 @@ def _estimate_cost(tx: Transaction, found: Sequence[MatchedJobs]) -> float:
 
     Uses the mean cost of the kind's newest attempts, or of these jobs if there are none.
     """
-    newest = tx.sum_costs_by_kind(MAX_COSTS_READ)
+    newest = OperationQueries(tx).sum_costs_by_kind(MAX_COSTS_READ)
     total = 0.0
     for kind in {row.kind for row in found}:
         rows = [row for row in found if row.kind == kind]
@@ -441,7 +444,7 @@ def _past_retries(
     jobs = _sum_jobs((row.group, row.jobs) for row in found if row.group)
     codes = {row.group: row.code or "" for row in found if row.group}
     groups = list(jobs)[:MAX_GROUPS]
-    results = tx.count_group_recoveries(groups, owner, MAX_DEATHS_READ)
+    results = FailureQueries(tx).count_group_recoveries(groups, owner, MAX_DEATHS_READ)
     retried_by_code: Counter[str] = Counter()
     recovered_by_code: Counter[str] = Counter()
     for group, (retried, recovered) in results.items():
@@ -466,12 +469,12 @@ def _find_delays(
     """Return what would delay these jobs if they were due now, judged by one sample per lane."""
     jobs = _sum_jobs((f"{row.queue}|{row.kind}|{row.uses}", row.jobs) for row in found)
     samples = {f"{row.queue}|{row.kind}|{row.uses}": row.sample for row in found}
-    gates = tx.list_gates()
+    gates = GuardQueries(tx).list_gates()
     known_kinds = live_kinds(tx)
     limit_state = load_limit_state(tx, now)
     delayed: Counter[str] = Counter()
     for lane in list(jobs)[:MAX_LANES]:
-        row = tx.get_job(samples[lane])
+        row = JobQueries(tx).get_job(samples[lane])
         if row is not None:
             due_now = row._replace(state=State.QUEUED, run_at=now)
             phase = derive_phase(due_now, gates, now, known_kinds, limit_state)
@@ -488,10 +491,10 @@ def _already_in_queue(found: Sequence[MatchedJobs], queue: str | None) -> tuple[
 def _find_taken_keys(tx: Transaction, where: Where) -> tuple[Obstacle, ...]:
     """Return the jobs whose unique key another job holds now."""
     job_ids = {}
-    for row in tx.list_released_keys(where, MAX_KEYS_READ):
+    for row in OperationQueries(tx).list_released_keys(where, MAX_KEYS_READ):
         if not frees_unique_key(row.unique_cover, State.QUEUED):
             job_ids[unique_hash(row.owner, row.kind, row.unique_key)] = row.id
-    taken = tx.find_key_holders(list(job_ids))
+    taken = JobQueries(tx).find_key_holders(list(job_ids))
     if not taken:
         return ()
     names = ", ".join(job_ids[key] for key in list(taken)[:MAX_JOBS_NAMED])

@@ -22,6 +22,7 @@ from mulligan.operations.chore import (
     gather_items,
     write_operation_event,
 )
+from mulligan.operations.queries import ItemRow, OperationQueries, OperationRow
 from mulligan.operations.request import (
     CheckedOperation,
     OperationPreview,
@@ -33,7 +34,6 @@ from mulligan.operations.request import (
 )
 from mulligan.operations.rules import ItemCounts, ItemOutcome, step_number, sum_counts
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.operation_queries import ItemRow, OperationRow
 
 MAX_OPERATIONS_LISTED = 500
 MAX_ITEMS_LISTED = 10_000
@@ -216,9 +216,11 @@ class Operations:
         for _ in range(MAX_TRIES):
             with store.begin() as tx:
                 row = self._new_row(tx, request)
-                if tx.insert_operation(row):
+                if OperationQueries(tx).insert_operation(row):
                     return row, True
-                found = tx.find_equal_operation(request.scope, request.key, request.digest)
+                found = OperationQueries(tx).find_equal_operation(
+                    request.scope, request.key, request.digest
+                )
             if found is not None:
                 return found, False
         raise IllegalMove("an equal operation began and ended at the same time; try again")
@@ -269,7 +271,10 @@ class Operations:
         """Return operations, newest first. `before` is the id of the previous page's last one."""
         _check_limit(limit, MAX_OPERATIONS_LISTED)
         with self._open().read() as tx:
-            return [_build_view(row) for row in tx.list_operations(owner, limit, before)]
+            return [
+                _build_view(row)
+                for row in OperationQueries(tx).list_operations(owner, limit, before)
+            ]
 
     def items(
         self,
@@ -291,7 +296,8 @@ class Operations:
             row = _load_row(tx, operation, owner)
             plan = _load_plan(row)
             return [
-                _build_item(item, plan) for item in tx.list_items(row.id, outcome, limit, after)
+                _build_item(item, plan)
+                for item in OperationQueries(tx).list_items(row.id, outcome, limit, after)
             ]
 
     def resolve(self, prefix: str, *, owner: str | None = None) -> str:
@@ -301,7 +307,7 @@ class Operations:
         if not prefix:
             raise Refused("the id is empty. Pass an id or its first characters.")
         with self._open().read() as tx:
-            found = tx.find_operations(prefix, owner, MAX_IDS_NAMED + 1)
+            found = OperationQueries(tx).find_operations(prefix, owner, MAX_IDS_NAMED + 1)
         if not found:
             raise NotFound(_no_such_operation(prefix))
         if len(found) > 1:
@@ -326,14 +332,14 @@ class Operations:
     ) -> Operation:
         with self._open().begin() as tx:
             _load_row(tx, operation, owner)
-            row = tx.lock_operation(operation, wait=True)
+            row = OperationQueries(tx).lock_operation(operation, wait=True)
             if row is None:
                 raise NotFound(_no_such_operation(operation))
             if row.state == state and state != "running":
                 return _build_view(row, _count_joined(tx, row))
             _check_change(row, state)
             changed = _with_state(row, state, reason, tx.now())
-            tx.update_operation(changed)
+            OperationQueries(tx).update_operation(changed)
             data = {
                 "reason": reason,
                 "before": {"state": row.state},
@@ -378,7 +384,7 @@ def _check_limit(limit: int, maximum: int) -> None:
 
 
 def _load_row(tx: Transaction, operation: str, owner: str | None) -> OperationRow:
-    row = tx.get_operation(operation)
+    row = OperationQueries(tx).get_operation(operation)
     if row is None or owner not in (None, row.scope):
         raise NotFound(_no_such_operation(operation))
     return row
@@ -400,7 +406,9 @@ def _count_joined(tx: Transaction, row: OperationRow) -> int:
     first_new_id = "" if includes_old_jobs else first_id(row.created_at // 1000)
     current = {name: value for name, value in where.items() if name != "until"}
     examined = 2 * DEFAULT_COUNT_CAP + row.total
-    count = tx.count_late_matches(row.id, current, first_new_id, row.created_at, examined)
+    count = OperationQueries(tx).count_late_matches(
+        row.id, current, first_new_id, row.created_at, examined
+    )
     return min(DEFAULT_COUNT_CAP, count)
 
 

@@ -27,6 +27,12 @@ from mulligan.failures.capture import classify
 from mulligan.failures.classify import apply_verdict_rules, classify_facts
 from mulligan.failures.facts import Facts, load_facts
 from mulligan.failures.matcher import Rulebook
+from mulligan.failures.queries import (
+    ClassifiedAttemptRow,
+    FailureQueries,
+    PastAttemptRow,
+    RuleHitRow,
+)
 from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
 from mulligan.failures.rules import Rule
 from mulligan.manifest.declared import load_kinds, load_queues, load_rules
@@ -45,7 +51,6 @@ from mulligan.retries.preview import (
 )
 from mulligan.retries.reasons import read_ground
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.history_queries import ClassifiedAttemptRow, PastAttemptRow, RuleHitRow
 
 WEEK = timedelta(days=7)
 SYSTEM_KIND = ""  # kind name under which the system defaults are explained
@@ -305,7 +310,9 @@ def simulate_failure(
         failure = classify(text[:MAX_TEXT_CHARS], **facts, rules=rules)
         known_cause = False
         if failure.fingerprint:
-            known_cause = bool(tx.is_known_group(failure.fingerprint, None, MAX_GROUP_JOBS))
+            known_cause = bool(
+                FailureQueries(tx).is_known_group(failure.fingerprint, None, MAX_GROUP_JOBS)
+            )
     retries = simulate_retries(policies.for_kind(kind), failure)
     shadow = failure.judged.get("shadow") or {}
     return FailureSimulation(kind, failure, retries, shadow, known_cause)
@@ -335,7 +342,7 @@ def _find_range(tx: Transaction, since: DurationOrTime, max_attempts: int) -> _A
     now = tx.now()
     length = resolve_lookback(since, now)
     first = first_id((time.time_ns() // 1000 - length - MAX_CLOCK_SKEW) // 1000)
-    after = tx.find_backtest_start(first, max_attempts)
+    after = FailureQueries(tx).find_backtest_start(first, max_attempts)
     return _AttemptRange(after, now - length, after > first, now)
 
 
@@ -397,7 +404,7 @@ def _read_attempts(
     count = 0
     while True:
         with store.read() as tx:
-            rows = tx.list_past_attempts(position, since, kind, BACKTEST_PAGE_SIZE)
+            rows = FailureQueries(tx).list_past_attempts(position, since, kind, BACKTEST_PAGE_SIZE)
         yield from rows
         count += len(rows)
         if on_step is not None:
@@ -452,7 +459,9 @@ def count_rule_hits(
     """Count the attempts that each rule classified, over at most the newest 20,000."""
     with store.read() as tx:
         attempts = _find_range(tx, since, MAX_HIT_ATTEMPTS)
-        rows = tx.count_rule_hits(attempts.after, attempts.since, kind, MAX_HIT_ROWS)
+        rows = FailureQueries(tx).count_rule_hits(
+            attempts.after, attempts.since, kind, MAX_HIT_ROWS
+        )
     return RuleHits(tuple(rows), attempts.partial, attempts.now)
 
 
@@ -462,6 +471,6 @@ def list_attempts_by_rule(
     """Return the newest attempts that a rule classified."""
     with store.read() as tx:
         attempts = _find_range(tx, since, MAX_HIT_ATTEMPTS)
-        return tx.list_attempts_by_rule(
+        return FailureQueries(tx).list_attempts_by_rule(
             rule, attempts.after, attempts.since, kind, MAX_LISTED_ATTEMPTS
         )

@@ -27,6 +27,7 @@ from mulligan.core.json import index_entries
 from mulligan.guards.limits import owner_share
 from mulligan.jobs.enqueue import EnqueueOptions, new_job
 from mulligan.manifest.declared import MANIFEST_LIFETIME, find_active
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import (
     Handler,
     KindSpec,
@@ -35,6 +36,7 @@ from mulligan.manifest.specs import (
     ScheduleSpec,
     check_name,
 )
+from mulligan.schedules.queries import ScheduleQueries, ScheduleRow
 from mulligan.schedules.rules import (
     FiringWindow,
     SlotPlan,
@@ -44,7 +46,7 @@ from mulligan.schedules.rules import (
     plan_slots,
     restart_cursor,
 )
-from mulligan.storage.base import Inserted, ScheduleRow, Store, Transaction
+from mulligan.storage.base import Inserted, Store, Transaction
 from mulligan.worker.upkeep import BATCH_SIZE
 
 log = logging.getLogger("mulligan.schedules")
@@ -181,7 +183,7 @@ def load_timetable(tx: Transaction) -> Timetable:
     now = tx.now()
     stored = [
         (app, declared_at, _parse_manifest(body))
-        for _, app, _, body, declared_at in tx.list_manifests()
+        for _, app, _, body, declared_at in ManifestQueries(tx).list_manifests()
     ]
     active = find_active(
         [(app, declared_at) for app, declared_at, _ in stored], now, MANIFEST_LIFETIME
@@ -220,7 +222,7 @@ class Scheduler:
             table = load_timetable(tx)
             if not table.schedules:
                 return 0
-            rows = {row.name: row for row in tx.list_schedules()}
+            rows = {row.name: row for row in ScheduleQueries(tx).list_schedules()}
             now = tx.now()
         window = FiringWindow(now, now + self._ahead if ahead else now, self._grace)
         self._touch(table, rows, now)
@@ -237,7 +239,7 @@ class Scheduler:
         ]
         if outdated:
             with self._store.begin() as tx:
-                tx.touch_schedules(outdated)
+                ScheduleQueries(tx).touch_schedules(outdated)
 
     def _fire_isolated(
         self, table: Timetable, spec: ScheduleSpec, row: ScheduleRow | None, window: FiringWindow
@@ -273,7 +275,7 @@ class Scheduler:
         """Return the schedule's row, created or restarted if needed; None if another worker did."""
         if row is None:
             with self._store.begin() as tx:
-                return tx.declare_schedule(spec.name, spec.cron, spec.timezone)
+                return ScheduleQueries(tx).declare_schedule(spec.name, spec.cron, spec.timezone)
         cursor = restart_cursor(
             (row.cron, row.timezone), (spec.cron, spec.timezone), row.cursor, now
         )
@@ -286,7 +288,7 @@ class Scheduler:
             )
         restarted = row._replace(cron=spec.cron, timezone=spec.timezone, cursor=cursor)
         with self._store.begin() as tx:
-            advanced = tx.advance_schedule(restarted, from_cursor=row.cursor)
+            advanced = ScheduleQueries(tx).advance_schedule(restarted, from_cursor=row.cursor)
         return restarted if advanced else None
 
     def _end_pause(self, row: ScheduleRow, now: Micros) -> ScheduleRow | None:
@@ -313,7 +315,7 @@ class Scheduler:
                 return fired
             advanced = row._replace(cursor=plan.cursor)
             with self._store.begin() as tx:
-                if not tx.advance_schedule(advanced, from_cursor=row.cursor):
+                if not ScheduleQueries(tx).advance_schedule(advanced, from_cursor=row.cursor):
                     return fired  # Another worker fires this schedule.
                 fired += _insert_slots(tx, table, spec, plan, window.now)
             row = advanced
@@ -327,7 +329,7 @@ def resume_schedule(
     Return None if another transaction resumed it first.
     """
     cursor = max(row.cursor, at)
-    if not tx.resume_schedule(row, cursor):
+    if not ScheduleQueries(tx).resume_schedule(row, cursor):
         return None
     data = {
         "schedule": row.name,
@@ -346,7 +348,9 @@ def _insert_slots(
 ) -> int:
     """Insert the jobs of slots and write the events of fired and skipped slots."""
     jobs = {slot: table.job_for(spec, slot, now) for slot in plan.run}
-    claimed = tx.claim_slots(spec.name, {slot: job.id for slot, job in jobs.items()})
+    claimed = ScheduleQueries(tx).claim_slots(
+        spec.name, {slot: job.id for slot, job in jobs.items()}
+    )
     fresh = sorted(claimed)
     if fresh:
         tx.insert_jobs([jobs[slot] for slot in fresh], announce=False)

@@ -24,8 +24,9 @@ from mulligan.schedules.chore import (
     queued_event,
     resume_schedule,
 )
+from mulligan.schedules.queries import ScheduleQueries, ScheduleRow
 from mulligan.schedules.rules import next_slot, slots_after
-from mulligan.storage.base import ScheduleRow, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 
 MAX_NEXT_SLOTS = 1000
 
@@ -80,8 +81,8 @@ class Schedules:
     def _views(self, tx: Transaction) -> ScheduleList:
         now = tx.now()
         table = self._timetable(tx)
-        last_slots = tx.get_last_slots()
-        rows = {row.name: row for row in tx.list_schedules()}
+        last_slots = ScheduleQueries(tx).get_last_slots()
+        rows = {row.name: row for row in ScheduleQueries(tx).list_schedules()}
         views = []
         for name, spec in sorted(table.schedules.items()):
             view = _build_view(spec, table, now, last_slots.get(name))
@@ -106,10 +107,10 @@ class Schedules:
             now = tx.now()
             spec = _find_spec(self._timetable(tx), name)
             # The row exists only once a worker has fired the schedule.
-            tx.declare_schedule(name, spec.cron, spec.timezone)
+            ScheduleQueries(tx).declare_schedule(name, spec.cron, spec.timezone)
             end = resolve_end("until", until, now)
-            row = next(row for row in tx.list_schedules() if row.name == name)
-            tx.pause_schedule(name, end, self._actor, reason)
+            row = next(row for row in ScheduleQueries(tx).list_schedules() if row.name == name)
+            ScheduleQueries(tx).pause_schedule(name, end, self._actor, reason)
             data: dict[str, Any] = {"schedule": name, "kind": spec.kind}
             if end is not None:
                 data["until"] = end
@@ -127,7 +128,9 @@ class Schedules:
         """Continue from now; slots that passed meanwhile get no job."""
         with self._open().begin() as tx:
             _find_spec(self._timetable(tx), name)
-            row = next((row for row in tx.list_schedules() if row.name == name), None)
+            row = next(
+                (row for row in ScheduleQueries(tx).list_schedules() if row.name == name), None
+            )
             if row is not None and row.paused_at is not None:
                 resume_schedule(tx, row, tx.now(), self._actor, reason)
         return self.get(name)

@@ -1,7 +1,8 @@
-"""Interfaces of a database: `Store` opens transactions, `Transaction` has one method per statement.
+"""Interfaces of a database: `Store` opens transactions, `Transaction` runs named statements.
 
-SQLite and PostgreSQL implement every method. No method decides anything: the rules are in the
-feature packages, and a statement that changes nothing reports that by its return value.
+The statements are those of the features (`storage/statements.py`). A feature's module `queries`
+has a class such as `BatchQueries` with one method per statement: `BatchQueries(tx).get_batch(id)`.
+No method decides anything: a statement that changes nothing reports that by its return value.
 """
 
 from __future__ import annotations
@@ -10,63 +11,37 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
-from mulligan.core.event import Event, NewEvent
-from mulligan.core.job import (
-    AttemptRow,
-    Gate,
-    JobRow,
-    LimitKey,
-    LimitRow,
-    NewJob,
-    PreviousAttempts,
-    TokenBucket,
-    WorkerRow,
-)
-from mulligan.storage.access_queries import ApiKeyQueries, AuditQueries, SessionQueries
-from mulligan.storage.batch_queries import BatchQueries
-from mulligan.storage.failure_queries import FailureQueries
-from mulligan.storage.guard_queries import GuardQueries
-from mulligan.storage.history_queries import HistoryQueries, VerifyQueries
-from mulligan.storage.notification_queries import NotificationQueries
-from mulligan.storage.operation_queries import OperationQueries
+from mulligan.core.event import NewEvent
+from mulligan.core.job import NewJob
 from mulligan.storage.rows import (
-    BatchRow,
     ClaimPosition,
     ClaimState,
     Inserted,
     Move,
-    NewBatch,
-    PrunedJobs,
     Refusal,
-    Renewal,
     RetryRow,
-    ScheduleRow,
     Settlement,
     SharedRetryTexts,
     SuccessRow,
     UnlimitedLanes,
 )
-from mulligan.storage.search_queries import SearchQueries
-from mulligan.storage.stat_queries import AlertQueries, StatQueries
+from mulligan.storage.statements import SqlDialect
 
 __all__ = [
-    "BatchRow",
     "ClaimPosition",
     "ClaimState",
     "Inserted",
     "Move",
-    "NewBatch",
-    "PrunedJobs",
+    "Queries",
     "Refusal",
-    "Renewal",
     "RetryRow",
-    "ScheduleRow",
     "Settlement",
     "SharedRetryTexts",
+    "StatementConditions",
     "Store",
     "SuccessRow",
     "Transaction",
@@ -74,35 +49,58 @@ __all__ = [
 ]
 
 
-class Transaction(
-    HistoryQueries,
-    GuardQueries,
-    FailureQueries,
-    BatchQueries,
-    AuditQueries,
-    OperationQueries,
-    ApiKeyQueries,
-    SessionQueries,
-    SearchQueries,
-    NotificationQueries,
-    StatQueries,
-    AlertQueries,
-    VerifyQueries,
-):
-    """One transaction. The docstrings say which rows a method changes and what it waits for."""
+class StatementConditions(Protocol):
+    """Conditions that a statement's `{matching}` stands for."""
 
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+
+    def text(self, dialect: str) -> str:
+        """Return the SQL of the conditions."""
+
+
+class Transaction(ABC):
+    """One transaction on a connection."""
+
+    dialect: ClassVar[SqlDialect]
+    channel = ""  # of notifications, where the database has them
     # Jobs to choose for each free slot. More than one if several workers claim at once, because a
     # claim skips jobs that another worker has locked.
     candidates_per_slot = 1
 
-    # --- Clock ---
     @abstractmethod
     def now(self) -> Micros:
         """Return the time by the clock that decides: PostgreSQL's, or the host's on SQLite."""
 
     @abstractmethod
+    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """Run a statement by its name and return its rows."""
+
+    @abstractmethod
+    def rows_matching(
+        self, statement: str, conditions: StatementConditions, /, **params: Any
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement on the rows that match conditions."""
+
+    @abstractmethod
+    def run_set(self, statement: str, rows: Sequence[Any]) -> None:
+        """Run a statement on named tuples of one type."""
+
+    @abstractmethod
+    def array_param(self, values: Sequence[Any]) -> Any:
+        """Convert a list of texts or numbers to a parameter of this database."""
+
+    @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo the block if it raises, without ending the transaction."""
+
+    @abstractmethod
+    def atomically(self) -> AbstractContextManager[None]:
+        """Make the block one transaction, even where each statement is a transaction of its own."""
+
+    def check_integrity(self) -> list[str]:
+        """Return the damage that the database itself finds in its file, if it can."""
+        return []
 
     # --- Enqueue ---
     @abstractmethod
@@ -173,66 +171,6 @@ class Transaction(
     def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
         """Call `list_due_jobs` for one (lane, priority) and `claim_jobs` in one statement."""
 
-    # --- Limits ---
-    @abstractmethod
-    def atomically(self) -> AbstractContextManager[None]:
-        """Make the block one transaction, even where each statement is a transaction of its own."""
-
-    @abstractmethod
-    def count_running(self) -> list[tuple[str, str, int]]:
-        """Count the running jobs by (queue, dependencies)."""
-
-    @abstractmethod
-    def count_waiting(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
-        """Count the queued jobs of a lane: due, and due later. Each count stops at `cap`."""
-
-    @abstractmethod
-    def lock_token_buckets(
-        self, keys: Sequence[LimitKey]
-    ) -> dict[LimitKey, tuple[TokenBucket, Micros] | None]:
-        """Lock token buckets, creating those that do not exist. Return each with the current time.
-
-        None: another claim has locked the bucket.
-        """
-
-    @abstractmethod
-    def update_token_bucket(self, key: LimitKey, left: TokenBucket) -> None:
-        """Store what is left in a locked token bucket."""
-
-    @abstractmethod
-    def list_limits(self) -> list[LimitRow]:
-        """List the limits that operators have set."""
-
-    @abstractmethod
-    def set_limit(self, row: LimitRow) -> None:
-        """Set a limit that overrides the declared one."""
-
-    @abstractmethod
-    def clear_limit(self, key: LimitKey) -> bool:
-        """Remove an operator's limit. False: there was none."""
-
-    @abstractmethod
-    def list_leases(self, worker: str) -> list[Lease]:
-        """List all leases of a worker, to recover from a claim whose response was lost."""
-
-    @abstractmethod
-    def get_previous_attempts(self, ids: Sequence[str]) -> dict[str, PreviousAttempts]:
-        """Return checkpoints and the last failure of jobs that ran before."""
-
-    # --- Running attempts ---
-    @abstractmethod
-    def update_progress(
-        self, worker: str, updates: Sequence[tuple[str, int, float | None, str]]
-    ) -> None:
-        """Store (id, token, fraction, message) of running attempts, fenced by their leases."""
-
-    @abstractmethod
-    def save_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
-        """Save a checkpoint and reset `losses`: a job that makes progress is no poison job.
-
-        False: the lease is lost.
-        """
-
     # --- Settle ---
     @abstractmethod
     def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
@@ -277,14 +215,6 @@ class Transaction(
         return self.settle_retries(row, texts, retries)
 
     @abstractmethod
-    def close_gate(self, gate: Gate) -> None:
-        """Close a queue, kind or dependency. A gate that is closed for longer stays so."""
-
-    @abstractmethod
-    def open_gate(self, scope: str, key: str) -> bool:
-        """Open a gate. False: it was not closed."""
-
-    @abstractmethod
     def write_events(self, events: Iterable[NewEvent]) -> None:
         """Write events in order."""
 
@@ -297,187 +227,17 @@ class Transaction(
         """
 
     @abstractmethod
-    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
-        """Request that a running attempt stops. False: this attempt is not running any more."""
-
-    @abstractmethod
-    def list_due_deadlines(self, limit: int) -> list[JobRow]:
-        """Lock and list waiting jobs whose deadline has passed. Skip locked rows."""
-
-    @abstractmethod
-    def list_overdue_jobs(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
-        """Lock and list queued jobs of a lane that have been due since `before`."""
-
-    @abstractmethod
     def announce_jobs(self, limit: int) -> int:
         """Write the missing `job.queued` events of jobs inserted in callers' transactions."""
 
-    @abstractmethod
-    def prune_jobs(
-        self,
-        state: str,
-        before: Micros,
-        limit: int,
-        *,
-        kind: str | None,
-        except_kinds: Sequence[str],
-    ) -> list[PrunedJobs]:
-        """Delete at most `limit` finished jobs with all that belongs to them. Record the counts."""
 
-    @abstractmethod
-    def delete_prune_records(self, before: Micros) -> None:
-        """Delete old records of what was pruned."""
+class Queries:
+    """Base of the classes that run the statements of one feature in a transaction."""
 
-    # --- Workers ---
-    @abstractmethod
-    def insert_worker(self, worker: WorkerRow) -> Micros:
-        """Insert a worker. Return the current time.
+    __slots__ = ("tx",)
 
-        An existing row stays: a worker that got no response inserts itself again.
-        """
-
-    @abstractmethod
-    def renew_worker(self, worker: str, *, draining: bool) -> Renewal:
-        """Renew the lease of a worker and all its jobs."""
-
-    @abstractmethod
-    def list_cancel_requests(self, worker: str) -> list[tuple[str, int, str]]:
-        """List (job, token, reason) of this worker's running jobs that must stop."""
-
-    @abstractmethod
-    def request_drain(self, worker: str, reason: str) -> bool:
-        """Request that a worker finishes its jobs and stops. False: it has stopped."""
-
-    @abstractmethod
-    def count_running_by_worker(self) -> dict[str, int]:
-        """Count the running jobs of each worker."""
-
-    @abstractmethod
-    def close_worker(self, worker: str, reason: str, *, last_renewed: Micros | None) -> bool:
-        """Close a worker's row. It is never opened again.
-
-        With `last_renewed`: only if the worker has not renewed since then.
-        """
-
-    @abstractmethod
-    def list_workers(self, *, closed: bool) -> list[WorkerRow]:
-        """List workers, oldest first. `closed` includes those that have stopped."""
-
-    @abstractmethod
-    def is_expired(self, worker: WorkerRow) -> bool:
-        """True if the lease of a worker has expired by the clock that decides about leases."""
-
-    @abstractmethod
-    def list_orphans(self, limit: int) -> list[Lease]:
-        """List running jobs whose worker is closed or missing, to be settled as lost."""
-
-    @abstractmethod
-    def raise_tokens(self, by: int) -> int:
-        """Raise the token of every job, so that none is used twice. Return the number of jobs."""
-
-    @abstractmethod
-    def delete_closed_workers(self, before: Micros) -> int:
-        """Delete closed workers that have no running job."""
-
-    # --- Manifests ---
-    @abstractmethod
-    def store_manifest(self, manifest_id: str, app: str, release: str, body: str) -> None:
-        """Store a manifest, or record that it is still in use."""
-
-    @abstractmethod
-    def list_manifests(self) -> list[tuple[str, str, str, str, Micros]]:
-        """List (id, app, release, body, last use), newest first."""
-
-    # --- Schedules ---
-    @abstractmethod
-    def list_schedules(self) -> list[ScheduleRow]:
-        """List all schedules."""
-
-    @abstractmethod
-    def declare_schedule(self, name: str, cron: str, timezone: str) -> ScheduleRow | None:
-        """Insert a schedule that starts now. None: it exists."""
-
-    @abstractmethod
-    def advance_schedule(self, row: ScheduleRow, *, from_cursor: Micros) -> bool:
-        """Move the cursor of a schedule by compare-and-set on `from_cursor`.
-
-        False: another worker has moved it or has locked the schedule.
-        """
-
-    @abstractmethod
-    def pause_schedule(self, name: str, until: Micros | None, actor: str, reason: str) -> bool:
-        """Pause a schedule: its slots get no jobs. False: it does not exist."""
-
-    @abstractmethod
-    def resume_schedule(self, row: ScheduleRow, cursor: Micros) -> bool:
-        """Resume a schedule at a cursor. False: it was not paused, or has changed meanwhile."""
-
-    @abstractmethod
-    def touch_schedules(self, names: Iterable[str]) -> None:
-        """Record that a manifest in use still declares these schedules."""
-
-    @abstractmethod
-    def claim_slots(self, schedule: str, jobs: Mapping[Micros, str]) -> set[Micros]:
-        """Assign a job to each slot that has none. Return these slots."""
-
-    @abstractmethod
-    def get_last_slots(self) -> dict[str, tuple[Micros, str]]:
-        """Return the newest past slot of each schedule, and its job."""
-
-    @abstractmethod
-    def prune_slots(self, before: Micros, limit: int) -> int:
-        """Delete at most `limit` old slots. Return how many."""
-
-    @abstractmethod
-    def delete_schedules(self, names: Iterable[str]) -> None:
-        """Delete schedules. If declared again, they start anew; slots keep their jobs."""
-
-    @abstractmethod
-    def delete_undeclared_schedules(self, before: Micros) -> int:
-        """Delete schedules that no manifest in use has declared since `before`."""
-
-    # --- Read ---
-    @abstractmethod
-    def get_job(self, job_id: str) -> JobRow | None:
-        """Read one job."""
-
-    @abstractmethod
-    def find_jobs(self, prefix: str, limit: int = 2) -> list[str]:
-        """List ids that start with `prefix`."""
-
-    @abstractmethod
-    def list_attempts(self, job_id: str) -> list[AttemptRow]:
-        """List the finished attempts of a job in order."""
-
-    @abstractmethod
-    def get_latest_attempts(self, ids: Sequence[str]) -> dict[str, AttemptRow]:
-        """Return the last finished attempt of each job that has one."""
-
-    @abstractmethod
-    def list_events_of_job(self, job_id: str) -> list[Event]:
-        """List the events of a job in order."""
-
-    @abstractmethod
-    def list_events_after(self, cursor: int, limit: int) -> list[Event]:
-        """List events in order, starting after `cursor`.
-
-        Stops before the first event that may still be uncommitted, so that no reader skips it.
-        """
-
-    @abstractmethod
-    def newest_event(self, above: int = -1) -> int:
-        """Return the highest id that `list_events_after` would return, or 0.
-
-        May be inexact if there is nothing above `above`.
-        """
-
-    @abstractmethod
-    def event_lag(self) -> Micros:
-        """Return how long the oldest transaction that writes events has been open."""
-
-    @abstractmethod
-    def list_gates(self) -> list[Gate]:
-        """List all closed gates."""
+    def __init__(self, tx: Transaction) -> None:
+        self.tx = tx
 
 
 MAX_IDLE_WAIT = 1.0  # seconds between two calls of `idle` in `Store.watch`

@@ -1,4 +1,4 @@
-"""Schema migrations, backups of a SQLite file, and the clean-up after a restore."""
+"""Schema migrations, and backups of a SQLite file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import NamedTuple
 import apsw
 
 from mulligan.core.errors import Refused, SchemaError, StoreUnavailable
-from mulligan.core.event import EventType, NewEvent
-from mulligan.storage.base import Store
 from mulligan.storage.sqlite_handle import UNAVAILABLE, ApswHandle
 
 # --- Migrations: numbered SQL files with stored checksums, applied in one transaction ---
@@ -177,44 +175,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- After a restore from a backup: stored workers and tokens are out of date ---
-
-TOKEN_INCREMENT = 1_000_000  # more claims than one job has between a backup and its restore
-
-
-class Restored(NamedTuple):
-    """Result of `mark_restored`."""
-
-    workers: int  # workers that were closed
-    jobs: int  # jobs whose token was raised
-
-
-def mark_restored(store: Store, actor: str = "python", reason: str = "") -> Restored:
-    """Close all stored workers and raise all tokens after a restore.
-
-    Tokens that were used after the backup must not be used again: other systems may know them.
-    """
-    with store.begin() as tx:
-        workers = tx.list_workers(closed=False)
-        alive = [worker.id for worker in workers if not tx.is_expired(worker)]
-        if alive:
-            message = (
-                f"workers may be running: {', '.join(alive)}. Stop them and run this again. "
-                "If they are workers of the backup, wait until their leases have expired."
-            )
-            raise Refused(message)
-        closed = [
-            tx.close_worker(worker.id, "from before a restore", last_renewed=None)
-            for worker in workers
-        ]
-        restored = Restored(sum(closed), tx.raise_tokens(TOKEN_INCREMENT))
-        data = {
-            **restored._asdict(),
-            "reason": reason,
-            "before": {"workers": restored.workers},
-            "after": {"workers": 0},
-        }
-        tx.write_events([NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=data)])
-        return restored

@@ -13,9 +13,7 @@ from psycopg import errors as pg
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
-from mulligan.core.event import Event
-from mulligan.core.job import NewJob, WorkerRow
-from mulligan.core.statistics import DeathCount, Deaths
+from mulligan.core.job import NewJob
 from mulligan.storage.base import (
     ClaimPosition,
     ClaimState,
@@ -24,11 +22,11 @@ from mulligan.storage.base import (
     RetryRow,
     Settlement,
     SharedRetryTexts,
+    StatementConditions,
     SuccessRow,
     Transaction,
     UnlimitedLanes,
 )
-from mulligan.storage.failure_queries import dead_jobs_filter
 from mulligan.storage.foreign import PostgresConnection
 from mulligan.storage.rows import (
     DEFAULT_VALUES,
@@ -45,9 +43,8 @@ from mulligan.storage.rows import (
     unique_race,
     unique_taken,
 )
-from mulligan.storage.search_queries import Conditions, Where, build_conditions
 from mulligan.storage.sql import load_statement
-from mulligan.storage.stat_queries import StatRow
+from mulligan.storage.statements import SqlDialect
 from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
 # --- Warm-up: run a worker's statements once without effect, so that their plans are cached ---
@@ -153,6 +150,7 @@ class StoreContext(Protocol):
 class PostgresTransaction(SqlTransaction):
     """Transaction on one connection."""
 
+    dialect = SqlDialect.POSTGRES
     candidates_per_slot = 3
 
     def __init__(
@@ -162,17 +160,19 @@ class PostgresTransaction(SqlTransaction):
         self._connection = connection
         self._store = store
         self._autocommit = autocommit
+        self.channel = store.channel
 
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(statement, params)
 
-    def rows_where(self, statement: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self.rows_matching(statement, build_conditions(where), **params)
-
     def rows_matching(
-        self, statement: str, conditions: Conditions, /, **params: Any
+        self, statement: str, conditions: StatementConditions, /, **params: Any
     ) -> list[tuple[Any, ...]]:
-        return self._run(statement, conditions.params | params, shape=conditions.shape)
+        values = {**conditions.params, **params}
+        return self._run(statement, values, matching=conditions.text(self.dialect))
+
+    def run_set(self, statement: str, rows: Sequence[Any]) -> None:
+        self._run_set(statement, rows)
 
     def _run(
         self,
@@ -233,38 +233,8 @@ class PostgresTransaction(SqlTransaction):
     def array_param(self, values: Sequence[Any]) -> Any:
         return format_array(values)
 
-    def count_group_deaths(
-        self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
-    ) -> dict[str, Deaths]:
-        death_times = self.get_group_death_times(names, where)
-        bounds = {"at_time": now, "hours": hours, "cap": cap}
-        rows = self.rows_where(
-            "count_group_deaths",
-            dead_jobs_filter(where),
-            names=self.array_param(list(death_times)),
-            **bounds,
-        )
-        found = {name: Deaths([], [], first, last) for name, (first, last) in death_times.items()}
-        for name, kind, code, cls, ago, jobs in rows:
-            if ago is None:
-                found[name].counts.append(DeathCount(kind, code, cls, jobs))
-            else:
-                found[name].hours.append((ago, jobs))
-        return found
-
-    def count_group_recoveries(
-        self, names: Sequence[str], owner: str | None, limit: int
-    ) -> dict[str, tuple[int, int]]:
-        rows = self.rows(
-            "count_group_recoveries", names=self.array_param(names), owner=owner, limit=limit
-        )
-        return {name: (retried, recovered) for name, retried, recovered in rows}
-
     def now(self) -> Micros:
         return int(self.rows("now")[0][0])
-
-    def monotonic_now(self) -> Micros:
-        return time.monotonic_ns() // 1000
 
     # --- Enqueue ---
     def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
@@ -456,9 +426,6 @@ class PostgresTransaction(SqlTransaction):
         return _fences(self._run("settle_retries_by_location", params, row_count=len(retries)))
 
     # --- Other statements ---
-    def write_stats(self, rows: Sequence[StatRow]) -> None:
-        self._run_set("write_stats", rows)
-
     def move_job(self, move: Move) -> bool:
         try:
             # A taken key must not abort the transaction. Without a key there is no conflict.
@@ -466,30 +433,6 @@ class PostgresTransaction(SqlTransaction):
                 return super().move_job(move)
         except pg.UniqueViolation as error:
             raise unique_taken(move.id, str(error.diag.message_detail)) from error
-
-    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
-        requested = self.rows(
-            "request_cancel", id=job_id, token=token, reason=reason, channel=self._store.channel
-        )
-        return bool(requested)
-
-    def is_expired(self, worker: WorkerRow) -> bool:
-        return self.now() - worker.renewed_at > worker.lease
-
-    def list_events_after(self, cursor: int, limit: int) -> list[Event]:
-        return self.events_in_range("list_events", cursor, self.newest_event(), limit)
-
-    def newest_event(self, above: int = -1) -> int:
-        # Read the sequence first. Every transaction that drew an id up to it has set its mark by
-        # now, or has ended.
-        top: int = self.rows("last_event_id")[0][0]
-        if top <= above:
-            return top
-        floor: int | None = self.rows("lowest_open_event_mark")[0][0]
-        return top if floor is None else min(top, floor)
-
-    def event_lag(self) -> Micros:
-        return int(self.rows("event_lag")[0][0])
 
 
 def _fences(rows: Sequence[tuple[Any, ...]]) -> set[tuple[str, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import groupby, repeat
@@ -13,11 +12,18 @@ from typing import Any
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
-from mulligan.core.event import Event, EventType
-from mulligan.core.job import OPTION_FIELDS, NewJob, NewJobColumns, WorkerRow, as_columns
+from mulligan.core.event import EventType
+from mulligan.core.job import OPTION_FIELDS, NewJob, NewJobColumns, as_columns
 from mulligan.core.json import make_encoder
-from mulligan.core.statistics import DeathCount, Deaths
-from mulligan.storage.base import Inserted, Move, RetryRow, Settlement, SharedRetryTexts, SuccessRow
+from mulligan.storage.base import (
+    Inserted,
+    Move,
+    RetryRow,
+    Settlement,
+    SharedRetryTexts,
+    StatementConditions,
+    SuccessRow,
+)
 from mulligan.storage.event_bundles import (
     EventBundle,
     PendingEvent,
@@ -27,7 +33,6 @@ from mulligan.storage.event_bundles import (
     bundle_texts,
     bundle_uniform_events,
 )
-from mulligan.storage.failure_queries import dead_jobs_filter
 from mulligan.storage.rows import (
     arg_rows,
     due_time,
@@ -38,7 +43,6 @@ from mulligan.storage.rows import (
     shared_columns,
     unique_taken,
 )
-from mulligan.storage.search_queries import ArgRow, Conditions, Shape, Where, build_conditions
 from mulligan.storage.sql import (
     load_positional,
     load_positional_insert,
@@ -46,11 +50,10 @@ from mulligan.storage.sql import (
     load_statement,
 )
 from mulligan.storage.sqlite_handle import CONSTRAINT, Handle
-from mulligan.storage.stat_queries import StatRow
+from mulligan.storage.statements import SQLITE_PREFIX, SqlDialect
 from mulligan.storage.transaction import SqlTransaction
-from mulligan.storage.url import boot_id
 
-PREFIX = "mulligan_"
+PREFIX = SQLITE_PREFIX
 CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
 # Names of the fields of rows that are bound by position.
 EVENT_COLUMNS = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
@@ -65,6 +68,7 @@ _encode = make_encoder(", ", ": ")
 class SqliteTransaction(SqlTransaction):
     """Transaction on one connection. SQLite has one writer, so nothing is ever locked by others."""
 
+    dialect = SqlDialect.SQLITE
     supports_settle_retries = True
 
     def __init__(self, handle: Handle, clock_offset: Micros | None = None) -> None:
@@ -88,19 +92,20 @@ class SqliteTransaction(SqlTransaction):
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(statement, {"now": self._now} | params)
 
-    def rows_where(self, statement: str, where: Where, /, **params: Any) -> list[tuple[Any, ...]]:
-        return self.rows_matching(statement, build_conditions(where), **params)
-
     def rows_matching(
-        self, statement: str, conditions: Conditions, /, **params: Any
+        self, statement: str, conditions: StatementConditions, /, **params: Any
     ) -> list[tuple[Any, ...]]:
-        values = {"now": self._now} | conditions.params | params
-        return self._run(statement, values, conditions.shape)
+        values = {"now": self._now, **conditions.params, **params}
+        return self._run(statement, values, conditions.text(self.dialect))
+
+    def run_set(self, statement: str, rows: Sequence[Any]) -> None:
+        for row in rows:
+            self.rows(statement, **row._asdict())
 
     def _run(
-        self, statement: str, params: dict[str, Any], shape: Shape = ()
+        self, statement: str, params: dict[str, Any], matching: str = "1 = 1"
     ) -> list[tuple[Any, ...]]:
-        text = load_statement(statement, "sqlite", PREFIX, shape=shape)
+        text = load_statement(statement, "sqlite", PREFIX, matching=matching)
         try:
             return self._handle.execute(text, params)
         except UnicodeEncodeError:
@@ -110,35 +115,11 @@ class SqliteTransaction(SqlTransaction):
     def run_command(self, text: str) -> None:
         self._handle.execute(text)
 
-    def count_group_deaths(
-        self, names: Sequence[str], where: Where, now: Micros, hours: int, cap: int
-    ) -> dict[str, Deaths]:
-        death_times = self.get_group_death_times(names, where)
-        conditions = build_conditions(dead_jobs_filter(where))
-        bounds = {"at_time": now, "hours": hours, "cap": cap}
-        found = {}
-        for name, (first, last) in death_times.items():
-            rows = self.rows_matching("count_group_deaths", conditions, name=name, **bounds)
-            found[name] = _count_deaths(rows, first, last)
-        return found
-
-    def count_group_recoveries(
-        self, names: Sequence[str], owner: str | None, limit: int
-    ) -> dict[str, tuple[int, int]]:
-        found = {}
-        for name in names:
-            rows = self.rows("count_group_recoveries", name=name, owner=owner, limit=limit)
-            found[name] = (rows[0][0], rows[0][1])
-        return found
-
     def array_param(self, values: Sequence[Any]) -> Any:
         return json.dumps(list(values))
 
     def now(self) -> Micros:
         return self._now
-
-    def monotonic_now(self) -> Micros:
-        return time.monotonic_ns() // 1000
 
     def _run_many(
         self, statement: str, fields: tuple[str, ...], rows: Sequence[tuple[Any, ...]]
@@ -188,7 +169,7 @@ class SqliteTransaction(SqlTransaction):
         )
         self._execute_row(insert, (job.id, job.payload, now, announce, *shared))
         if job.args:
-            self.write_args([*map(ArgRow._make, arg_rows([job]))])
+            self._write_args(arg_rows([job]))
         if announce:
             data = f"{data_head}{due_time(job, now)}}}"
             event = (now, _QUEUED, job.id, job.batch_id, job.owner, None, None, data)
@@ -210,14 +191,16 @@ class SqliteTransaction(SqlTransaction):
         self, inserted: Sequence[tuple[NewJob, Micros]], *, announce: bool
     ) -> None:
         """Write indexed arguments and job.queued events of new jobs with their due times."""
-        args = arg_rows([job for job, _ in inserted])
-        if args:
-            self.write_args([*map(ArgRow._make, args)])
+        self._write_args(arg_rows([job for job, _ in inserted]))
         if announce:
             self._write_queued(
                 (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now)
                 for job, run_at in inserted
             )
+
+    def _write_args(self, rows: Iterable[tuple[str, str, str, str]]) -> None:
+        for job_id, kind, name, value in rows:
+            self.rows("write_arg", job_id=job_id, kind=kind, name=name, value=value)
 
     # --- Events of jobs ---
     def _write_queued(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -429,10 +412,6 @@ class SqliteTransaction(SqlTransaction):
         return complete
 
     # --- Other statements ---
-    def write_stats(self, rows: Sequence[StatRow]) -> None:
-        for row in rows:
-            self._run("write_stats", row._asdict())
-
     def move_job(self, move: Move) -> bool:
         try:
             return super().move_job(move)
@@ -440,24 +419,6 @@ class SqliteTransaction(SqlTransaction):
             if "unique_hash" not in str(error):
                 raise
             raise unique_taken(move.id, str(error)) from error
-
-    def is_expired(self, worker: WorkerRow) -> bool:
-        elapsed = self.monotonic_now() - worker.renewed_mono
-        # A negative time comes from another boot, even if the boot id is the same.
-        if worker.boot_id == boot_id() and elapsed >= 0:
-            return elapsed > worker.lease
-        return self._now - worker.renewed_at > worker.lease
-
-    def list_events_after(self, cursor: int, limit: int) -> list[Event]:
-        # There is one writer, so ids are drawn in commit order.
-        return self.events_in_range("list_events", cursor, 2**62, limit)
-
-    def newest_event(self, above: int = -1) -> int:
-        del above
-        return int(self.rows("newest_event")[0][0])
-
-    def event_lag(self) -> Micros:
-        return 0
 
     def check_integrity(self) -> list[str]:
         found = [str(row[0]) for row in self._handle.execute("PRAGMA quick_check(10)")]
@@ -523,11 +484,3 @@ def _single_insert(
     insert_event, _ = load_positional("write_job_event", PREFIX, EVENT_COLUMNS)
     values = tuple(shared[name] for name in names)
     return insert, values, insert_event, _queued_data_head(kind, queue)
-
-
-def _count_deaths(rows: Sequence[tuple[Any, ...]], first: Micros, last: Micros) -> Deaths:
-    """Count deaths by kind, code and class, and by age in hours."""
-    counts = Counter(row[:3] for row in rows)
-    hours = Counter(row[3] for row in rows)
-    death_counts = [DeathCount._make((*group, jobs)) for group, jobs in counts.items()]
-    return Deaths(death_counts, list(hours.items()), first, last)

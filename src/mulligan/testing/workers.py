@@ -20,6 +20,7 @@ from mulligan.core.errors import ConfigError, MulliganError, Refused
 from mulligan.failures.redact import redact
 from mulligan.storage import POSTGRES
 from mulligan.storage.url import mask_password
+from mulligan.worker.queries import WorkerQueries
 
 PREFIX = "mulligan_test_"
 _active: list[Settings] = []
@@ -177,4 +178,4 @@ def _wait_until_registered(app: Mulligan, running: RealWorker) -> None:
 
 def _is_registered(app: Mulligan, pid: int) -> bool:
     with app.store.read() as tx:
-        return any(row.pid == pid for row in tx.list_workers(closed=False))
+        return any(row.pid == pid for row in WorkerQueries(tx).list_workers(closed=False))

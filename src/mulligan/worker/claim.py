@@ -43,6 +43,7 @@ from mulligan.manifest.declared import (
 )
 from mulligan.manifest.specs import DELIVERY_QUEUE, ENDPOINT_PREFIX, Manifest
 from mulligan.storage.base import ClaimPosition, ClaimState, Transaction, UnlimitedLanes
+from mulligan.worker.queries import WorkerQueries
 
 MAX_CANDIDATES = 2000  # candidates of fair or limited lanes in one claim
 MAX_UNLIMITED_LANES = 50  # lanes to read and claim in one statement
@@ -765,4 +766,4 @@ def load_previous_attempts(
         for lease in leases
         if lease.token > 1 and (history_kinds is None or lease.kind in history_kinds)
     ]
-    return unit.get_previous_attempts(ids) if ids else {}
+    return WorkerQueries(unit).get_previous_attempts(ids) if ids else {}

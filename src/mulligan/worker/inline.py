@@ -42,6 +42,7 @@ from mulligan.worker.liveness import (
     state_folder,
     work_folder,
 )
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.registry import worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.execute import STOPPED, execute_async, execute_sync, run_process_hooks
@@ -125,7 +126,7 @@ class InlineWorker:
     def _register(self, liveness_file: LivenessFile) -> None:
         row = worker_row(self.worker, liveness_file, self._manifest, self._settings, frozenset(), 1)
         with self._store.begin() as unit:
-            unit.insert_worker(row)
+            WorkerQueries(unit).insert_worker(row)
         self.run_upkeep()
 
     def run_upkeep(self) -> None:
@@ -143,7 +144,7 @@ class InlineWorker:
 
     def _close_worker(self) -> None:
         with self._store.begin() as unit:
-            unit.close_worker(self.worker, "shut down", last_renewed=None)
+            WorkerQueries(unit).close_worker(self.worker, "shut down", last_renewed=None)
 
     def _claim(self) -> tuple[list[Lease], dict[str, PreviousAttempts]]:
         with self._store.begin() as unit:
@@ -238,12 +239,16 @@ class InlineWorker:
     def progress(self, context: Context, fraction: float | None, message: str) -> None:
         lease = context.lease
         with self._store.begin() as unit:
-            unit.update_progress(self.worker, [(lease.id, lease.token, fraction, message)])
+            WorkerQueries(unit).update_progress(
+                self.worker, [(lease.id, lease.token, fraction, message)]
+            )
 
     def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
         lease: Lease = context.lease
         with self._store.begin() as unit:
-            return unit.save_checkpoint(lease.id, self.worker, lease.token, name, value)
+            return WorkerQueries(unit).save_checkpoint(
+                lease.id, self.worker, lease.token, name, value
+            )
 
     async def save_checkpoint_async(self, context: Context, name: str, value: str) -> bool:
         return await asyncio.to_thread(self.save_checkpoint, context, name, value)
@@ -278,7 +283,7 @@ class _RenewalThread:
         while not self._stop.wait(every):
             try:
                 with store.begin() as unit:
-                    renewal = unit.renew_worker(worker, draining=False)
+                    renewal = WorkerQueries(unit).renew_worker(worker, draining=False)
             except StoreUnavailable:
                 continue
             for job_id, token, _ in renewal.cancels:

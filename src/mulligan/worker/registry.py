@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from mulligan.config import Settings
 from mulligan.core.durations import SECOND
+from mulligan.core.errors import Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import WorkerRow
 from mulligan.manifest.specs import Manifest
-from mulligan.storage.base import Transaction
+from mulligan.storage.base import Store, Transaction
 from mulligan.storage.url import boot_id
 from mulligan.worker.liveness import LivenessFile, is_certainly_dead
+from mulligan.worker.queries import WorkerQueries
 
 LIVE_STATES = ("live", "draining")
 
@@ -37,7 +39,7 @@ class WorkerStatus(NamedTuple):
 
 def worker_statuses(unit: Transaction, *, closed: bool = False) -> list[WorkerStatus]:
     """Return all registered workers with their status."""
-    running = unit.count_running_by_worker()
+    running = WorkerQueries(unit).count_running_by_worker()
     now = unit.now()
     return [
         WorkerStatus(
@@ -46,7 +48,7 @@ def worker_statuses(unit: Transaction, *, closed: bool = False) -> list[WorkerSt
             silent_for=max(0, now - row.renewed_at) / SECOND,
             life=_life(unit, row),
         )
-        for row in unit.list_workers(closed=closed)
+        for row in WorkerQueries(unit).list_workers(closed=closed)
     ]
 
 
@@ -55,7 +57,7 @@ def _life(unit: Transaction, row: WorkerRow) -> str:
         return "left"
     if is_certainly_dead(row, boot_id()):
         return "dead"
-    if unit.is_expired(row):
+    if WorkerQueries(unit).is_expired(row):
         return "silent"
     return "draining" if row.draining or row.drain_reason is not None else "live"
 
@@ -64,7 +66,7 @@ def request_drain(unit: Transaction, workers: Iterable[WorkerRow], actor: str, r
     """Request workers to finish their jobs and exit. Ignores those that have left or are asked."""
     for row in sorted(workers, key=lambda row: row.id):
         note = f"{actor}: {reason}" if reason else actor
-        if row.drain_reason is None and unit.request_drain(row.id, note):
+        if row.drain_reason is None and WorkerQueries(unit).request_drain(row.id, note):
             data = {
                 "worker": row.id,
                 "host": row.host,
@@ -105,3 +107,45 @@ def worker_row(
         release=manifest.release,
         draining=False,
     )
+
+
+# --- After a restore from a backup: stored workers and tokens are out of date ---
+
+TOKEN_INCREMENT = 1_000_000  # more claims than one job has between a backup and its restore
+
+
+class Restored(NamedTuple):
+    """Result of `mark_restored`."""
+
+    workers: int  # workers that were closed
+    jobs: int  # jobs whose token was raised
+
+
+def mark_restored(store: Store, actor: str = "python", reason: str = "") -> Restored:
+    """Close all stored workers and raise all tokens after a restore.
+
+    Tokens that were used after the backup must not be used again: other systems may know them.
+    """
+    with store.begin() as tx:
+        queries = WorkerQueries(tx)
+        workers = queries.list_workers(closed=False)
+        alive = [worker.id for worker in workers if not queries.is_expired(worker)]
+        if alive:
+            message = (
+                f"workers may be running: {', '.join(alive)}. Stop them and run this again. "
+                "If they are workers of the backup, wait until their leases have expired."
+            )
+            raise Refused(message)
+        closed = [
+            queries.close_worker(worker.id, "from before a restore", last_renewed=None)
+            for worker in workers
+        ]
+        restored = Restored(sum(closed), queries.raise_tokens(TOKEN_INCREMENT))
+        data = {
+            **restored._asdict(),
+            "reason": reason,
+            "before": {"workers": restored.workers},
+            "after": {"workers": 0},
+        }
+        tx.write_events([NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=data)])
+        return restored

@@ -20,6 +20,7 @@ from mulligan.core.job import Gate
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.failures.classify import apply_verdict_rules
 from mulligan.guards.observer import DependencyObserver, KindObserver
+from mulligan.guards.queries import GuardQueries
 from mulligan.retries.decide import decide, decide_success
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import (
@@ -237,7 +238,7 @@ def _close_gates(unit: Transaction, holds: Iterable[Decision], now: Micros) -> N
     )
     last = {key: (until, reason, actor) for key, until, reason, actor in requests}
     for key, (until, reason, actor) in last.items():
-        unit.close_gate(Gate("dependency", key, now, until, reason, actor))
+        GuardQueries(unit).close_gate(Gate("dependency", key, now, until, reason, actor))
         data = {"dependency": key, "until": until, "reason": reason}
         unit.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)])
 

@@ -20,14 +20,17 @@ from mulligan.core.errors import StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import JobRow, Lane, State, WorkerRow
 from mulligan.core.lifecycle import event_for, next_state
+from mulligan.events.queries import EventQueries
 from mulligan.failures.codes import deadline_passed, unknown_kind, worker_lost
 from mulligan.guards.observer import PROBE_KIND
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.declared import load_kinds, load_queues, load_recent_manifests
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Move, Store, Transaction
 from mulligan.worker.job_log import log_verdicts
 from mulligan.worker.liveness import is_certainly_dead, kill_marked
+from mulligan.worker.queries import RetentionQueries, WorkerQueries
 from mulligan.worker.settle import settle
 from mulligan.worker.settlement import failure_group, frees_unique_key, public_error
 
@@ -61,7 +64,9 @@ def close_lost_workers(store: Store, detector: LossDetector) -> list[WorkerRow]:
     """Close the rows of workers that are dead or whose lease has expired. Return them."""
     with store.read() as unit:
         others = [
-            worker for worker in unit.list_workers(closed=False) if worker.id != detector.worker
+            worker
+            for worker in WorkerQueries(unit).list_workers(closed=False)
+            if worker.id != detector.worker
         ]
     closed = []
     for worker in others:
@@ -82,7 +87,7 @@ def _loss_reason(worker: WorkerRow, detector: LossDetector) -> str:
 
 def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
     with store.begin() as unit:
-        closed = unit.close_worker(worker.id, reason, last_renewed=worker.renewed_at)
+        closed = WorkerQueries(unit).close_worker(worker.id, reason, last_renewed=worker.renewed_at)
         if closed:
             # Before the commit: its processes on this host must be gone before its jobs run again.
             kill_marked(worker.id)
@@ -98,7 +103,7 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
     They may belong to any app on this database, so their policies come from the stored manifests.
     """
     with store.read() as unit:
-        leases = unit.list_orphans(MAX_ORPHANS)
+        leases = WorkerQueries(unit).list_orphans(MAX_ORPHANS)
         if not leases:
             return []
         now = unit.now()
@@ -142,7 +147,7 @@ def _settle_orphan(
 def expire_deadlines(store: Store) -> int:
     """End queued jobs whose deadline has passed. Return how many."""
     with store.begin() as unit:
-        rows = unit.list_due_deadlines(BATCH_SIZE)
+        rows = JobQueries(unit).list_due_deadlines(BATCH_SIZE)
         return expire_jobs(unit, [(row, deadline_passed()) for row in rows])
 
 
@@ -156,7 +161,7 @@ def expire_unknown_kinds(store: Store, after: float) -> int:
         rows = [
             row
             for lane in sorted(lanes)
-            for row in unit.list_overdue_jobs(lane, before, BATCH_SIZE)
+            for row in JobQueries(unit).list_overdue_jobs(lane, before, BATCH_SIZE)
         ]
         return expire_jobs(unit, [(row, unknown_kind(row.kind)) for row in rows])
 
@@ -173,7 +178,9 @@ def expire_jobs(
 def live_kinds(unit: Transaction) -> frozenset[str]:
     """Return the kinds that a live worker can run."""
     return frozenset(
-        kind for worker in unit.list_workers(closed=False) for kind in json.loads(worker.kinds)
+        kind
+        for worker in WorkerQueries(unit).list_workers(closed=False)
+        for kind in json.loads(worker.kinds)
     )
 
 
@@ -255,21 +262,27 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         events_before = now - round(keep.events * SECOND)
         audit_before = now - round(max(keep.audit, keep.events) * SECOND)
         records_before = now - round(keep.records * SECOND)
-        removed += unit.prune_events(events_before, BATCH_SIZE)
-        removed += unit.prune_audit_events(audit_before, BATCH_SIZE)
-        removed += unit.prune_slots(events_before, BATCH_SIZE)
-        removed += unit.prune_incidents(events_before, BATCH_SIZE)
-        removed += unit.delete_orphaned_subscriptions(now - SUBSCRIPTION_RETENTION)
-        removed += unit.prune_operations(now - round(keep.operations * SECOND), BATCH_SIZE)
-        unit.delete_undeclared_schedules(now - SCHEDULE_RETENTION)
-        unit.delete_idle_guards(now - GUARD_RETENTION)
-        unit.delete_closed_workers(now - round(keep.workers * SECOND))
-        unit.delete_old_token_buckets(now - TOKEN_BUCKET_RETENTION)
-        unit.delete_old_group_states(records_before)
-        unit.delete_prune_records(records_before)
-        unit.delete_expired_sessions(now)
-        unit.delete_old_api_keys(records_before)
-        removed += unit.prune_stored_responses(now - RESPONSE_RETENTION, BATCH_SIZE)
+        removed += EventQueries(unit).prune_events(events_before, BATCH_SIZE)
+        removed += EventQueries(unit).prune_audit_events(audit_before, BATCH_SIZE)
+        removed += RetentionQueries(unit).prune_slots(events_before, BATCH_SIZE)
+        removed += RetentionQueries(unit).prune_incidents(events_before, BATCH_SIZE)
+        removed += RetentionQueries(unit).delete_orphaned_subscriptions(
+            now - SUBSCRIPTION_RETENTION
+        )
+        removed += RetentionQueries(unit).prune_operations(
+            now - round(keep.operations * SECOND), BATCH_SIZE
+        )
+        RetentionQueries(unit).delete_undeclared_schedules(now - SCHEDULE_RETENTION)
+        RetentionQueries(unit).delete_idle_guards(now - GUARD_RETENTION)
+        RetentionQueries(unit).delete_closed_workers(now - round(keep.workers * SECOND))
+        RetentionQueries(unit).delete_old_token_buckets(now - TOKEN_BUCKET_RETENTION)
+        RetentionQueries(unit).delete_old_group_states(records_before)
+        RetentionQueries(unit).delete_prune_records(records_before)
+        RetentionQueries(unit).delete_expired_sessions(now)
+        RetentionQueries(unit).delete_old_api_keys(records_before)
+        removed += RetentionQueries(unit).prune_stored_responses(
+            now - RESPONSE_RETENTION, BATCH_SIZE
+        )
     return removed
 
 
@@ -277,7 +290,7 @@ def _prune(
     store: Store, state: str, span: int, kind: str | None, except_kinds: Iterable[str]
 ) -> int:
     with store.begin() as unit:
-        records = unit.prune_jobs(
+        records = JobQueries(unit).prune_jobs(
             state, unit.now() - span, BATCH_SIZE, kind=kind, except_kinds=list(except_kinds)
         )
     return sum(record.jobs for record in records)

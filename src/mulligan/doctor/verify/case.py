@@ -14,7 +14,7 @@ from mulligan.core.durations import Micros
 from mulligan.core.event import Event, EventType
 from mulligan.core.format import format_time
 from mulligan.core.job import AttemptRow, Gate, JobRow, WorkerRow
-from mulligan.storage.history_queries import CheckpointRow, WholeJobRow
+from mulligan.doctor.verify.queries import CheckpointRow, WholeJobRow
 
 # --- Data to check ---
 

@@ -48,6 +48,7 @@ from mulligan.doctor.verify.completion import (
     collect_delivery,
 )
 from mulligan.doctor.verify.job_history import JobReplay, check_row, check_worker
+from mulligan.doctor.verify.queries import VerifyQueries, WholeJobRow
 from mulligan.doctor.verify.records import RecordIndex
 from mulligan.doctor.verify.shared import (
     check_batches,
@@ -56,12 +57,14 @@ from mulligan.doctor.verify.shared import (
     collect_facts,
     iter_events,
 )
+from mulligan.events.queries import EventQueries
 from mulligan.guards.describe import CLOSED, OPENED
+from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import load_declared_limits, load_kinds
 from mulligan.storage import Store, open_store
 from mulligan.storage.base import Transaction
-from mulligan.storage.history_queries import WholeJobRow
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.registry import worker_statuses
 
 PAGE_SIZE = 500
@@ -152,11 +155,11 @@ def _load_context(store: Store, slack: Micros) -> VerifyContext:
         now = tx.now()
         context = VerifyContext(
             now=now,
-            pruned_upto=tx.pruned_event_id(),
+            pruned_upto=EventQueries(tx).pruned_event_id(),
             single_clock=single_clock,
             restored=False,
-            workers={row.id: row for row in tx.list_workers(closed=True)},
-            gates=tx.list_gates(),
+            workers={row.id: row for row in WorkerQueries(tx).list_workers(closed=True)},
+            gates=GuardQueries(tx).list_gates(),
             live_kinds=_load_live_kinds(tx),
             limited=_load_limited(tx, now),
             timeouts={name: spec.timeout for name, spec in load_kinds(tx).items()},
@@ -176,7 +179,7 @@ def _load_live_kinds(tx: Transaction) -> frozenset[str]:
 
 def _load_limited(tx: Transaction, now: Micros) -> frozenset[tuple[str, str]]:
     """Return the queues and dependencies that limit how many jobs may start."""
-    limited = {(limit.scope, limit.key) for limit in tx.list_limits()}
+    limited = {(limit.scope, limit.key) for limit in GuardQueries(tx).list_limits()}
     limited.update(load_declared_limits(tx, now))
     limited.update((row.scope, row.key) for row in tx.read_claim_state().guards)
     return frozenset(limited)
@@ -267,7 +270,7 @@ class _Checker:
         after = ""
         while True:
             with self._store.snapshot() as tx:
-                page = tx.list_whole_jobs(after, PAGE_SIZE)
+                page = VerifyQueries(tx).list_whole_jobs(after, PAGE_SIZE)
                 cases = self._load_cases(tx, page)
             for case in cases:
                 self._check_job(case)
@@ -279,9 +282,9 @@ class _Checker:
 
     def _load_cases(self, tx: Transaction, page: Sequence[WholeJobRow]) -> list[JobCase]:
         ids = [whole.job.id for whole in page]
-        events = _group_by_job(tx.list_events_of_jobs(ids))
-        attempts = _group_by_job(tx.list_attempts_of_jobs(ids))
-        checkpoints = _group_by_job(tx.list_checkpoints(ids))
+        events = _group_by_job(EventQueries(tx).list_events_of_jobs(ids))
+        attempts = _group_by_job(VerifyQueries(tx).list_attempts_of_jobs(ids))
+        checkpoints = _group_by_job(VerifyQueries(tx).list_checkpoints(ids))
         calls = self._records.calls_of(ids)
         witness_lines = self._records.witness_lines_of(ids)
         self._event_count += sum(map(len, events.values()))

@@ -22,6 +22,7 @@ from mulligan.doctor.verify.case import (
     format_events,
     format_witness,
 )
+from mulligan.doctor.verify.queries import VerifyQueries
 from mulligan.doctor.verify.records import (
     END,
     FAIL,
@@ -32,6 +33,7 @@ from mulligan.doctor.verify.records import (
     RecordIndex,
     digest,
 )
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage.base import Store
 
 # --- Handlers: S6, S8, S9 ---
@@ -238,7 +240,9 @@ def check_missing(
             for row in rows:
                 call = dict(zip(MISSING_COLUMNS, row, strict=True))
                 job_id = call["job"]
-                if tx.get_job(job_id) is None and not tx.find_prune_records(job_id):
+                if JobQueries(tx).get_job(job_id) is None and not VerifyQueries(
+                    tx
+                ).find_prune_records(job_id):
                     _report_missing(call, findings)
 
 

@@ -16,12 +16,17 @@ from mulligan.doctor.verify.case import (
     format_events,
     format_witness,
 )
+from mulligan.doctor.verify.queries import VerifyQueries
 from mulligan.doctor.verify.records import END, FAIL, RecordIndex, digest
 from mulligan.doctor.verify.shared import iter_events
+from mulligan.events.queries import EventQueries
 from mulligan.guards.lanes import is_closed
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.specs import DELIVER_KIND
 from mulligan.notifications.dispatcher import READER
 from mulligan.notifications.message import derive_message_id
+from mulligan.notifications.queries import NotificationQueries
 from mulligan.notifications.rules import SubscriptionIndex, is_internal
 from mulligan.notifications.subscriptions import load_subscriptions
 from mulligan.storage.base import Store, Transaction
@@ -126,7 +131,9 @@ def check_dispatch(store: Store, context: VerifyContext, findings: Findings) -> 
         if not types:
             return
         after = max(context.pruned_upto, subscriptions.after, _dispatch_cursor(tx))
-        undispatched = tx.list_events_of_types(types, after, tx.newest_event(), 1)
+        undispatched = EventQueries(tx).list_events_of_types(
+            types, after, EventQueries(tx).newest_event(), 1
+        )
     for event in undispatched:
         has_candidate = next(iter(subscriptions.candidates(event)), None) is not None
         if event.at < context.now - context.slack and has_candidate:
@@ -135,7 +142,7 @@ def check_dispatch(store: Store, context: VerifyContext, findings: Findings) -> 
 
 
 def _dispatch_cursor(tx: Transaction) -> int:
-    reader = tx.get_reader(READER)
+    reader = EventQueries(tx).get_reader(READER)
     if reader is None:
         return 0
     return reader.cursor
@@ -146,7 +153,7 @@ def _dispatch_cursor(tx: Transaction) -> int:
 
 def check_limits(tx: Transaction, context: VerifyContext, findings: Findings) -> None:
     """Check limits set by an operator, now: count running jobs that started since it was set."""
-    for limit in tx.list_limits():
+    for limit in GuardQueries(tx).list_limits():
         is_expired = limit.until is not None and limit.until <= context.now
         if limit.concurrency is None or is_expired:
             continue
@@ -160,7 +167,7 @@ def check_limits(tx: Transaction, context: VerifyContext, findings: Findings) ->
 
 def _count_running(tx: Transaction, limit: LimitRow) -> int:
     total = 0
-    for queue, uses, count in tx.count_running_since(limit.since):
+    for queue, uses, count in VerifyQueries(tx).count_running_since(limit.since):
         keys = [queue] if limit.scope == "queue" else uses.split(",")
         if limit.key in keys:
             total += count
@@ -210,7 +217,7 @@ def check_messages(
         what = f"message {message} to {subscription} was enqueued {count} times: {first}, {last}"
         findings.add("N1", what, last)
     with store.snapshot() as tx:
-        reader = tx.get_reader(READER)
+        reader = EventQueries(tx).get_reader(READER)
         subscriptions = _load_unchanged(tx, context)
         pruned_at = _deliveries_pruned_at(tx)
     if reader is None or not len(subscriptions):
@@ -244,7 +251,9 @@ def _subscriptions_without_message(
 def _load_unchanged(tx: Transaction, context: VerifyContext) -> SubscriptionIndex:
     """Return the subscriptions that are on and were never changed."""
     unchanged = {
-        row.id for row in tx.list_subscriptions() if row.version == 1 and row.state == "on"
+        row.id
+        for row in NotificationQueries(tx).list_subscriptions()
+        if row.version == 1 and row.state == "on"
     }
     subscriptions = load_subscriptions(tx, context.now)
     return SubscriptionIndex(one for one in subscriptions.by_id.values() if one.id in unchanged)
@@ -252,7 +261,9 @@ def _load_unchanged(tx: Transaction, context: VerifyContext) -> SubscriptionInde
 
 def _deliveries_pruned_at(tx: Transaction) -> int:
     """Return when retention last removed messages; messages of later events all exist."""
-    times = [at for kind, at in tx.list_pruned_kinds() if kind.startswith(DELIVER_KIND)]
+    times = [
+        at for kind, at in VerifyQueries(tx).list_pruned_kinds() if kind.startswith(DELIVER_KIND)
+    ]
     return max(times, default=0)
 
 
@@ -270,7 +281,9 @@ def _add_kind(store: Store, event: Event) -> Event:
     if event.job_id is None or "kind" in event.data:
         return event
     with store.snapshot() as tx:
-        kind, queue = tx.get_kinds_and_queues([event.job_id]).get(event.job_id, ("", ""))
+        kind, queue = (
+            JobQueries(tx).get_kinds_and_queues([event.job_id]).get(event.job_id, ("", ""))
+        )
     return event._replace(data={"kind": kind, "queue": queue, **event.data})
 
 
@@ -332,7 +345,7 @@ class _Stream:
         after = max(self._first, pruned_upto)
         while after < self._last:
             with self._store.snapshot() as tx:
-                page = tx.list_events_after(after, PAGE_SIZE)
+                page = EventQueries(tx).list_events_after(after, PAGE_SIZE)
             page = [event for event in page if event.id <= self._last]
             if not page:
                 return
@@ -361,5 +374,9 @@ def _is_of_system_kind(store: Store, event: Event) -> bool:
     if event.job_id is None:
         return False
     with store.snapshot() as tx:
-        kind, _ = tx.get_kinds_and_queues([event.job_id]).get(event.job_id, (SYSTEM_PREFIX, ""))
+        kind, _ = (
+            JobQueries(tx)
+            .get_kinds_and_queues([event.job_id])
+            .get(event.job_id, (SYSTEM_PREFIX, ""))
+        )
     return kind.startswith(SYSTEM_PREFIX)

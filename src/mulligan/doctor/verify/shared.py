@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from mulligan.batches.queries import BatchQueries, BatchRow
 from mulligan.batches.rules import UNFINISHED, BatchCounts, compute_outcome, count_members
 from mulligan.core.durations import Micros
 from mulligan.core.event import Event, EventType
@@ -16,11 +17,16 @@ from mulligan.doctor.verify.case import (
     format_events,
 )
 from mulligan.doctor.verify.job_history import JobReplay
+from mulligan.doctor.verify.queries import VerifyQueries
 from mulligan.doctor.verify.records import RecordIndex
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import Manifest
 from mulligan.schedules.chore import load_timezone
+from mulligan.schedules.queries import ScheduleQueries, ScheduleRow
 from mulligan.schedules.rules import check_cron, slots_between
-from mulligan.storage.base import BatchRow, ScheduleRow, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 
 PAGE_SIZE = 200
 MAX_SLOTS = 100_000
@@ -65,10 +71,10 @@ def iter_events(
     """Yield the events of these types, page by page, up to the newest one at the start."""
     if upto is None:
         with store.snapshot() as tx:
-            upto = tx.newest_event()
+            upto = EventQueries(tx).newest_event()
     while True:
         with store.snapshot() as tx:
-            page = tx.list_events_of_types(types, after, upto, PAGE_SIZE)
+            page = EventQueries(tx).list_events_of_types(types, after, upto, PAGE_SIZE)
         yield from page
         if len(page) < PAGE_SIZE:
             return
@@ -117,8 +123,10 @@ def check_schedules(
         what = f"slot {slot} of schedule {schedule} has {count} jobs, such as {first} and {last}"
         findings.add("C1", what, last)
     with store.snapshot() as tx:
-        rows = {row.name: row for row in tx.list_schedules()}
-        manifests = [Manifest.from_json(body) for _, _, _, body, _ in tx.list_manifests()]
+        rows = {row.name: row for row in ScheduleQueries(tx).list_schedules()}
+        manifests = [
+            Manifest.from_json(body) for _, _, _, body, _ in ManifestQueries(tx).list_manifests()
+        ]
     unchanged = _find_unchanged(manifests, rows)
     slots_before: dict[str, Micros] = {}
     for schedule, slot, job in _iter_slots(store):
@@ -132,7 +140,7 @@ def _iter_slots(store: Store) -> Iterator[tuple[str, Micros, str]]:
     after: tuple[str, Micros] = ("", 0)
     while True:
         with store.snapshot() as tx:
-            page = tx.list_slots(after, PAGE_SIZE)
+            page = VerifyQueries(tx).list_slots(after, PAGE_SIZE)
         yield from page
         if len(page) < PAGE_SIZE:
             return
@@ -200,7 +208,7 @@ def _skipped_ranges(store: Store, context: VerifyContext, name: str) -> list[tup
 def _log_start(store: Store, pruned_upto: int) -> Micros:
     """Return the time of the first event that was not pruned."""
     with store.snapshot() as tx:
-        for event in tx.list_events_after(pruned_upto, 1):
+        for event in EventQueries(tx).list_events_after(pruned_upto, 1):
             return event.at
         return tx.now()
 
@@ -217,7 +225,7 @@ def check_batches(
     after = ""
     while True:
         with store.snapshot() as tx:
-            page = tx.list_batches_by_id(after, PAGE_SIZE)
+            page = VerifyQueries(tx).list_batches_by_id(after, PAGE_SIZE)
             for row in page:
                 if not row.being_pruned:
                     check = _BatchCheck.load(tx, row, context, records, findings)
@@ -249,9 +257,13 @@ class _BatchCheck:
         records: RecordIndex,
         findings: Findings,
     ) -> _BatchCheck:
-        events = [event for event in tx.list_batch_events(row.id) if event.id > context.pruned_upto]
+        events = [
+            event
+            for event in BatchQueries(tx).list_batch_events(row.id)
+            if event.id > context.pruned_upto
+        ]
         completions = [event for event in events if event.type in OUTCOMES]
-        members = tx.count_batch_members([row.id])
+        members = BatchQueries(tx).count_batch_members([row.id])
         counts = count_members((state, must, count) for _, state, must, count in members)
         return cls(tx, row, context, records, findings, events, completions, counts)
 
@@ -301,7 +313,9 @@ class _BatchCheck:
         job_id = completion.data.get("on_complete")
         if not job_id:
             return
-        if self.tx.get_job(str(job_id)) is None and not self.tx.find_prune_records(str(job_id)):
+        if JobQueries(self.tx).get_job(str(job_id)) is None and not VerifyQueries(
+            self.tx
+        ).find_prune_records(str(job_id)):
             self._report("B2", f"its on_complete job {job_id} does not exist", [completion])
 
     def _check_outcome(self, completion: Event) -> None:

@@ -15,13 +15,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from mulligan.access.queries import AccessQueries
 from mulligan.config import WebSection
 from mulligan.core.event import Event
 from mulligan.core.job import State
+from mulligan.events.queries import EventQueries
 from mulligan.failures.redact import scrub
 from mulligan.http.api.problems import Problem
 from mulligan.http.api.serialize import event_to_json
 from mulligan.http.services import DatabaseThreads
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage import Store
 from mulligan.storage.base import Transaction
 
@@ -126,8 +129,8 @@ class EventFollower:
         self._store = store
         is_first = self._cursor is None
         with store.read() as tx:
-            cursor = tx.newest_event() if self._cursor is None else self._cursor
-            events = tx.list_events_after(cursor, PAGE_SIZE)
+            cursor = EventQueries(tx).newest_event() if self._cursor is None else self._cursor
+            events = EventQueries(tx).list_events_after(cursor, PAGE_SIZE)
         self._cursor = events[-1].id if events else cursor
         if events or is_first:
             self._loop.call_soon_threadsafe(self._deliver, events, self._cursor)
@@ -287,11 +290,13 @@ class EventHub:
 
     async def page(self, cursor: int) -> list[Event]:
         """Read a page of events after `cursor` from the log."""
-        return await self._read(lambda tx: tx.list_events_after(cursor, PAGE_SIZE))
+        return await self._read(lambda tx: EventQueries(tx).list_events_after(cursor, PAGE_SIZE))
 
     async def id_range(self) -> tuple[int, int]:
         """Return (the id up to which retention has removed events, the newest id)."""
-        return await self._read(lambda tx: (tx.pruned_event_id(), tx.newest_event()))
+        return await self._read(
+            lambda tx: (EventQueries(tx).pruned_event_id(), EventQueries(tx).newest_event())
+        )
 
     async def _read(self, query: Callable[[Transaction], T]) -> T:
         def work() -> T:
@@ -341,7 +346,7 @@ class EventHub:
 
     async def _send_progress(self, followed: Sequence[str], last: Progress) -> Progress:
         try:
-            rows = await self._read(lambda tx: [tx.get_job(job) for job in followed])
+            rows = await self._read(lambda tx: [JobQueries(tx).get_job(job) for job in followed])
         except Exception:
             log.debug("cannot read progress", exc_info=True)
             return last
@@ -389,7 +394,7 @@ def _valid_keys(tx: Transaction, keys: set[str]) -> set[str]:
     now = tx.now()
     valid = set()
     for key in sorted(keys):
-        row = tx.get_api_key(key)
+        row = AccessQueries(tx).get_api_key(key)
         if row is None or row.revoked_at is not None:
             continue
         if row.expires_at is None or row.expires_at > now:
@@ -398,7 +403,7 @@ def _valid_keys(tx: Transaction, keys: set[str]) -> set[str]:
 
 
 def _valid_sessions(tx: Transaction, sessions: set[str]) -> set[str]:
-    return {session for session in sessions if tx.get_session(session) is not None}
+    return {session for session in sessions if AccessQueries(tx).get_session(session) is not None}
 
 
 def _decrement(counter: Counter[T], name: T) -> None:

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect
 
+from mulligan.access.queries import AccessQueries
 from mulligan.core.durations import SECOND
 from mulligan.http.api.auth import Caller
 from mulligan.http.api.problems import Problem, invalid_request
@@ -242,7 +243,9 @@ class IdempotencyKey(NamedTuple):
     def store_answer(self, tx: Transaction, answer: JsonAnswer) -> None:
         """Store the answer in the transaction of the work, so that both commit or neither does."""
         if self.name:
-            tx.store_response(self.key, self.name, answer.status, json.dumps(answer.body))
+            AccessQueries(tx).store_response(
+                self.key, self.name, answer.status, json.dumps(answer.body)
+            )
 
 
 Work = Callable[[IdempotencyKey], JsonAnswer]
@@ -275,14 +278,14 @@ def _run_or_replay(caller: Caller, key: IdempotencyKey, work: Work) -> tuple[Jso
         return work(key), False
     store = caller.context.store()
     with store.begin() as tx:
-        is_first = tx.claim_idempotency_key(*key, tx.now() - ABANDONED_AFTER)
+        is_first = AccessQueries(tx).claim_idempotency_key(*key, tx.now() - ABANDONED_AFTER)
     if not is_first:
         return _stored_answer(caller, key), True
     try:
         answer = work(key)
     except BaseException:
         with store.begin() as tx:
-            tx.release_idempotency_key(key.key, key.name)
+            AccessQueries(tx).release_idempotency_key(key.key, key.name)
         raise
     with store.begin() as tx:
         key.store_answer(tx, answer)
@@ -291,7 +294,7 @@ def _run_or_replay(caller: Caller, key: IdempotencyKey, work: Work) -> tuple[Jso
 
 def _stored_answer(caller: Caller, key: IdempotencyKey) -> JsonAnswer:
     with caller.context.store().read() as tx:
-        row = tx.get_stored_response(key.key, key.name)
+        row = AccessQueries(tx).get_stored_response(key.key, key.name)
     if row is not None and row.request != key.hash:
         detail = "this Idempotency-Key was used for another request"
         raise Problem(422, "IDEMPOTENCY_MISMATCH", detail)

@@ -24,6 +24,7 @@ from mulligan.jobs.filter import parse_seconds
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.rules import Action as BulkAction
 from mulligan.operations.service import StartOptions
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.registry import request_drain
 
 Form = Mapping[str, str]
@@ -245,7 +246,7 @@ def _probe_dependency(services: VisitorServices, key: str, form: Form) -> str:
 
 def _drain_worker(services: VisitorServices, worker: str, form: Form) -> str:
     with services.store.begin() as tx:
-        rows = [row for row in tx.list_workers(closed=False) if row.id == worker]
+        rows = [row for row in WorkerQueries(tx).list_workers(closed=False) if row.id == worker]
         if not rows:
             message = f"unknown or stopped worker {worker!r:.80}"
             raise NotFound(message)

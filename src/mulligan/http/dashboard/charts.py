@@ -14,9 +14,9 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType
 from mulligan.core.format import format_duration, format_time, format_time_after
 from mulligan.core.job import AttemptRow, State
+from mulligan.events.queries import MINUTE, StatQueries
 from mulligan.http.dashboard.renderer import JobStory
 from mulligan.storage.base import Transaction
-from mulligan.storage.stat_queries import MINUTE
 
 WIDTH = 100.0  # of every chart, in its own units; the page stretches it
 SPARK_HEIGHT = 28.0
@@ -263,7 +263,7 @@ def load_outcomes(tx: Transaction, now: Micros, window: ChartWindow, kind: str =
     width = window.minutes
     first = now // MINUTE // width - window.steps + 1
     counts: list[Counter[str]] = [Counter() for _ in range(window.steps)]
-    for row in tx.list_stats(["verdicts"], first * width * MINUTE):
+    for row in StatQueries(tx).list_stats(["verdicts"], first * width * MINUTE):
         labels = json.loads(row.labels)
         if kind and kind != labels.get("kind"):
             continue

@@ -11,6 +11,7 @@ from fastapi import Query, Request, Response
 from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.event import Event
 from mulligan.core.format import format_actor, format_duration, format_rate
+from mulligan.events.queries import EventQueries
 from mulligan.events.service import build_event_filter, build_owner_filter
 from mulligan.http.dashboard.charts import BarPart, stacked_bar
 from mulligan.http.dashboard.renderer import Renderer, check_filter, root_path
@@ -157,11 +158,15 @@ def _read_backwards(
     """Return a page of matching events, newest first, and the id to continue before."""
     found: list[Event] = []
     with services.store.read() as tx:
-        top = before - 1 if before else tx.newest_event()
+        top = before - 1 if before else EventQueries(tx).newest_event()
         lowest = max(0, top - MAX_EVENTS_READ)
         while top > lowest and len(found) < PAGE:
             start = max(lowest, top - EVENT_CHUNK)
-            chunk = [event for event in tx.list_events_after(start, EVENT_CHUNK) if event.id <= top]
+            chunk = [
+                event
+                for event in EventQueries(tx).list_events_after(start, EVENT_CHUNK)
+                if event.id <= top
+            ]
             found += [event for event in reversed(chunk) if matches(event)]
             top = start
     if len(found) >= PAGE:

@@ -24,6 +24,7 @@ from mulligan.http.dashboard.queues import dependency_row, worker_row
 from mulligan.http.dashboard.renderer import COUNT_CAP, Renderer, root_path
 from mulligan.http.dashboard.view_models import BADGES, format_count, job_list_row
 from mulligan.http.services import VisitorServices
+from mulligan.jobs.queries import SearchQueries
 from mulligan.operations.service import Operation
 from mulligan.worker.registry import WorkerStatus, worker_statuses
 
@@ -94,7 +95,7 @@ def _load(services: VisitorServices, window: str) -> Snapshot:
     alerts = services.alerts.list()
     with services.store.read() as tx:
         now = tx.now()
-        counts = dict(tx.count_jobs_by_state(COUNT_CAP))
+        counts = dict(SearchQueries(tx).count_jobs_by_state(COUNT_CAP))
         impaired = list_impaired(tx)
         workers = worker_statuses(tx)
         outcomes = load_outcomes(tx, now, WINDOWS[window])

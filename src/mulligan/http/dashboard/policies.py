@@ -16,6 +16,7 @@ from mulligan.core.durations import Micros
 from mulligan.core.errors import MulliganError, NotFound, Refused
 from mulligan.core.format import format_duration
 from mulligan.failures.builtin import RULES
+from mulligan.failures.queries import ClassifiedAttemptRow, RuleHitRow
 from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
 from mulligan.failures.rules import NAME_CONDITIONS, NUMBER_CONDITIONS, Rule
 from mulligan.http.dashboard.charts import Curve, Delay, delay_curve
@@ -35,7 +36,6 @@ from mulligan.retries.service import (
     list_attempts_by_rule,
     simulate_failure,
 )
-from mulligan.storage.history_queries import ClassifiedAttemptRow, RuleHitRow
 
 # --- Rules ---
 

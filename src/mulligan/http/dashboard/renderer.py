@@ -16,6 +16,7 @@ from mulligan.core.errors import NotFound, Refused
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, JobRow
+from mulligan.events.queries import EventQueries
 from mulligan.events.service import build_owner_filter
 from mulligan.failures.redact import remove_secrets
 from mulligan.http.api.event_hub import EventHub, Listener
@@ -23,6 +24,7 @@ from mulligan.http.api.event_stream import EventReplay, EventStreamResponse
 from mulligan.http.dashboard import sessions
 from mulligan.http.dashboard.sessions import Flash, NotAllowed, NotSignedIn
 from mulligan.http.services import DatabaseThreads, StoreOpener, VisitorServices
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage.url import mask_password
 
 # --- Menu ---
@@ -254,10 +256,16 @@ def load_story(services: VisitorServices, job_id: str) -> JobStory:
         raise NotFound(_no_job(job_id))
     job = services.jobs.get(job_id, owner=services.owner)
     with services.store.read() as tx:
-        row = tx.get_job(job_id)
+        row = JobQueries(tx).get_job(job_id)
         if row is None:
             raise NotFound(_no_job(job_id))
-        return JobStory(tx.now(), row, job, tx.list_attempts(job_id), tx.list_events_of_job(job_id))
+        return JobStory(
+            tx.now(),
+            row,
+            job,
+            JobQueries(tx).list_attempts(job_id),
+            EventQueries(tx).list_events_of_job(job_id),
+        )
 
 
 def _no_job(job_id: str) -> str:

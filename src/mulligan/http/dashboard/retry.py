@@ -14,6 +14,7 @@ from mulligan.core.durations import Micros, to_micros
 from mulligan.core.errors import MulliganError, NotFound, Refused
 from mulligan.core.format import format_duration, format_time
 from mulligan.core.job import Job, JobRow, State
+from mulligan.guards.queries import GuardQueries
 from mulligan.http.dashboard.renderer import JobStory, Renderer, load_story
 from mulligan.http.dashboard.view_models import job_badge
 from mulligan.http.services import VisitorServices
@@ -162,7 +163,7 @@ def _describe_obstacle(services: VisitorServices, row: JobRow) -> str:
         now: Micros = tx.now()
         queued = row._replace(state=State.QUEUED, run_at=now)
         phase, why = derive_phase(
-            queued, tx.list_gates(), now, live_kinds(tx), load_limit_state(tx, now)
+            queued, GuardQueries(tx).list_gates(), now, live_kinds(tx), load_limit_state(tx, now)
         )
     return "" if phase == "ready" else why
 

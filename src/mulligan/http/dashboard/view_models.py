@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from mulligan.batches.queries import BatchQueries
 from mulligan.core.attempt import Ended
 from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.event import Event
@@ -19,6 +20,7 @@ from mulligan.failures.redact import scrub
 from mulligan.http.dashboard.charts import timeline
 from mulligan.http.dashboard.renderer import COUNT_CAP, JobStory
 from mulligan.http.services import VisitorServices
+from mulligan.jobs.queries import JobQueries
 
 
 class Badge(NamedTuple):
@@ -404,8 +406,8 @@ def _makers(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
     maker, colon, _ = (story.row.unique_key or "").partition(":")
     if colon and len(maker) == LENGTH and maker.isalnum():
         with services.store.read() as tx:
-            parent = tx.get_job(maker)
-            batch = tx.get_batch(maker)
+            parent = JobQueries(tx).get_job(maker)
+            batch = BatchQueries(tx).get_batch(maker)
         if parent is not None and services.owner in (None, parent.owner):
             yield Relation("made by", f"{parent.kind} {parent.id}", f"/jobs/{parent.id}")
         if batch is not None and services.owner in (None, batch.owner):
@@ -429,7 +431,7 @@ def _groups(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
 
 def _batch_relation(services: VisitorServices, batch_id: str) -> Relation:
     with services.store.read() as tx:
-        batch = tx.get_batch(batch_id)
+        batch = BatchQueries(tx).get_batch(batch_id)
     if batch is None:
         return Relation("batch", batch_id, _jobs_link(f"batch:{batch_id}"))
     return Relation("batch", batch.name or batch_id, f"/batches/{batch_id}")
@@ -442,8 +444,8 @@ def _operations(story: JobStory) -> Iterator[Relation]:
 
 def _children(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
     with services.store.read() as tx:
-        ids = tx.find_jobs_by_key(f"{story.job.id}:", MAX_CHILDREN)
-        children = [tx.get_job(job_id) for job_id in ids]
+        ids = JobQueries(tx).find_jobs_by_key(f"{story.job.id}:", MAX_CHILDREN)
+        children = [JobQueries(tx).get_job(job_id) for job_id in ids]
     for child in children:
         if child is not None and services.owner in (None, child.owner):
             yield Relation("made", f"{child.kind} {child.state}", f"/jobs/{child.id}")

@@ -23,26 +23,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mulligan.core.attempt import Lease
-from mulligan.core.errors import StoreUnavailable
-from mulligan.core.job import (
-    AttemptRow,
-    FailureGroupRow,
-    Gate,
-    GuardRow,
-    JobRow,
-    LimitRow,
-    State,
-    WorkerRow,
-)
-from mulligan.storage.access_queries import ApiKeyRow, SessionRow
-from mulligan.storage.base import BatchRow, ScheduleRow, Settlement
-from mulligan.storage.notification_queries import (
-    IncidentRow,
-    MessageCountRow,
-    ReaderRow,
-    SubscriptionRow,
-)
-from mulligan.storage.operation_queries import ItemRow, OperationRow
+from mulligan.core.job import AttemptRow, JobRow
+from mulligan.storage.base import Settlement
 from mulligan.storage.rows import (
     ClaimCandidate,
     InsertRow,
@@ -51,8 +33,14 @@ from mulligan.storage.rows import (
     RetryColumns,
     SuccessColumns,
 )
-from mulligan.storage.search_queries import Shape
-from mulligan.storage.stat_queries import AlertRow, StatRow
+from mulligan.storage.statements import (
+    expand_dialect,
+    expand_rows,
+    load_catalog,
+    read_sql,
+    row_type,
+    strip_comments,
+)
 
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
@@ -65,29 +53,11 @@ _COLUMNS: dict[str, type[Any]] = {
     "lease": Lease,
     "job": JobRow,
     "attempt": AttemptRow,
-    "worker": WorkerRow,
-    "gate": Gate,
-    "guard": GuardRow,
-    "limit": LimitRow,
-    "failure_group": FailureGroupRow,
-    "schedule": ScheduleRow,
-    "batch": BatchRow,
-    "operation": OperationRow,
-    "item": ItemRow,
-    "api_key": ApiKeyRow,
-    "session": SessionRow,
-    "reader": ReaderRow,
-    "subscription": SubscriptionRow,
-    "incident": IncidentRow,
-    "message_count": MessageCountRow,
-    "stat": StatRow,
-    "alert": AlertRow,
 }
 _SETS: dict[str, type[Any]] = {
     "settlement": Settlement,
     "insert": InsertRow,
     "candidate": ClaimCandidate,
-    "stat": StatRow,
     "success": SuccessColumns,
     "per_attempt": PerAttemptColumns,
     "located_success": LocatedSuccessColumns,
@@ -106,26 +76,27 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     defaulted: frozenset[str] = frozenset(),
     unconstrained: bool = False,
     is_transaction: bool = False,
-    shape: Shape = (),
+    matching: str = "1 = 1",
 ) -> str:
     """Return the text of a statement, ready to execute.
 
     `single_row`: its set has one row. `shared`: columns that are equal in all rows of its set.
     `defaulted`: columns with their default value. `unconstrained`: no row has a unique key.
-    `is_transaction`: the statement is a transaction. `shape`: the conditions of its filter.
+    `is_transaction`: the statement is a transaction. `matching`: the conditions of its filter.
     """
-    text = _read(_statement_file(name, dialect))
-    conditions = [_condition(field, values, dialect) for field, values in shape]
-    text = text.replace("{matching}", "\n  AND ".join(conditions) or "1 = 1")
+    text = _statement_text(name, dialect).replace("{matching}", matching)
     while _PART.search(text):  # a fragment may contain fragments
-        text = _PART.sub(lambda part: _read(_part_file(part[1], single_row=single_row)), text)
+        text = _PART.sub(lambda part: _part_text(part[1], dialect, single_row=single_row), text)
     text = _insert_columns(text, dialect)
-    text = _SET.sub(lambda match: _set(_SETS[match[1]], single_row, shared, defaulted), text)
+    text = _SET.sub(
+        lambda match: _set(_set_type(name, dialect, match[1]), single_row, shared, defaulted), text
+    )
     text = _SHARED.sub(lambda match: _shared_row(_SETS[match[1]], shared, defaulted), text)
     if unconstrained:
         text = text.replace(_SKIP_CONFLICT, "")
     if is_transaction:
         text = text.replace("{p}mark_events()", _MARK_EVENTS_ONCE)
+    text = expand_dialect(text, dialect)
     if dialect == "postgres":
         text = _NOW.sub("{p}now_us()", text)
         text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
@@ -147,9 +118,9 @@ _MARK_EVENTS_ONCE = (
 def _insert_columns(text: str, dialect: str) -> str:
     lease_columns = ", ".join(Lease._fields[:-1])
     text = text.replace("{as_lease}", f"{lease_columns}, {_ROW_LOCATION[dialect]} AS row_location")
-    for name, row_type in _COLUMNS.items():
-        text = text.replace(f"{{{name}}}", ", ".join(row_type._fields))
-        text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(row_type._fields)))
+    for name, columns in _COLUMNS.items():
+        text = text.replace(f"{{{name}}}", ", ".join(columns._fields))
+        text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(columns._fields)))
     return text
 
 
@@ -203,57 +174,44 @@ def _number(text: str, parameters: Sequence[str]) -> str:
     return _PARAMETER.sub(lambda match: f"?{places[match[1]]}", text)
 
 
-# --- Conditions of filters ---
-
-
-@cache
-def _conditions() -> dict[str, str]:
-    """Read the SQL of each filter field."""
-    lines = _read(_HERE / "filter_conditions.part.sql").splitlines()
-    pairs = (line.partition(": ") for line in lines)
-    return {name: condition for name, _, condition in pairs}
-
-
-def _condition(name: str, values: int | tuple[str, ...], dialect: str) -> str:
-    """Return the condition that a field has one of the values. Without values it is false.
-
-    The prefix `+` keeps SQLite from using an index. The prefix `in.` selects the ids in a subquery.
-    """
-    field = name.removeprefix("+")
-    lines = [line.replace("?", value) for line, value in _condition_lines(field, values, dialect)]
-    if name.startswith("in.") and lines:
-        union = "\nUNION ALL ".join(lines)
-        return f"id IN ({union})" if dialect == "sqlite" else f"id = ANY (ARRAY({union}))"
-    text = f"({' OR '.join(lines)})" if lines else "1 = 0"
-    no_index = name != field and dialect == "sqlite"
-    return text.replace("{+}", "+" if no_index else "")
-
-
-def _condition_lines(
-    field: str, values: int | tuple[str, ...], dialect: str
-) -> list[tuple[str, str]]:
-    """Return the condition of each value, and the text that replaces its `?`."""
-    known = _conditions()
-    bare = field.removeprefix("in.")
-    if field in {"others", "waiting_others", "owned"}:
-        return [(known[field], "")]
-    if isinstance(values, int):
-        return [(known[field], f":{bare}_{place}") for place in range(values)]
-    if bare == "phase":
-        return [(known[f"phase.{value}"], "") for value in values]
-    if bare == "near":
-        return [(known[f"{field}.{value}"], f":near_{place}") for place, value in enumerate(values)]
-    if bare == "state":
-        return [(known[field] + _FINISHED.get(value, ""), f"'{State(value)}'") for value in values]
-    line = known[f"{field}.{dialect}"] if field == "arg" else known[field]
-    return [(line, f":{value}") for value in values]
-
-
-# True for every succeeded job. It lets the planner count them in the index of finished jobs.
-_FINISHED = {State.SUCCEEDED.value: " AND finished_at IS NOT NULL"}
-
-
 # --- Files ---
+
+
+def statement_names(dialect: str) -> list[str]:
+    """Return the names of all statements of a database."""
+    catalog = load_catalog(dialect)
+    names = {name for name, statement in catalog.items() if not statement.is_fragment}
+    for pattern in ("*.sql", f"*.{dialect}.sql"):
+        files = (file.name.split(".") for file in _HERE.glob(pattern))
+        names |= {parts[0] for parts in files if parts[1:] in (["sql"], [dialect, "sql"])}
+    return sorted(names)
+
+
+def statement_path(name: str, dialect: str) -> str:
+    """Return the path of a statement's file in the package."""
+    known = load_catalog(dialect).get(name)
+    if known is not None:
+        return known.file
+    return f"storage/sql/{_statement_file(name, dialect).name}"
+
+
+def _statement_text(name: str, dialect: str) -> str:
+    if name in load_catalog(dialect):
+        return expand_rows(name, dialect)
+    return strip_comments(read_sql(_statement_file(name, dialect)))
+
+
+def _part_text(name: str, dialect: str, *, single_row: bool) -> str:
+    if name in load_catalog(dialect):
+        return expand_rows(name, dialect)
+    return strip_comments(read_sql(_part_file(name, single_row=single_row)))
+
+
+def _set_type(statement: str, dialect: str, name: str) -> type:
+    """Return the row type of a set: of the hot path by its short name, else by its class name."""
+    known = load_catalog(dialect).get(statement)
+    found: type = _SETS[name] if known is None else row_type(known, name)
+    return found
 
 
 def _part_file(name: str, *, single_row: bool) -> Path:
@@ -264,16 +222,6 @@ def _part_file(name: str, *, single_row: bool) -> Path:
 def _statement_file(name: str, dialect: str) -> Path:
     specific = _HERE / f"{name}.{dialect}.sql"
     return specific if specific.exists() else _HERE / f"{name}.sql"
-
-
-def _read(file: Path) -> str:
-    """Read a file without comments and indentation: the driver parses long texts on every call."""
-    try:
-        lines = map(str.strip, file.read_text(encoding="utf-8").splitlines())
-    except OSError as error:  # for example, no file descriptor is left
-        message = f"cannot read {file.name}: {error.strerror}"
-        raise StoreUnavailable(message) from error
-    return "\n".join(line for line in lines if not line.startswith("--"))
 
 
 # --- Sets of rows (PostgreSQL) ---

@@ -24,10 +24,11 @@ from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Manifest
 from mulligan.operations import chore as operations
 from mulligan.schedules.chore import Scheduler
-from mulligan.storage.base import Renewal, Store
+from mulligan.storage.base import Store
 from mulligan.storage.url import boot_id
 from mulligan.worker import liveness, upkeep
 from mulligan.worker.job_log import SweepResult, log_sweep
+from mulligan.worker.queries import Renewal, WorkerQueries
 
 log = logging.getLogger("mulligan.upkeep")
 
@@ -72,7 +73,7 @@ class Chores:
         self._manifest = manifest
         with self._store.begin() as unit:
             publish_manifest(unit, manifest)
-            unit.insert_worker(row)
+            WorkerQueries(unit).insert_worker(row)
         self._renewed = self._unbroken_since = time.monotonic()
 
     def _publish_manifest(self, manifest: Manifest) -> None:
@@ -89,9 +90,9 @@ class Chores:
             return
         for _ in range(2):
             with self._store.read() as unit:
-                workers = unit.list_workers(closed=False)
+                workers = WorkerQueries(unit).list_workers(closed=False)
                 foreign = [worker for worker in workers if worker.boot_id != self._boot]
-                live = [worker for worker in foreign if not unit.is_expired(worker)]
+                live = [worker for worker in foreign if not WorkerQueries(unit).is_expired(worker)]
             if not live:
                 return
             renewals = {worker.id: worker.renewed_at for worker in foreign}
@@ -101,7 +102,7 @@ class Chores:
 
     def _refuse_renewed(self, renewals: Mapping[str, Micros]) -> None:
         with self._store.read() as unit:
-            workers = unit.list_workers(closed=False)
+            workers = WorkerQueries(unit).list_workers(closed=False)
         for worker in workers:
             if worker.id in renewals and worker.renewed_at > renewals[worker.id]:
                 message = (
@@ -115,7 +116,7 @@ class Chores:
     def renew(self, worker: str, draining: bool) -> Renewal:  # noqa: FBT001 - called through an executor
         """Renew the lease of all jobs of this worker."""
         with self._store.begin() as unit:
-            renewal = unit.renew_worker(worker, draining=draining)
+            renewal = WorkerQueries(unit).renew_worker(worker, draining=draining)
         now = time.monotonic()
         if now - self._renewed > self.settings.worker.lease / 2:
             self._unbroken_since = now
@@ -128,7 +129,7 @@ class Chores:
         Reads only: a hint leads to this call, and a write would cause the next hint.
         """
         with self._store.read() as unit:
-            return unit.now(), unit.list_cancel_requests(worker)
+            return unit.now(), WorkerQueries(unit).list_cancel_requests(worker)
 
     def must_not_claim(self) -> bool:
         """True if no renewal has succeeded for half a lease."""
@@ -228,19 +229,19 @@ class Chores:
     ) -> None:
         """Write the progress of running jobs."""
         with self._store.begin() as unit:
-            unit.update_progress(worker, progress)
+            WorkerQueries(unit).update_progress(worker, progress)
 
     def write_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
         """Write a checkpoint. False: the attempt has lost its lease."""
         with self._store.begin() as unit:
-            return unit.save_checkpoint(job_id, worker, token, name, value)
+            return WorkerQueries(unit).save_checkpoint(job_id, worker, token, name, value)
 
     # --- Exit ---
 
     def close_worker(self, worker: str) -> None:
         """Close our row."""
         with self._store.begin() as unit:
-            unit.close_worker(worker, "shut down", last_renewed=None)
+            WorkerQueries(unit).close_worker(worker, "shut down", last_renewed=None)
 
     def remove_folders(self, worker: str) -> None:
         """Remove the work directories of our attempts."""

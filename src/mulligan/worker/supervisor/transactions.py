@@ -32,6 +32,7 @@ from mulligan.worker.job_log import (
     log_successes,
     log_verdicts,
 )
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settle import finish_simple, settle
 
 log = logging.getLogger("mulligan.worker")
@@ -117,7 +118,7 @@ class LoopTransactions:
         only_claims = not (endings or progress or known is not None)
         with self._store.single_statement() if only_claims else self._store.begin() as unit:
             if progress:
-                unit.update_progress(self._claimer.worker, progress)
+                WorkerQueries(unit).update_progress(self._claimer.worker, progress)
             verdicts = self._settle(unit, endings, now) if endings else []
             claimed = self._claimer.claim(unit, free, hinted=hinted, slots=slots)
             leases = claimed.leases
@@ -148,7 +149,7 @@ class LoopTransactions:
         just_claimed = {lease.fence for lease in claimed}
         return [
             lease
-            for lease in unit.list_leases(self._claimer.worker)
+            for lease in WorkerQueries(unit).list_leases(self._claimer.worker)
             if lease.fence not in known and lease.fence not in just_claimed
         ]
 
@@ -208,7 +209,7 @@ class LoopTransactions:
         """Settle the last endings and release every other lease of this worker."""
         self.settle_each(endings, now)
         with self._store.read() as unit:
-            held = unit.list_leases(self._claimer.worker)
+            held = WorkerQueries(unit).list_leases(self._claimer.worker)
         released = Outcome(Ended.RELEASED, reason="its worker shut down")
         rest = [Ending(lease, released) for lease in held if lease.fence not in self.unrecordable]
         self.settle_each(rest, now)

@@ -13,6 +13,8 @@ from talk import CASE, CONCURRENCY, FAST, Agent, serve
 from mulligan import Fixed, Mulligan, Policy
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import SearchQueries
 
 app = Mulligan()
 
@@ -98,7 +100,7 @@ class MulliganAgent(Agent):
 
     def _count(self, state: str) -> int:
         with app.store.read() as unit:
-            return unit.count_jobs({"state": state}, 100_000)
+            return SearchQueries(unit).count_jobs({"state": state}, 100_000)
 
     def backlog(self, n: int) -> None:
         later = noop.options(delay=timedelta(days=30))
@@ -111,7 +113,7 @@ class MulliganAgent(Agent):
             held.enqueue_many([{"i": i} for i in range(start, min(n, start + 5000))])
         with app.store.begin() as unit:
             now = unit.now()
-            unit.close_gate(
+            GuardQueries(unit).close_gate(
                 Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench")
             )
 

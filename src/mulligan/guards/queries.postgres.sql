@@ -1,0 +1,40 @@
+-- Statements of guards/queries.py that differ on PostgreSQL. See storage/statements.py for the macros.
+
+-- name: count_running
+-- Count running jobs by queue and dependencies.
+SELECT queue, uses, count(*) FROM {p}job WHERE state = 'running' GROUP BY queue, uses
+
+-- name: count_waiting_by_lane
+-- Count the queued jobs of every lane: due now, and due later. Counting stops at the cap.
+WITH RECURSIVE {part:lanes_with_jobs}
+SELECT lane, run_at,
+  (SELECT count(*) FROM (SELECT 1 FROM {p}job AS due WHERE due.state = 'queued' AND due.lane = found.lane
+                         AND due.priority = found.priority AND due.run_at <= :at_time LIMIT :cap) AS few),
+  (SELECT count(*) FROM (SELECT 1 FROM {p}job AS later WHERE later.state = 'queued' AND later.lane = found.lane
+                         AND later.priority = found.priority AND later.run_at > :at_time LIMIT :cap) AS few)
+FROM found LIMIT :limit
+
+-- name: take_tallies
+-- Take and delete the tallies of one guard, in the order in which they were written.
+WITH taken AS (DELETE FROM {p}tally WHERE scope = :scope AND key = :key RETURNING id, body)
+SELECT body FROM taken ORDER BY id
+
+-- name: find_last_success
+-- Find the newest success of a kind among the newest successes. Reading stops at the first match.
+SELECT finished_at FROM (
+  SELECT kind, finished_at FROM {p}job WHERE state = 'succeeded' AND finished_at IS NOT NULL
+  ORDER BY finished_at DESC LIMIT :limit
+) AS newest
+WHERE kind = :kind ORDER BY finished_at DESC LIMIT 1
+
+-- name: find_nth_success
+-- Find when the n-th newest success was.
+SELECT finished_at FROM {p}job WHERE state = 'succeeded' AND finished_at IS NOT NULL
+ORDER BY finished_at DESC LIMIT 1 OFFSET :n
+
+-- name: lock_token_bucket
+-- Lock and read a token bucket until the claim is committed, so that claims count each other.
+-- SKIP LOCKED: a locked bucket counts as empty for now. The idle timeout frees the lock if a worker
+-- hangs.
+SELECT tokens, at, {p}now_us(), set_config('idle_in_transaction_session_timeout', '10s', true)
+FROM {p}meter WHERE scope = :scope AND key = :key FOR UPDATE SKIP LOCKED

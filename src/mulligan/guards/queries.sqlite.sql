@@ -1,0 +1,46 @@
+-- Statements of guards/queries.py that differ on SQLite. See storage/statements.py for the macros.
+
+-- name: count_running
+-- Count running jobs by queue and dependencies. INDEXED BY: SQLite would scan the table.
+SELECT queue, uses, count(*) FROM {p}job INDEXED BY {p}job_for_sweep WHERE state = 'running' GROUP BY queue, uses
+
+-- name: count_waiting_by_lane
+-- Count the queued jobs of every lane: due now, and due later. Counting stops at the cap.
+WITH RECURSIVE found (lane, priority, run_at) AS (
+  SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
+  UNION ALL
+  SELECT nxt.lane, nxt.priority, nxt.run_at
+  FROM found JOIN {p}job AS nxt ON nxt.rowid = COALESCE(
+    (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane = found.lane AND priority > found.priority
+     ORDER BY priority, run_at LIMIT 1),
+    (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane > found.lane ORDER BY lane, priority, run_at LIMIT 1)
+  )
+)
+SELECT lane, run_at,
+  (SELECT count(*) FROM (SELECT 1 FROM {p}job AS due WHERE due.state = 'queued' AND due.lane = found.lane
+                         AND due.priority = found.priority AND due.run_at <= :at_time LIMIT :cap)),
+  (SELECT count(*) FROM (SELECT 1 FROM {p}job AS later WHERE later.state = 'queued' AND later.lane = found.lane
+                         AND later.priority = found.priority AND later.run_at > :at_time LIMIT :cap))
+FROM found LIMIT :limit
+
+-- name: take_tallies
+-- Take and delete the tallies of one guard.
+DELETE FROM {p}tally WHERE scope = :scope AND key = :key RETURNING body
+
+-- name: find_last_success
+-- Find the newest success of a kind among the newest successes.
+-- INDEXED BY: reading stops at the first match, in order of finished_at.
+SELECT finished_at FROM (
+  SELECT kind, finished_at FROM {p}job INDEXED BY {p}job_for_retention
+  WHERE state = 'succeeded' AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT :limit
+)
+WHERE kind = :kind LIMIT 1
+
+-- name: find_nth_success
+-- Find when the n-th newest success was. INDEXED BY: in order of finished_at.
+SELECT finished_at FROM {p}job INDEXED BY {p}job_for_retention
+WHERE state = 'succeeded' AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT 1 OFFSET :n
+
+-- name: lock_token_bucket
+-- Read a token bucket.
+SELECT tokens, at, :now FROM {p}meter WHERE scope = :scope AND key = :key

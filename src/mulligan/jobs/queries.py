@@ -1,0 +1,408 @@
+"""Statements about jobs and their attempts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mulligan.core.durations import Micros
+from mulligan.core.event import EventType, NewEvent
+from mulligan.core.ids import MAX_CLOCK_SKEW, first_id
+from mulligan.core.job import AttemptRow, JobRow, State
+from mulligan.core.json import scalar_text
+from mulligan.jobs.conditions import (
+    ABOVE_ALL_IDS,
+    ALL_JOBS,
+    BY_STATE,
+    Conditions,
+    SearchPlan,
+    Where,
+    build_conditions,
+    choose_plan,
+    expand_filter,
+    follow_plan,
+    leading_conditions,
+    plan_without_state,
+)
+from mulligan.storage.base import Queries
+
+
+class PrunedJobs(NamedTuple):
+    """Summary of jobs that retention deleted together."""
+
+    kind: str
+    state: str
+    owner: str
+    code: str
+    jobs: int
+    first_id: str
+    last_id: str
+
+
+class JobQueries(Queries):
+    """Statements about jobs, in a transaction."""
+
+    def get_job(self, job_id: str) -> JobRow | None:
+        """Read one job."""
+        found = self.tx.rows("get_job", id=job_id)
+        return JobRow._make(found[0]) if found else None
+
+    def find_jobs(self, prefix: str, limit: int = 2) -> list[str]:
+        """List ids that start with `prefix`."""
+        return [
+            row[0]
+            for row in self.tx.rows("find_jobs", prefix=prefix, upper=prefix + "~", limit=limit)
+        ]
+
+    def find_jobs_by_key(self, prefix: str, limit: int) -> list[str]:
+        """List jobs whose unique key starts with `prefix`."""
+        upper = f"{prefix}\U0010ffff"
+        rows = self.tx.rows("find_jobs_by_key", prefix=prefix, upper=upper, limit=limit)
+        return [row[0] for row in rows]
+
+    def get_kinds_and_queues(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Return (kind, queue) of jobs."""
+        found = self.tx.rows("get_kinds_and_queues", ids=self.tx.array_param(ids)) if ids else []
+        return {job_id: (kind, queue) for job_id, kind, queue in found}
+
+    def lock_jobs(self, ids: Sequence[str]) -> list[JobRow]:
+        """Lock and list jobs by id. Skip those that are locked."""
+        if not ids:
+            return []
+        return [
+            JobRow._make(row) for row in self.tx.rows("lock_jobs", ids=self.tx.array_param(ids))
+        ]
+
+    def list_attempts(self, job_id: str) -> list[AttemptRow]:
+        """List the finished attempts of a job in order."""
+        return [AttemptRow._make(row) for row in self.tx.rows("list_attempts", id=job_id)]
+
+    def get_latest_attempts(
+        self, ids: Sequence[str], *, failed: bool = False
+    ) -> dict[str, AttemptRow]:
+        """Return the last finished attempt of each job that has one. `failed`: that has failed."""
+        if not ids:
+            return {}
+        found = self.tx.rows("get_latest_attempts", ids=self.tx.array_param(ids), failed=failed)
+        return {row[0]: AttemptRow._make(row) for row in found}
+
+    def request_cancel(self, job_id: str, token: int, reason: str) -> bool:
+        """Request that a running attempt stops. False: this attempt is not running any more."""
+        channel = self.tx.channel  # to notify the job's worker, where the database can
+        requested = self.tx.rows(
+            "request_cancel", id=job_id, token=token, reason=reason, channel=channel
+        )
+        return bool(requested)
+
+    def find_unique_holder(self, unique_hash: str) -> str | None:
+        """Return the job that holds a unique key. None: the key is free or its hold has expired."""
+        found = self.tx.rows("find_unique_holder", unique_hash=unique_hash)
+        if not found or self._is_expired_hold(found[0][2]):
+            return None
+        return str(found[0][0])
+
+    def release_expired_key(self, unique_hash: str) -> bool:
+        """Release a unique key whose hold has expired. False: it is held or free."""
+        found = self.tx.rows("find_unique_holder", unique_hash=unique_hash)
+        if not found or not self._is_expired_hold(found[0][2]):
+            return False
+        self.tx.rows("release_unique_key", id=found[0][0], unique_hash=unique_hash)
+        return True
+
+    def find_key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
+        """Return the jobs that hold unique keys, by hash."""
+        if not hashes:
+            return {}
+        rows = self.tx.rows("find_key_holders", hashes=self.tx.array_param(hashes))
+        return {row[0]: row[1] for row in rows}
+
+    def list_due_deadlines(self, limit: int) -> list[JobRow]:
+        """Lock and list waiting jobs whose deadline has passed. Skip locked rows."""
+        return [JobRow._make(row) for row in self.tx.rows("list_due_deadlines", limit=limit)]
+
+    def list_overdue_jobs(self, lane: str, before: Micros, limit: int) -> list[JobRow]:
+        """Lock and list queued jobs of a lane that have been due since `before`."""
+        return [
+            JobRow._make(row)
+            for row in self.tx.rows("list_overdue_jobs", lane=lane, before=before, limit=limit)
+        ]
+
+    def prune_jobs(
+        self,
+        state: str,
+        before: Micros,
+        limit: int,
+        *,
+        kind: str | None,
+        except_kinds: Sequence[str],
+    ) -> list[PrunedJobs]:
+        """Delete at most `limit` finished jobs with all that belongs to them. Record the counts."""
+        prunable = self.tx.rows(
+            "list_prunable_jobs",
+            state=state,
+            before=before,
+            limit=limit,
+            kind=kind,
+            except_kinds=self.tx.array_param(except_kinds),
+        )
+        return self.delete_pruned_jobs(prunable)
+
+    def delete_pruned_jobs(self, prunable: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]:
+        """Delete jobs with all that belongs to them, and record how many of which kind."""
+        if not prunable:
+            return []
+        ids = self.tx.array_param([row[0] for row in prunable])
+        for statement in ("delete_attempts", "delete_checkpoints", "delete_args", "delete_jobs"):
+            self.tx.rows(statement, ids=ids)
+        records = _summarise(prunable)
+        at = self.tx.now()
+        for record in records:
+            self.tx.rows("record_pruned_jobs", at=at, **record._asdict())
+        self.tx.write_events(
+            NewEvent(EventType.JOB_PRUNED, owner=record.owner, data=record._asdict())
+            for record in records
+        )
+        return records
+
+    def _is_expired_hold(self, until: Micros | None) -> bool:
+        return until is not None and until <= self.tx.now()
+
+
+def _summarise(prunable: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]:
+    """Group jobs by kind, state, owner and code."""
+    groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+    for job_id, kind, state, owner, error in prunable:
+        code = json.loads(error)["code"] if error else ""
+        groups[kind, state, owner, code].append(job_id)
+    return [
+        PrunedJobs(*key, jobs=len(ids), first_id=min(ids), last_id=max(ids))
+        for key, ids in groups.items()
+    ]
+
+
+# --- Search: jobs that match a filter, newest first ---
+#
+# A person who waits for a result gets it soon, however many jobs there are: a bounded search
+# examines at most 50,000 jobs along the index that promises to pass the fewest, and returns where
+# it stopped.
+
+EXAMINED_LIMIT = 50_000
+FIRST_EXAMINED = 2_000  # most pages are full after so many jobs
+PAYLOAD_PAGE = 1_000
+
+
+class BoundedPage(NamedTuple):
+    """Page of a search that may have stopped early."""
+
+    rows: list[JobRow]
+    stopped: str | None  # jobs below this id were not examined
+
+
+class BoundedCount(NamedTuple):
+    """Count of a search that may have stopped early."""
+
+    jobs: int
+    stopped: str | None
+
+
+class ArgRow(NamedTuple):
+    """Indexed argument of a job."""
+
+    job_id: str
+    kind: str
+    name: str
+    value: str
+
+
+class SearchQueries(Queries):
+    """Statements that find and count jobs by a filter, in a transaction."""
+
+    # --- Pages ---
+    def list_jobs(self, where: Where, limit: int, before: str | None) -> list[JobRow]:
+        """List matching jobs, newest first, however long it takes."""
+        return self._search(where, limit, before or ABOVE_ALL_IDS, None).rows
+
+    def list_jobs_bounded(self, where: Where, limit: int, before: str | None) -> BoundedPage:
+        """List matching jobs, newest first. Examines at most EXAMINED_LIMIT jobs."""
+        return self._search(where, limit, before or ABOVE_ALL_IDS, EXAMINED_LIMIT)
+
+    def _search(
+        self, where: Where, limit: int, before: str, examined_limit: int | None
+    ) -> BoundedPage:
+        """Try a short walk first, which usually fills the page, then the chosen plan."""
+        where = _add_lower_bound(where)
+        plan = self._choose_plan(where)
+        first_plan = ALL_JOBS if plan == BY_STATE else plan
+        page = self._search_with(where, first_plan, limit, before, FIRST_EXAMINED)
+        if len(page.rows) >= limit or page.stopped is None:
+            return page
+        statement = "list_jobs" if plan.fields else "list_jobs_sparse"
+        return self._search_with(where, plan, limit, before, examined_limit, statement)
+
+    def _search_with(
+        self,
+        where: Where,
+        plan: SearchPlan,
+        limit: int,
+        before: str,
+        examined_limit: int | None,
+        statement: str = "list_jobs",
+    ) -> BoundedPage:
+        conditions = build_conditions(where)
+        end = self._find_end(conditions, plan, before, examined_limit)
+        floor = end or _lower_bound(conditions)
+        rows: list[JobRow] = []
+        planned = follow_plan(conditions, plan)
+        for page in self._pages(statement, planned, limit, before, floor):
+            jobs = map(JobRow._make, page)
+            rows += (job for job in jobs if _payload_matches(job.payload, conditions))
+            if len(rows) >= limit:
+                return BoundedPage(rows[:limit], None)
+        return BoundedPage(rows, end)
+
+    def _pages(
+        self, statement: str, conditions: Conditions, limit: int, before: str, floor: str
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield pages of rows. More than one only if payloads must still be compared."""
+        while True:
+            page = self.tx.rows_matching(
+                statement, conditions, before=before, floor=floor, limit=limit
+            )
+            yield page
+            if len(page) < limit or not conditions.payload_checks:
+                return
+            before = page[-1][0]
+
+    # --- Counts ---
+    def count_jobs(self, where: Where, cap: int) -> int:
+        """Count matching jobs up to `cap`, however long it takes."""
+        return self._count(where, cap, None).jobs
+
+    def count_jobs_bounded(self, where: Where, cap: int) -> BoundedCount:
+        """Count matching jobs up to `cap`. Examines at most EXAMINED_LIMIT jobs."""
+        return self._count(where, cap, EXAMINED_LIMIT)
+
+    def count_jobs_by_state(self, cap: int) -> list[tuple[str, int]]:
+        """Count the jobs of each state up to `cap`."""
+        counts = []
+        for state in State:
+            counted = self.count_jobs_bounded({"state": state.value}, cap)
+            counts.append((state.value, counted.jobs))
+        return counts
+
+    def _count(self, where: Where, cap: int, examined_limit: int | None) -> BoundedCount:
+        where = _add_lower_bound(where)
+        conditions = build_conditions(where)
+        fields = expand_filter(where)
+        plan = self._choose_plan(where)
+        only_one_state = fields.keys() == {"state", "others"} and len(fields["state"]) == 1
+        if plan == BY_STATE or only_one_state:
+            return BoundedCount(self._count_states(where, fields["state"], cap), None)
+        end = self._find_end(conditions, plan, ABOVE_ALL_IDS, examined_limit)
+        floor = end or _lower_bound(conditions)
+        count = self._count_range(follow_plan(conditions, plan), floor, cap)
+        return BoundedCount(count, None if count >= cap else end)
+
+    def _count_states(self, where: Where, states: Sequence[str], cap: int) -> int:
+        """Count jobs in states. Without an order, the database may use any index."""
+        remaining = cap
+        for state in states:
+            conditions = build_conditions({**where, "state": state})
+            planned = follow_plan(conditions, SearchPlan(("state",)))
+            if state == State.QUEUED:
+                planned = _compare_lane(planned)
+            remaining -= self._count_unordered(planned, remaining)
+        return cap - remaining
+
+    def _count_unordered(self, conditions: Conditions, cap: int) -> int:
+        return int(self.tx.rows_matching("count_jobs_unordered", conditions, cap=cap)[0][0])
+
+    def _count_range(self, conditions: Conditions, floor: str, cap: int) -> int:
+        if not conditions.payload_checks:
+            rows = self.tx.rows_matching(
+                "count_jobs", conditions, before=ABOVE_ALL_IDS, floor=floor, cap=cap
+            )
+            return int(rows[0][0])
+        count = 0
+        pages = self._pages("list_payloads", conditions, PAYLOAD_PAGE, ABOVE_ALL_IDS, floor)
+        for page in pages:
+            count += sum(_payload_matches(payload, conditions) for _, payload in page)
+            if count >= cap:
+                return cap
+        return count
+
+    # --- Plans ---
+    def _choose_plan(self, where: Where) -> SearchPlan:
+        plan = choose_plan(where)
+        if plan == BY_STATE and not self._are_few(expand_filter(where)["state"]):
+            return plan_without_state(where)
+        return plan
+
+    def _are_few(self, states: Sequence[str]) -> bool:
+        """True if so few jobs are in these states that all of them can be gathered."""
+        remaining = EXAMINED_LIMIT
+        for state in states:
+            conditions = Conditions((("state", (state,)),), {})
+            remaining -= self._count_unordered(conditions, remaining)
+        return remaining > 0
+
+    def _find_end(
+        self, conditions: Conditions, plan: SearchPlan, before: str, examined_limit: int | None
+    ) -> str | None:
+        """Return the id of the last job to examine. None: the plan does not pass so many."""
+        if examined_limit is None or (plan.gather and plan.fields != ("indexed",)):
+            return None
+        statement = "find_indexed_page_end" if plan.gather else "find_page_end"
+        found = self.tx.rows_matching(
+            statement,
+            leading_conditions(conditions, plan),
+            before=before,
+            low=_lower_bound(conditions),
+            skip=examined_limit - 1,
+        )
+        return found[0][0] if len(found) > 1 else None
+
+    # --- Arguments ---
+    def write_args(self, rows: Sequence[ArgRow]) -> None:
+        """Index arguments of jobs. Existing entries stay."""
+        for row in rows:
+            self.tx.rows("write_arg", **row._asdict())
+
+    def delete_args(self, ids: Sequence[str]) -> None:
+        """Remove jobs from the index of arguments."""
+        if ids:
+            self.tx.rows("delete_args", ids=self.tx.array_param(ids))
+
+
+def _add_lower_bound(where: Where) -> Where:
+    """Add the lowest possible id of jobs enqueued `since`, because ids contain their time."""
+    since = where.get("since")
+    if not isinstance(since, str):
+        return where
+    oldest = time.time_ns() // 1000 - int(since) - MAX_CLOCK_SKEW
+    return {**where, "from": first_id(oldest // 1000)}
+
+
+def _compare_lane(conditions: Conditions) -> Conditions:
+    """Recognise Mulligan's own kinds by the lane, which is in the index of queued jobs."""
+    shape = tuple(
+        ("waiting_others", values) if name == "+others" else (name, values)
+        for name, values in conditions.shape
+    )
+    return conditions._replace(shape=shape)
+
+
+def _lower_bound(conditions: Conditions) -> str:
+    """Return an id below which no job matches."""
+    return str(conditions.params.get("from_0", ""))
+
+
+def _payload_matches(payload: str, conditions: Conditions) -> bool:
+    """True if the payload has the expected text at each path."""
+    if not conditions.payload_checks:
+        return True
+    value = json.loads(payload)
+    return all(scalar_text(value, path) == text for path, text in conditions.payload_checks)

@@ -1,0 +1,25 @@
+-- Statements of manifest/queries.py. See storage/statements.py for the macros.
+
+-- name: store_manifest
+-- Store a manifest, or record that it is still in use.
+INSERT INTO {p}manifest (id, app, release, body, created_at, last_used_at) VALUES (:id, :app, :release, :body, :now, :now)
+ON CONFLICT (id) DO UPDATE SET last_used_at = excluded.last_used_at
+
+-- name: list_manifests
+-- List the stored manifests, newest first.
+SELECT id, app, release, body, last_used_at FROM {p}manifest ORDER BY created_at DESC, id
+
+-- name: delete_schedule
+-- Delete one schedule.
+DELETE FROM {p}schedule WHERE name = :name RETURNING name
+
+-- name: subscription_exists
+-- Return a row if there is a subscription with this id.
+SELECT 1 FROM {p}subscription WHERE id = :id
+
+-- name: declare_subscription
+-- Insert a subscription whose definition is in a manifest.
+INSERT INTO {p}subscription (id, declared, name, patterns, owner, batch_id, filter, form, channel, body, endpoint, after, state,
+                             reason, version, failures, failing_since, created_at, created_by)
+VALUES (:id, true, :id, '', :owner, NULL, '', :form, :channel, '{}', '', :after, 'on', '', 1, 0, NULL, :now, '')
+ON CONFLICT (id) DO NOTHING

@@ -1,2 +1,0 @@
--- Delete the definition of a batch.
-DELETE FROM {p}batch WHERE id = :id RETURNING id

@@ -1,2 +1,0 @@
--- Delete the progress row of a batch.
-DELETE FROM {p}batch_progress WHERE id = :id

@@ -1,2 +1,0 @@
--- Delete jobs.
-DELETE FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))

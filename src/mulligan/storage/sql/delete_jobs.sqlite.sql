@@ -1,2 +1,0 @@
--- Delete jobs.
-DELETE FROM {p}job WHERE id IN (SELECT value FROM json_each(:ids))

@@ -1,2 +1,0 @@
--- Delete old token buckets of owners.
-DELETE FROM {p}meter WHERE scope = 'owner' AND at < :before

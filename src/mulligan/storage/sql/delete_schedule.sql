@@ -1,2 +1,0 @@
--- Delete one schedule.
-DELETE FROM {p}schedule WHERE name = :name RETURNING name

@@ -1,2 +1,0 @@
--- Delete a subscription.
-DELETE FROM {p}subscription WHERE id = :id RETURNING id

@@ -1,2 +1,0 @@
--- Find the batch that holds a unique key.
-SELECT id FROM {p}batch WHERE unique_hash = :unique_hash

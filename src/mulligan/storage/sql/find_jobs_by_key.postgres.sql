@@ -1,4 +1,0 @@
--- Find jobs whose unique key starts with a prefix.
-SELECT id FROM {p}job
-WHERE unique_key IS NOT NULL AND unique_key COLLATE "C" >= :prefix AND unique_key COLLATE "C" < :upper
-ORDER BY unique_key COLLATE "C" LIMIT :limit

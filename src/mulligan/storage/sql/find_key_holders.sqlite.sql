@@ -1,2 +1,0 @@
--- Find the jobs that hold unique keys.
-SELECT unique_hash, id FROM {p}job WHERE unique_hash IN (SELECT value FROM json_each(:hashes))

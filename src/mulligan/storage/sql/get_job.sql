@@ -1,2 +1,0 @@
--- Read one job.
-SELECT {job} FROM {p}job WHERE id = :id

@@ -1,2 +1,0 @@
--- Read kind and queue of jobs.
-SELECT id, kind, queue FROM {p}job WHERE id = ANY (CAST(:ids AS text[]))

@@ -1,2 +1,0 @@
--- Read one operation.
-SELECT {operation} FROM {p}operation WHERE id = :id

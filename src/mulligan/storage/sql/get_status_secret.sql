@@ -1,2 +1,0 @@
--- Read the secret that signs status links.
-SELECT value FROM {p}meta WHERE key = 'status_secret'

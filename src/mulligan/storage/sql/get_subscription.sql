@@ -1,2 +1,0 @@
--- Read one subscription.
-SELECT {subscription} FROM {p}subscription WHERE id = :id

@@ -1,2 +1,0 @@
--- List the state of all alert rules.
-SELECT {alert} FROM {p}alert ORDER BY rule, key

@@ -1,2 +1,0 @@
--- List all closed gates.
-SELECT {gate} FROM {p}gate ORDER BY scope, key

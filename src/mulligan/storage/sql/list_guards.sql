@@ -1,2 +1,0 @@
--- List all guards.
-SELECT {guard} FROM {p}guard

@@ -1,2 +1,0 @@
--- List the limits that operators set.
-SELECT {limit} FROM {p}limits

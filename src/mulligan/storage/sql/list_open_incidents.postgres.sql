@@ -1,2 +1,0 @@
--- List the open incidents of causes.
-SELECT {incident} FROM {p}incident WHERE closed_at IS NULL AND key = ANY (CAST(:keys AS text[]))

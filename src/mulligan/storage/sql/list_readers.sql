@@ -1,2 +1,0 @@
--- List the consumers of the event log.
-SELECT {reader} FROM {p}reader ORDER BY name

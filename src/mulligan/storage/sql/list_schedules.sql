@@ -1,2 +1,0 @@
--- List all schedules.
-SELECT {schedule} FROM {p}schedule ORDER BY name

@@ -1,2 +1,0 @@
--- List all subscriptions.
-SELECT {subscription} FROM {p}subscription ORDER BY id

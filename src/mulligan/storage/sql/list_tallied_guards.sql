@@ -1,2 +1,0 @@
--- List the guards that have tallies.
-SELECT DISTINCT scope, key FROM {p}tally

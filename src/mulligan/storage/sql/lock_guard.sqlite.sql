@@ -1,2 +1,0 @@
--- Read one guard.
-SELECT {guard} FROM {p}guard WHERE scope = :scope AND key = :key

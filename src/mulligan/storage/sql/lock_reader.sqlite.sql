@@ -1,2 +1,0 @@
--- Read the position of a consumer of the event log.
-SELECT {reader} FROM {p}reader WHERE name = :name

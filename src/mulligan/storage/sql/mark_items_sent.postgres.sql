@@ -1,3 +1,0 @@
--- Mark items of an operation as sent.
-UPDATE {p}operation_item SET state = 'sent'
-WHERE operation = :operation AND place = ANY (CAST(:places AS bigint[]))

@@ -1,2 +1,0 @@
--- Find the start of the oldest message count.
-SELECT min(since) FROM {p}notified

@@ -1,2 +1,0 @@
--- Open a gate.
-DELETE FROM {p}gate WHERE scope = :scope AND key = :key RETURNING key

@@ -1,0 +1,136 @@
+-- Statements of worker/queries.py. See storage/statements.py for the macros.
+
+-- name: insert_worker
+-- Insert a worker. No row: the id exists.
+INSERT INTO {p}worker ({WorkerRow})
+VALUES (:id, :host, :pid, :boot_id, :lease, :now, :now, :renewed_mono, NULL, '', :lock_path, :lock_dev, :lock_ino,
+        :kinds, :queues, :concurrency, :release, :draining, :drain_reason)
+ON CONFLICT (id) DO NOTHING
+RETURNING id
+
+-- name: renew_worker
+-- Renew a worker, and with it the leases of all its jobs. A closed worker is never reopened.
+UPDATE {p}worker SET renewed_at = :now, renewed_mono = :mono, draining = :draining
+WHERE id = :id AND closed_at IS NULL RETURNING drain_reason
+
+-- name: list_cancel_requests
+-- List the jobs of a worker that are to be cancelled.
+SELECT id, token, cancel_reason FROM {p}job WHERE state = 'running' AND worker = :worker AND cancel_reason IS NOT NULL
+
+-- name: request_drain
+-- Ask a worker to finish its jobs and exit.
+UPDATE {p}worker SET drain_reason = :reason WHERE id = :id AND closed_at IS NULL RETURNING id
+
+-- name: count_running_by_worker
+-- Count the running jobs of each worker.
+SELECT worker, count(*) FROM {p}job WHERE state = 'running' GROUP BY worker
+
+-- name: close_worker
+-- Close a worker's row. `last_renewed`: only if the worker has not renewed since.
+UPDATE {p}worker SET closed_at = :now, close_reason = :reason
+WHERE id = :id AND closed_at IS NULL AND (CAST(:last_renewed AS BIGINT) IS NULL OR renewed_at = :last_renewed) RETURNING id
+
+-- name: list_workers
+-- List workers.
+SELECT {WorkerRow} FROM {p}worker WHERE :closed OR closed_at IS NULL ORDER BY started_at, id
+
+-- name: list_leases
+-- List the leases of one worker.
+SELECT {as_lease} FROM {p}job WHERE state = 'running' AND worker = :worker
+
+-- name: list_orphans
+-- Find running jobs whose worker is closed or missing. A sweeper that dies loses nothing.
+-- ORDER BY an expression: with the bare id the planner would walk all jobs in order of id, instead
+-- of sorting the few that run.
+SELECT {as_lease} FROM {p}job WHERE state = 'running'
+  AND NOT EXISTS (SELECT 1 FROM {p}worker AS w WHERE w.id = worker AND w.closed_at IS NULL)
+ORDER BY id || '' LIMIT :limit
+
+-- name: raise_tokens
+-- Raise the fencing tokens of all jobs after a restore, so that older attempts are refused.
+UPDATE {p}job SET token = token + :by RETURNING 1
+
+-- name: get_checkpoints
+-- Read the checkpoints of jobs.
+SELECT job_id, name, value FROM {p}checkpoint WHERE job_id {in:ids}
+
+-- name: update_progress
+-- Store the progress of a running attempt, if it still holds its lease.
+UPDATE {p}job SET progress = COALESCE(:progress, progress), progress_message = :message
+WHERE id = :id AND worker = :worker AND token = :token AND state = 'running'
+
+-- name: reset_losses
+-- Reset the losses of a job whose attempt saved a checkpoint: it makes progress between losses.
+UPDATE {p}job SET losses = 0 WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND losses > 0
+
+-- name: prune_slots
+-- Delete old slots of schedules.
+DELETE FROM {p}slot WHERE (schedule, slot) IN (
+  SELECT schedule, slot FROM {p}slot WHERE slot < :before ORDER BY slot LIMIT :limit) RETURNING slot
+
+-- name: prune_incidents
+-- Delete incidents that were closed long ago.
+DELETE FROM {p}incident WHERE id IN (
+  SELECT id FROM {p}incident WHERE closed_at IS NOT NULL AND closed_at < :before ORDER BY closed_at LIMIT :limit
+) RETURNING id
+
+-- name: delete_orphaned_subscriptions
+-- Delete subscriptions of batches that were removed.
+DELETE FROM {p}subscription WHERE batch_id IS NOT NULL AND created_at < :before
+  AND NOT EXISTS (SELECT 1 FROM {p}batch AS b WHERE b.id = batch_id)
+RETURNING id
+
+-- name: prune_items
+-- Delete items of operations that finished long ago.
+DELETE FROM {p}operation_item WHERE (operation, place) IN (
+  SELECT item.operation, item.place FROM {p}operation AS done
+  JOIN {p}operation_item AS item ON item.operation = done.id
+  WHERE NOT done.active AND done.finished_at < :before LIMIT :limit)
+RETURNING 1
+
+-- name: prune_operations
+-- Delete operations that finished long ago and have no items left.
+DELETE FROM {p}operation WHERE NOT active AND finished_at < :before
+  AND NOT EXISTS (SELECT 1 FROM {p}operation_item AS item WHERE item.operation = {p}operation.id)
+RETURNING 1
+
+-- name: delete_undeclared_schedules
+-- Delete schedules that no manifest has declared for long.
+DELETE FROM {p}schedule WHERE declared_at < :before RETURNING name
+
+-- name: delete_idle_guards
+-- Delete guards that restrict nothing and were not updated for long.
+DELETE FROM {p}guard WHERE NOT active AND updated_at < :before RETURNING key
+
+-- name: delete_closed_workers
+-- Delete workers that closed long ago and have no running job.
+DELETE FROM {p}worker WHERE closed_at < :before
+  AND NOT EXISTS (SELECT 1 FROM {p}job AS j WHERE j.state = 'running' AND j.worker = {p}worker.id) RETURNING id
+
+-- name: delete_old_token_buckets
+-- Delete old token buckets of owners.
+DELETE FROM {p}meter WHERE scope = 'owner' AND at < :before
+
+-- name: delete_old_group_states
+-- Delete the states of failure groups that have no dead job left.
+DELETE FROM {p}failure_group WHERE at < :before
+  AND NOT EXISTS (SELECT 1 FROM {p}job WHERE state = 'dead' AND died_group = {p}failure_group.fingerprint)
+RETURNING fingerprint
+
+-- name: delete_prune_records
+-- Delete old records of what retention removed.
+DELETE FROM {p}pruned WHERE at < :before
+
+-- name: delete_expired_sessions
+-- Delete expired sessions and sign-in links.
+DELETE FROM {p}session WHERE expires_at < :before
+
+-- name: delete_old_api_keys
+-- Delete API keys that were revoked or expired long ago.
+DELETE FROM {p}api_key WHERE COALESCE(revoked_at, expires_at) < :before
+
+-- name: prune_stored_responses
+-- Delete old responses to requests with an Idempotency-Key.
+DELETE FROM {p}answer WHERE (key_id, name) IN
+  (SELECT key_id, name FROM {p}answer WHERE at < :before ORDER BY at LIMIT :limit)
+RETURNING name
