@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -13,10 +11,8 @@ from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
 from mulligan.cli.database import (
-    cli_actor,
     command_line,
-    load_settings,
-    open_existing,
+    open_services,
     print_hint,
     print_notice,
 )
@@ -24,10 +20,10 @@ from mulligan.cli.output import is_json, json_value, print_record, print_rows, t
 from mulligan.core.job import State
 from mulligan.notifications.apprise import Apprise
 from mulligan.notifications.channels import Channel
-from mulligan.notifications.deliveries import Deliveries, Delivery
+from mulligan.notifications.deliveries import Delivery
 from mulligan.notifications.email import Email
 from mulligan.notifications.rules import FORMS
-from mulligan.notifications.subscriptions import Subscription, Subscriptions
+from mulligan.notifications.subscriptions import Subscription
 from mulligan.notifications.webhook import Webhook
 
 COLUMNS = ("id", "on", "form", "channel", "to", "for", "status")
@@ -40,13 +36,6 @@ NO_SUBSCRIPTIONS = (
 @click.group(cls=CommandGroup)
 def notify() -> None:
     """Manage subscriptions and list deliveries."""
-
-
-@contextmanager
-def _open_subscriptions(database: str | None) -> Iterator[Subscriptions]:
-    settings = load_settings(database)
-    with open_existing(settings) as store:
-        yield Subscriptions(lambda: store, lambda: settings, actor=cli_actor())
 
 
 _owner_option = click.option("--owner", help="Only of this owner.")
@@ -64,8 +53,8 @@ _subscription_argument = click.argument(
 @shared.output
 def list_subscriptions(owner: str | None, database: str | None, output: str | None) -> None:
     """List all subscriptions, including those declared in code."""
-    with _open_subscriptions(database) as service:
-        found = service.list(owner=owner)
+    with open_services(database) as services:
+        found = services.subscriptions.list(owner=owner)
     records = [_subscription_record(subscription, output) for subscription in found]
     print_rows(records, COLUMNS, output, empty=NO_SUBSCRIPTIONS, truncate="to")
 
@@ -112,8 +101,8 @@ def add(
 ) -> None:
     """Send a message on EVENT…: job.died, batch.*, dependency.opened …"""
     channel = _build_channel(webhook, email, apprise)
-    with _open_subscriptions(database) as service:
-        added = service.add(events, channel, filter=filter_, **options)
+    with open_services(database) as services:
+        added = services.subscriptions.add(events, channel, filter=filter_, **options)
     _print_subscription(added, output)
     if added.secret and not is_json(output):
         print_notice(f"Messages are signed with {added.secret}. It is not shown again.")
@@ -138,9 +127,9 @@ def _build_channel(
 @shared.database
 def remove(subscription: str, reason: str, database: str | None) -> None:
     """Delete a stored subscription. Its waiting messages are not sent."""
-    with _open_subscriptions(database) as service:
-        full_id = service.resolve(subscription)
-        service.remove(full_id, reason=reason)
+    with open_services(database) as services:
+        full_id = services.subscriptions.resolve(subscription)
+        services.subscriptions.remove(full_id, reason=reason)
     print_notice(f"Removed subscription {full_id}.")
 
 
@@ -151,8 +140,13 @@ def remove(subscription: str, reason: str, database: str | None) -> None:
 @shared.output
 def enable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Enable a subscription. Events from now on are sent."""
-    with _open_subscriptions(database) as service:
-        _print_subscription(service.enable(service.resolve(subscription), reason=reason), output)
+    with open_services(database) as services:
+        _print_subscription(
+            services.subscriptions.enable(
+                services.subscriptions.resolve(subscription), reason=reason
+            ),
+            output,
+        )
 
 
 @notify.command("disable")
@@ -162,8 +156,10 @@ def enable(subscription: str, reason: str, database: str | None, output: str | N
 @shared.output
 def disable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Disable a subscription. Its waiting messages are not sent."""
-    with _open_subscriptions(database) as service:
-        disabled = service.disable(service.resolve(subscription), reason=reason)
+    with open_services(database) as services:
+        disabled = services.subscriptions.disable(
+            services.subscriptions.resolve(subscription), reason=reason
+        )
     _print_subscription(disabled, output)
     print_hint(command_line("notify", "enable", disabled.id), "enable it again")
 
@@ -175,8 +171,10 @@ def disable(subscription: str, reason: str, database: str | None, output: str | 
 @shared.output
 def rotate(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Give a webhook a new secret. The previous one stays valid until the next rotation."""
-    with _open_subscriptions(database) as service:
-        rotated = service.rotate(service.resolve(subscription), reason=reason)
+    with open_services(database) as services:
+        rotated = services.subscriptions.rotate(
+            services.subscriptions.resolve(subscription), reason=reason
+        )
     _print_subscription(rotated, output)
     if not is_json(output):
         print_notice(
@@ -191,8 +189,8 @@ def rotate(subscription: str, reason: str, database: str | None, output: str | N
 @shared.output
 def test(subscription: str, database: str | None, output: str | None) -> None:
     """Send a test message. A worker delivers it."""
-    with _open_subscriptions(database) as service:
-        delivery = service.test(service.resolve(subscription))
+    with open_services(database) as services:
+        delivery = services.subscriptions.test(services.subscriptions.resolve(subscription))
     print_record(_delivery_record(delivery, output), DELIVERY_COLUMNS, output)
     print_hint(command_line("jobs", "watch", delivery.id), "wait until it is delivered")
 
@@ -248,14 +246,11 @@ def list_deliveries(
 
     A delivery is a job: `jobs explain ID` explains it, `jobs retry ID` sends it again.
     """
-    settings = load_settings(database)
-    with open_existing(settings) as store:
+    with open_services(database) as services:
         subscription_id = None
         if subscription:
-            subscriptions = Subscriptions(lambda: store, lambda: settings)
-            subscription_id = subscriptions.resolve(subscription)
-        service = Deliveries(lambda: store, lambda: settings)
-        found = service.list(subscription=subscription_id, **options)
+            subscription_id = services.subscriptions.resolve(subscription)
+        found = services.deliveries.list(subscription=subscription_id, **options)
     records = [_delivery_record(delivery, output) for delivery in found]
     print_rows(records, DELIVERY_COLUMNS, output, empty="No messages yet.", truncate="summary")
     if found.cursor is not None:

@@ -17,7 +17,7 @@ import click
 from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
-from mulligan.cli.database import load_settings, open_existing, print_notice
+from mulligan.cli.database import load_settings, open_existing, open_services, print_notice
 from mulligan.cli.output import (
     format_cell,
     is_json,
@@ -40,7 +40,6 @@ from mulligan.retries.preview import ClassPreview, PlannedAttempt, redact_settin
 from mulligan.retries.service import (
     MAX_BACKTEST_ATTEMPTS,
     Backtest,
-    Policies,
     PolicyExplanation,
     PolicyField,
     run_backtest,
@@ -88,9 +87,8 @@ WINDOW_WIDTH = 32  # characters
 @shared.output
 def show(kind: str | None, database: str | None, output: str | None) -> None:
     """Show the effective policy of KIND and when its attempts start. Without KIND: list all."""
-    settings = load_settings(database)
-    with open_existing(settings) as store:
-        policies = Policies(lambda: store, lambda: settings)
+    with open_services(database) as services:
+        policies = services.policy
         if kind is None:
             kinds = [policies.explain(name) for name in policies.kinds()]
             _show_all([policies.system(), *kinds], output)

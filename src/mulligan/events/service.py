@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import fnmatch
 import shlex
@@ -12,7 +11,7 @@ from typing import Any
 
 from mulligan.core.durations import Micros, check_duration_or_time
 from mulligan.core.errors import DurationOrTime, Refused
-from mulligan.core.event import Event, EventType
+from mulligan.core.event import Event, EventList, EventType
 from mulligan.core.job import LimitKey, LimitRow
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import NO_LIMIT, is_limit_active
@@ -23,8 +22,6 @@ from mulligan.storage.base import Store, Transaction
 # --- app.events ---
 
 MAX_LIST = 1000
-
-EventList = list[Event]  # the classes below have a method called list
 
 
 class Events:
@@ -66,17 +63,6 @@ class Events:
                 before=before,
             )
             return tx.list_audit_events(filters, types, limit)
-
-
-class AsyncEvents:
-    """Async version of `Events`: each call runs on a thread."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-
-    async def list(self, **options: Any) -> EventList:
-        """List manual actions, newest first."""
-        return await asyncio.to_thread(self._events.list, **options)
 
 
 def expand_types(patterns: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ As with every circuit breaker, open means that jobs are held. Closed is the norm
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import time
 from collections.abc import Callable, Mapping
@@ -284,38 +283,6 @@ def write_dependency_event(
     """Write an event about a dependency, without empty fields."""
     event_data = {"dependency": key, **drop_empty(data)}
     tx.write_events([NewEvent(event, actor=actor, data=event_data)])
-
-
-class AsyncDependencies:
-    """`app.aio.dependencies`: the methods of `Dependencies`, each on a thread."""
-
-    def __init__(self, dependencies: Dependencies) -> None:
-        self._dependencies = dependencies
-
-    async def list(self) -> DependencyList:
-        return await asyncio.to_thread(self._dependencies.list)
-
-    async def get(self, key: str) -> Dependency:
-        return await asyncio.to_thread(self._dependencies.get, key)
-
-    async def open(
-        self, key: str, *, until: DurationOrTime | None = None, reason: str = ""
-    ) -> Dependency:
-        return await asyncio.to_thread(self._dependencies.open, key, until=until, reason=reason)
-
-    async def close(
-        self, key: str, *, until: DurationOrTime | None = None, reason: str = ""
-    ) -> Dependency:
-        return await asyncio.to_thread(self._dependencies.close, key, until=until, reason=reason)
-
-    async def probe(self, key: str, *, reason: str = "") -> Dependency:
-        return await asyncio.to_thread(self._dependencies.probe, key, reason=reason)
-
-    async def set(self, key: str, **limits: Any) -> Dependency:
-        return await asyncio.to_thread(self._dependencies.set, key, **limits)
-
-    async def clear(self, key: str, *, reason: str = "") -> Dependency:
-        return await asyncio.to_thread(self._dependencies.clear, key, reason=reason)
 
 
 def _unknown_dependency(key: str, known: DependencyList) -> str:

@@ -5,7 +5,6 @@ Code declares limits; an operator's pause, hold or limit wins over the declarati
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -273,33 +272,6 @@ def drop_empty(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in data.items() if value not in (None, "")}
 
 
-class AsyncQueues:
-    """`app.aio.queues`: the methods of `Queues`, each on a thread."""
-
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
-
-    async def list(self) -> QueueList:
-        return await asyncio.to_thread(self._queues.list)
-
-    async def get(self, name: str) -> Queue:
-        return await asyncio.to_thread(self._queues.get, name)
-
-    async def pause(
-        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
-    ) -> Queue:
-        return await asyncio.to_thread(self._queues.pause, name, until=until, reason=reason)
-
-    async def resume(self, name: str, *, reason: str = "") -> Queue:
-        return await asyncio.to_thread(self._queues.resume, name, reason=reason)
-
-    async def set(self, name: str, **limits: Any) -> Queue:
-        return await asyncio.to_thread(self._queues.set, name, **limits)
-
-    async def clear(self, name: str, *, reason: str = "") -> Queue:
-        return await asyncio.to_thread(self._queues.clear, name, reason=reason)
-
-
 # --- Reading queues ---
 
 
@@ -531,27 +503,6 @@ class Kinds:
 
     def _write_event(self, tx: Transaction, event: EventType, data: Mapping[str, Any]) -> None:
         tx.write_events([NewEvent(event, actor=self._actor, data=drop_empty(data))])
-
-
-class AsyncKinds:
-    """`app.aio.kinds`: the methods of `Kinds`, each on a thread."""
-
-    def __init__(self, kinds: Kinds) -> None:
-        self._kinds = kinds
-
-    async def list(self) -> KindList:
-        return await asyncio.to_thread(self._kinds.list)
-
-    async def get(self, name: str) -> KindStatus:
-        return await asyncio.to_thread(self._kinds.get, name)
-
-    async def hold(
-        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
-    ) -> KindStatus:
-        return await asyncio.to_thread(self._kinds.hold, name, until=until, reason=reason)
-
-    async def release(self, name: str, *, reason: str = "") -> KindStatus:
-        return await asyncio.to_thread(self._kinds.release, name, reason=reason)
 
 
 def _read_kinds(tx: Transaction) -> KindList:

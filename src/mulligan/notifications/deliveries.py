@@ -331,22 +331,3 @@ def _build_delivery(job: Job, error: str) -> Delivery:
         finished_at=job.finished_at,
         body=body,
     )
-
-
-class AsyncDeliveries:
-    """Async version of `Deliveries`: each call runs on a thread."""
-
-    def __init__(self, deliveries: Deliveries) -> None:
-        self._deliveries = deliveries
-
-    async def list(self, **options: Any) -> DeliveryList:
-        """List deliveries, newest first."""
-        return await asyncio.to_thread(self._deliveries.list, **options)
-
-    async def get(self, delivery: str, *, owner: str | None = None) -> Delivery:
-        """Return one delivery. Raises `NotFound`."""
-        return await asyncio.to_thread(self._deliveries.get, delivery, owner=owner)
-
-    async def retry(self, delivery: str, *, owner: str | None = None, reason: str = "") -> Delivery:
-        """Send a message again, with the same id for the receiver."""
-        return await asyncio.to_thread(self._deliveries.retry, delivery, owner=owner, reason=reason)

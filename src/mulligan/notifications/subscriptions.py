@@ -6,7 +6,6 @@ are listed here and can be disabled and enabled.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -555,58 +554,3 @@ def _describe_row(row: SubscriptionRow) -> dict[str, Any]:
         "state": row.state,
     }
     return {name: value for name, value in values.items() if value not in (None, "")}
-
-
-class AsyncSubscriptions:
-    """Async version of `Subscriptions`: each call runs on a thread."""
-
-    def __init__(self, subscriptions: Subscriptions) -> None:
-        self._subscriptions = subscriptions
-
-    async def list(self, *, owner: str | None = None) -> SubscriptionList:
-        """List all subscriptions, or those of one owner."""
-        return await asyncio.to_thread(self._subscriptions.list, owner=owner)
-
-    async def get(self, subscription: str, *, owner: str | None = None) -> Subscription:
-        """Return one subscription. Raises `NotFound`."""
-        return await asyncio.to_thread(self._subscriptions.get, subscription, owner=owner)
-
-    async def add(self, on: str | Sequence[str], to: Channel, **options: Any) -> Subscription:
-        """Store a subscription that any worker can deliver."""
-        return await asyncio.to_thread(self._subscriptions.add, on, to, **options)
-
-    async def remove(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> None:
-        """Remove a stored subscription."""
-        await asyncio.to_thread(
-            self._subscriptions.remove, subscription, owner=owner, reason=reason
-        )
-
-    async def enable(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> Subscription:
-        """Enable a subscription."""
-        return await asyncio.to_thread(
-            self._subscriptions.enable, subscription, owner=owner, reason=reason
-        )
-
-    async def disable(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> Subscription:
-        """Disable a subscription."""
-        return await asyncio.to_thread(
-            self._subscriptions.disable, subscription, owner=owner, reason=reason
-        )
-
-    async def rotate(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> Subscription:
-        """Give a stored webhook a new secret."""
-        return await asyncio.to_thread(
-            self._subscriptions.rotate, subscription, owner=owner, reason=reason
-        )
-
-    async def test(self, subscription: str, *, owner: str | None = None) -> Delivery:
-        """Send a test message."""
-        return await asyncio.to_thread(self._subscriptions.test, subscription, owner=owner)

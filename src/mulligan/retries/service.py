@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -196,25 +195,6 @@ class Policies:
             kinds = load_kinds(tx)
             queues = load_queues(tx, tx.now())
         return {**kinds, **self._registry.kinds}, {**queues, **self._registry.queues}
-
-
-class AsyncPolicies:
-    """`app.aio.policy`: the methods of `Policies`, each on a thread."""
-
-    def __init__(self, policies: Policies) -> None:
-        self._policies = policies
-
-    async def kinds(self) -> list[str]:
-        return await asyncio.to_thread(self._policies.kinds)
-
-    async def explain(self, kind: str | NamedKind, **options: Any) -> PolicyExplanation:
-        return await asyncio.to_thread(self._policies.explain, kind, **options)
-
-    async def system(self) -> PolicyExplanation:
-        return await asyncio.to_thread(self._policies.system)
-
-    async def backtest(self, rules: Iterable[Rule] = (), **options: Any) -> Backtest:
-        return await asyncio.to_thread(self._policies.backtest, rules, **options)
 
 
 def _unknown_kind(kind: str, known: Mapping[str, Any]) -> str:

@@ -140,7 +140,7 @@ def _describe_attempts(services: VisitorServices, row: JobRow, overrides: dict[s
     """Say how many attempts the policy allows, and how far apart."""
     policy = Policy.from_json(row.policy) if row.policy else None
     try:
-        found = services.policies.explain(
+        found = services.policy.explain(
             row.kind,
             queue=overrides.get("queue") or row.queue,
             policy=policy,
