@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 SERVICES = "mulligan.app.services"
 HEADER = '''\
-# ruff: noqa
-# fmt: off
 """Types of `app.aio`. Written by docs/generate.py from the services. Do not edit."""
 '''
 INTERNAL_TYPES = {"NewBatch", "NewJob", "Transaction"}  # methods with these are for the app itself

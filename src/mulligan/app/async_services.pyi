@@ -1,5 +1,3 @@
-# ruff: noqa
-# fmt: off
 """Types of `app.aio`. Written by docs/generate.py from the services. Do not edit."""
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -34,7 +34,7 @@ from mulligan.failures.capture import classify, explain_group
 from mulligan.failures.rule_sources import load_configured_rules, pack
 from mulligan.failures.rules import Rule
 from mulligan.manifest.declared import load_rules
-from mulligan.retries.backoff import Exponential, Fixed, Table, describe_backoff
+from mulligan.retries.backoff import Backoff
 from mulligan.retries.policy import Then, to_steps
 from mulligan.retries.preview import ClassPreview, PlannedAttempt, redact_settings
 from mulligan.retries.service import (
@@ -119,7 +119,7 @@ def _kind_row(explanation: PolicyExplanation) -> dict[str, Any]:
         "queue": explanation.queue,
         "retries": retries.value,
         "from": retries.origin,
-        "backoff": describe_backoff(backoff.value),
+        "backoff": backoff.value.describe(),
         "not_retried": _join(not_retried),
         "last_try": f"within {format_duration(last_start)}" if last_start else "at once",
     }
@@ -206,8 +206,8 @@ def _format_field(field: PolicyField) -> str:
         return UNSET_VALUES.get(field.name, "no limit")
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Exponential | Table | Fixed):
-        return describe_backoff(value)
+    if isinstance(value, Backoff):
+        return value.describe()
     if field.name == "then":
         return _format_steps(value)
     if field.name == "max_age":
@@ -224,7 +224,7 @@ def _class_row(cls: ClassPreview) -> dict[str, Any]:
         "retried": "yes",
         "limit": cls.limit,
         "limit_origin": cls.limit_origin,
-        "backoff": describe_backoff(cls.backoff),
+        "backoff": cls.backoff.describe(),
         "backoff_origin": cls.backoff_origin,
         "counts": cls.counts,
         "then": _format_steps(cls.then),
@@ -237,7 +237,7 @@ def _rule_row(rule: Rule) -> dict[str, Any]:
         "code": rule.code,
         "class": rule.cls,
         "limit": "" if rule.max_retries is None else rule.max_retries,
-        "backoff": describe_backoff(rule.backoff) if rule.backoff else "",
+        "backoff": rule.backoff.describe() if rule.backoff else "",
         "then": _format_steps(to_steps(rule.then)) if rule.then else "",
         "more": _join(_rule_notes(rule)),
     }

@@ -30,7 +30,7 @@ from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
 from mulligan.failures.rules import Rule
 from mulligan.manifest.declared import load_kinds, load_queues, load_rules
 from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec, QueueSpec, Registry, check_name
-from mulligan.retries.backoff import Exponential, Fixed, Table
+from mulligan.retries.backoff import Backoff
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy, Policy, Scope, Then, encode_policy, to_steps
 from mulligan.retries.preview import (
@@ -114,8 +114,8 @@ def _rule_to_dict(rule: Rule) -> dict[str, Any]:
 
 
 def _to_json_value(value: Any) -> Any:
-    if isinstance(value, Table | Exponential | Fixed):
-        return Policy(backoff=value).to_dict()["backoff"]
+    if isinstance(value, Backoff):
+        return value.to_json()
     if isinstance(value, Then):
         record = value.to_dict()
         if value.settings:

@@ -22,7 +22,6 @@ from mulligan.jobs.preconditions import redact_value
 from mulligan.jobs.view import load_limit_state
 from mulligan.jobs.why import derive_phase
 from mulligan.manifest.declared import load_kinds
-from mulligan.retries.backoff import describe_backoff
 from mulligan.retries.policy import Policy
 from mulligan.storage.base import Transaction
 from mulligan.worker.upkeep import live_kinds
@@ -153,7 +152,7 @@ def _describe_attempts(services: VisitorServices, row: JobRow, overrides: dict[s
     if not limit.value:
         return " and no retries"
     attempts = f" of at most {limit.value + 1} ({limit.origin})"
-    return f"{attempts}, retries after {describe_backoff(backoff.value)} ({backoff.origin})"
+    return f"{attempts}, retries after {backoff.value.describe()} ({backoff.origin})"
 
 
 def _describe_obstacle(services: VisitorServices, row: JobRow) -> str:
