@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -18,13 +19,12 @@ from mulligan.cli.database import (
 )
 from mulligan.cli.output import is_json, json_value, print_record, print_rows, time_since
 from mulligan.core.job import State
-from mulligan.notifications.apprise import Apprise
-from mulligan.notifications.channels import Channel
+from mulligan.notifications.channels import CHANNELS, Channel, join_or
 from mulligan.notifications.deliveries import Delivery
-from mulligan.notifications.email import Email
 from mulligan.notifications.rules import FORMS
 from mulligan.notifications.subscriptions import Subscription
-from mulligan.notifications.webhook import Webhook
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 COLUMNS = ("id", "on", "form", "channel", "to", "for", "status")
 DELIVERY_COLUMNS = ("id", "subscription", "state", "attempts", "type", "age", "summary")
@@ -59,18 +59,25 @@ def list_subscriptions(owner: str | None, database: str | None, output: str | No
     print_rows(records, COLUMNS, output, empty=NO_SUBSCRIPTIONS, truncate="to")
 
 
+def _channel_options(command: F) -> F:
+    """Add one option for each channel."""
+    return shared.add_options(
+        command,
+        *(
+            click.option(
+                f"--{channel.kind}",
+                multiple=channel.several,
+                metavar=channel.metavar,
+                help=channel.help,
+            )
+            for channel in reversed(CHANNELS)
+        ),
+    )
+
+
 @notify.command("add")
 @click.argument("events", nargs=-1, required=True, metavar="EVENT…")
-@click.option("--webhook", metavar="URL", help="Send a signed POST request to this URL.")
-@click.option(
-    "--email", multiple=True, metavar="ADDRESS", help="Send mail to this address. May be repeated."
-)
-@click.option(
-    "--apprise",
-    multiple=True,
-    metavar="URL",
-    help="Send to Slack, Teams, ntfy …: an Apprise URL. May be repeated.",
-)
+@_channel_options
 @click.option("--owner", help="Only jobs and batches of this owner.")
 @click.option("--batch", metavar="ID", help="Only this batch.")
 @click.option(
@@ -91,16 +98,13 @@ def list_subscriptions(owner: str | None, database: str | None, output: str | No
 @shared.output
 def add(
     events: tuple[str, ...],
-    webhook: str | None,
-    email: tuple[str, ...],
-    apprise: tuple[str, ...],
     filter_: str,
     database: str | None,
     output: str | None,
     **options: Any,
 ) -> None:
     """Send a message on EVENT…: job.died, batch.*, dependency.opened …"""
-    channel = _build_channel(webhook, email, apprise)
+    channel = _take_channel(options)
     with open_services(database) as services:
         added = services.subscriptions.add(events, channel, filter=filter_, **options)
     _print_subscription(added, output)
@@ -109,16 +113,16 @@ def add(
     print_hint(command_line("notify", "test", added.id), "send a test message")
 
 
-def _build_channel(
-    webhook: str | None, email: tuple[str, ...], apprise: tuple[str, ...]
-) -> Channel:
-    chosen = [channel for channel in (webhook, email, apprise) if channel]
+def _take_channel(options: dict[str, Any]) -> Channel:
+    """Remove the options of channels and build the one channel that is chosen."""
+    values = [(channel, options.pop(channel.kind)) for channel in CHANNELS]
+    chosen = [(channel, value) for channel, value in values if value]
     if len(chosen) != 1:
-        message = "choose exactly one of --webhook, --email and --apprise"
+        names = join_or([f"--{channel.kind}" for channel in CHANNELS])
+        message = f"choose exactly one of {names}"
         raise click.UsageError(message)
-    if webhook:
-        return Webhook(webhook)
-    return Email(email) if email else Apprise(apprise)
+    [(channel, value)] = chosen
+    return channel.load()(value)
 
 
 @notify.command("remove")
