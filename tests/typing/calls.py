@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from mulligan import Batch, Context, Fixed, Job, Kind, Mulligan, Policy, Retry, Table, Then, Unique
-from mulligan.guards.gates import Queue
+from mulligan.guards.gate_status import Queue
 from mulligan.jobs.search import CappedCount, JobList
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.service import Operation

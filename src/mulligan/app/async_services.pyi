@@ -11,8 +11,7 @@ from mulligan.core.event import Event, EventList
 from mulligan.core.job import Job
 from mulligan.failures.rules import Rule
 from mulligan.failures.service import FailureGroup, GroupList
-from mulligan.guards.dependencies import Dependency, DependencyList
-from mulligan.guards.gates import KindList, KindStatus, Queue, QueueList
+from mulligan.guards.gate_status import Dependency, DependencyList, KindList, KindStatus, Queue, QueueList
 from mulligan.jobs import repair
 from mulligan.jobs.explain import Explanation
 from mulligan.jobs.search import CappedCount, JobList

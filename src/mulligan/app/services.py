@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from mulligan.core.job import Job, NewJob
     from mulligan.events.service import Events
     from mulligan.failures.service import Failures
-    from mulligan.guards.dependencies import Dependencies
-    from mulligan.guards.gates import Kinds, Queues
+    from mulligan.guards.gates import Dependencies, Kinds, Queues
     from mulligan.insight.service import Insight
     from mulligan.jobs.service import Jobs
     from mulligan.manifest.specs import Registry
@@ -68,7 +67,7 @@ class Services:
 
     @cached_property
     def dependencies(self) -> Dependencies:
-        from mulligan.guards.dependencies import Dependencies
+        from mulligan.guards.gates import Dependencies
 
         return Dependencies(lambda: self.store, self.actor)
 

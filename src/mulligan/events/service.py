@@ -100,14 +100,14 @@ def _resolve_time(name: str, value: DurationOrTime | None, now: Micros) -> Micro
 
 # --- Before/after data of gates and limits ---
 
-_CLOSED_FIELD = {"queue": "paused", "kind": "held", "dependency": "open"}
+CLOSED_FIELD = {"queue": "paused", "kind": "held", "dependency": "open"}
 
 EventData = dict[str, Any]
 
 
 def load_gate_state(tx: Transaction, scope: str, key: str, now: Micros) -> EventData:
     """Return whether a queue is paused, a kind held or a breaker open: by whom, why, how long."""
-    field = _CLOSED_FIELD[scope]
+    field = CLOSED_FIELD[scope]
     for gate in tx.list_gates():
         if (gate.scope, gate.key) == (scope, key) and is_closed(gate, now):
             return {field: True, "until": gate.until, "reason": gate.reason, "actor": gate.actor}

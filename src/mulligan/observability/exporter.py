@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import Gate, Lane, WorkerRow
 from mulligan.core.statistics import FAILED_OUTCOMES
-from mulligan.guards.dependencies import Dependency, read_dependencies
+from mulligan.guards.gate_status import Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.observability import metrics
