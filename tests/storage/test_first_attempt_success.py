@@ -7,7 +7,7 @@ from random import Random
 from mulligan.core.attempt import Ending
 from mulligan.core.durations import SECOND
 from mulligan.storage.history_queries import InsightScope
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     FAILED,
     POLICIES,
@@ -100,9 +100,7 @@ def test_a_repeated_settlement_is_recognised(store):
             verdicts = settle(
                 tx,
                 [Ending(lease, RETURNED, 3) for lease in some],
-                POLICIES,
-                tx.now(),
-                Random(7),
+                SettleContext(POLICIES, tx.now(), Random(7)),
             )
         assert all(verdict.decision is not None for verdict in verdicts)
     assert sql(store, "SELECT * FROM {p}job ORDER BY id") == before

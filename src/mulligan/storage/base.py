@@ -42,12 +42,10 @@ from mulligan.storage.rows import (
     NewBatch,
     PrunedJobs,
     Refusal,
+    RefusalReason,
     Renewal,
-    RetryRow,
     ScheduleRow,
     Settlement,
-    SharedRetryTexts,
-    SuccessRow,
     UnlimitedLanes,
 )
 from mulligan.storage.search_queries import SearchQueries
@@ -62,13 +60,11 @@ __all__ = [
     "NewBatch",
     "PrunedJobs",
     "Refusal",
+    "RefusalReason",
     "Renewal",
-    "RetryRow",
     "ScheduleRow",
     "Settlement",
-    "SharedRetryTexts",
     "Store",
-    "SuccessRow",
     "Transaction",
     "UnlimitedLanes",
 ]
@@ -241,40 +237,6 @@ class Transaction(
         Fenced by id, worker, token and state. Attempts whose fence fails are returned as refusals
         and change nothing.
         """
-
-    @abstractmethod
-    def settle_successes(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        """Settle attempts that returned and change nothing but the job's state and result.
-
-        Return (id, token) of those that were written. The others are left to `settle`, which finds
-        out why. A store may always write none.
-        """
-
-    def settle_successes_by_location(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        """Call `settle_successes` as a transaction of its own, which may be faster."""
-        return self.settle_successes(worker, successes)
-
-    supports_settle_retries = False  # whether `settle_retries` writes anything
-
-    def settle_retries(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        """Settle attempts that are retried under one shared decision, as `settle_successes` does.
-
-        `row` is the settlement of one of them.
-        """
-        del row, texts, retries
-        return set()
-
-    def settle_retries_by_location(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        """Call `settle_retries` as a transaction of its own, which may be faster."""
-        return self.settle_retries(row, texts, retries)
 
     @abstractmethod
     def close_gate(self, gate: Gate) -> None:

@@ -39,6 +39,7 @@ from mulligan.storage.base import (
     Move,
     PrunedJobs,
     Refusal,
+    RefusalReason,
     Renewal,
     ScheduleRow,
     Settlement,
@@ -282,13 +283,13 @@ class SqlTransaction(
     def _explain_refusal(self, row: Settlement) -> Refusal:
         found = self.rows("explain_refusal", id=row.id, token=row.token, settled_by=row.settled_by)
         if not found:
-            return Refusal(row.id, row.token, "stale", None)
+            return Refusal(row.id, row.token, RefusalReason.STALE)
         state, worker, token, cancel_reason, written = found[0]
         if written:
-            return Refusal(row.id, row.token, "settled", None)
+            return Refusal(row.id, row.token, RefusalReason.SETTLED)
         if (state, worker, token) == (State.RUNNING, row.worker, row.token):
-            return Refusal(row.id, row.token, "cancel", cancel_reason)
-        return Refusal(row.id, row.token, "stale", None)
+            return Refusal(row.id, row.token, RefusalReason.CANCEL, cancel_reason)
+        return Refusal(row.id, row.token, RefusalReason.STALE)
 
     def list_gates(self) -> list[Gate]:
         return [Gate._make(row) for row in self.rows("list_gates")]
