@@ -12,17 +12,17 @@ import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from storm.proxy import Proxies
 
-from mulligan.core.attempt import Ended, Ending, Outcome
+from mulligan.core.attempt import Ending
 from mulligan.core.errors import StoreUnavailable
 from mulligan.retries.decide import decide
 from mulligan.storage import open_store
-from mulligan.storage.base import SharedRetryTexts
+from mulligan.storage.postgres_transaction import FAILURE_COLUMNS, RARE_COLUMNS
 from mulligan.storage.rows import format_array
 from mulligan.storage.sql import load_statement, statement_names
 from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settlement import settlement_row
-from support.builders import make_failure
 from support.store import (
+    FAILED,
     HOUR,
     POLICIES,
     RETURNED,
@@ -235,10 +235,10 @@ def rows_of_jobs_read(node):
     return row_count + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
 
 
-def explained(store, verb, params, *, prepared, single_row=False):
+def explained(store, verb, params, *, prepared, **variant):
     """Return the executed plan. `prepared`: the generic plan."""
     statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load_statement(
-        verb, "postgres", store.prefix, single_row=single_row
+        verb, "postgres", store.prefix, **variant
     )
     with store.transaction() as connection:
         if prepared:
@@ -397,14 +397,23 @@ def rows_read_by(tx, what):
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared):
+@pytest.mark.parametrize(
+    ("outcome", "state", "defaulted"),
+    [
+        (RETURNED, "succeeded", frozenset()),
+        (RETURNED, "succeeded", FAILURE_COLUMNS | RARE_COLUMNS),
+        (FAILED, "queued", RARE_COLUMNS),
+    ],
+    ids=["all columns", "success", "failure"],
+)
+def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared, outcome, state, defaulted):
     leases = claim_by_id(postgres, *old_jobs)
     with postgres.begin() as tx:
         now = tx.now()
     rows = [
         settlement_row(
-            Ending(lease, RETURNED),
-            decide(lease, RETURNED, POLICIES.for_job(lease), now, None),
+            Ending(lease, outcome),
+            decide(lease, outcome, POLICIES.for_job(lease), now, Random(7)),
             POLICIES,
             now,
             "w1",
@@ -412,44 +421,10 @@ def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared):
         for lease in leases
     ]
     columns = dict(zip(rows[0]._fields, map(format_array, zip(*rows, strict=True)), strict=True))
-    plan = explained(postgres, "settle", columns, prepared=prepared)
+    sent = {name: column for name, column in columns.items() if name not in defaulted}
+    plan = explained(postgres, "settle", sent, prepared=prepared, defaulted=defaulted)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
-    assert {row.state for row in all_rows(postgres)} == {"succeeded"}
-
-
-@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-@pytest.mark.parametrize("verb", ["settle_successes_by_location", "settle_retries_by_location"])
-def test_settlements_by_location_read_only_their_rows(postgres, old_jobs, prepared, verb):
-    leases = claim_by_id(postgres, *old_jobs)
-    many = len(leases)
-    found = {
-        "id": format_array([lease.id for lease in leases]),
-        "row_location": format_array([lease.row_location for lease in leases]),
-    }
-    if verb == "settle_successes_by_location":
-        row_count = {
-            "token": format_array([1] * many),
-            "result": format_array(["1"] * many),
-            "data": format_array(["{}"] * many),
-            "worker": "w1",
-        }
-    else:
-        lease = leases[0]
-        outcome = Outcome(Ended.FAILED, failure=make_failure())
-        decision = decide(lease, outcome, POLICIES.for_job(lease), lease.started_at, Random(7))
-        row = settlement_row(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
-        row_count = {**row._asdict(), **SharedRetryTexts("{", "", "}", "{", "")._asdict()}
-        row_count |= {
-            "message": format_array(["no"] * many),
-            "duration_ms": format_array([1] * many),
-            "waited_ms": format_array([2] * many),
-        }
-    plan = explained(postgres, verb, row_count | found, prepared=prepared)
-    assert rows_of_jobs_read(plan) <= many
-    assert {row.state for row in all_rows(postgres)} == {
-        "succeeded",
-        *(["queued"] if verb == "settle_retries_by_location" else []),
-    }
+    assert {row.state for row in all_rows(postgres)} == {"succeeded", state}
 
 
 def test_formatted_arrays_equal_those_of_the_driver(postgres):

@@ -23,10 +23,8 @@ from mulligan.storage.rows import (
     Inserted,
     Move,
     Refusal,
-    RetryRow,
+    RefusalReason,
     Settlement,
-    SharedRetryTexts,
-    SuccessRow,
     UnlimitedLanes,
 )
 from mulligan.storage.statements import SqlDialect
@@ -38,12 +36,10 @@ __all__ = [
     "Move",
     "Queries",
     "Refusal",
-    "RetryRow",
+    "RefusalReason",
     "Settlement",
-    "SharedRetryTexts",
     "StatementConditions",
     "Store",
-    "SuccessRow",
     "Transaction",
     "UnlimitedLanes",
 ]
@@ -181,39 +177,6 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def settle_successes(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        """Settle attempts that returned and change nothing but the job's state and result.
-
-        Return (id, token) of those that were written. The others are left to `settle`, which finds
-        out why. A store may always write none.
-        """
-
-    def settle_successes_by_location(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        """Call `settle_successes` as a transaction of its own, which may be faster."""
-        return self.settle_successes(worker, successes)
-
-    supports_settle_retries = False  # whether `settle_retries` writes anything
-
-    def settle_retries(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        """Settle attempts that are retried under one shared decision, as `settle_successes` does.
-
-        `row` is the settlement of one of them.
-        """
-        del row, texts, retries
-        return set()
-
-    def settle_retries_by_location(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        """Call `settle_retries` as a transaction of its own, which may be faster."""
-        return self.settle_retries(row, texts, retries)
-
     @abstractmethod
     def write_events(self, events: Iterable[NewEvent]) -> None:
         """Write events in order."""

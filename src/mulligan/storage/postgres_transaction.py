@@ -19,23 +19,15 @@ from mulligan.storage.base import (
     ClaimState,
     Inserted,
     Move,
-    RetryRow,
     Settlement,
-    SharedRetryTexts,
     StatementConditions,
-    SuccessRow,
     Transaction,
     UnlimitedLanes,
 )
 from mulligan.storage.foreign import PostgresConnection
 from mulligan.storage.rows import (
     DEFAULT_VALUES,
-    PER_ATTEMPT_FIELDS,
     ClaimCandidate,
-    LocatedSuccessColumns,
-    PerAttemptColumns,
-    RetryColumns,
-    SuccessColumns,
     arg_rows,
     format_array,
     insert_columns,
@@ -51,67 +43,40 @@ from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
 NO_WORKER = ""
 PREPARE_AFTER = 2  # executions until the driver prepares a statement
-WARM_UP_ROWS = 10  # as many rows as select the variants for large sets
+WARM_UP_ROWS = 2  # a set of rows has another statement than one row
 
 
 def warm_up(tx: Transaction) -> None:
     """Run the statements of claims and settlements for a worker that does not exist."""
     now = tx.now()
-    names = [str(number) for number in range(WARM_UP_ROWS)]
-    # No job has these ids, so rows at these locations are not changed.
-    successes = [
-        SuccessRow(name, 1, 1, 1, now, "null", "", None, name, f"(0,{name})") for name in names
-    ]
-    retries = [RetryRow(name, f"(0,{name})", now, "", 0, 0) for name in names]
+    success = _sample_settlement(now, state="succeeded", finished=True, succeeded_by=NO_WORKER)
+    failure = _sample_settlement(now, state="queued", run_at=now, code="UNKNOWN")
     for _ in range(PREPARE_AFTER):
         tx.read_state_and_claim(NO_WORKER, UnlimitedLanes((), now, now), 1)
         tx.claim_from_position(NO_WORKER, ClaimPosition("", 0, now, now, now), 1)
         tx.claim_from_lane(NO_WORKER, "", 0, 1)
-        tx.settle_successes_by_location(NO_WORKER, successes)
-        tx.settle_retries_by_location(
-            _sample_retry(now), SharedRetryTexts("", "", "", "", ""), retries
-        )
+        tx.settle([success] * WARM_UP_ROWS)
+        tx.settle([failure] * WARM_UP_ROWS)
 
 
-def _sample_retry(now: int) -> Settlement:
-    """Build a retry with typical values: a statement is prepared for their types."""
+def _sample_settlement(now: Micros, **columns: Any) -> Settlement:
+    """Build a settlement of a job that does not exist."""
     return Settlement(
         id="",
         worker=NO_WORKER,
         token=1,
-        cancel_known=False,
-        state="queued",
-        run_at=now,
-        failures=1,
-        losses=0,
-        snoozes=0,
-        alone=False,
-        result=None,
-        error=None,
-        choices=None,
+        failures=0,
         reason="",
-        finished=False,
-        release_key=False,
-        cost=0.0,
         generation=1,
         attempt=1,
         settled_by=NO_WORKER,
         started_at=now,
-        ended="failed",
-        verb="retry",
-        code="",
-        cls="",
-        rule="",
-        public="",
-        evidence="{}",
-        private="",
-        fingerprint="",
+        ended="",
+        verb="",
         event="",
         owner="",
-        batch_id=None,
         data="",
-        counts="{}",
-        judged="{}",
+        **columns,
     )
 
 
@@ -119,6 +84,17 @@ def _sample_retry(now: int) -> Settlement:
 
 CLAIM_STATE_COLUMNS = 7  # in rows of `read_state_and_claim`, before the columns of a lease
 LARGE_SET = 10  # rows; larger sets send shared values once
+# Columns of a settlement that are left out if no row of the set has a value in them. Two groups
+# make four statements, so that each is soon prepared.
+FAILURE_COLUMNS = frozenset(
+    {"run_at", "counts", "code", "cls", "rule", "public", "evidence", "private", "fingerprint"}
+    | {"judged"}
+)
+RARE_COLUMNS = frozenset(
+    {"cancel_known", "losses", "snoozes", "alone", "error", "choices", "release_key", "cost"}
+    | {"settings", "queue", "lane"}
+)
+OPTIONAL_COLUMNS = (FAILURE_COLUMNS, RARE_COLUMNS)
 # A cached plan may date from when the table was empty. Plans of slower statements are discarded.
 SLOW_STATEMENT = 0.05  # seconds
 SLOW_PER_ROW = 0.0001  # seconds more for each row of a set
@@ -385,45 +361,22 @@ class PostgresTransaction(SqlTransaction):
     def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         if not settlements:
             return set()
-        count = len(settlements)
-        columns = Settlement._make(zip(*settlements, strict=True))._asdict()
-        varying = {name for name, column in columns.items() if column.count(column[0]) < count}
-        if count < LARGE_SET or not varying <= PER_ATTEMPT_FIELDS:
-            return _fences(self._run_columns("settle", columns))
-        arrays = {name: format_array(columns[name]) for name in PerAttemptColumns._fields}
-        params = settlements[0]._asdict() | arrays
-        return _fences(self._run("settle_equal", params, row_count=count))
+        if len(settlements) == 1:
+            rows = self._run("settle", settlements[0]._asdict(), single_row=True)
+        else:
+            rows = self._settle_set(settlements)
+        return {(row[0], row[1]) for row in rows}
 
-    def settle_successes(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        return self._settle_successes("settle_successes", SuccessColumns, worker, successes)
-
-    def settle_successes_by_location(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        return self._settle_successes(
-            "settle_successes_by_location", LocatedSuccessColumns, worker, successes
-        )
-
-    def _settle_successes(
-        self,
-        statement: str,
-        row_type: type[SuccessColumns | LocatedSuccessColumns],
-        worker: str,
-        successes: Sequence[SuccessRow],
-    ) -> set[tuple[str, int]]:
-        columns: Any = SuccessRow._make(zip(*successes, strict=True))
-        sent = {name: getattr(columns, name) for name in row_type._fields}
-        return _fences(self._run_columns(statement, sent, worker=worker))
-
-    def settle_retries_by_location(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        columns: Any = RetryRow._make(zip(*retries, strict=True))
-        arrays = {name: format_array(getattr(columns, name)) for name in RetryColumns._fields}
-        params = row._asdict() | texts._asdict() | arrays
-        return _fences(self._run("settle_retries_by_location", params, row_count=len(retries)))
+    def _settle_set(self, settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
+        columns = dict(zip(Settlement._fields, zip(*settlements, strict=True), strict=True))
+        defaulted: frozenset[str] = frozenset()
+        for group in OPTIONAL_COLUMNS:
+            if not any(any(columns[name]) for name in group):
+                defaulted |= group
+        arrays = {
+            name: format_array(column) for name, column in columns.items() if name not in defaulted
+        }
+        return self._run("settle", arrays, row_count=len(settlements), defaulted=defaulted)
 
     # --- Other statements ---
     def move_job(self, move: Move) -> bool:
@@ -433,10 +386,6 @@ class PostgresTransaction(SqlTransaction):
                 return super().move_job(move)
         except pg.UniqueViolation as error:
             raise unique_taken(move.id, str(error.diag.message_detail)) from error
-
-
-def _fences(rows: Sequence[tuple[Any, ...]]) -> set[tuple[str, int]]:
-    return {(row[0], row[1]) for row in rows}
 
 
 def _claim_params(worker: str, unlimited: UnlimitedLanes, limit: int) -> dict[str, Any]:

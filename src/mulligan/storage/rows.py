@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -73,91 +74,60 @@ class Settlement(NamedTuple):
     id: str
     worker: str
     token: int
-    cancel_known: bool
     state: str
-    run_at: int | None
     failures: int
-    losses: int
-    snoozes: int
-    alone: bool
-    result: str | None
-    error: str | None
-    choices: str | None
     reason: str
-    finished: bool
-    release_key: bool
-    cost: float
     generation: int
     attempt: int
     settled_by: str
     started_at: int
     ended: str
     verb: str
-    code: str | None
-    cls: str | None
-    rule: str | None
-    public: str | None
-    evidence: str | None
-    private: str | None
-    fingerprint: str | None
     event: str
     owner: str
-    batch_id: str | None
-    data: str
+    data: str  # of the event
+    run_at: int | None = None
+    result: str | None = None
+    succeeded_by: str | None = None  # worker of a success that needs no attempt row
+    finished: bool = False
+    batch_id: str | None = None
     counts: str | None = None
-    settings: str | None = None
+    code: str | None = None
+    cls: str | None = None
+    rule: str | None = None
+    public: str | None = None
+    evidence: str | None = None
+    private: str | None = None
+    fingerprint: str | None = None
     judged: str | None = None
+    cancel_known: bool = False
+    losses: int = 0
+    snoozes: int = 0
+    alone: bool = False
+    error: str | None = None
+    choices: str | None = None
+    release_key: bool = False
+    cost: float = 0.0
+    settings: str | None = None
     queue: str | None = None  # None: unchanged
     lane: str | None = None  # lane in that queue
 
 
-class SuccessRow(NamedTuple):
-    """Settlement of an attempt that returned and changes nothing but the job's state and result."""
+class RefusalReason(StrEnum):
+    """Why a settlement changed nothing."""
 
-    id: str
-    token: int
-    generation: int
-    attempt: int
-    started_at: int
-    result: str | None
-    owner: str
-    batch_id: str | None
-    data: str
-    row_location: str | None = None  # as in the lease
-
-
-class RetryRow(NamedTuple):
-    """Per-attempt values of a group of retries that share one decision."""
-
-    id: str
-    row_location: str | None  # as in the lease
-    started_at: int
-    message: str  # exception message, escaped for JSON
-    duration_ms: int
-    waited_ms: int
-
-
-class SharedRetryTexts(NamedTuple):
-    """Shared parts of the texts of a group of retries.
-
-    The private text of an attempt contains its message twice, the event its two durations.
-    """
-
-    private_head: str
-    private_middle: str
-    private_tail: str
-    event_head: str
-    event_middle: str
+    SETTLED = "settled"  # it was written before
+    CANCEL = "cancel"  # a cancellation was requested; decide again
+    STALE = "stale"  # the lease is lost
 
 
 class Refusal(NamedTuple):
-    """A settlement that changed nothing, and the reason."""
+    """A settlement that changed nothing."""
 
     id: str
     token: int
-    # "settled": written before · "cancel": to be decided again · "stale": the lease is lost
-    why: str
-    cancel_reason: str | None
+    reason: RefusalReason
+    cancel_reason: str | None = None
 
 
 class Move(NamedTuple):
@@ -227,50 +197,6 @@ class ClaimCandidate(NamedTuple):
     """Job that a worker wants to claim."""
 
     id: str
-
-
-class SuccessColumns(NamedTuple):
-    """Columns of a success that are not in the job's row."""
-
-    id: str
-    token: int
-    result: str | None
-    data: str
-
-
-class PerAttemptColumns(NamedTuple):
-    """Columns that differ between settlements that share one decision."""
-
-    id: str
-    private: str | None
-    data: str
-
-
-# Fields in which settlements may differ and still share one decision. The statement reads those
-# that are not in PerAttemptColumns from the job's row.
-PER_ATTEMPT_FIELDS = frozenset(
-    {*PerAttemptColumns._fields, "generation", "attempt", "started_at", "owner", "batch_id"}
-)
-
-
-class LocatedSuccessColumns(NamedTuple):
-    """SuccessColumns with the location of the row at the claim."""
-
-    id: str
-    token: int
-    result: str | None
-    data: str
-    row_location: str | None
-
-
-class RetryColumns(NamedTuple):
-    """Columns of a retry that are not in the job's row."""
-
-    id: str
-    row_location: str | None
-    message: str
-    duration_ms: int
-    waited_ms: int
 
 
 def insert_row(job: NewJob, lane: Any) -> InsertRow:

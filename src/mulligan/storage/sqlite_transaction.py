@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby, repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from mulligan.core.attempt import Lease
@@ -15,22 +15,13 @@ from mulligan.core.durations import Micros
 from mulligan.core.event import EventType
 from mulligan.core.job import OPTION_FIELDS, NewJob, NewJobColumns, as_columns
 from mulligan.core.json import make_encoder
-from mulligan.storage.base import (
-    Inserted,
-    Move,
-    RetryRow,
-    Settlement,
-    SharedRetryTexts,
-    StatementConditions,
-    SuccessRow,
-)
+from mulligan.storage.base import Inserted, Move, Settlement, StatementConditions
 from mulligan.storage.event_bundles import (
     EventBundle,
     PendingEvent,
     Row,
     bundle_events,
     bundle_rows,
-    bundle_texts,
     bundle_uniform_events,
 )
 from mulligan.storage.rows import (
@@ -58,9 +49,6 @@ CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'
 # Names of the fields of rows that are bound by position.
 EVENT_COLUMNS = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
 SETTLE_COLUMNS = (*Settlement._fields, "now")
-SUCCESS_COLUMNS = (*SuccessRow._fields, "worker", "now")
-# Equal rows are written by one statement per group if groups have at least this size on average.
-MIN_GROUP_SIZE = 8
 
 _encode = make_encoder(", ", ": ")
 
@@ -69,7 +57,6 @@ class SqliteTransaction(SqlTransaction):
     """Transaction on one connection. SQLite has one writer, so nothing is ever locked by others."""
 
     dialect = SqlDialect.SQLITE
-    supports_settle_retries = True
 
     def __init__(self, handle: Handle, clock_offset: Micros | None = None) -> None:
         self._handle = handle
@@ -290,126 +277,31 @@ class SqliteTransaction(SqlTransaction):
 
     # --- Settle ---
     def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        written = settlements
-        if not self._settle_all(settlements):
-            written = [row for row in settlements if self._settle_all([row])]
-        for event_type, group in groupby(written, key=attrgetter("event")):
+        written = self._settle_jobs(settlements)
+        attempts = [(*row, self._now) for row in written if row.succeeded_by is None]
+        self._run_many("write_attempts", SETTLE_COLUMNS, attempts)
+        by_type = sorted(written, key=attrgetter("event"))
+        for event_type, group in groupby(by_type, key=attrgetter("event")):
             self._write_row_events(event_type, [*group], attrgetter("data"))
         return {(row.id, row.token) for row in written}
 
-    def _settle_all(self, settlements: Sequence[Settlement]) -> bool:
-        """Settle all or none. False: a fence did not hold."""
-        return self._all_or_none(len(settlements), *self._settle_steps(settlements))
+    def _settle_jobs(self, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
+        """Update the jobs whose fence holds, and return their settlements.
 
-    def _settle_steps(self, settlements: Sequence[Settlement]) -> Iterator[Callable[[], int]]:
-        """Yield the update and the insert of attempts: per group of equal decisions, or per row."""
-        groups: dict[tuple[Any, ...], list[Settlement]] = {}
-        for row in settlements:
-            groups.setdefault(_decision_fields(row), []).append(row)
-        if len(groups) * MIN_GROUP_SIZE > len(settlements):
-            rows = [(*row, self._now) for row in settlements]
-            yield partial(self._run_many, "settle", SETTLE_COLUMNS, rows)
-            yield partial(self._run_many, "write_attempts", SETTLE_COLUMNS, rows)
-            return
-        group_params = [self._group_params(group) for group in groups.values()]
-        yield partial(self._run_groups, "settle_equal", group_params)
-        yield partial(self._run_groups, "write_equal_attempts", group_params)
-
-    def _group_params(self, group: Sequence[Settlement]) -> dict[str, Any]:
-        return group[0]._asdict() | {
-            "ids": self.array_param([row.id for row in group]),
-            "privates": json.dumps(dict(map(_id_and_private, group))),
-        }
-
-    def settle_successes(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        if not self._all_or_none(len(successes), *self._success_steps(worker, successes)):
-            return set()
-        self._write_row_events(EventType.JOB_SUCCEEDED.value, successes, attrgetter("data"))
-        return {(row.id, row.token) for row in successes}
-
-    def _success_steps(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> Iterator[Callable[[], int]]:
-        """Yield the update and the insert of attempts: per group of equal rows, or per row.
-
-        First attempts (token 1) have no attempt row: their jobs' rows contain everything.
+        Usually all do, so all are tried at once first.
         """
-        first_attempts = sum([row.token == 1 for row in successes])
-        groups: dict[tuple[Any, ...], list[str]] = {}
-        for row in successes:
-            key = _first_attempt_fields(row) if row.token == 1 else _later_attempt_fields(row)
-            groups.setdefault(key, []).append(row.id)
-        if len(groups) * MIN_GROUP_SIZE > len(successes):
-            rows = [(*row, worker, self._now) for row in successes]
-            later = [row for row, success in zip(rows, successes, strict=True) if success.token > 1]
-            yield partial(self._run_many, "settle_successes", SUCCESS_COLUMNS, rows)
-            yield (
-                lambda: (
-                    first_attempts
-                    + self._run_many("write_success_attempts", SUCCESS_COLUMNS, later)
-                )
-            )
-            return
-        group_params = [
-            dict(zip(_LATER_ATTEMPT_FIELDS, key, strict=False))
-            | {"worker": worker, "ids": self.array_param(ids)}
-            for key, ids in groups.items()
-        ]
-        later_groups = [params for params in group_params if params["token"] != 1]
-        yield partial(self._run_groups, "settle_equal_successes", group_params)
-        yield (
-            lambda: first_attempts + self._run_groups("write_equal_success_attempts", later_groups)
-        )
-
-    def settle_retries(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        params = row._asdict() | texts._asdict()
-        if not self._all_or_none(len(retries), *self._retry_steps(params, retries)):
-            return set()
-        event = PendingEvent(
-            self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, ""
-        )
-        data = [
-            (one.id, f"{texts.event_head}{one.duration_ms}{texts.event_middle}{one.waited_ms}}}")
-            for one in retries
-        ]
-        self._write_pending(*bundle_texts(event, data))
-        return {(one.id, row.token) for one in retries}
-
-    def _retry_steps(
-        self, params: dict[str, Any], retries: Sequence[RetryRow]
-    ) -> Iterator[Callable[[], int]]:
-        """Yield the update of all jobs, and the insert of attempts per start time."""
-        messages_by_start: dict[Micros, dict[str, str]] = {}
-        for one in retries:
-            messages_by_start.setdefault(one.started_at, {})[one.id] = one.message
-        ids = self.array_param([one.id for one in retries])
-        group_params = [
-            params | {"started_at": started_at, "messages": json.dumps(messages)}
-            for started_at, messages in messages_by_start.items()
-        ]
-        yield partial(self._run_groups, "settle_retries", [params | {"ids": ids}])
-        yield partial(self._run_groups, "write_retry_attempts", group_params)
-
-    def _run_groups(self, statement: str, groups: Iterable[dict[str, Any]]) -> int:
-        """Run a statement for each group. Return the number of changed rows."""
-        changed = 0
-        for params in groups:
-            self.rows(statement, **params)
-            changed += self._handle.changes()
-        return changed
-
-    def _all_or_none(self, count: int, *steps: Callable[[], int]) -> bool:
-        """Run steps that each must change `count` rows. Undo all and return False otherwise."""
-        self.run_command("SAVEPOINT mulligan_all")
-        complete = all(step() == count for step in steps)
-        if not complete:
-            self.run_command("ROLLBACK TO SAVEPOINT mulligan_all")
-        self.run_command("RELEASE SAVEPOINT mulligan_all")
-        return complete
+        rows = [(*row, self._now) for row in settlements]
+        self.run_command("SAVEPOINT mulligan_settle")
+        written = settlements
+        if self._run_many("settle", SETTLE_COLUMNS, rows) < len(rows):
+            self.run_command("ROLLBACK TO SAVEPOINT mulligan_settle")
+            written = [
+                settlement
+                for settlement, row in zip(settlements, rows, strict=True)
+                if self._run_many("settle", SETTLE_COLUMNS, [row])
+            ]
+        self.run_command("RELEASE SAVEPOINT mulligan_settle")
+        return written
 
     # --- Other statements ---
     def move_job(self, move: Move) -> bool:
@@ -428,24 +320,6 @@ class SqliteTransaction(SqlTransaction):
 def _read_clock_offset(handle: Handle) -> Micros:
     found = handle.execute(CLOCK_OFFSET_QUERY)
     return int(found[0][0]) if found else 0
-
-
-# --- Groups of rows that one statement can write ---
-
-_LATER_ATTEMPT_FIELDS = ("token", "result", "generation", "attempt", "started_at")
-_first_attempt_fields = attrgetter(*_LATER_ATTEMPT_FIELDS[:2])
-_later_attempt_fields = attrgetter(*_LATER_ATTEMPT_FIELDS)
-
-# Fields in which settlements of a group may differ: parameters of write_equal_attempts, columns
-# that it reads from the job's row, and fields of the event.
-_GROUP_PARAMS = ("id", "private")
-_JOB_COLUMNS = ("generation", "attempt", "started_at")
-_EVENT_FIELDS = ("owner", "batch_id", "data")
-_varying_fields = {*_GROUP_PARAMS, *_JOB_COLUMNS, *_EVENT_FIELDS}
-_id_and_private = itemgetter(*map(Settlement._fields.index, _GROUP_PARAMS))
-_decision_fields = itemgetter(
-    *[place for place, name in enumerate(Settlement._fields) if name not in _varying_fields]
-)
 
 
 # --- Inserts ---

@@ -14,7 +14,15 @@ from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueMismatch
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Gate, GuardRow, Limit, LimitKey, NewJob, State
-from mulligan.storage.base import ClaimState, Inserted, Move, Refusal, Settlement, Transaction
+from mulligan.storage.base import (
+    ClaimState,
+    Inserted,
+    Move,
+    Refusal,
+    RefusalReason,
+    Settlement,
+    Transaction,
+)
 from mulligan.storage.rows import due_time, event_params, has_unique_key, unique_race
 
 MAX_LANES = 2000 * 19  # pairs of lane and priority that a claim reads
@@ -133,13 +141,13 @@ class SqlTransaction(Transaction):
     def _explain_refusal(self, row: Settlement) -> Refusal:
         found = self.rows("explain_refusal", id=row.id, token=row.token, settled_by=row.settled_by)
         if not found:
-            return Refusal(row.id, row.token, "stale", None)
+            return Refusal(row.id, row.token, RefusalReason.STALE)
         state, worker, token, cancel_reason, written = found[0]
         if written:
-            return Refusal(row.id, row.token, "settled", None)
+            return Refusal(row.id, row.token, RefusalReason.SETTLED)
         if (state, worker, token) == (State.RUNNING, row.worker, row.token):
-            return Refusal(row.id, row.token, "cancel", cancel_reason)
-        return Refusal(row.id, row.token, "stale", None)
+            return Refusal(row.id, row.token, RefusalReason.CANCEL, cancel_reason)
+        return Refusal(row.id, row.token, RefusalReason.STALE)
 
     def write_events(self, events: Iterable[NewEvent]) -> None:
         for event in events:

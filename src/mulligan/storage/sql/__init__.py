@@ -5,8 +5,7 @@
 
 - `:name`: a parameter. `:now` is the current time; on PostgreSQL it becomes the server's clock.
 - `{p}`: prefix of all names: a schema on PostgreSQL, `mulligan_` on SQLite.
-- `{job}`, `{lease}` …: the columns of that row type. `{no:lease}`: as many NULLs. `{as_lease}`: the
-  columns of a lease, selected from a job's row.
+- `{job}`, `{lease}` …: the columns of that row type. `{no:lease}`: as many NULLs.
 - `{part:name}`: the text of a fragment.
 - `{matching}`: the conditions of a filter.
 - `{set:name}` (PostgreSQL): a set of rows, passed as one array per column.
@@ -28,10 +27,6 @@ from mulligan.storage.base import Settlement
 from mulligan.storage.rows import (
     ClaimCandidate,
     InsertRow,
-    LocatedSuccessColumns,
-    PerAttemptColumns,
-    RetryColumns,
-    SuccessColumns,
 )
 from mulligan.storage.statements import (
     expand_dialect,
@@ -58,10 +53,6 @@ _SETS: dict[str, type[Any]] = {
     "settlement": Settlement,
     "insert": InsertRow,
     "candidate": ClaimCandidate,
-    "success": SuccessColumns,
-    "per_attempt": PerAttemptColumns,
-    "located_success": LocatedSuccessColumns,
-    "retry": RetryColumns,
 }
 
 
@@ -87,7 +78,7 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     text = _statement_text(name, dialect).replace("{matching}", matching)
     while _PART.search(text):  # a fragment may contain fragments
         text = _PART.sub(lambda part: _part_text(part[1], dialect, single_row=single_row), text)
-    text = _insert_columns(text, dialect)
+    text = _insert_columns(text)
     text = _SET.sub(
         lambda match: _set(_set_type(name, dialect, match[1]), single_row, shared, defaulted), text
     )
@@ -103,8 +94,6 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     return text.replace("{p}", prefix)
 
 
-# On PostgreSQL a lease contains the location of its row, so that its settlement needs no lookup.
-_ROW_LOCATION = {"postgres": "CAST(ctid AS text)", "sqlite": "NULL"}
 # Checking for a conflict costs an index probe per row.
 _SKIP_CONFLICT = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
 # In a statement that is a transaction no earlier mark can exist, so the lock alone is enough. It is
@@ -115,9 +104,7 @@ _MARK_EVENTS_ONCE = (
 )
 
 
-def _insert_columns(text: str, dialect: str) -> str:
-    lease_columns = ", ".join(Lease._fields[:-1])
-    text = text.replace("{as_lease}", f"{lease_columns}, {_ROW_LOCATION[dialect]} AS row_location")
+def _insert_columns(text: str) -> str:
     for name, columns in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(columns._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(columns._fields)))
@@ -250,16 +237,14 @@ def _constants(
     """Return the columns that need no array, each as an expression."""
     texts = {name: f":{name}" for name in shared}
     texts |= {name: _literal(hints[name]) for name in defaulted}
-    return {
-        name: f"CAST({text} AS {_type_of(hints[name])}) AS {name}" for name, text in texts.items()
-    }
+    return {name: f"{text}::{_type_of(hints[name])} AS {name}" for name, text in texts.items()}
 
 
 def _unnest(hints: dict[str, Any], constants: dict[str, str]) -> str:
     """Return a table of arrays, numbered so that the server may stop at a limit."""
     varying = [name for name in hints if name not in constants]
     names = ", ".join(varying)
-    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in varying)
+    arrays = ", ".join(f":{name}::{_type_of(hints[name])}[]" for name in varying)
     if not constants:
         return f"unnest({arrays}) WITH ORDINALITY AS i({names}, place)"
     columns = ", ".join(constants.get(name, name) for name in hints)
@@ -270,8 +255,7 @@ def _unnest(hints: dict[str, Any], constants: dict[str, str]) -> str:
 def _single_row_set(hints: dict[str, Any], constants: dict[str, str]) -> str:
     """Return one row. The server caches its plan, unlike that of arrays of unknown length."""
     columns = [
-        constants.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}"
-        for name in hints
+        constants.get(name) or f":{name}::{_type_of(hints[name])} AS {name}" for name in hints
     ]
     return f"(SELECT {', '.join(columns)}, 1 AS place) AS i"
 

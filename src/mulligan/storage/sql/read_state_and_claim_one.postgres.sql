@@ -7,7 +7,7 @@ WITH RECURSIVE {part:lanes_with_jobs}, {part:unrestricted_lane}, locked AS MATER
 ), taken AS (
   UPDATE {p}job SET {part:claim_assignments}
   WHERE ctid = (SELECT row_location FROM locked)
-  RETURNING {as_lease}
+  RETURNING {lease}
 ), events AS (
   {part:queued_events}
   FROM taken WHERE NOT (SELECT was_announced FROM locked)
