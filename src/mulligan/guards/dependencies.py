@@ -19,7 +19,7 @@ from mulligan.core.durations import Micros, optional_datetime, resolve_end
 from mulligan.core.errors import DurationOrTime, IllegalMove, NotFound, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
-from mulligan.core.job import Gate, GuardRow, Lane, Limit, LimitKey, LimitRow
+from mulligan.core.job import ClaimState, Gate, GuardRow, Lane, Limit, LimitKey, LimitRow
 from mulligan.events.service import load_gate_state
 from mulligan.guards import breaker
 from mulligan.guards.capacity import count_running
@@ -45,7 +45,7 @@ from mulligan.manifest.declared import (
     merge_declared_limits,
 )
 from mulligan.manifest.specs import SYSTEM_PREFIX, check_name
-from mulligan.storage.base import ClaimState, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 
 
 @dataclass(frozen=True, slots=True)

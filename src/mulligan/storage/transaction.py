@@ -19,6 +19,8 @@ from mulligan.core.errors import UniqueMismatch
 from mulligan.core.event import Event, EventType, NewEvent
 from mulligan.core.job import (
     AttemptRow,
+    Candidate,
+    ClaimState,
     Gate,
     GuardRow,
     JobRow,
@@ -34,7 +36,6 @@ from mulligan.core.job import (
 from mulligan.storage import event_bundles as bundles
 from mulligan.storage.access_queries import SqlApiKeyQueries, SqlAuditQueries, SqlSessionQueries
 from mulligan.storage.base import (
-    ClaimState,
     Inserted,
     Move,
     PrunedJobs,
@@ -165,9 +166,6 @@ class SqlTransaction(
         self.write_events(events)
 
     # --- Claim ---
-    def read_claim_state(self) -> ClaimState:
-        return self.parse_claim_state(self.rows("read_claim_state", lanes=MAX_LANES))
-
     @staticmethod
     def parse_claim_state(rows: Iterable[Sequence[Any]]) -> ClaimState:
         """Build a ClaimState from the rows of `read_claim_state`, which have different types."""
@@ -175,9 +173,12 @@ class SqlTransaction(
         gates = []
         lanes = []
         guards = []
+        candidates = []
         limits: dict[LimitKey, tuple[Micros | None, Limit]] = {}
         for row_type, name, key, first, second, text, actor in rows:
-            if row_type == "lane":
+            if row_type == "job":
+                candidates.append(Candidate(first, second, key, name))
+            elif row_type == "lane":
                 lanes.append((name, first, second))
             elif row_type == "gate":
                 gates.append(Gate(name, key, first, second, text, actor))
@@ -191,7 +192,7 @@ class SqlTransaction(
         in_force = {
             key: limit for key, (until, limit) in limits.items() if until is None or until > now
         }
-        return ClaimState(now, gates, in_force, lanes, guards)
+        return ClaimState(now, gates, in_force, lanes, guards, candidates)
 
     # --- Limits ---
     def atomically(self) -> AbstractContextManager[None]:

@@ -46,6 +46,7 @@ from mulligan.storage.operation_queries import ItemRow, OperationRow
 from mulligan.storage.rows import (
     ClaimCandidate,
     InsertRow,
+    LaneShare,
     LocatedSuccessColumns,
     PerAttemptColumns,
     RetryColumns,
@@ -87,6 +88,7 @@ _SETS: dict[str, type[Any]] = {
     "settlement": Settlement,
     "insert": InsertRow,
     "candidate": ClaimCandidate,
+    "lane_share": LaneShare,
     "stat": StatRow,
     "success": SuccessColumns,
     "per_attempt": PerAttemptColumns,
