@@ -131,13 +131,15 @@ class LockedLimits:
         if not self._buckets:
             return
         started = Counter(key for lease in leases for key in limit_keys(lease.queue, lease.uses))
-        for key, bucket in self._buckets.items():
-            if self._limits[key].rate is None:
-                continue
-            if started[key] or bucket.at < self._stored[key].at:
-                spent = bucket._replace(tokens=bucket.tokens - started[key])
-                self._buckets[key] = spent
-                tx.update_token_bucket(key, spent)
+        spent = {
+            key: bucket._replace(tokens=bucket.tokens - started[key])
+            for key, bucket in self._buckets.items()
+            if self._limits[key].rate is not None
+            and (started[key] or bucket.at < self._stored[key].at)
+        }
+        if spent:
+            self._buckets |= spent
+            tx.update_token_buckets(spent)
 
     def next_start_at(self) -> Micros | None:
         """Return when a used-up rate allows more, or when a locked bucket may be free."""

@@ -164,8 +164,8 @@ class Transaction(
         """
 
     @abstractmethod
-    def update_token_bucket(self, key: LimitKey, left: TokenBucket) -> None:
-        """Store what is left in a locked token bucket."""
+    def update_token_buckets(self, left: Mapping[LimitKey, TokenBucket]) -> None:
+        """Store what is left in locked token buckets."""
 
     @abstractmethod
     def list_limits(self) -> list[LimitRow]:

@@ -335,7 +335,9 @@ class PostgresTransaction(SqlTransaction):
     # --- Claim ---
     def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
         params = self._lane_params(expected, depth) | {"max_lanes": MAX_LANES}
-        rows = self._run("read_claim_state", params, row_count=len(expected) * depth)
+        row_count = len(expected) * depth
+        reuse_cursor = row_count <= LARGE_SET
+        rows = self._run("read_claim_state", params, row_count=row_count, reuse_cursor=reuse_cursor)
         return self.parse_claim_state(rows)
 
     def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
@@ -356,8 +358,13 @@ class PostgresTransaction(SqlTransaction):
         if not isinstance(connection, psycopg.Connection) or not connection.autocommit:
             yield
             return
-        with connection.transaction():
-            yield
+        single_statements = self._autocommit
+        self._autocommit = False
+        try:
+            with connection.transaction():
+                yield
+        finally:
+            self._autocommit = single_statements
 
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:
@@ -376,7 +383,13 @@ class PostgresTransaction(SqlTransaction):
         shares = [LaneShare(*lane, since[lane], jobs) for lane, jobs in counts.items()]
         columns = LaneShare._make(map(format_array, zip(*shares, strict=True)))
         params = columns._asdict() | {"worker": worker}
-        rows = self._run("claim_from_lanes", params, row_count=len(picked))
+        rows = self._run(
+            "claim_from_lanes",
+            params,
+            row_count=len(picked),
+            reuse_cursor=len(picked) <= LARGE_SET,
+            is_transaction=self._autocommit,
+        )
         order = {job.id: place for place, job in enumerate(picked)}
         last = len(order)
         return sorted(map(Lease._make, rows), key=lambda lease: order.get(lease.id, last))

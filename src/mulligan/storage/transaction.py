@@ -209,22 +209,31 @@ class SqlTransaction(
     def lock_token_buckets(
         self, keys: Sequence[LimitKey]
     ) -> dict[LimitKey, tuple[TokenBucket, Micros] | None]:
-        return {key: self._lock_token_bucket(key) for key in sorted(keys)}
+        locked = self._lock_existing_buckets(keys)
+        missing = [key for key in keys if key not in locked]
+        if missing and self.rows("insert_token_buckets", **self._bucket_params(missing)):
+            locked |= self._lock_existing_buckets(missing)
+        return {key: locked.get(key) for key in keys}
 
-    def _lock_token_bucket(self, key: LimitKey) -> tuple[TokenBucket, Micros] | None:
-        name = {"scope": key[0], "key": key[1]}
-        found = self.rows("lock_token_bucket", **name)
-        if not found and not self.rows("token_bucket_exists", **name):
-            # A new bucket starts full: its last refill lies at time 0.
-            self.rows("insert_token_bucket", **name, tokens=0.0, at=0)
-            found = self.rows("lock_token_bucket", **name)
-        if not found:
-            return None
-        tokens, at, now, *_ = found[0]
-        return TokenBucket(tokens, at), now
+    def _lock_existing_buckets(
+        self, keys: Sequence[LimitKey]
+    ) -> dict[LimitKey, tuple[TokenBucket, Micros]]:
+        rows = self.rows("lock_token_buckets", **self._bucket_params(keys))
+        return {
+            (scope, key): (TokenBucket(tokens, at), now) for scope, key, tokens, at, now, *_ in rows
+        }
 
-    def update_token_bucket(self, key: LimitKey, left: TokenBucket) -> None:
-        self.rows("update_token_bucket", scope=key[0], key=key[1], tokens=left.tokens, at=left.at)
+    def _bucket_params(self, keys: Sequence[LimitKey]) -> dict[str, Any]:
+        return {
+            "scopes": self.array_param([scope for scope, _ in keys]),
+            "keys": self.array_param([key for _, key in keys]),
+        }
+
+    def update_token_buckets(self, left: Mapping[LimitKey, TokenBucket]) -> None:
+        tokens = self.array_param([bucket.tokens for bucket in left.values()])
+        times = self.array_param([bucket.at for bucket in left.values()])
+        params = self._bucket_params([*left])
+        self.rows("update_token_buckets", **params, tokens=tokens, times=times)
 
     def list_limits(self) -> list[LimitRow]:
         return [LimitRow._make(row) for row in self.rows("list_limits")]
