@@ -7,11 +7,12 @@ import pytest
 from mulligan.core.attempt import Ended, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, Limit, LimitRow
+from mulligan.guards.lanes import read_depth
 from mulligan.guards.limits import NO_LIMIT
 from mulligan.manifest.specs import Manifest, QueueSpec
 from mulligan.storage.postgres_transaction import PostgresTransaction
 from mulligan.storage.sqlite_transaction import SqliteTransaction
-from mulligan.worker.claim import DECLARATIONS_TTL, MAX_EXPECTED_LANES, Claimer, read_depth
+from mulligan.worker.claim import DECLARATIONS_TTL, MAX_EXPECTED_LANES, Claimer
 from support.store import (
     KINDS,
     a_job,

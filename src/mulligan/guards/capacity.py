@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.job import Lane, Limit, LimitKey
-from mulligan.guards.lanes import SLOTS
+from mulligan.core.job import Lane, LaneRef, Limit, LimitKey
+from mulligan.guards.lanes import SLOTS, LaneView
 from mulligan.guards.limits import (
     available_starts,
     merge_limits,
@@ -25,7 +25,7 @@ from mulligan.guards.limits import (
 )
 from mulligan.guards.observer import ENDPOINT_BREAKER, DependencyObserver
 from mulligan.guards.state import GuardState
-from mulligan.manifest.specs import ENDPOINT_PREFIX
+from mulligan.manifest.specs import DELIVERY_QUEUE, ENDPOINT_PREFIX
 from mulligan.storage.base import Transaction
 
 LOCK_RETRY = SECOND // 50  # until a bucket that another worker locked may be free
@@ -54,6 +54,34 @@ class SlotLimits(NamedTuple):
         shared = used - self.used_by_all
         bounds = {("here", key): self.per_dependency - self.in_use.get(key, 0) for key in shared}
         return {SLOTS: self.free, **bounds}
+
+
+class Demand(NamedTuple):
+    """Free slots, and the due lanes whose jobs may fill them."""
+
+    lanes: Sequence[LaneRef]
+    slots: int
+    slot_limits: SlotLimits | None
+
+    def bounds(self) -> dict[LimitKey, int]:
+        """Return how many jobs with dependencies may fill the slots; empty: any number."""
+        if self.slot_limits is None:
+            return {}
+        return self.slot_limits.bounds(Lane.parse(lane) for lane, _ in self.lanes)
+
+
+def split_demand(
+    view: LaneView, free: int, reserved: int, slots: SlotLimits | None
+) -> list[Demand]:
+    """Return the demand for jobs, and for deliveries if slots are reserved for them."""
+    demands = [Demand(view.due, free, slots)]
+    if slots is not None:
+        deliveries = view.due_in(DELIVERY_QUEUE)
+        others = [lane for lane in view.due if lane not in deliveries]
+        per_endpoint = ENDPOINT_BREAKER.max_concurrency or reserved
+        reserved_slots = slots._replace(free=reserved, per_dependency=per_endpoint)
+        demands = [Demand(others, free, slots), Demand(deliveries, reserved, reserved_slots)]
+    return [demand for demand in demands if demand.lanes and demand.slots > 0]
 
 
 def retry_bounds(

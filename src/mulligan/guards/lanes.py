@@ -6,7 +6,8 @@ out fresh jobs, and fresh jobs cannot starve retries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,6 +20,7 @@ from mulligan.guards.state import GuardState
 
 MIN_RETRY_SHARE = 0.1
 MAX_RETRY_SHARE = 0.3
+MIN_CANDIDATES = 200  # due jobs that a claim may read, however few it takes
 _ONE_SLOT = 1 - 1e-9  # ten times 0.1 is slightly less than 1
 
 # --- Capacity: what limits the jobs that a claim may take ---
@@ -114,6 +116,67 @@ def pick(
         picked.append(candidate)
     picked += capacity.admit(fresh[f:] or retries[r:], max(n, 0) - len(picked))
     return picked, credit
+
+
+class DueJobs:
+    """Due jobs of lanes. Each lane is read only as deep as a claim needs it."""
+
+    def __init__(self, list_due: Callable[[Sequence[LaneRef], int], list[Candidate]]) -> None:
+        """`list_due` lists the first due jobs of lanes, at most a number of each."""
+        self._list_due = list_due
+        self._jobs: dict[LaneRef, list[Candidate]] = {}
+        self._depths: dict[LaneRef, int] = {}
+
+    def add(self, lanes: Sequence[LaneRef], depth: int, jobs: Iterable[Candidate]) -> None:
+        """Store the jobs of lanes that were read up to `depth`."""
+        for lane in lanes:
+            self._jobs[lane] = []
+            self._depths[lane] = depth
+        for job in jobs:
+            self._jobs[job.lane, job.priority].append(job)
+
+    def read(self, lanes: Iterable[LaneRef], depth: int) -> None:
+        """Read lanes up to `depth`, except those whose jobs are known that far."""
+        unread = [lane for lane in lanes if self._may_have_more(lane, depth)]
+        if unread:
+            self.add(unread, depth, self._list_due(unread, depth))
+
+    def _may_have_more(self, lane: LaneRef, depth: int) -> bool:
+        known = self._depths.get(lane, 0)
+        return known < depth and len(self._jobs.get(lane, ())) >= known
+
+    def find_used_up(self, picked: Iterable[Candidate], depth: int) -> list[LaneRef]:
+        """Return lanes of which every job that was read is picked, and that may have more.
+
+        Their next jobs could come before other picked ones. In fair queues owners take turns, so
+        the next jobs of one owner do not.
+        """
+        counts = Counter((job.lane, job.priority) for job in picked)
+        return [
+            lane
+            for lane, count in counts.items()
+            if count == len(self._jobs[lane])
+            and self._may_have_more(lane, depth)
+            and not Lane.parse(lane[0]).share
+        ]
+
+    def in_order(
+        self, lanes: Sequence[LaneRef], served: Mapping[str, str], first: str
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Return fresh jobs and retries of lanes, each in order; see `interleave_owners`."""
+        jobs: dict[bool, list[Candidate]] = {False: [], True: []}
+        for lane in lanes:
+            jobs[Lane.parse(lane[0]).retry] += self._jobs[lane]
+        fresh, retries = sorted(jobs[False]), sorted(jobs[True])
+        if any(Lane.parse(lane).share for lane, _ in lanes):
+            fresh = interleave_owners(fresh, served, first)
+            retries = interleave_owners(retries, served, first)
+        return fresh, retries
+
+
+def read_depth(lanes: int, slots: int) -> int:
+    """Return how many due jobs of each lane to read: twice its share of the slots, or more."""
+    return min(slots, max(2, (2 * slots + MIN_CANDIDATES) // max(lanes, 1)))
 
 
 def interleave_owners(

@@ -9,7 +9,6 @@ breaker needs a probe.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -26,10 +25,17 @@ from mulligan.core.job import (
     LimitKey,
     PreviousAttempts,
 )
-from mulligan.guards.capacity import LockedLimits, SlotLimits, limits_in_force, retry_bounds
-from mulligan.guards.lanes import Capacity, LaneView, interleave_owners, is_closed, pick
+from mulligan.guards.capacity import (
+    Demand,
+    LockedLimits,
+    SlotLimits,
+    limits_in_force,
+    retry_bounds,
+    split_demand,
+)
+from mulligan.guards.lanes import Capacity, DueJobs, LaneView, is_closed, pick, read_depth
 from mulligan.guards.limits import owner_share
-from mulligan.guards.observer import ENDPOINT_BREAKER, DependencyObserver
+from mulligan.guards.observer import DependencyObserver
 from mulligan.guards.probes import Prober, open_expired_holds
 from mulligan.guards.state import GuardState
 from mulligan.manifest.declared import DeclarationCache, breaker_configs, manifest_limits
@@ -38,7 +44,6 @@ from mulligan.storage.base import Transaction
 
 DECLARATIONS_TTL = 5 * SECOND  # how long limits from stored manifests are cached
 MAX_EXPECTED_LANES = 200  # lanes whose jobs are read together with the state
-MIN_CANDIDATES = 200  # candidates that a claim may read, however few it takes
 
 
 class ClaimResult(NamedTuple):
@@ -49,14 +54,6 @@ class ClaimResult(NamedTuple):
     next_due: Micros | None  # when a job becomes due, a gate opens or a rate allows more
     more_due: bool  # lanes were due: there may be more than was taken
     deliveries_due: bool = False  # some of them are deliveries
-
-
-class Demand(NamedTuple):
-    """Free slots, and the due lanes whose jobs may fill them."""
-
-    lanes: Sequence[LaneRef]
-    slots: int
-    slot_limits: SlotLimits | None
 
 
 @dataclass
@@ -91,8 +88,8 @@ class Claimer:
     def claim(self, tx: Transaction, free: int, *, slots: SlotLimits | None = None) -> ClaimResult:
         """Claim up to `free` jobs, and deliveries in the slots reserved for them."""
         reserved = 0 if slots is None else slots.deliveries
-        due_jobs = DueJobs(tx)
-        state = due_jobs.read_state(self._expected, max(free, 0) + reserved)
+        due_jobs = DueJobs(tx.list_due_jobs)
+        state = self._read_state(tx, due_jobs, max(free, 0) + reserved)
         guards = self.observer.load_guards(state.guards)
         view = self._view_lanes(tx, state, free)
         self._refresh_declarations(tx, view)
@@ -115,6 +112,14 @@ class Claimer:
             more_due=bool(view.due or breaker_keys),
             deliveries_due=bool(view.due_in(DELIVERY_QUEUE) or endpoints),
         )
+
+    def _read_state(self, tx: Transaction, due_jobs: DueJobs, slots: int) -> ClaimState:
+        """Read the state of a claim, and with it the due jobs of the expected lanes."""
+        lanes = self._expected if slots > 0 else ()
+        depth = read_depth(len(lanes), slots)
+        state = tx.read_claim_state(lanes, depth)
+        due_jobs.add(lanes, depth, state.candidates)
+        return state
 
     def _view_lanes(self, tx: Transaction, state: ClaimState, free: int) -> LaneView:
         """Return the lanes behind the closed gates. A claim ends the holds that have expired."""
@@ -161,9 +166,7 @@ class Claimer:
         self, due_jobs: DueJobs, demand: Demand, left: Mapping[LimitKey, int]
     ) -> list[Candidate]:
         """Choose jobs for the free slots. Read a lane deeper if all of its jobs were chosen."""
-        if demand.slot_limits is not None:
-            parsed = [Lane.parse(lane) for lane, _ in demand.lanes]
-            left = {**left, **demand.slot_limits.bounds(parsed)}
+        left = {**left, **demand.bounds()}
         capacity = Capacity(left)
         lanes = [lane for lane in demand.lanes if capacity.fits(lane[0])]
         due_jobs.read(lanes, read_depth(len(lanes), demand.slots))
@@ -180,87 +183,9 @@ class Claimer:
     def _pick_from(
         self, due_jobs: DueJobs, lanes: Sequence[LaneRef], slots: int, capacity: Capacity
     ) -> tuple[list[Candidate], float]:
-        retry_lanes = [lane for lane in lanes if Lane.parse(lane[0]).retry]
-        fresh_lanes = [lane for lane in lanes if not Lane.parse(lane[0]).retry]
-        fresh = self._order(due_jobs, fresh_lanes)
-        retries = self._order(due_jobs, retry_lanes)
-        return pick(fresh, retries, slots, self._retry_credit, capacity)
-
-    def _order(self, due_jobs: DueJobs, lanes: Sequence[LaneRef]) -> list[Candidate]:
-        """Return the due jobs of lanes in order; in fair queues the owners take turns."""
-        jobs = sorted(job for lane in lanes for job in due_jobs.jobs[lane])
-        if not any(Lane.parse(lane).share for lane, _ in lanes):
-            return jobs
         # Workers start with different owners: a share of their own id.
-        return interleave_owners(jobs, self._last_share, owner_share(self.worker))
-
-
-class DueJobs:
-    """Due jobs of lanes. Each lane is read only as deep as the claim needs it."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self.jobs: dict[LaneRef, list[Candidate]] = {}
-        self._tx = tx
-        self._depths: dict[LaneRef, int] = {}
-
-    def read_state(self, expected: Sequence[LaneRef], slots: int) -> ClaimState:
-        """Read the state of a claim, and with it the due jobs of lanes expected to be due."""
-        lanes = expected if slots > 0 else ()
-        depth = read_depth(len(lanes), slots)
-        state = self._tx.read_claim_state(lanes, depth)
-        self._add(lanes, depth, state.candidates)
-        return state
-
-    def read(self, lanes: Sequence[LaneRef], depth: int) -> None:
-        """Read lanes up to `depth`, except those whose jobs are known that far."""
-        unread = [lane for lane in lanes if self._may_have_more(lane, depth)]
-        if unread:
-            self._add(unread, depth, self._tx.list_due_jobs(unread, depth))
-
-    def _may_have_more(self, lane: LaneRef, depth: int) -> bool:
-        known = self._depths.get(lane, 0)
-        return known < depth and len(self.jobs.get(lane, ())) >= known
-
-    def _add(self, lanes: Sequence[LaneRef], depth: int, jobs: Sequence[Candidate]) -> None:
-        for lane in lanes:
-            self.jobs[lane] = []
-            self._depths[lane] = depth
-        for job in jobs:
-            self.jobs[job.lane, job.priority].append(job)
-
-    def find_used_up(self, picked: Sequence[Candidate], depth: int) -> list[LaneRef]:
-        """Return lanes of which every job that was read is picked, and that may have more.
-
-        Their next jobs could come before other picked ones. In fair queues owners take turns, so
-        the next jobs of one owner do not.
-        """
-        counts = Counter((job.lane, job.priority) for job in picked)
-        return [
-            lane
-            for lane, count in counts.items()
-            if count == len(self.jobs[lane])
-            and self._may_have_more(lane, depth)
-            and not Lane.parse(lane[0]).share
-        ]
-
-
-def read_depth(lanes: int, slots: int) -> int:
-    """Return how many due jobs of each lane to read: twice its share of the slots, or more."""
-    return min(slots, max(2, (2 * slots + MIN_CANDIDATES) // max(lanes, 1)))
-
-
-def split_demand(
-    view: LaneView, free: int, reserved: int, slots: SlotLimits | None
-) -> list[Demand]:
-    """Return the demand for jobs, and for deliveries if slots are reserved for them."""
-    demands = [Demand(view.due, free, slots)]
-    if slots is not None:
-        deliveries = view.due_in(DELIVERY_QUEUE)
-        others = [lane for lane in view.due if lane not in deliveries]
-        per_endpoint = ENDPOINT_BREAKER.max_concurrency or reserved
-        reserved_slots = slots._replace(free=reserved, per_dependency=per_endpoint)
-        demands = [Demand(others, free, slots), Demand(deliveries, reserved, reserved_slots)]
-    return [demand for demand in demands if demand.lanes and demand.slots > 0]
+        fresh, retries = due_jobs.in_order(lanes, self._last_share, owner_share(self.worker))
+        return pick(fresh, retries, slots, self._retry_credit, capacity)
 
 
 def create_claimer(
