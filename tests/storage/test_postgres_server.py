@@ -272,43 +272,34 @@ def test_a_claim_by_id_reads_only_its_rows(postgres, old_jobs, prepared):
     assert len(all_rows(postgres)) == 6300
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_a_claim_from_one_lane_reads_only_its_rows(postgres, old_jobs, prepared):
-    params = {"worker": "w1", "lane": "default|render||0", "priority": 0, "limit": 100}
-    plan = explained(postgres, "claim_from_lane", params, prepared=prepared)
-    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+LANES = {"lanes": format_array(["default|render||0"]), "priorities": format_array([0])}
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_reading_the_state_with_a_claim_reads_only_its_rows(postgres, old_jobs, prepared):
-    unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
-    plan = explained(
-        postgres,
-        "read_state_and_claim",
-        {"worker": "w1", "limit": 100, "lanes": 100, **unlimited},
-        prepared=prepared,
-    )
-    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+def test_a_claim_from_lanes_reads_only_its_rows(postgres, old_jobs, prepared):
+    shares = {
+        "lane": format_array(["default|render||0", "other|render||0"]),
+        "priority": format_array([0, 0]),
+        "since": format_array([0, 0]),
+        "jobs": format_array([100, 100]),
+    }
+    plan = explained(postgres, "claim_from_lanes", {"worker": "w1", **shares}, prepared=prepared)
+    assert 0 < rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_reading_the_state_with_a_claim_of_one_reads_few_rows(postgres, old_jobs, prepared):
-    unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
-    params = {"worker": "w1", "limit": 1, "lanes": 100, **unlimited}
-    plan = explained(
-        postgres, "read_state_and_claim_one", params, prepared=prepared, single_row=True
-    )
-    assert 0 < rows_of_jobs_read(plan) <= 10
+def test_reading_the_state_with_candidates_reads_only_these_rows(postgres, old_jobs, prepared):
+    params = {"max_lanes": 100, "depth": 50, **LANES}
+    plan = explained(postgres, "read_claim_state", params, prepared=prepared)
+    assert 50 <= rows_of_jobs_read(plan) <= 60
     assert len(old_jobs) == 300
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_a_claim_from_a_position_reads_only_its_rows(postgres, old_jobs, prepared):
-    mark = {"lane": "default|render||0", "priority": 0, "run_at": 0, "since": 0, "until": 1 << 62}
-    plan = explained(
-        postgres, "claim_from_position", {"worker": "w1", "limit": 100, **mark}, prepared=prepared
-    )
-    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+def test_listing_due_jobs_reads_only_these_rows(postgres, old_jobs, prepared):
+    plan = explained(postgres, "list_due_jobs", {"depth": 50, **LANES}, prepared=prepared)
+    assert 50 <= rows_of_jobs_read(plan) <= 60
+    assert len(old_jobs) == 300
 
 
 def test_every_statement_is_short_enough_for_the_drivers_cache():
@@ -379,7 +370,8 @@ def test_behind_a_pooler_no_statement_is_prepared(postgres):
 
 def enqueue_and_take(tx):
     tx.insert_jobs([a_job()], announce=True)
-    assert len(tx.claim_from_lane("w1", "default|render||0", 0, 20)) == 1
+    picked = tx.list_due_jobs([("default|render||0", 0)], 20)
+    assert len(tx.claim_candidates("w1", picked)) == 1
 
 
 def rows_read_by(tx, what):

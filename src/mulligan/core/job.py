@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple, overload
 
 from mulligan.core.durations import Micros, check_duration
@@ -296,17 +297,25 @@ class Lane(NamedTuple):
         share = f"{self.share}|" if self.share else ""
         return f"{self.queue}|{self.kind}|{self.uses}|{share}{int(self.retry)}"
 
-    @classmethod
-    def parse(cls, key: str) -> Lane:
+    @staticmethod
+    def parse(key: str) -> Lane:
         """Split a stored key."""
-        queue, kind, uses, *share, retry = key.split("|")
-        return cls(queue, kind, uses, retry == "1", *share)
+        return _parse_lane(key)
+
+    @property
+    def dependencies(self) -> list[str]:
+        return self.uses.split(",") if self.uses else []
 
     @property
     def limit_keys(self) -> list[LimitKey]:
         """Keys of the limits that apply to its jobs: its queue and its dependencies."""
-        dependencies = [("dependency", key) for key in self.uses.split(",") if key]
-        return [("queue", self.queue), *dependencies]
+        return [("queue", self.queue), *(("dependency", key) for key in self.dependencies)]
+
+
+@lru_cache(maxsize=4096)  # a claim reads every lane with jobs
+def _parse_lane(key: str) -> Lane:
+    queue, kind, uses, *share, retry = key.split("|")
+    return Lane(queue, kind, uses, retry == "1", *share)
 
 
 LimitKey = tuple[str, str]  # scope ("queue" or "dependency"), name
@@ -318,6 +327,29 @@ class Limit(NamedTuple):
     concurrency: int | None = None
     rate: float | None = None  # starts per second
     burst: float | None = None  # starts at once; None: as many as `rate` allows in a second
+
+
+LaneRef = tuple[str, int]  # lane key, priority
+
+
+class Candidate(NamedTuple):
+    """A due job that a claim may take. Candidates sort in the order of claims."""
+
+    priority: int
+    run_at: Micros
+    id: str
+    lane: str
+
+
+class ClaimState(NamedTuple):
+    """State that a claim depends on, read from small tables and one loose index scan."""
+
+    now: Micros
+    gates: list[Gate]
+    limits: dict[LimitKey, Limit]  # set by operators and in force
+    lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
+    guards: list[GuardRow] = []  # active ones  # noqa: RUF012 - never changed
+    candidates: list[Candidate] = []  # of the expected lanes  # noqa: RUF012 - never changed
 
 
 class LimitRow(NamedTuple):

@@ -467,4 +467,4 @@ def spend_manual_retry(tx: Transaction, owner: str, rate_limit: str) -> None:
             f"the next is possible at {format_time(next_at)}",
             to_datetime(next_at),
         )
-    GuardQueries(tx).update_token_bucket(key, meter._replace(tokens=meter.tokens - 1))
+    GuardQueries(tx).update_token_buckets({key: meter._replace(tokens=meter.tokens - 1)})

@@ -16,22 +16,17 @@ from typing import Any, ClassVar, Protocol
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.event import NewEvent
-from mulligan.core.job import NewJob
+from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
 from mulligan.storage.rows import (
-    ClaimPosition,
-    ClaimState,
     Inserted,
     Move,
     Refusal,
     RefusalReason,
     Settlement,
-    UnlimitedLanes,
 )
 from mulligan.storage.statements import SqlDialect
 
 __all__ = [
-    "ClaimPosition",
-    "ClaimState",
     "Inserted",
     "Move",
     "Queries",
@@ -41,7 +36,6 @@ __all__ = [
     "StatementConditions",
     "Store",
     "Transaction",
-    "UnlimitedLanes",
 ]
 
 
@@ -60,10 +54,8 @@ class Transaction(ABC):
 
     dialect: ClassVar[SqlDialect]
     channel = ""  # of notifications, where the database has them
-    # Jobs to choose for each free slot. More than one if several workers claim at once, because a
-    # claim skips jobs that another worker has locked.
-    candidates_per_slot = 1
 
+    # --- Clock ---
     @abstractmethod
     def now(self) -> Micros:
         """Return the time by the clock that decides: PostgreSQL's, or the host's on SQLite."""
@@ -117,55 +109,30 @@ class Transaction(ABC):
 
     # --- Claim ---
     @abstractmethod
-    def read_claim_state(self) -> ClaimState:
-        """Read what a claim must know: clock, gates, limits, guards and lanes with jobs."""
+    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+        """Read what a claim must know: clock, gates, limits, guards and lanes with jobs.
 
-    def read_state_and_claim(
-        self, worker: str, lanes: UnlimitedLanes, limit: int
-    ) -> tuple[ClaimState, list[Lease]]:
-        """Call `read_claim_state` and, if there is no choice, `claim_from_lane` in one round trip.
-
-        Claims only if exactly one lane is due, it is one of `lanes`, and no gate or operator's
-        limit is in force. A store may always return no leases.
+        Also list the due jobs of the `expected` lanes, like `list_due_jobs`: a claim that guesses
+        its lanes saves a round trip.
         """
-        del worker, lanes, limit
-        return self.read_claim_state(), []
-
-    def read_state_and_claim_one(
-        self, worker: str, lanes: UnlimitedLanes
-    ) -> tuple[ClaimState, list[Lease]]:
-        """Work like `read_state_and_claim` for one job. The state returned is that after the claim.
-
-        Cheaper if probably no more than one job waits.
-        """
-        del worker, lanes
-        return self.read_claim_state(), []
-
-    def claim_from_position(self, worker: str, position: ClaimPosition, limit: int) -> list[Lease]:
-        """Continue a claim like `claim_from_lane` where the last one ended.
-
-        Only while no gate or limit has changed, and if the store is faster that way. A store may
-        always return no leases.
-        """
-        del worker, position, limit
-        return []
 
     @abstractmethod
-    def list_due_jobs(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        """List due jobs of (lane, priority) pairs as (priority, run_at, id, lane), in that order.
+    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
+        """List the first due jobs of each lane and priority, at most `depth` of each.
 
-        Locks nothing. `each` limits the jobs of each pair.
+        Locks nothing.
+        """
+
+    @abstractmethod
+    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
+        """Claim picked jobs. Return their leases in this order.
+
+        If another worker has taken some of them meanwhile, claim the next jobs of their lanes.
         """
 
     @abstractmethod
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         """Claim at most `limit` of the jobs, in their order. Skip those that are locked."""
-
-    @abstractmethod
-    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        """Call `list_due_jobs` for one (lane, priority) and `claim_jobs` in one statement."""
 
     # --- Settle ---
     @abstractmethod
@@ -176,7 +143,6 @@ class Transaction(ABC):
         and change nothing.
         """
 
-    @abstractmethod
     @abstractmethod
     def write_events(self, events: Iterable[NewEvent]) -> None:
         """Write events in order."""

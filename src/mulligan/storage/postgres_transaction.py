@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -13,21 +14,19 @@ from psycopg import errors as pg
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
-from mulligan.core.job import NewJob
+from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
 from mulligan.storage.base import (
-    ClaimPosition,
-    ClaimState,
     Inserted,
     Move,
     Settlement,
     StatementConditions,
     Transaction,
-    UnlimitedLanes,
 )
 from mulligan.storage.foreign import PostgresConnection
 from mulligan.storage.rows import (
     DEFAULT_VALUES,
     ClaimCandidate,
+    LaneShare,
     arg_rows,
     format_array,
     insert_columns,
@@ -52,11 +51,15 @@ def warm_up(tx: Transaction) -> None:
     success = _sample_settlement(now, state="succeeded", finished=True, succeeded_by=NO_WORKER)
     failure = _sample_settlement(now, state="queued", run_at=now, code="UNKNOWN")
     for _ in range(PREPARE_AFTER):
-        tx.read_state_and_claim(NO_WORKER, UnlimitedLanes((), now, now), 1)
-        tx.claim_from_position(NO_WORKER, ClaimPosition("", 0, now, now, now), 1)
-        tx.claim_from_lane(NO_WORKER, "", 0, 1)
+        warm_up_claim(tx)
         tx.settle([success] * WARM_UP_ROWS)
         tx.settle([failure] * WARM_UP_ROWS)
+
+
+def warm_up_claim(tx: Transaction) -> None:
+    """Run the statements of a claim for a worker that does not exist."""
+    tx.read_claim_state([("", 0)], 1)
+    tx.claim_candidates(NO_WORKER, [Candidate(0, 0, "", "")])
 
 
 def _sample_settlement(now: Micros, **columns: Any) -> Settlement:
@@ -82,7 +85,6 @@ def _sample_settlement(now: Micros, **columns: Any) -> Settlement:
 
 # --- Transaction ---
 
-CLAIM_STATE_COLUMNS = 7  # in rows of `read_state_and_claim`, before the columns of a lease
 LARGE_SET = 10  # rows; larger sets send shared values once
 # Columns of a settlement that are left out if no row of the set has a value in them. Two groups
 # make four statements, so that each is soon prepared.
@@ -127,7 +129,6 @@ class PostgresTransaction(SqlTransaction):
     """Transaction on one connection."""
 
     dialect = SqlDialect.POSTGRES
-    candidates_per_slot = 3
 
     def __init__(
         self, connection: PostgresConnection, store: StoreContext, *, autocommit: bool = False
@@ -279,61 +280,24 @@ class PostgresTransaction(SqlTransaction):
         return len(self.rows("announce_jobs", limit=limit))
 
     # --- Claim ---
-    def read_state_and_claim(
-        self, worker: str, lanes: UnlimitedLanes, limit: int
-    ) -> tuple[ClaimState, list[Lease]]:
-        params = _claim_params(worker, lanes, limit)
-        rows = self._run("read_state_and_claim", params, row_count=limit)
-        leases = [Lease._make(row[CLAIM_STATE_COLUMNS:]) for row in rows if row[0] == "lease"]
-        state_rows = (row[:CLAIM_STATE_COLUMNS] for row in rows[len(leases) :])
-        return self.parse_claim_state(state_rows), leases
+    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+        params = self._lane_params(expected, depth) | {"max_lanes": MAX_LANES}
+        row_count = len(expected) * depth
+        reuse_cursor = row_count <= LARGE_SET
+        rows = self._run("read_claim_state", params, row_count=row_count, reuse_cursor=reuse_cursor)
+        return self.parse_claim_state(rows)
 
-    def read_state_and_claim_one(
-        self, worker: str, lanes: UnlimitedLanes
-    ) -> tuple[ClaimState, list[Lease]]:
-        first, *rest = self._run(
-            "read_state_and_claim_one",
-            _claim_params(worker, lanes, 1),
-            reuse_cursor=True,
-            single_row=True,
-            is_transaction=self._autocommit,
-        )
-        if first[0] != "lease":
-            rows = (first, *rest)
-            return self.parse_claim_state(row[:CLAIM_STATE_COLUMNS] for row in rows), []
-        state = self.parse_claim_state(row[:CLAIM_STATE_COLUMNS] for row in rest)
-        # The state was read before the claim: replace the lane's first due time by its next one.
-        _, lane, _, priority, next_run_at, *_ = first
-        waiting = [entry for entry in state.lanes if entry[:2] != (lane, priority)]
-        if next_run_at is not None:
-            waiting.append((lane, priority, next_run_at))
-        return state._replace(lanes=waiting), [Lease._make(first[CLAIM_STATE_COLUMNS:])]
+    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
+        params = self._lane_params(lanes, depth)
+        rows = self._run("list_due_jobs", params, row_count=len(lanes) * depth)
+        return [*map(Candidate._make, rows)]
 
-    def claim_from_position(self, worker: str, position: ClaimPosition, limit: int) -> list[Lease]:
-        params = position._asdict() | {"worker": worker, "limit": limit}
-        rows = self._run("claim_from_position", params, row_count=limit)
-        return [Lease._make(row) for row in rows]
-
-    def list_due_jobs(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        if not lanes:
-            return []
-        if len(lanes) == 1:
-            lane, priority = lanes[0]
-            rows = self.rows(
-                "list_due_jobs", lane=lane, priority=priority, limit=min(limit, each or limit)
-            )
-        else:
-            keys, priorities = map(format_array, zip(*lanes, strict=True))
-            rows = self.rows(
-                "list_due_jobs_of_lanes",
-                lanes=keys,
-                priorities=priorities,
-                limit=limit,
-                each=each or limit,
-            )
-        return [(row[0], row[1], row[2], row[3]) for row in rows]
+    def _lane_params(self, lanes: Sequence[LaneRef], depth: int) -> dict[str, Any]:
+        return {
+            "lanes": format_array([lane for lane, _ in lanes]),
+            "priorities": format_array([priority for _, priority in lanes]),
+            "depth": depth,
+        }
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
@@ -341,8 +305,13 @@ class PostgresTransaction(SqlTransaction):
         if not isinstance(connection, psycopg.Connection) or not connection.autocommit:
             yield
             return
-        with connection.transaction():
-            yield
+        single_statements = self._autocommit
+        self._autocommit = False
+        try:
+            with connection.transaction():
+                yield
+        finally:
+            self._autocommit = single_statements
 
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:
@@ -352,10 +321,25 @@ class PostgresTransaction(SqlTransaction):
         rows = self._run_set("claim_jobs", candidates, worker=worker, limit=limit)
         return sorted(map(Lease._make, rows), key=lambda lease: order[lease.id])
 
-    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        params = {"worker": worker, "lane": lane, "priority": priority, "limit": limit}
-        rows = self._run("claim_from_lane", params, row_count=limit)
-        return [Lease._make(row) for row in rows]
+    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
+        if not picked:
+            return []
+        # By lane and not by id: workers that picked the same jobs get different ones.
+        counts = Counter((job.lane, job.priority) for job in picked)
+        since = {(job.lane, job.priority): job.run_at for job in reversed(picked)}
+        shares = [LaneShare(*lane, since[lane], jobs) for lane, jobs in counts.items()]
+        columns = LaneShare._make(map(format_array, zip(*shares, strict=True)))
+        params = columns._asdict() | {"worker": worker}
+        rows = self._run(
+            "claim_from_lanes",
+            params,
+            row_count=len(picked),
+            reuse_cursor=len(picked) <= LARGE_SET,
+            is_transaction=self._autocommit,
+        )
+        order = {job.id: place for place, job in enumerate(picked)}
+        last = len(order)
+        return sorted(map(Lease._make, rows), key=lambda lease: order.get(lease.id, last))
 
     # --- Settle ---
     def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
@@ -386,17 +370,6 @@ class PostgresTransaction(SqlTransaction):
                 return super().move_job(move)
         except pg.UniqueViolation as error:
             raise unique_taken(move.id, str(error.diag.message_detail)) from error
-
-
-def _claim_params(worker: str, unlimited: UnlimitedLanes, limit: int) -> dict[str, Any]:
-    return {
-        "unlimited": format_array(unlimited.lanes),
-        "since": unlimited.since,
-        "until": unlimited.until,
-        "worker": worker,
-        "limit": limit,
-        "lanes": MAX_LANES,
-    }
 
 
 def _arg_columns(jobs: Sequence[NewJob]) -> dict[str, str]:

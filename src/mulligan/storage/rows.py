@@ -18,11 +18,7 @@ from mulligan.core.errors import UniqueRace, UniqueTaken
 from mulligan.core.event import Event, NewEvent
 from mulligan.core.job import (
     OPTION_FIELDS,
-    Gate,
-    GuardRow,
     Lane,
-    Limit,
-    LimitKey,
     NewJob,
     NewJobColumns,
     as_columns,
@@ -38,34 +34,6 @@ class Inserted(NamedTuple):
     fresh: bool
     run_at: Micros = 0
     created_at: Micros = 0
-
-
-class ClaimState(NamedTuple):
-    """State that a claim depends on, read from small tables and one loose index scan."""
-
-    now: Micros
-    gates: list[Gate]
-    limits: dict[LimitKey, Limit]  # set by operators and in force
-    lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
-    guards: list[GuardRow] = []  # active ones  # noqa: RUF012 - never changed
-
-
-class UnlimitedLanes(NamedTuple):
-    """Lanes without declared limits, and the time for which this is known to be true."""
-
-    lanes: Sequence[str]
-    since: Micros
-    until: Micros
-
-
-class ClaimPosition(NamedTuple):
-    """Where the last full claim of a lane ended, and the time for which its checks are valid."""
-
-    lane: str
-    priority: int
-    run_at: Micros
-    since: Micros
-    until: Micros
 
 
 class Settlement(NamedTuple):
@@ -197,6 +165,15 @@ class ClaimCandidate(NamedTuple):
     """Job that a worker wants to claim."""
 
     id: str
+
+
+class LaneShare(NamedTuple):
+    """How many jobs of a lane and priority a worker wants to claim, and where they begin."""
+
+    lane: str
+    priority: int
+    since: Micros
+    jobs: int
 
 
 def insert_row(job: NewJob, lane: Any) -> InsertRow:

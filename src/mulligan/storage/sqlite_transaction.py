@@ -13,7 +13,15 @@ from typing import Any
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.event import EventType
-from mulligan.core.job import OPTION_FIELDS, NewJob, NewJobColumns, as_columns
+from mulligan.core.job import (
+    OPTION_FIELDS,
+    Candidate,
+    ClaimState,
+    LaneRef,
+    NewJob,
+    NewJobColumns,
+    as_columns,
+)
 from mulligan.core.json import make_encoder
 from mulligan.storage.base import Inserted, Move, Settlement, StatementConditions
 from mulligan.storage.event_bundles import (
@@ -42,7 +50,7 @@ from mulligan.storage.sql import (
 )
 from mulligan.storage.sqlite_handle import CONSTRAINT, Handle
 from mulligan.storage.statements import SQLITE_PREFIX, SqlDialect
-from mulligan.storage.transaction import SqlTransaction
+from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
 PREFIX = SQLITE_PREFIX
 CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
@@ -230,25 +238,22 @@ class SqliteTransaction(SqlTransaction):
         return len(rows)
 
     # --- Claim ---
-    def list_due_jobs(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        found: list[Any] = []
-        lane_limit = min(limit, each or limit)
-        for lane, priority in lanes:
-            found += self.rows("list_due_jobs", lane=lane, priority=priority, limit=lane_limit)
-        return sorted(found)[:limit]
+    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+        state = self.parse_claim_state(self.rows("read_claim_state", max_lanes=MAX_LANES))
+        return state._replace(candidates=self.list_due_jobs(expected, depth))
 
-    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        if not self._is_open(worker):
-            return []
-        rows = self.rows(
-            "list_claimable_in_lane", worker=worker, lane=lane, priority=priority, limit=limit
-        )
-        return self._claim(worker, rows)
+    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
+        found: list[Candidate] = []
+        for lane, priority in lanes:
+            rows = self.rows("list_due_jobs", lane=lane, priority=priority, depth=depth)
+            found += map(Candidate._make, rows)
+        return found
+
+    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
+        return self.claim_jobs(worker, [job.id for job in picked], len(picked))
 
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        if not self._is_open(worker):
+        if not ids or not self._is_open(worker):
             return []
         rows = self.rows("list_claimable_jobs", worker=worker, ids=self.array_param(ids))
         by_id = {row[1]: row for row in rows}
@@ -260,7 +265,7 @@ class SqliteTransaction(SqlTransaction):
         return bool(self.rows("is_open_worker", worker=worker))
 
     def _claim(self, worker: str, claimable: Sequence[tuple[Any, ...]]) -> list[Lease]:
-        """Claim rows of `lease_after_claim`: rowid, the columns of the lease, `announced`.
+        """Claim rows of `list_claimable_jobs`: rowid, the columns of the lease, `announced`.
 
         This transaction holds the write lock, so the rows cannot have changed since they were read.
         """

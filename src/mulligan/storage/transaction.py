@@ -13,16 +13,17 @@ from typing import Any
 from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueMismatch
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Gate, GuardRow, Limit, LimitKey, NewJob, State
-from mulligan.storage.base import (
+from mulligan.core.job import (
+    Candidate,
     ClaimState,
-    Inserted,
-    Move,
-    Refusal,
-    RefusalReason,
-    Settlement,
-    Transaction,
+    Gate,
+    GuardRow,
+    Limit,
+    LimitKey,
+    NewJob,
+    State,
 )
+from mulligan.storage.base import Inserted, Move, Refusal, RefusalReason, Settlement, Transaction
 from mulligan.storage.rows import due_time, event_params, has_unique_key, unique_race
 
 MAX_LANES = 2000 * 19  # pairs of lane and priority that a claim reads
@@ -99,9 +100,6 @@ class SqlTransaction(Transaction):
         self.write_events(events)
 
     # --- Claim ---
-    def read_claim_state(self) -> ClaimState:
-        return self.parse_claim_state(self.rows("read_claim_state", lanes=MAX_LANES))
-
     @staticmethod
     def parse_claim_state(rows: Iterable[Sequence[Any]]) -> ClaimState:
         """Build a ClaimState from the rows of `read_claim_state`, which have different types."""
@@ -109,9 +107,12 @@ class SqlTransaction(Transaction):
         gates = []
         lanes = []
         guards = []
+        candidates = []
         limits: dict[LimitKey, tuple[Micros | None, Limit]] = {}
         for row_type, name, key, first, second, text, actor in rows:
-            if row_type == "lane":
+            if row_type == "job":
+                candidates.append(Candidate(first, second, key, name))
+            elif row_type == "lane":
                 lanes.append((name, first, second))
             elif row_type == "gate":
                 gates.append(Gate(name, key, first, second, text, actor))
@@ -125,7 +126,7 @@ class SqlTransaction(Transaction):
         in_force = {
             key: limit for key, (until, limit) in limits.items() if until is None or until > now
         }
-        return ClaimState(now, gates, in_force, lanes, guards)
+        return ClaimState(now, gates, in_force, lanes, guards, candidates)
 
     def atomically(self) -> AbstractContextManager[None]:
         return nullcontext()

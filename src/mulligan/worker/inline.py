@@ -76,7 +76,7 @@ class InlineWorker:
         self._periodic_tasks = periodic_tasks
         self.worker = f"w_{new_id()}"
         self._claimer = create_claimer(self.worker, manifest)
-        self._claimer.settle_endings = self._settle_fail_fast
+        self._claimer.prober.settle_endings = self._settle_fail_fast
         self._kind_observer = build_kind_observer(settings.guards)
         self._context: Context | None = None  # of the running attempt
         self._task: asyncio.Task[Any] | None = None

@@ -27,6 +27,7 @@ from mulligan.storage.base import Settlement
 from mulligan.storage.rows import (
     ClaimCandidate,
     InsertRow,
+    LaneShare,
 )
 from mulligan.storage.statements import (
     expand_dialect,
@@ -53,6 +54,7 @@ _SETS: dict[str, type[Any]] = {
     "settlement": Settlement,
     "insert": InsertRow,
     "candidate": ClaimCandidate,
+    "lane_share": LaneShare,
 }
 
 

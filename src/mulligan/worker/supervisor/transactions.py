@@ -18,10 +18,11 @@ from mulligan.core.errors import StoreUnavailable
 from mulligan.core.job import PreviousAttempts
 from mulligan.failures.codes import outcome_refused
 from mulligan.failures.redact import scrub
+from mulligan.guards.capacity import SlotLimits
 from mulligan.guards.observer import KindObserver, fold_guards
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
-from mulligan.worker.claim import Claimer, ClaimResult, SlotLimits, load_previous_attempts
+from mulligan.worker.claim import Claimer, ClaimResult, load_previous_attempts
 from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.job_log import (
     LogGroup,
@@ -70,7 +71,7 @@ class LoopTransactions:
         # The side writer runs on another thread.
         self._side_rng = _new_rng()
         self._side_log_sampler: LogSampler[LogGroup] = LogSampler()
-        claimer.settle_endings = self._settle_fail_fast
+        claimer.prober.settle_endings = self._settle_fail_fast
 
     def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
         context = SettleContext(self._policies, unit.now(), self._rng, wait_for_batches=False)
@@ -117,7 +118,7 @@ class LoopTransactions:
             if progress:
                 WorkerQueries(unit).update_progress(self._claimer.worker, progress)
             verdicts = self._settle(unit, endings, now) if endings else []
-            claimed = self._claimer.claim(unit, free, hinted=hinted, slots=slots)
+            claimed = self._claimer.claim(unit, free, slots=slots)
             leases = claimed.leases
             if known is not None:
                 leases = leases + self._forgotten_leases(unit, leases, known)
