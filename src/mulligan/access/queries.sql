@@ -1,4 +1,5 @@
--- Statements of access/queries.py. See storage/statements.py for the macros.
+-- Statements about API keys, stored responses and sessions of the dashboard.
+-- The macros are explained in storage/statements.py.
 
 -- name: insert_api_key
 -- Insert an API key.

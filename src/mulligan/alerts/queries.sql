@@ -1,4 +1,5 @@
--- Statements of alerts/queries.py. See storage/statements.py for the macros.
+-- Statements about the stored states of alert rules.
+-- The macros are explained in storage/statements.py.
 
 -- name: list_alerts
 -- List the state of all alert rules.

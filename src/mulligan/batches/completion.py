@@ -213,13 +213,14 @@ def reopen_batch(
 ) -> None:
     """Start a new generation of a finished batch, after some of its members were restarted."""
     with tx.atomically():
-        if not BatchQueries(tx).lock_batches([batch_id]):
+        queries = BatchQueries(tx)
+        if not queries.lock_batches([batch_id]):
             return
-        row = BatchQueries(tx).get_batch(batch_id)
+        row = queries.get_batch(batch_id)
         refuse_expired(row, tx.now())
         if row is None or row.outcome is None:
             return
-        generation = BatchQueries(tx).reopen_batch(batch_id)
+        generation = queries.reopen_batch(batch_id)
         event_data = {
             "name": row.name,
             "generation": generation,
@@ -269,12 +270,13 @@ def _complete_sealed(tx: Transaction, batch_id: str) -> None:
 
 def _expire(tx: Transaction, batch_id: str) -> None:
     """Expire a batch. One that is not sealed is sealed first, so that it gets an outcome."""
-    if BatchQueries(tx).seal_batch(batch_id, wait=False):
+    queries = BatchQueries(tx)
+    if queries.seal_batch(batch_id, wait=False):
         _complete_sealed(tx, batch_id)
-    if not BatchQueries(tx).lock_batches([batch_id], wait=False):
+    if not queries.lock_batches([batch_id], wait=False):
         return
-    row = BatchQueries(tx).get_batch(batch_id)
-    if row is not None and BatchQueries(tx).expire_batch(batch_id):
+    row = queries.get_batch(batch_id)
+    if row is not None and queries.expire_batch(batch_id):
         data = {"name": row.name, "outcome": row.outcome, "expires_at": row.expires_at}
         expired = batch_event(EventType.BATCH_EXPIRED, row, actor=UPKEEP_ACTOR, data=data)
         tx.write_events([expired])

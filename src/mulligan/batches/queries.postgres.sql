@@ -1,4 +1,5 @@
--- Statements of batches/queries.py that differ on PostgreSQL. See storage/statements.py for the macros.
+-- Statements about batches: a definition that members lock in shared mode, and a progress row, where PostgreSQL needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: seal_free_batch
 -- Seal a batch, unless a transaction is adding members. SKIP LOCKED: upkeep tries again later.

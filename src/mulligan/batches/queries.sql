@@ -1,4 +1,5 @@
--- Statements of batches/queries.py. See storage/statements.py for the macros.
+-- Statements about batches: a definition that members lock in shared mode, and a progress row.
+-- The macros are explained in storage/statements.py.
 
 -- fragment: all_members_ended
 -- Condition: the batch `definition` has no unfinished member.

@@ -1,4 +1,5 @@
--- Statements of batches/queries.py that differ on SQLite. See storage/statements.py for the macros.
+-- Statements about batches: a definition that members lock in shared mode, and a progress row, where SQLite needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: seal_free_batch
 -- Seal a batch. SQLite has one writer, so no transaction can be adding members.

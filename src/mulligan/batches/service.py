@@ -427,17 +427,18 @@ class Batches:
         states = sorted(state.value for state in UNFINISHED)
         member_reason = reason or "batch cancelled"
         with self._open().begin() as tx:
-            row = BatchQueries(tx).get_batch_for_update(batch_id)
+            queries = BatchQueries(tx)
+            row = queries.get_batch_for_update(batch_id)
             if row is None:
                 raise NotFound(_no_such_batch(batch_id))
             _refuse_finished(row)
-            is_first_cancel = BatchQueries(tx).cancel_batch(batch_id, reason)
-            members = BatchQueries(tx).lock_batch_members(batch_id, states)
+            is_first_cancel = queries.cancel_batch(batch_id, reason)
+            members = queries.lock_batch_members(batch_id, states)
             for member in members:
                 repair.move_job(
                     tx, member, Verb.CANCEL, self._actor, member_reason, update_batch=False
                 )
-            BatchQueries(tx).lock_batches([batch_id])
+            queries.lock_batches([batch_id])
             # The last member may have ended before its row was locked.
             _refuse_finished(_load_row(tx, batch_id))
             if is_first_cancel:

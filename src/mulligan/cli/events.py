@@ -254,18 +254,17 @@ def _read_newest(
     Reads windows of ids backwards from the newest event.
     """
     with services.store.read() as tx:
-        newest = EventQueries(tx).newest_event()
+        queries = EventQueries(tx)
+        newest = queries.newest_event()
         low = max(0, newest - WINDOW)
-        window = EventQueries(tx).list_events_after(low, newest - low)
+        window = queries.list_events_after(low, newest - low)
         cursor = window[-1].id if window else low
         found = [event for event in window if wanted(event)]
         while len(found) < count and low > 0 and newest - low < MAX_LOOKBACK:
             high = low
             low = max(0, low - WINDOW)
             window = [
-                event
-                for event in EventQueries(tx).list_events_after(low, high - low)
-                if event.id <= high
+                event for event in queries.list_events_after(low, high - low) if event.id <= high
             ]
             found = [event for event in window if wanted(event)] + found
     if len(found) < count and low > 0:

@@ -1,4 +1,5 @@
--- Statements of events/queries.py. See storage/statements.py for the macros.
+-- Statements about the event log, its readers, and statistics.
+-- The macros are explained in storage/statements.py.
 
 -- fragment: is_audit_event
 -- Condition: the event is an action of a person. It must equal that of the index event_for_audit.

@@ -1,4 +1,5 @@
--- Statements of events/queries.py that differ on SQLite. See storage/statements.py for the macros.
+-- Statements about the event log, its readers, and statistics, where SQLite needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: last_event_id
 -- Read the highest event id.

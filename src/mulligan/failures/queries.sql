@@ -1,4 +1,5 @@
--- Statements of failures/queries.py. See storage/statements.py for the macros.
+-- Statements about failure groups and classified attempts.
+-- The macros are explained in storage/statements.py.
 
 -- name: insight_bounds
 -- Find the ids at which the newest :jobs jobs and :attempts attempts begin. NULL: there are fewer.

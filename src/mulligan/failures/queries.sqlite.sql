@@ -1,4 +1,5 @@
--- Statements of failures/queries.py that differ on SQLite. See storage/statements.py for the macros.
+-- Statements about failure groups and classified attempts, where SQLite needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: get_group_death_times
 -- Find the first and the last death of each failure group.

@@ -369,11 +369,10 @@ class _GroupReader:
         self._tx = tx
         self._owner = owner
         self._now = now
-        self.deaths = FailureQueries(tx).count_group_deaths(
-            names, where, now, CHART_HOURS, DEFAULT_COUNT_CAP
-        )
-        self._samples = FailureQueries(tx).get_group_samples(list(self.deaths), where)
-        self._recovered = FailureQueries(tx).count_group_recoveries(names, owner, MAX_RECOVERIES)
+        queries = FailureQueries(tx)
+        self.deaths = queries.count_group_deaths(names, where, now, CHART_HOURS, DEFAULT_COUNT_CAP)
+        self._samples = queries.get_group_samples(list(self.deaths), where)
+        self._recovered = queries.count_group_recoveries(names, owner, MAX_RECOVERIES)
 
     def read(
         self, name: str, mark: FailureGroupRow | None, *, private: bool = False

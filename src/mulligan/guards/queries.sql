@@ -1,4 +1,5 @@
--- Statements of guards/queries.py. See storage/statements.py for the macros.
+-- Statements about gates, limits and guards.
+-- The macros are explained in storage/statements.py.
 
 -- name: list_gates
 -- List all closed gates.

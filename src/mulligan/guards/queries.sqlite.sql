@@ -1,4 +1,5 @@
--- Statements of guards/queries.py that differ on SQLite. See storage/statements.py for the macros.
+-- Statements about gates, limits and guards, where SQLite needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: count_running
 -- Count running jobs by queue and dependencies. INDEXED BY: SQLite would scan the table.

@@ -1,4 +1,5 @@
--- Statements of insight/queries.py. See storage/statements.py for the macros.
+-- Statements about insight: counts of the newest outcomes.
+-- The macros are explained in storage/statements.py.
 
 -- fragment: cohort
 -- Select the jobs of a report: by age, id, kind and queue, without Mulligan's own kinds.

@@ -1,4 +1,5 @@
--- Statements of insight/queries.py that differ on SQLite. See storage/statements.py for the macros.
+-- Statements about insight: counts of the newest outcomes, where SQLite needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: insight_jobs
 -- Count jobs by day, state and class, and those that succeeded with their first attempt.

@@ -1,4 +1,5 @@
--- Statements of jobs/queries.py. See storage/statements.py for the macros.
+-- Statements about jobs, their attempts, and searches.
+-- The macros are explained in storage/statements.py.
 
 -- fragment: filter_conditions
 -- Conditions of job filters, one per line: the name of the field, a colon, the SQL.

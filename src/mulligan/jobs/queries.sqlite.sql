@@ -1,4 +1,5 @@
--- Statements of jobs/queries.py that differ on SQLite. See storage/statements.py for the macros.
+-- Statements about jobs, their attempts, and searches, where SQLite needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: find_jobs_by_key
 -- Find jobs whose unique key starts with a prefix.

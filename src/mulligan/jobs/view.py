@@ -66,12 +66,13 @@ def load_limit_state(tx: Transaction, now: Micros) -> LimitState:
     """Read the limits and dependency guards that delay jobs now."""
     manifests = load_active_manifests(tx, now)
     stored = {}
-    for row in GuardQueries(tx).list_limits():
+    queries = GuardQueries(tx)
+    for row in queries.list_limits():
         if is_limit_active(row, now):
             stored[row.scope, row.key] = Limit(row.concurrency, row.rate)
     limits = merge_limits(merge_declared_limits(manifests), stored)
     guards = {}
-    for guard in GuardQueries(tx).list_guards(active_only=True):
+    for guard in queries.list_guards(active_only=True):
         if guard.scope == "dependency":
             guards[guard.key] = load_guard(guard.body)
     dependencies = {}
@@ -80,7 +81,7 @@ def load_limit_state(tx: Transaction, now: Micros) -> LimitState:
         for key, state in guards.items():
             dependencies[key] = GuardedDependency(state, terms.get(key, DEFAULT_BREAKER))
             _apply_reduced_limit(limits, key, state)
-    running = count_running(GuardQueries(tx).count_running()) if limits else {}
+    running = count_running(queries.count_running()) if limits else {}
     return LimitState(limits, running, dependencies)
 
 

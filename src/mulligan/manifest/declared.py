@@ -28,17 +28,14 @@ def publish_manifest(tx: Transaction, manifest: Manifest) -> None:
 
     A schedule that the app had removed and declares again starts anew.
     """
+    queries = ManifestQueries(tx)
     if manifest.schedules:
         past = [
             (app, published_at, Manifest.from_json(body).schedules)
-            for _, app, _, body, published_at in ManifestQueries(tx).list_manifests()
+            for _, app, _, body, published_at in queries.list_manifests()
         ]
-        ManifestQueries(tx).delete_schedules(
-            find_abandoned_schedules(past, manifest.app, manifest.schedules)
-        )
-    ManifestQueries(tx).store_manifest(
-        manifest.id, manifest.app, manifest.release, manifest.to_json()
-    )
+        queries.delete_schedules(find_abandoned_schedules(past, manifest.app, manifest.schedules))
+    queries.store_manifest(manifest.id, manifest.app, manifest.release, manifest.to_json())
     _insert_subscriptions(tx, manifest.subscriptions.values())
 
 

@@ -1,4 +1,5 @@
--- Statements of manifest/queries.py. See storage/statements.py for the macros.
+-- Statements about manifests and what they declare.
+-- The macros are explained in storage/statements.py.
 
 -- name: store_manifest
 -- Store a manifest, or record that it is still in use.

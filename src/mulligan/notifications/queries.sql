@@ -1,4 +1,5 @@
--- Statements of notifications/queries.py. See storage/statements.py for the macros.
+-- Statements about subscriptions, incidents and message counts.
+-- The macros are explained in storage/statements.py.
 
 -- name: list_subscriptions
 -- List all subscriptions.

@@ -1,4 +1,5 @@
--- Statements of operations/queries.py. See storage/statements.py for the macros.
+-- Statements about operations and their items.
+-- The macros are explained in storage/statements.py.
 
 -- name: insert_operation
 -- Insert an operation. No row: its key exists, or an unfinished operation has the same content.

@@ -1,4 +1,5 @@
--- Statements of schedules/queries.py that differ on PostgreSQL. See storage/statements.py for the macros.
+-- Statements about schedules and their slots, where PostgreSQL needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: advance_schedule
 -- Move the cursor of a schedule by compare-and-set.

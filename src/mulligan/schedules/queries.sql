@@ -1,4 +1,5 @@
--- Statements of schedules/queries.py. See storage/statements.py for the macros.
+-- Statements about schedules and their slots.
+-- The macros are explained in storage/statements.py.
 
 -- name: list_schedules
 -- List all schedules.

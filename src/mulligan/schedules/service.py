@@ -105,11 +105,12 @@ class Schedules:
         with self._open().begin() as tx:
             now = tx.now()
             spec = _find_spec(self._timetable(tx), name)
+            queries = ScheduleQueries(tx)
             # The row exists only once a worker has fired the schedule.
-            ScheduleQueries(tx).declare_schedule(name, spec.cron, spec.timezone)
+            queries.declare_schedule(name, spec.cron, spec.timezone)
             end = resolve_end("until", until, now)
-            row = next(row for row in ScheduleQueries(tx).list_schedules() if row.name == name)
-            ScheduleQueries(tx).pause_schedule(name, end, self._actor, reason)
+            row = next(row for row in queries.list_schedules() if row.name == name)
+            queries.pause_schedule(name, end, self._actor, reason)
             data: dict[str, Any] = {"schedule": name, "kind": spec.kind}
             if end is not None:
                 data["until"] = end

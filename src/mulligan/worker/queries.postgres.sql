@@ -1,4 +1,5 @@
--- Statements of worker/queries.py that differ on PostgreSQL. See storage/statements.py for the macros.
+-- Statements about workers, their leases, and retention of all features, where PostgreSQL needs another form.
+-- The macros are explained in storage/statements.py.
 
 -- name: save_checkpoint
 -- Save a checkpoint, if the attempt still holds its lease.

@@ -1,4 +1,5 @@
--- Statements of worker/queries.py. See storage/statements.py for the macros.
+-- Statements about workers, their leases, and retention of all features.
+-- The macros are explained in storage/statements.py.
 
 -- name: insert_worker
 -- Insert a worker. No row: the id exists.

@@ -264,25 +264,20 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         records_before = now - round(keep.records * SECOND)
         removed += EventQueries(unit).prune_events(events_before, BATCH_SIZE)
         removed += EventQueries(unit).prune_audit_events(audit_before, BATCH_SIZE)
-        removed += RetentionQueries(unit).prune_slots(events_before, BATCH_SIZE)
-        removed += RetentionQueries(unit).prune_incidents(events_before, BATCH_SIZE)
-        removed += RetentionQueries(unit).delete_orphaned_subscriptions(
-            now - SUBSCRIPTION_RETENTION
-        )
-        removed += RetentionQueries(unit).prune_operations(
-            now - round(keep.operations * SECOND), BATCH_SIZE
-        )
-        RetentionQueries(unit).delete_undeclared_schedules(now - SCHEDULE_RETENTION)
-        RetentionQueries(unit).delete_idle_guards(now - GUARD_RETENTION)
-        RetentionQueries(unit).delete_closed_workers(now - round(keep.workers * SECOND))
-        RetentionQueries(unit).delete_old_token_buckets(now - TOKEN_BUCKET_RETENTION)
-        RetentionQueries(unit).delete_old_group_states(records_before)
-        RetentionQueries(unit).delete_prune_records(records_before)
-        RetentionQueries(unit).delete_expired_sessions(now)
-        RetentionQueries(unit).delete_old_api_keys(records_before)
-        removed += RetentionQueries(unit).prune_stored_responses(
-            now - RESPONSE_RETENTION, BATCH_SIZE
-        )
+        retention = RetentionQueries(unit)
+        removed += retention.prune_slots(events_before, BATCH_SIZE)
+        removed += retention.prune_incidents(events_before, BATCH_SIZE)
+        removed += retention.delete_orphaned_subscriptions(now - SUBSCRIPTION_RETENTION)
+        removed += retention.prune_operations(now - round(keep.operations * SECOND), BATCH_SIZE)
+        retention.delete_undeclared_schedules(now - SCHEDULE_RETENTION)
+        retention.delete_idle_guards(now - GUARD_RETENTION)
+        retention.delete_closed_workers(now - round(keep.workers * SECOND))
+        retention.delete_old_token_buckets(now - TOKEN_BUCKET_RETENTION)
+        retention.delete_old_group_states(records_before)
+        retention.delete_prune_records(records_before)
+        retention.delete_expired_sessions(now)
+        retention.delete_old_api_keys(records_before)
+        removed += retention.prune_stored_responses(now - RESPONSE_RETENTION, BATCH_SIZE)
     return removed
 
 

@@ -1,4 +1,5 @@
--- Statements of doctor/verify/queries.py. See storage/statements.py for the macros.
+-- Statements of `doctor --verify`, which reads everything page by page.
+-- The macros are explained in storage/statements.py.
 
 -- name: list_whole_jobs
 -- Read jobs in order of id, for `doctor --verify`.
