@@ -9,13 +9,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from functools import cached_property
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from mulligan.app.kind import JobDecorator, Kind, UntypedParameter, build_handler
-from mulligan.app.services import AppServices
+from mulligan.app.services import WEEK, AppServices, AsyncApp
 from mulligan.config import Settings, read_settings
 from mulligan.core.durations import Micros
 from mulligan.core.errors import (
@@ -47,7 +46,6 @@ from mulligan.retries.policy import Policy, encode_policy
 from mulligan.worker.runner.context import Context
 
 if TYPE_CHECKING:
-    from mulligan.app.aio import AsyncApp
     from mulligan.batches.service import Batch
     from mulligan.guards.probes import HealthCheck
     from mulligan.insight.service import Insight
@@ -60,7 +58,6 @@ NO_TABLES = (
     "the database has no Mulligan tables yet, and your open transaction prevents their creation. "
     'Run "mulligan migrate", or call app.open() when your program starts.'
 )
-WEEK = timedelta(days=7)
 MANIFEST_CACHE_SECONDS = 5.0  # how long stored manifests of other apps are cached
 
 P = ParamSpec("P")
@@ -89,8 +86,6 @@ class Mulligan(AppServices):
     @cached_property
     def aio(self) -> AsyncApp:
         """Return the awaitable counterpart of this app."""
-        from mulligan.app.aio import AsyncApp
-
         return AsyncApp(self)
 
     @property

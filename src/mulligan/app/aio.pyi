@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from mulligan.access.keys import Key, KeyList, NewKey
 from mulligan.access.status_links import StatusGrant
 from mulligan.alerts.service import AlertList, AlertRule, RuleList
-from mulligan.app.services import Services
 from mulligan.batches.service import Batch, MemberFailures, RetriedMembers
 from mulligan.core.errors import DurationOrTime
 from mulligan.core.event import Event, EventList
@@ -254,7 +253,7 @@ class AsyncDeliveries:
         """Send a message again, with the same id for the receiver."""
 
 class AsyncServices:
-    def __init__(self, services: Services) -> None: ...
+    def __init__(self, services: Any) -> None: ...
     jobs: AsyncJobs
     queues: AsyncQueues
     batches: AsyncBatches
