@@ -419,6 +419,7 @@ class Rulebook:
         self._text_index: _TextIndex | None = None
         # Rules about a type, with their package distance, by the name of the type.
         self._by_type: dict[str, list[tuple[int, IndexedRule]]] = {}
+        self._by_name: dict[str, list[IndexedRule]] = {}  # text rules whose pattern matches a name
 
     @cached_property
     def version(self) -> str:
@@ -519,13 +520,27 @@ class Rulebook:
 
         `text` is masked; `vocabulary` is what `extract_vocabulary` returns for it.
         """
+        found = self._search_patterns(text, vocabulary)
+        return _most_conditions([rule for rule in found if rule.matches_facts(link)])
+
+    def match_name(self, link: Facts, name: str) -> list[Rule]:
+        """Match the words of a type's or code's name. Names recur, so what they match is cached."""
+        found = self._by_name.get(name)
+        if found is None:
+            text = split_identifier(name)
+            found = self._search_patterns(text, extract_vocabulary(text))
+            if len(self._by_name) >= MAX_CACHED_TYPES:
+                self._by_name.clear()
+            self._by_name[name] = found
+        return _most_conditions([rule for rule in found if rule.matches_facts(link)])
+
+    def _search_patterns(self, text: str, vocabulary: frozenset[str]) -> list[IndexedRule]:
         index = self._text_index or self._build_text_index()
-        found = [
+        return [
             rule
             for rule, pattern in index.candidates(text, vocabulary)
             if _compile_pattern(pattern).search(text) is not None
         ]
-        return _most_conditions([rule for rule in found if rule.matches_facts(link)])
 
     def match_verdict(
         self, verdict: Collection[str], link: Facts, text: MatchableText
@@ -579,6 +594,14 @@ def _index_key(name: str, value: str | int) -> str | int:
     if name == "type":
         return class_name(str(value))
     return value.lower() if isinstance(value, str) else value
+
+
+_NAME_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_:-]+")
+
+
+def split_identifier(name: str) -> str:
+    """Split a name into words: `ContentNotFoundError` becomes `Content Not Found Error`."""
+    return _NAME_BOUNDARY.sub(" ", name.rsplit(".", 1)[-1])
 
 
 def class_name(dotted: str) -> str:
