@@ -16,7 +16,7 @@ from ipaddress import IPv6Address
 from typing import NamedTuple
 
 from mulligan.core.format import TEXT_LIMIT, cut_middle, replace_unsafe
-from mulligan.failures.regex import contains_any, lazy_regex
+from mulligan.failures.regex import ascii_probe, contains_any, lazy_regex
 
 _WINDOW = 65_536  # characters that are searched for secrets before the final cut
 _EDGE = 4096  # characters at the edge of a window that may be dropped, to cut no secret in two
@@ -267,7 +267,7 @@ def _repeat_until_stable(text: str, hide: Callable[[str], str]) -> str:
 
 
 def _remove_secrets_once(text: str) -> str:
-    lowered = text.lower()
+    lowered = ascii_probe(text.lower())
     numbers: list[int] = []
     for substring, candidates in _PATTERNS_BY_SUBSTRING.items():
         if substring in lowered:
@@ -279,7 +279,7 @@ def _remove_secrets_once(text: str) -> str:
     if not (_LONG_TOKEN.search(text) or contains_any(_SECRET_PREFIXES, lowered)):
         return text
     # `casefold`: a pattern that ignores case also matches a long s and the sign of Kelvin.
-    folded = lowered if lowered.isascii() else text.casefold()
+    folded = lowered if text.isascii() else ascii_probe(text.casefold())
     if contains_any(_ISSUER_PREFIXES, folded):
         return _PREFIXED_SECRET.sub(_REDACTED, text)
     return text
