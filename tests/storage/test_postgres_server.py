@@ -435,11 +435,23 @@ def test_formatted_arrays_equal_those_of_the_driver(postgres):
         "'",
         "%s",
     ]
+    texts = [
+        values,
+        values[1:],
+        [None, None],
+        [None, "\x1e", "a"],
+        ["\x1f", "a", None],
+        ["\x1e"],
+        ['"\x1e"', None],
+    ]
     with postgres.transaction() as connection:
-        assert (
-            connection.execute("SELECT CAST(%s AS text[])", (format_array(values),)).fetchone()[0]
-            == values
-        )
+        for column in texts:
+            assert (
+                connection.execute("SELECT CAST(%s AS text[])", (format_array(column),)).fetchone()[
+                    0
+                ]
+                == column
+            )
         for numbers in ([None, 0, -(2**62), 7], [0, -(2**62), 7], [7], []):
             assert (
                 connection.execute(
@@ -447,13 +459,13 @@ def test_formatted_arrays_equal_those_of_the_driver(postgres):
                 ).fetchone()[0]
                 == numbers
             )
-        assert connection.execute(
-            "SELECT CAST(%s AS boolean[])", (format_array([True, None, False]),)
-        ).fetchone()[0] == [
-            True,
-            None,
-            False,
-        ]
+        for flags in ([True, None, False], [True, False], [False]):
+            assert (
+                connection.execute(
+                    "SELECT CAST(%s AS boolean[])", (format_array(flags),)
+                ).fetchone()[0]
+                == flags
+            )
         floats = [0.1, 1e300, -0.0, None]
         assert (
             connection.execute(

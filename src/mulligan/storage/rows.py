@@ -327,24 +327,29 @@ def parse_event(row: Sequence[Any]) -> Event:
 def format_array(values: Iterable[Any]) -> str:
     """Format a column as a PostgreSQL array literal. Ten times faster than the driver."""
     column = [*values]
-    if {*map(type, column)} == {int}:
+    if {*map(type, column)} in ({int}, {bool}):
         return "{" + str(column)[1:-1] + "}"
     return _format_text_array(column) or "{" + ",".join(map(_format_element, column)) + "}"
 
 
-_SEPARATOR = "\x1f"  # rare in text; if a value contains it, values are formatted one by one
+# Rare in text; if a value contains one of them, values are formatted one by one.
+_SEPARATOR = "\x1f"
+_NULL = "\x1e"
 
 
 def _format_text_array(column: list[Any]) -> str | None:
-    """Format an array of strings at once. Return None if there are other values."""
+    """Format an array of strings and NULLs at once. Return None if there are other values."""
+    nulls = column.count(None)
+    texts = [_NULL if value is None else value for value in column] if nulls else column
     try:
-        joined = _SEPARATOR.join(column)
+        joined = _SEPARATOR.join(texts)
     except TypeError:
         return None
-    if not column or joined.count(_SEPARATOR) != len(column) - 1:
+    if not column or joined.count(_SEPARATOR) != len(column) - 1 or joined.count(_NULL) != nulls:
         return None
     quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(_SEPARATOR, '","')
-    return '{"' + quoted + '"}'
+    literal = '{"' + quoted + '"}'
+    return literal.replace(f'"{_NULL}"', "NULL") if nulls else literal
 
 
 def _format_element(value: Any) -> str:

@@ -8,19 +8,16 @@ repeated: when the database asks for it, or when it is unknown whether a commit 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from mulligan.batches.completion import complete_batches
 from mulligan.core.attempt import Decision, Ending, Verdict
 from mulligan.core.durations import Micros
-from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Gate
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.failures.classify import apply_verdict_rules
-from mulligan.guards.observer import DependencyObserver, KindObserver
-from mulligan.guards.queries import GuardQueries
+from mulligan.guards.observer import DependencyObserver, KindObserver, close_gates
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Refusal, RefusalReason, Transaction
@@ -72,7 +69,7 @@ def _settle_endings(
         for ending, decision in decided
         if decision.hold is not None and ending.lease.fence not in refusals
     ]
-    _close_gates(tx, holds, context.now)
+    close_gates(tx, holds, context.now)
     if not refusals:
         return [Verdict(ending.lease, decision) for ending, decision in decided]
     return _settle_refused(tx, decided, refusals, context)
@@ -158,27 +155,7 @@ def _settle_refused(
     return [verdicts[ending.lease.fence] for ending, _ in decided]
 
 
-# --- Gates and batches ---
-
-
-def _close_gates(tx: Transaction, decisions: Iterable[Decision], now: Micros) -> None:
-    """Close the gates of dependencies that handlers found down.
-
-    In one order for all transactions, so that they cannot deadlock. Of several holds of one
-    dependency, the last in that order counts.
-    """
-    requests = sorted(
-        {
-            (*decision.hold, "handler" if decision.failure is None else "hint")
-            for decision in decisions
-            if decision.hold is not None
-        }
-    )
-    last = {key: (until, reason, actor) for key, until, reason, actor in requests}
-    for key, (until, reason, actor) in last.items():
-        GuardQueries(tx).close_gate(Gate("dependency", key, now, until, reason, actor))
-        data = {"dependency": key, "until": until, "reason": reason}
-        tx.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)])
+# --- Batches ---
 
 
 def _complete_batches(tx: Transaction, verdicts: Sequence[Verdict], *, wait: bool) -> None:
