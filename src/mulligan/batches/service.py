@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +27,7 @@ from mulligan.core.errors import (
     BatchOwner,
     BatchSealed,
     IllegalMove,
+    LeaseLost,
     MulliganError,
     NotFound,
     NothingFailed,
@@ -41,41 +41,35 @@ from mulligan.core.ids import LENGTH, new_id
 from mulligan.core.job import Job, JobRow, NewJob, State, unique_hash
 from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair
-from mulligan.jobs.enqueue import check_text
+from mulligan.jobs.options import check_text
 from mulligan.jobs.service import MAX_IDS_NAMED, Jobs, describe_ambiguous_id
 from mulligan.storage.base import BatchRow, Inserted, NewBatch, Store, Transaction
-from mulligan.worker.runner.context import LeaseLost
 
-_batch_id = attrgetter("batch_id")
 MAX_BATCHES_LISTED = 500
 MAX_CODES = 100
 
 
-# --- Insert members ---
+# --- New members ---
 
 
-def insert_jobs(
-    tx: Transaction, new: Sequence[NewJob], *, announce: bool
-) -> tuple[Sequence[NewJob], list[Inserted]]:
-    """Insert jobs, of which some may join batches. Return the jobs as inserted and the answers.
+def join_batches(
+    tx: Transaction, new: Sequence[NewJob]
+) -> tuple[list[NewJob], dict[str, Inserted]]:
+    """Check that new jobs may join their batches. Return them with the owners of their batches.
 
-    A member whose unique key is in its batch already is not inserted; its answer names the first.
+    A member whose unique key is in its batch already must not be inserted. The second value has
+    the answers of these members, by id of the new job: each names the first member with its key.
     """
-    if not any(map(_batch_id, new)):
-        return new, tx.insert_jobs(new, announce=announce)
+    jobs = [*new]
     duplicates: dict[str, Inserted] = {}
-    for batch_id in sorted({job.batch_id for job in new if job.batch_id is not None}):
+    for batch_id in sorted({job.batch_id for job in jobs if job.batch_id is not None}):
         row = tx.get_batch_for_share(batch_id)
         if row is None:
             raise NotFound(f"no batch {batch_id!r}. Create it before its members: app.batch(name)")
-        new = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in new]
-        members = [job for job in new if job.batch_id == batch_id]
+        jobs = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in jobs]
+        members = [job for job in jobs if job.batch_id == batch_id]
         duplicates |= _find_duplicates(tx, row, members)
-    fresh = [job for job in new if job.id not in duplicates]
-    inserted = tx.insert_jobs(fresh, announce=announce) if fresh else []
-    answers = {job.id: answer for job, answer in zip(fresh, inserted, strict=True)}
-    answers |= duplicates
-    return new, [answers[job.id] for job in new]
+    return jobs, duplicates
 
 
 def _with_batch_owner(job: NewJob, row: BatchRow) -> NewJob:

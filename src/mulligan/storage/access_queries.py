@@ -273,20 +273,21 @@ class SqlAuditQueries(AuditQueries):
     def array_param(self, ids: Sequence[str]) -> Any: ...
 
     def find_unique_holder(self, unique_hash: str) -> str | None:
-        found = self.rows("find_unique_holder", unique_hash=unique_hash)
-        if not found or self._is_expired_hold(found[0][2]):
-            return None
-        return str(found[0][0])
+        for _, holder, _, until in self._holders(unique_hash):
+            if until is None or until > self.now():
+                return str(holder)
+        return None
 
     def release_expired_key(self, unique_hash: str) -> bool:
-        found = self.rows("find_unique_holder", unique_hash=unique_hash)
-        if not found or not self._is_expired_hold(found[0][2]):
-            return False
-        self.rows("release_unique_key", id=found[0][0], unique_hash=unique_hash)
-        return True
+        for _, holder, _, until in self._holders(unique_hash):
+            if until is not None and until <= self.now():
+                self.rows("release_unique_key", id=holder, unique_hash=unique_hash)
+                return True
+        return False
 
-    def _is_expired_hold(self, until: Micros | None) -> bool:
-        return until is not None and until <= self.now()
+    def _holders(self, unique_hash: str) -> list[tuple[Any, ...]]:
+        """Return the row of the job that holds a unique key, if there is one."""
+        return self.rows("find_unique_holders", hashes=self.array_param([unique_hash]))
 
     def list_audit_events(
         self, filters: AuditFilter, types: tuple[str, ...], limit: int

@@ -404,10 +404,6 @@ class SqlSearchQueries(SearchQueries):
         return found[0][0] if len(found) > 1 else None
 
     # --- Arguments ---
-    def write_args(self, rows: Sequence[ArgRow]) -> None:
-        for row in rows:
-            self.rows("write_arg", **row._asdict())
-
     def delete_args(self, ids: Sequence[str]) -> None:
         if ids:
             self.rows("delete_args", ids=self.array_param(ids))

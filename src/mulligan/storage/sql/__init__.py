@@ -10,7 +10,6 @@
 - `{part:name}`: the text of a fragment.
 - `{matching}`: the conditions of a filter.
 - `{set:name}` (PostgreSQL): a set of rows, passed as one array per column.
-- `{shared:name}` (PostgreSQL): one row with the columns that are equal in all rows of a set.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from mulligan.core.job import (
     GuardRow,
     JobRow,
     LimitRow,
+    NewJob,
     State,
     WorkerRow,
 )
@@ -45,19 +45,17 @@ from mulligan.storage.notification_queries import (
 from mulligan.storage.operation_queries import ItemRow, OperationRow
 from mulligan.storage.rows import (
     ClaimCandidate,
-    InsertRow,
     LocatedSuccessColumns,
     PerAttemptColumns,
     RetryColumns,
     SuccessColumns,
 )
-from mulligan.storage.search_queries import Shape
+from mulligan.storage.search_queries import ArgRow, Shape
 from mulligan.storage.stat_queries import AlertRow, StatRow
 
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
 _SET = re.compile(r"\{set:(\w+)\}")
-_SHARED = re.compile(r"\{shared:(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
@@ -85,7 +83,8 @@ _COLUMNS: dict[str, type[Any]] = {
 }
 _SETS: dict[str, type[Any]] = {
     "settlement": Settlement,
-    "insert": InsertRow,
+    "new_job": NewJob,
+    "arg": ArgRow,
     "candidate": ClaimCandidate,
     "stat": StatRow,
     "success": SuccessColumns,
@@ -96,22 +95,19 @@ _SETS: dict[str, type[Any]] = {
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes
-def load_statement(  # noqa: PLR0913 - variants of one text
+def load_statement(
     name: str,
     dialect: str,
     prefix: str,
     *,
     single_row: bool = False,
     shared: frozenset[str] = frozenset(),
-    defaulted: frozenset[str] = frozenset(),
-    unconstrained: bool = False,
     is_transaction: bool = False,
     shape: Shape = (),
 ) -> str:
     """Return the text of a statement, ready to execute.
 
     `single_row`: its set has one row. `shared`: columns that are equal in all rows of its set.
-    `defaulted`: columns with their default value. `unconstrained`: no row has a unique key.
     `is_transaction`: the statement is a transaction. `shape`: the conditions of its filter.
     """
     text = _read(_statement_file(name, dialect))
@@ -120,10 +116,7 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     while _PART.search(text):  # a fragment may contain fragments
         text = _PART.sub(lambda part: _read(_part_file(part[1], single_row=single_row)), text)
     text = _insert_columns(text, dialect)
-    text = _SET.sub(lambda match: _set(_SETS[match[1]], single_row, shared, defaulted), text)
-    text = _SHARED.sub(lambda match: _shared_row(_SETS[match[1]], shared, defaulted), text)
-    if unconstrained:
-        text = text.replace(_SKIP_CONFLICT, "")
+    text = _SET.sub(lambda match: _set(_SETS[match[1]], single_row, shared), text)
     if is_transaction:
         text = text.replace("{p}mark_events()", _MARK_EVENTS_ONCE)
     if dialect == "postgres":
@@ -134,8 +127,6 @@ def load_statement(  # noqa: PLR0913 - variants of one text
 
 # On PostgreSQL a lease contains the location of its row, so that its settlement needs no lookup.
 _ROW_LOCATION = {"postgres": "CAST(ctid AS text)", "sqlite": "NULL"}
-# Checking for a conflict costs an index probe per row.
-_SKIP_CONFLICT = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
 # In a statement that is a transaction no earlier mark can exist, so the lock alone is enough. It is
 # a tenth of the work of mark_events().
 _MARK_EVENTS_ONCE = (
@@ -164,38 +155,6 @@ def load_positional(
     text = load_statement(name, "sqlite", prefix)
     used = list(dict.fromkeys(_PARAMETER.findall(text)))
     return _number(text, used), itemgetter(*(fields.index(parameter) for parameter in used))
-
-
-@cache
-def load_positional_insert(
-    name: str, prefix: str, defaulted: frozenset[str]
-) -> tuple[str, tuple[str, ...]]:
-    """Return an insert with literals for defaulted columns, and the names of its parameters."""
-    text = _with_defaults(name, prefix, defaulted)
-    used = tuple(dict.fromkeys(_PARAMETER.findall(text)))
-    return _number(text, used), used
-
-
-@cache
-def load_positional_single(
-    name: str, prefix: str, defaulted: frozenset[str], first: tuple[str, ...]
-) -> tuple[str, list[str]]:
-    """Return an insert whose first parameters are `first`, and the names of the others."""
-    text = _with_defaults(name, prefix, defaulted)
-    rest = [
-        parameter for parameter in dict.fromkeys(_PARAMETER.findall(text)) if parameter not in first
-    ]
-    return _number(text, (*first, *rest)), rest
-
-
-def _with_defaults(name: str, prefix: str, defaulted: frozenset[str]) -> str:
-    """Replace the parameters of defaulted columns by literals."""
-    hints = get_type_hints(InsertRow)
-
-    def replace(match: re.Match[str]) -> str:
-        return _literal(hints[match[1]]) if match[1] in defaulted else match[0]
-
-    return _PARAMETER.sub(replace, load_statement(name, "sqlite", prefix))
 
 
 def _number(text: str, parameters: Sequence[str]) -> str:
@@ -279,61 +238,35 @@ def _read(file: Path) -> str:
 # --- Sets of rows (PostgreSQL) ---
 
 
-def _set(
-    row_type: type,
-    single_row: bool,  # noqa: FBT001 - as in load_statement
-    shared: frozenset[str],
-    defaulted: frozenset[str],
-) -> str:
+def _set(row_type: type, single_row: bool, shared: frozenset[str]) -> str:  # noqa: FBT001 - as in load_statement
+    hints = set_columns(row_type)
+    constants = {name: f"CAST(:{name} AS {hints[name]}) AS {name}" for name in shared}
+    return _single_row_set(hints) if single_row else _unnest(hints, constants)
+
+
+@cache
+def set_columns(row_type: type) -> dict[str, str]:
+    """Return the SQL type of each field that a set of these rows sends. Tuples are not sent."""
     hints = get_type_hints(row_type)
-    if single_row:
-        return _single_row_set(hints, _constants(hints, frozenset(), defaulted))
-    return _unnest(hints, _constants(hints, shared, defaulted))
+    return {name: _type_of(hint) for name, hint in hints.items() if "tuple" not in str(hint)}
 
 
-def _shared_row(row_type: type, shared: frozenset[str], defaulted: frozenset[str]) -> str:
-    columns = _constants(get_type_hints(row_type), shared, defaulted).values()
-    return f"(SELECT {', '.join(columns)}) AS shared"
-
-
-def _constants(
-    hints: dict[str, Any], shared: frozenset[str], defaulted: frozenset[str]
-) -> dict[str, str]:
-    """Return the columns that need no array, each as an expression."""
-    texts = {name: f":{name}" for name in shared}
-    texts |= {name: _literal(hints[name]) for name in defaulted}
-    return {
-        name: f"CAST({text} AS {_type_of(hints[name])}) AS {name}" for name, text in texts.items()
-    }
-
-
-def _unnest(hints: dict[str, Any], constants: dict[str, str]) -> str:
+def _unnest(columns: dict[str, str], constants: dict[str, str]) -> str:
     """Return a table of arrays, numbered so that the server may stop at a limit."""
-    varying = [name for name in hints if name not in constants]
+    varying = [name for name in columns if name not in constants]
     names = ", ".join(varying)
-    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in varying)
+    arrays = ", ".join(f"CAST(:{name} AS {columns[name]}[])" for name in varying)
     if not constants:
         return f"unnest({arrays}) WITH ORDINALITY AS i({names}, place)"
-    columns = ", ".join(constants.get(name, name) for name in hints)
+    selected = ", ".join(constants.get(name, name) for name in columns)
     rows = f"unnest({arrays}) WITH ORDINALITY AS u({names}, place)"
-    return f"(SELECT {columns}, place FROM {rows}) AS i"
+    return f"(SELECT {selected}, place FROM {rows}) AS i"
 
 
-def _single_row_set(hints: dict[str, Any], constants: dict[str, str]) -> str:
+def _single_row_set(columns: dict[str, str]) -> str:
     """Return one row. The server caches its plan, unlike that of arrays of unknown length."""
-    columns = [
-        constants.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}"
-        for name in hints
-    ]
-    return f"(SELECT {', '.join(columns)}, 1 AS place) AS i"
-
-
-def _literal(hint: object) -> str:
-    """Return the default of a column as SQL."""
-    return "NULL" if "None" in str(hint) else _DEFAULT_LITERALS[_type_of(hint)]
-
-
-_DEFAULT_LITERALS = {"text": "''", "bigint": "0", "boolean": "false", "double precision": "0"}
+    values = [f"CAST(:{name} AS {sql_type}) AS {name}" for name, sql_type in columns.items()]
+    return f"(SELECT {', '.join(values)}, 1 AS place) AS i"
 
 
 def _type_of(hint: object) -> str:

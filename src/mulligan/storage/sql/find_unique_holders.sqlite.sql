@@ -1,0 +1,2 @@
+-- Find the jobs that hold unique keys.
+SELECT unique_hash, id, payload, unique_until FROM {p}job WHERE unique_hash IN (SELECT value FROM json_each(:hashes))
