@@ -52,24 +52,26 @@ MAX_CODES = 100
 # --- New members ---
 
 
-def join_batches(
-    tx: Transaction, new: Sequence[NewJob]
-) -> tuple[list[NewJob], dict[str, Inserted]]:
-    """Check that new jobs may join their batches. Return them with the owners of their batches.
+def insert_members(
+    tx: Transaction, new: Sequence[NewJob], *, announce: bool
+) -> tuple[list[NewJob], list[Inserted]]:
+    """Insert jobs, of which some join batches. Return the jobs as inserted and the answers.
 
-    A member whose unique key is in its batch already must not be inserted. The second value has
-    the answers of these members, by id of the new job: each names the first member with its key.
+    A member whose unique key is in its batch already is not inserted; its answer names the first.
     """
     jobs = [*new]
-    duplicates: dict[str, Inserted] = {}
+    answers: dict[str, Inserted] = {}
     for batch_id in sorted({job.batch_id for job in jobs if job.batch_id is not None}):
         row = tx.get_batch_for_share(batch_id)
         if row is None:
             raise NotFound(f"no batch {batch_id!r}. Create it before its members: app.batch(name)")
         jobs = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in jobs]
         members = [job for job in jobs if job.batch_id == batch_id]
-        duplicates |= _find_duplicates(tx, row, members)
-    return jobs, duplicates
+        answers |= _find_duplicates(tx, row, members)
+    fresh = [job for job in jobs if job.id not in answers]
+    inserted = tx.insert_jobs(fresh, announce=announce) if fresh else []
+    answers |= {job.id: answer for job, answer in zip(fresh, inserted, strict=True)}
+    return jobs, [answers[job.id] for job in jobs]
 
 
 def _with_batch_owner(job: NewJob, row: BatchRow) -> NewJob:

@@ -10,14 +10,13 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mulligan.core.durations import EPOCH, optional_datetime, to_datetime
-from mulligan.core.errors import NotFound, PayloadRefused
-from mulligan.core.event import queued_event
+from mulligan.core.errors import PayloadRefused
+from mulligan.core.event import NewEvent, queued_event
 from mulligan.core.format import format_time
 from mulligan.core.ids import new_ids
 from mulligan.core.job import Job, NewJob, State
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 
 Reload = Callable[[str], Job]
 
-_id = attrgetter("id")
 _batch_id = attrgetter("batch_id")
-_decode = json.JSONDecoder().raw_decode  # we wrote the text, so it needs no checks
+_payload = attrgetter("payload")
 
 
 # --- Build ---
@@ -135,95 +133,80 @@ def insert(
 
     `announce` writes their job.queued events. An event that names an `actor` also has `data`.
     """
-    answers: dict[str, Inserted] = {}
-    fresh = new
+    announce = announce and not actor
     if any(map(_batch_id, new)):
-        from mulligan.batches.service import join_batches  # noqa: PLC0415 - loads all services
+        from mulligan.batches.service import insert_members  # noqa: PLC0415 - loads all services
 
-        new, answers = join_batches(tx, new)
-        fresh = [job for job in new if job.id not in answers]
-    if fresh:
-        inserted = tx.insert_jobs(fresh, announce=announce and not actor)
-        answers |= zip(map(_id, fresh), inserted, strict=True)
+        new, answers = insert_members(tx, new, announce=announce)
+    else:
+        answers = tx.insert_jobs(new, announce=announce)
     if actor:
-        _write_events_of_actor(tx, new, answers, actor, data or {})
+        tx.write_queued_events(_events_of_actor(new, answers, actor, data or {}))
+    payloads = json.loads(f"[{','.join(map(_payload, new))}]")
     views = []
-    for job in new:
-        answer = answers[job.id]
-        is_new = answer.fresh
-        views.append(view_new_job(job, answer, reload) if is_new else _holder(tx, answer, reload))
+    for job, answer, payload in zip(new, answers, payloads, strict=True):
+        if answer.fresh:
+            views.append(view_new_job(job, answer, payload, reload))
+        else:
+            from mulligan.jobs.view import view_holder  # noqa: PLC0415 - loads guards
+
+            views.append(view_holder(tx, answer.id, reload))
     return views
 
 
-def _write_events_of_actor(
-    tx: Transaction,
-    new: Sequence[NewJob],
-    answers: Mapping[str, Inserted],
-    actor: str,
-    data: Mapping[str, Any],
-) -> None:
-    """Write the job.queued events of jobs that a person enqueued; duplicates have none."""
-    changes = {"before": {}, "after": {"state": State.QUEUED.value}, **data}
-    fresh = [job for job in new if answers[job.id].fresh]
-    tx.write_queued_events(
-        [queued_event(job, answers[job.id].run_at, actor, changes) for job in fresh]
-    )
+def _events_of_actor(
+    new: Sequence[NewJob], answers: Sequence[Inserted], actor: str, data: Mapping[str, Any]
+) -> list[NewEvent]:
+    """Return the job.queued events of jobs that a person enqueued; duplicates have none."""
+    changes = {**data, "before": {}, "after": {"state": State.QUEUED.value}}
+    pairs = [pair for pair in zip(new, answers, strict=True) if pair[1].fresh]
+    return [queued_event(job, answer.run_at, actor, changes) for job, answer in pairs]
 
 
 # --- View ---
 
 
-def _holder(tx: Transaction, answer: Inserted, reload: Reload) -> Job:
-    """Return the job that holds the unique key of a duplicate."""
-    from mulligan.jobs.view import load_job_views  # noqa: PLC0415 - loads guards and manifests
-
-    row = tx.get_job(answer.id)
-    if row is None:
-        raise NotFound(f"no job {answer.id!r}")
-    return replace(load_job_views(tx, [row], reload)[0], deduplicated=True)
-
-
-def view_new_job(new: NewJob, answer: Inserted, reload: Reload) -> Job:
+def view_new_job(new: NewJob, answer: Inserted, payload: Any, reload: Reload) -> Job:
     """Return the view of a job that was just inserted, without reading it back."""
-    job = object.__new__(Job)
-    payload, _ = _decode(new.payload)
     created_at = EPOCH + timedelta(0, 0, answer.created_at)
-    # All fields at once: the `__init__` of a frozen dataclass sets them one by one.
-    vars(job).update(
-        id=new.id,
-        kind=new.kind,
-        queue=new.queue,
-        owner=new.owner,
-        state=State.QUEUED,
-        phase="ready",
-        why="waiting for a free worker",
-        payload=payload,
-        result=None,
-        priority=new.priority,
-        progress=None,
-        attempt=0,
-        attempts=0,
-        failures=0,
-        losses=0,
-        max_retries=new.max_retries,
-        generation=1,
-        token=0,
-        batch_id=new.batch_id,
-        unique_key=new.unique_key,
-        uses=tuple(new.uses.split(",")) if new.uses else (),
-        created_at=created_at,
-        run_at=created_at,
-        started_at=None,
-        finished_at=None,
-        deadline_at=None,
-        error=None,
-        next_retry_at=None,
-        deduplicated=False,
-        cost=0.0,
-        _reload=reload,
-    )
+    fields = {
+        "id": new.id,
+        "kind": new.kind,
+        "queue": new.queue,
+        "owner": new.owner,
+        "state": State.QUEUED,
+        "phase": "ready",
+        "why": "waiting for a free worker",
+        "payload": payload,
+        "result": None,
+        "priority": new.priority,
+        "progress": None,
+        "attempt": 0,
+        "attempts": 0,
+        "failures": 0,
+        "losses": 0,
+        "max_retries": new.max_retries,
+        "generation": 1,
+        "token": 0,
+        "batch_id": new.batch_id,
+        "unique_key": new.unique_key,
+        "uses": tuple(new.uses.split(",")) if new.uses else (),
+        "created_at": created_at,
+        "run_at": created_at,
+        "started_at": None,
+        "finished_at": None,
+        "deadline_at": None,
+        "error": None,
+        "next_retry_at": None,
+        "deduplicated": False,
+        "cost": 0.0,
+        "_reload": reload,
+    }
     if answer.run_at != answer.created_at or new.deadline_at or new.deadline is not None:
-        vars(job).update(_later_times(new, answer))
+        fields |= _later_times(new, answer)
+    job = object.__new__(Job)
+    # All fields at once: the `__init__` of a frozen dataclass sets them one by one.
+    object.__setattr__(job, "__dict__", fields)
     return job
 
 

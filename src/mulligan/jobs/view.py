@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from mulligan.core.durations import Micros, to_datetime
+from mulligan.core.errors import NotFound
 from mulligan.core.job import (
     AttemptRow,
     Gate,
@@ -53,6 +55,14 @@ def load_job_views(
         phase = derive_phase(row, gates, now, known_kinds, limit_state)
         views.append(build_job_view(row, latest.get(row.id), phase, reload))
     return views
+
+
+def view_holder(tx: Transaction, job_id: str, reload: Callable[[str], Job]) -> Job:
+    """Return the job that holds the unique key of a duplicate, marked as deduplicated."""
+    row = tx.get_job(job_id)
+    if row is None:
+        raise NotFound(f"no job {job_id!r}")
+    return replace(load_job_views(tx, [row], reload)[0], deduplicated=True)
 
 
 def load_limit_state(tx: Transaction, now: Micros) -> LimitState:

@@ -211,7 +211,13 @@ class PostgresTransaction(SqlTransaction):
         row_count = len(next(iter(columns.values())))
         if row_count == 1:
             row = {name: column[0] for name, column in columns.items()}
-            return self._run(statement, row | params, single_row=True)
+            return self._run(
+                statement,
+                row | params,
+                reuse_cursor=True,
+                single_row=True,
+                is_transaction=self._autocommit,
+            )
         if row_count < LARGE_SET:
             arrays = {name: format_array(column) for name, column in columns.items()}
             return self._run(statement, arrays | params)
