@@ -149,14 +149,16 @@ class Mulligan(AppServices):
     @contextmanager
     def redirected(self, settings: Settings) -> Iterator[None]:
         """Use other settings and another database during the block, for `mulligan.testing`."""
-        before = vars(self).copy()
-        vars(self).pop("store", None)
+        store = vars(self).pop("store", None)
+        before = self.settings, self._manifest_cache
         self.settings, self._manifest_cache = settings, (0.0, {}, {})
         try:
             yield
         finally:
             self.close()
-            vars(self).update(before)
+            self.settings, self._manifest_cache = before
+            if store is not None:
+                self.store = store
 
     def manifest(self, app: str = "") -> Manifest:
         """Return the app as data."""
