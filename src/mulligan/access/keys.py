@@ -19,7 +19,7 @@ from mulligan.access.queries import AccessQueries, ApiKeyRow, SessionRow
 from mulligan.core.durations import SECOND, Micros, optional_datetime, resolve_end, to_datetime
 from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.jobs.enqueue import check_text
+from mulligan.jobs.options import check_text
 from mulligan.storage.base import Store, Transaction
 
 # --- API keys ---

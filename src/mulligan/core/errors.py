@@ -200,6 +200,12 @@ class UniqueRace(MulliganError):
     retryable = True
 
 
+class LeaseLost(MulliganError):
+    """Another attempt holds this job now; whatever this one still does is refused."""
+
+    code = "LEASE_LOST"
+
+
 class StoreUnavailable(MulliganError):
     """The database does not respond; try again."""
 

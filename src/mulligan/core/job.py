@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros, check_duration
 from mulligan.core.errors import ConfigError, Duration
@@ -38,106 +38,34 @@ class PreviousAttempts(NamedTuple):
 
 
 class NewJob(NamedTuple):
-    """A job about to be inserted."""
+    """A job about to be inserted. Its fields are the parameters of the insert statements."""
 
     id: str
+    payload: str
     kind: str
     queue: str
-    payload: str
     owner: str = ""
     priority: int = 0
     uses: str = ""
+    share: str = ""  # share of its owner in a fair queue
     delay: Micros = 0
     run_at: Micros | None = None  # absolute, instead of `delay`
+    deadline: Micros | None = None  # duration, from now
+    deadline_at: Micros | None = None  # absolute, instead of `deadline`
     max_retries: int | None = None
     policy: str | None = None
     timeout: Micros | None = None
-    deadline: Micros | None = None  # duration, from now
-    deadline_at: Micros | None = None  # absolute, instead of `deadline`
     unique_key: str | None = None
     unique_hash: str | None = None
     unique_cover: str | None = None
     unique_for: Micros | None = None
-    share: str = ""  # share of its owner in a fair queue
     unique_exact: bool = False  # the key was passed explicitly: refuse another payload
     batch_id: str | None = None
     must_have: bool = False  # the batch fails if this member dies
+    trace: str | None = None  # W3C: traceparent, a space, tracestate
     # Job id, worker and token of the running batch member that adds this job.
     added_by: tuple[str, str, int] | None = None
     args: tuple[tuple[str, str], ...] = ()  # (path, value) of each indexed payload field
-    trace: str | None = None  # W3C: traceparent, a space, tracestate
-
-
-class NewJobColumns(Sequence[NewJob]):
-    """Jobs about to be inserted that differ only in id and payload: a template and two columns.
-
-    A bulk enqueue of one kind needs no NewJob per job; items are built when they are read.
-    """
-
-    __slots__ = ("decoded", "ids", "payloads", "template")
-
-    def __init__(
-        self,
-        template: NewJob,
-        ids: Sequence[str],
-        payloads: Sequence[str],
-        decoded: Sequence[Any] | None = None,
-    ) -> None:
-        """Create columns. `decoded` holds the payloads before encoding, if the caller has them."""
-        self.template = template
-        self.ids = ids
-        self.payloads = payloads
-        self.decoded = decoded
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @overload
-    def __getitem__(self, at: int) -> NewJob: ...
-    @overload
-    def __getitem__(self, at: slice) -> NewJobColumns: ...
-    def __getitem__(self, at: int | slice) -> NewJob | NewJobColumns:
-        if isinstance(at, slice):
-            return NewJobColumns(self.template, self.ids[at], self.payloads[at])
-        return self.template._replace(id=self.ids[at], payload=self.payloads[at])
-
-    def __iter__(self) -> Iterator[NewJob]:
-        _, kind, queue, _, *rest = self.template
-        return (
-            NewJob._make((id_, kind, queue, text, *rest))
-            for id_, text in zip(self.ids, self.payloads, strict=True)
-        )
-
-
-def as_columns(jobs: Sequence[NewJob]) -> NewJobColumns | None:
-    """Return the jobs as columns. Return None if they differ in more than id and payload."""
-    if isinstance(jobs, NewJobColumns):
-        return jobs
-    first = jobs[0]
-    _, kind, queue, *_ = first
-    options = first[AFTER_PAYLOAD:]
-    # Compare row by row: transposing all rows first would trigger garbage collections.
-    for job in jobs:
-        if job[1] != kind or job[2] != queue or job[AFTER_PAYLOAD:] != options:
-            return None
-    return NewJobColumns(first, [job.id for job in jobs], [job.payload for job in jobs])
-
-
-def is_unconstrained(job: NewJob) -> bool:
-    """True if the insert cannot be refused: the job has no unique key and joins no batch."""
-    return job.unique_hash is None and job.batch_id is None
-
-
-def all_unconstrained(jobs: Sequence[NewJob]) -> bool:
-    """True if no insert of these jobs can be refused."""
-    if isinstance(jobs, NewJobColumns):
-        return is_unconstrained(jobs.template)
-    return all(map(is_unconstrained, jobs))
-
-
-AFTER_PAYLOAD = NewJob._fields.index("payload") + 1
-# Fields after the payload that are stored in the job's row, except `trace`.
-OPTION_FIELDS = slice(AFTER_PAYLOAD, NewJob._fields.index("added_by"))
 
 
 class JobRow(NamedTuple):
@@ -478,3 +406,12 @@ def _value_at(value: Any, path: str) -> Any:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+class ArgRow(NamedTuple):
+    """Indexed argument of a job."""
+
+    job_id: str
+    kind: str
+    name: str
+    value: str

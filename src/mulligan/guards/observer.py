@@ -551,7 +551,7 @@ def close_gates(tx: Transaction, decisions: Iterable[Decision], now: Micros) -> 
     )
     last = {key: (until, reason, actor) for key, until, reason, actor in requests}
     for key, (until, reason, actor) in last.items():
-        tx.close_gate(Gate("dependency", key, now, until, reason, actor))
+        GuardQueries(tx).close_gate(Gate("dependency", key, now, until, reason, actor))
         data = {"dependency": key, "until": until, "reason": reason}
         tx.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)])
 

@@ -27,7 +27,7 @@ from mulligan.core.errors import (
 )
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
-from mulligan.core.job import JobRow, Lane, State
+from mulligan.core.job import ArgRow, JobRow, Lane, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.jobs.preconditions import (
     UNCHANGED,
@@ -43,7 +43,7 @@ from mulligan.jobs.preconditions import (
     spend_manual_retry,
     unique_hash_after,
 )
-from mulligan.jobs.queries import ArgRow, JobQueries, SearchQueries
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.manifest.specs import Handler
 from mulligan.storage.base import Move, Store, Transaction
 from mulligan.worker.job_log import log_manual_action

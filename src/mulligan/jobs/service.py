@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.core.durations import Micros
 from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.core.event import EventList
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import AttemptRow, Job, NewJob, State, as_columns
+from mulligan.core.job import AttemptRow, Job, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair
@@ -21,9 +19,9 @@ from mulligan.jobs.explain import Explanation, explain_job
 from mulligan.jobs.filter import parse_filter
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.search import CappedCount, JobList, build_count, build_job_list, resolve_filter
-from mulligan.jobs.view import load_job_views, view_new_job, view_new_jobs
+from mulligan.jobs.view import load_job_views
 from mulligan.manifest.specs import Handler, KindSpec
-from mulligan.storage.base import Inserted, Store, Transaction
+from mulligan.storage.base import Store
 
 JobViews = list[Job]  # The classes below have a method named list.
 AttemptList = list[AttemptRow]
@@ -244,39 +242,6 @@ class Jobs:
         """Cancel a dead or parked job that will not be repaired. A reason is required."""
         repair.discard(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
-
-    # --- Views of enqueued jobs ---
-    def view_inserted(self, new: NewJob, now: Micros) -> Job:
-        """Return the view of one job that was just inserted."""
-        return view_new_job(new, now, self.get)
-
-    def view_all_inserted(self, new: Sequence[NewJob], now: Micros) -> JobViews:
-        """Return the views of jobs that were just inserted."""
-        columns = as_columns(new) if len(new) > 1 else None
-        if columns is None:
-            return [self.view_inserted(job, now) for job in new]
-        return view_new_jobs(columns, now, self.get)
-
-    def view_enqueued(
-        self, tx: Transaction, new: Sequence[NewJob], answers: Sequence[Inserted]
-    ) -> JobViews:
-        """Return the jobs as they are stored. Only duplicates of existing jobs must be read."""
-        now = answers[0].created_at if answers else 0
-        if all(answer.fresh and answer.created_at == now for answer in answers):
-            return self.view_all_inserted(new, now)
-        views = []
-        for job, answer in zip(new, answers, strict=True):
-            if answer.fresh:
-                views.append(self.view_inserted(job, answer.created_at))
-            else:
-                views.append(self._view_duplicate(tx, answer.id))
-        return views
-
-    def _view_duplicate(self, tx: Transaction, job_id: str) -> Job:
-        row = JobQueries(tx).get_job(job_id)
-        if row is None:
-            raise NotFound(_no_such_job(job_id))
-        return replace(load_job_views(tx, [row], self.get)[0], deduplicated=True)
 
 
 class _Poll:

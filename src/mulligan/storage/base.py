@@ -100,10 +100,6 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        """Insert jobs that have no unique key. Return the time of the insert."""
-
-    @abstractmethod
     def write_queued_events(self, events: Sequence[NewEvent]) -> None:
         """Write the `job.queued` events of jobs that this transaction inserted without one."""
 

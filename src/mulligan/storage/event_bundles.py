@@ -112,20 +112,6 @@ def bundle_rows(
             bundles.append(EventBundle(at, event_type, len(part), _rows_text(part, data)))
     return singles, bundles
 
-
-def bundle_uniform_events(
-    event: PendingEvent, ids: Sequence[str]
-) -> tuple[list[PendingEvent], list[EventBundle]]:
-    """Bundle events that differ from `event` only in the job id."""
-    tail = _line_tail(event.batch_id, event.owner, event.attempt, event.token)
-    singles: list[PendingEvent] = []
-    bundles: list[EventBundle] = []
-    for part in _split(ids):
-        if len(part) == 1:
-            singles.append(event._replace(job_id=part[0]))
-        else:
-            text = _uniform_text(event.data, part, tail)
-            bundles.append(EventBundle(event.at, event.type, len(part), text))
     return singles, bundles
 
 

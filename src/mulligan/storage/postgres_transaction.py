@@ -16,7 +16,6 @@ from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
 from mulligan.storage.base import (
-    Inserted,
     Move,
     Settlement,
     StatementConditions,
@@ -24,17 +23,14 @@ from mulligan.storage.base import (
 )
 from mulligan.storage.foreign import PostgresConnection
 from mulligan.storage.rows import (
-    DEFAULT_VALUES,
     ClaimCandidate,
     LaneShare,
-    arg_rows,
     format_array,
-    insert_columns,
     replace_unstorable,
     unique_race,
     unique_taken,
 )
-from mulligan.storage.sql import load_statement
+from mulligan.storage.sql import load_statement, set_columns
 from mulligan.storage.statements import SqlDialect
 from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
@@ -100,8 +96,6 @@ OPTIONAL_COLUMNS = (FAILURE_COLUMNS, RARE_COLUMNS)
 # A cached plan may date from when the table was empty. Plans of slower statements are discarded.
 SLOW_STATEMENT = 0.05  # seconds
 SLOW_PER_ROW = 0.0001  # seconds more for each row of a set
-# Columns of an insert that its job.queued event contains.
-QUEUED_EVENT_COLUMNS = frozenset({"kind", "queue", "owner", "batch_id", "delay", "at"})
 
 
 class PooledConnection(psycopg.Connection[Any]):
@@ -194,7 +188,13 @@ class PostgresTransaction(SqlTransaction):
         row_count = len(next(iter(columns.values())))
         if row_count == 1:
             row = {name: column[0] for name, column in columns.items()}
-            return self._run(statement, row | params, single_row=True)
+            return self._run(
+                statement,
+                row | params,
+                reuse_cursor=True,
+                single_row=True,
+                is_transaction=self._autocommit,
+            )
         if row_count < LARGE_SET:
             arrays = {name: format_array(column) for name, column in columns.items()}
             return self._run(statement, arrays | params)
@@ -214,67 +214,22 @@ class PostgresTransaction(SqlTransaction):
         return int(self.rows("now")[0][0])
 
     # --- Enqueue ---
-    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        inserted = self._insert(jobs, announce=announce, unconstrained=True)
-        return int(inserted[0][2])
-
-    def insert_new_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        inserted = self._insert(jobs, announce=announce, unconstrained=False)
-        return {
-            job_id: Inserted(job_id, fresh=True, run_at=run_at, created_at=created_at)
-            for job_id, run_at, created_at, *_ in inserted
-        }
-
-    def _insert(
-        self, jobs: Sequence[NewJob], *, announce: bool, unconstrained: bool
-    ) -> list[tuple[Any, ...]]:
-        """Insert jobs. If no insert can be refused, return one row instead of one per job."""
-        params = {
-            "announce": announce,
-            "channel": self._store.channel if announce or self._store.notify_callers else None,
-            "max_rows": 1 if unconstrained else None,
-            **_arg_columns(jobs),
-        }
-        insert = self._insert_one if len(jobs) == 1 else self._insert_many
+    def insert_rows(self, jobs: Sequence[NewJob], *, announce: bool) -> tuple[int, Micros]:
+        columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
+        notify = announce or self._store.notify_callers
         try:
-            return insert(
-                jobs, params, unconstrained=unconstrained, is_transaction=self._autocommit
+            [row] = self._run_columns(
+                "insert_jobs",
+                {name: columns[name] for name in set_columns(NewJob)},
+                announce=announce,
+                channel=self._store.channel if notify else None,
             )
         except pg.SerializationFailure as error:
             # Only in a caller's transaction: our own are READ COMMITTED.
             key = next((job.unique_key for job in jobs if job.unique_hash), None)
             raise unique_race(key) from error
-
-    def _insert_one(
-        self, jobs: Sequence[NewJob], params: dict[str, Any], **variant: Any
-    ) -> list[tuple[Any, ...]]:
-        shared, defaulted, _ = insert_columns(jobs)
-        statement = "insert_jobs_with_args" if "arg_jobs" in params else "insert_job"
-        return self._run(
-            statement,
-            shared | params,
-            reuse_cursor=True,
-            single_row=True,
-            defaulted=defaulted,
-            **variant,
-        )
-
-    def _insert_many(
-        self, jobs: Sequence[NewJob], params: dict[str, Any], **variant: Any
-    ) -> list[tuple[Any, ...]]:
-        shared, defaulted, varying = insert_columns(jobs)
-        statement = "insert_jobs_with_args" if "arg_jobs" in params else "insert_jobs"
-        arrays = {name: format_array(column) for name, column in varying.items()}
-        if len(jobs) >= LARGE_SET:
-            events_equal = not varying.keys() & QUEUED_EVENT_COLUMNS
-            if variant["unconstrained"] and statement == "insert_jobs" and events_equal:
-                statement = "insert_equal_jobs"
-            variant |= {"shared": frozenset(shared), "defaulted": defaulted}
-            return self._run(statement, shared | arrays | params, row_count=len(jobs), **variant)
-        # Small sets of any shape share one statement, whose plan is cached.
-        values = shared | {name: DEFAULT_VALUES[name] for name in defaulted}
-        filled = {name: format_array([value] * len(jobs)) for name, value in values.items()}
-        return self._run(statement, filled | arrays | params, **variant)
+        count, now, *_ = row
+        return count, now or self.now()
 
     def announce_jobs(self, limit: int) -> int:
         return len(self.rows("announce_jobs", limit=limit))
@@ -370,15 +325,6 @@ class PostgresTransaction(SqlTransaction):
                 return super().move_job(move)
         except pg.UniqueViolation as error:
             raise unique_taken(move.id, str(error.diag.message_detail)) from error
-
-
-def _arg_columns(jobs: Sequence[NewJob]) -> dict[str, str]:
-    """Return the indexed arguments of jobs, one array per column. Empty if there are none."""
-    rows = arg_rows(jobs)
-    if not rows:
-        return {}
-    ids, _, names, values = map(format_array, zip(*rows, strict=True))
-    return {"arg_jobs": ids, "arg_names": names, "arg_values": values}
 
 
 def _has_rows(cursor: Any) -> bool:

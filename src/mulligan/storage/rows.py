@@ -9,20 +9,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueRace, UniqueTaken
 from mulligan.core.event import Event, NewEvent
-from mulligan.core.job import (
-    OPTION_FIELDS,
-    Lane,
-    NewJob,
-    NewJobColumns,
-    as_columns,
-)
 
 # --- Parameters and results of statements ---
 
@@ -134,33 +125,6 @@ class Move(NamedTuple):
 # --- Rows and column sets ---
 
 
-class InsertRow(NamedTuple):
-    """One row of an insert. Relative times are resolved by the database's clock."""
-
-    id: str
-    kind: str
-    queue: str
-    owner: str
-    priority: int
-    lane: str
-    uses: str
-    delay: int
-    at: int | None
-    deadline_span: int | None
-    deadline_fixed: int | None
-    max_retries: int | None
-    policy: str | None
-    timeout: int | None
-    unique_key: str | None
-    unique_hash: str | None
-    unique_cover: str | None
-    unique_for: int | None
-    batch_id: str | None
-    must_have: bool
-    trace: str | None
-    payload: str
-
-
 class ClaimCandidate(NamedTuple):
     """Job that a worker wants to claim."""
 
@@ -174,135 +138,6 @@ class LaneShare(NamedTuple):
     priority: int
     since: Micros
     jobs: int
-
-
-def insert_row(job: NewJob, lane: Any) -> InsertRow:
-    """Build the row of a job. Also accepts a NewJob of columns, with a column of lanes."""
-    return InsertRow(
-        job.id,
-        job.kind,
-        job.queue,
-        job.owner,
-        job.priority,
-        lane,
-        job.uses,
-        job.delay,
-        job.run_at,
-        job.deadline,
-        job.deadline_at,
-        job.max_retries,
-        job.policy,
-        job.timeout,
-        job.unique_key,
-        job.unique_hash,
-        job.unique_cover,
-        job.unique_for,
-        job.batch_id,
-        job.must_have,
-        job.trace,
-        job.payload,
-    )
-
-
-_unique_hash = attrgetter("unique_hash")
-
-
-def has_unique_key(jobs: Sequence[NewJob]) -> bool:
-    """True if one of the jobs has a unique key."""
-    if isinstance(jobs, NewJobColumns):
-        return jobs.template.unique_hash is not None
-    return any(map(_unique_hash, jobs))
-
-
-def arg_rows(jobs: Sequence[NewJob]) -> list[tuple[str, str, str, str]]:
-    """List (job id, kind, path, value) of all indexed arguments."""
-    if isinstance(jobs, NewJobColumns) and not jobs.template.args:
-        return []
-    return [(job.id, job.kind, name, value) for job in jobs for name, value in job.args]
-
-
-def due_time(job: NewJob, now: Micros) -> Micros:
-    """Return when a job inserted now is due."""
-    return now + job.delay if job.run_at is None else job.run_at
-
-
-def lane_key(job: NewJob) -> str:
-    """Return the key of the lane that a fresh job belongs to."""
-    return Lane(job.queue, job.kind, job.uses, False, job.share).key
-
-
-# Values of columns that a job does not set.
-DEFAULT_VALUES: dict[str, Any] = {
-    **dict.fromkeys(InsertRow._fields),
-    **dict.fromkeys(("id", "kind", "queue", "owner", "lane", "uses", "payload"), ""),
-    **dict.fromkeys(("priority", "delay"), 0),
-    "must_have": False,
-}
-
-
-class InsertColumns(NamedTuple):
-    """Several rows by column: shared values, names of defaulted columns, and varying columns."""
-
-    shared: dict[str, Any]
-    defaulted: frozenset[str]
-    varying: dict[str, Sequence[Any]]
-
-
-def insert_columns(jobs: Sequence[NewJob]) -> InsertColumns:
-    """Split jobs into shared values and columns, so that equal values are sent once."""
-    if len(jobs) == 1:
-        return _single_row(jobs[0])
-    columns = as_columns(jobs)
-    if columns is not None:
-        template = columns.template
-        shared, defaulted = shared_columns(
-            template.kind, template.queue, template[OPTION_FIELDS], template.trace
-        )
-        varying = {"id": columns.ids, "payload": columns.payloads}
-        return InsertColumns(shared, defaulted, varying)
-    return _transpose(jobs)
-
-
-def _single_row(job: NewJob) -> InsertColumns:
-    shared, defaulted = shared_columns(job.kind, job.queue, job[OPTION_FIELDS], job.trace)
-    return InsertColumns({"id": job.id, "payload": job.payload, **shared}, defaulted, {})
-
-
-def _transpose(jobs: Sequence[NewJob]) -> InsertColumns:
-    """Build columns from jobs of different shapes."""
-    fields: Any = NewJob._make(zip(*jobs, strict=True))
-    one_lane = all(map(_is_constant, (fields.queue, fields.kind, fields.uses, fields.share)))
-    lanes = (lane_key(jobs[0]),) * len(jobs) if one_lane else tuple(map(lane_key, jobs))
-    columns = insert_row(fields, lanes)._asdict()
-    shared = {}
-    varying = {}
-    for name, column in columns.items():
-        if name != "id" and _is_constant(column):
-            shared[name] = column[0]
-        else:
-            varying[name] = column
-    return _without_defaults(shared, varying)
-
-
-@lru_cache(maxsize=512)
-def shared_columns(
-    kind: str, queue: str, options: tuple[Any, ...], trace: str | None
-) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the values that jobs with these options share, and the names of defaulted columns."""
-    job = NewJob._make(("", kind, queue, "", *options, None, (), trace))
-    shared, defaulted, _ = _without_defaults(insert_row(job, lane_key(job))._asdict(), {})
-    return shared, defaulted - {"id", "payload"}
-
-
-def _without_defaults(values: dict[str, Any], varying: dict[str, Sequence[Any]]) -> InsertColumns:
-    """Separate shared values from those that equal the default of their column."""
-    defaulted = frozenset([name for name, value in values.items() if value == DEFAULT_VALUES[name]])
-    shared = {name: value for name, value in values.items() if name not in defaulted}
-    return InsertColumns(shared, defaulted, varying)
-
-
-def _is_constant(column: Sequence[Any]) -> bool:
-    return column.count(column[0]) == len(column)
 
 
 def event_params(event: NewEvent) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from itertools import groupby, repeat
 from operator import attrgetter
@@ -13,41 +15,21 @@ from typing import Any
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.event import EventType
-from mulligan.core.job import (
-    OPTION_FIELDS,
-    Candidate,
-    ClaimState,
-    LaneRef,
-    NewJob,
-    NewJobColumns,
-    as_columns,
-)
+from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
 from mulligan.core.json import make_encoder
-from mulligan.storage.base import Inserted, Move, Settlement, StatementConditions
+from mulligan.storage.base import Move, Settlement, StatementConditions
 from mulligan.storage.event_bundles import (
     EventBundle,
     PendingEvent,
     Row,
     bundle_events,
     bundle_rows,
-    bundle_uniform_events,
 )
 from mulligan.storage.rows import (
-    arg_rows,
-    due_time,
-    insert_columns,
-    insert_row,
-    lane_key,
     replace_unstorable,
-    shared_columns,
     unique_taken,
 )
-from mulligan.storage.sql import (
-    load_positional,
-    load_positional_insert,
-    load_positional_single,
-    load_statement,
-)
+from mulligan.storage.sql import load_positional, load_statement
 from mulligan.storage.sqlite_handle import CONSTRAINT, Handle
 from mulligan.storage.statements import SQLITE_PREFIX, SqlDialect
 from mulligan.storage.transaction import MAX_LANES, SqlTransaction
@@ -56,6 +38,7 @@ PREFIX = SQLITE_PREFIX
 CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
 # Names of the fields of rows that are bound by position.
 EVENT_COLUMNS = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
+INSERT_FIELDS = (*NewJob._fields, "now", "announce")
 SETTLE_COLUMNS = (*Settlement._fields, "now")
 
 _encode = make_encoder(", ", ": ")
@@ -68,21 +51,8 @@ class SqliteTransaction(SqlTransaction):
 
     def __init__(self, handle: Handle, clock_offset: Micros | None = None) -> None:
         self._handle = handle
-        offset = _read_clock_offset(handle) if clock_offset is None else clock_offset
+        offset = read_clock_offset(handle) if clock_offset is None else clock_offset
         self._now = time.time_ns() // 1000 + offset
-
-    @classmethod
-    def for_writer(cls, handle: Handle) -> SqliteTransaction:
-        """Create a transaction that holds the write lock.
-
-        If nobody has committed since the last transaction of this connection, the clock offset is
-        unchanged and need not be read.
-        """
-        version = handle.version()
-        if version is None or version != handle.last_version:
-            handle.last_version = version
-            handle.clock_offset = _read_clock_offset(handle)
-        return cls(handle, handle.clock_offset)
 
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(statement, {"now": self._now} | params)
@@ -133,69 +103,32 @@ class SqliteTransaction(SqlTransaction):
             storable = [tuple(map(replace_unstorable, row)) for row in rows]
             return self._handle.execute_many(text, storable)
 
-    def _execute_row(self, text: str, row: tuple[Any, ...]) -> None:
-        try:
-            self._handle.execute_one(text, row)
-        except UnicodeEncodeError:
-            self._handle.execute_one(text, tuple(map(replace_unstorable, row)))
-
     # --- Enqueue ---
-    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        if len(jobs) == 1:
-            self._insert_one(jobs[0], announce=announce)
-            return self._now
-        shared, defaulted, varying = insert_columns(jobs)
-        text, names = load_positional_insert("insert_unconstrained_job", PREFIX, defaulted)
-        values = {**shared, "announce": announce, "now": self._now}
-        columns = [varying.get(name) or repeat(values[name], len(jobs)) for name in names]
-        self._execute_rows(text, [*zip(*columns, strict=True)])
-        job_columns = as_columns(jobs)
-        if job_columns is None or job_columns.template.args:
-            due_times = [(job, due_time(job, self._now)) for job in jobs]
-            self._write_args_and_events(due_times, announce=announce)
-        elif announce:
-            self._announce_columns(job_columns)
-        return self._now
+    def insert_rows(self, jobs: Sequence[NewJob], *, announce: bool) -> tuple[int, Micros]:
+        rows = [*map(operator.add, jobs, repeat((self._now, announce)))]
+        insert, job_params = load_positional("insert_jobs", PREFIX, INSERT_FIELDS)
+        with self.savepoint() if len(jobs) > 1 else nullcontext():
+            count = self._handle.execute_many(insert, [*map(job_params, rows)])
+            if count == len(jobs) == 1 and announce:
+                insert, event_params = load_positional("write_queued_event", PREFIX, INSERT_FIELDS)
+                self._handle.execute_many(insert, [event_params(rows[0])])
+            elif count and announce:
+                self._write_queued_events(jobs if count == len(jobs) else self._stored(jobs))
+        return count, self._now
 
-    def _insert_one(self, job: NewJob, *, announce: bool) -> None:
+    def _stored(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        """Return the jobs that were inserted. The unique keys of the others were held."""
+        ids = self.array_param([job.id for job in jobs])
+        found = {row[0] for row in self.rows("list_existing_ids", ids=ids)}
+        return [job for job in jobs if job.id in found]
+
+    def _write_queued_events(self, jobs: Sequence[NewJob]) -> None:
         now = self._now
-        insert, shared, insert_event, data_head = _single_insert(
-            job.kind, job.queue, job[OPTION_FIELDS], job.trace
-        )
-        self._execute_row(insert, (job.id, job.payload, now, announce, *shared))
-        if job.args:
-            self._write_args(arg_rows([job]))
-        if announce:
-            data = f"{data_head}{due_time(job, now)}}}"
-            event = (now, _QUEUED, job.id, job.batch_id, job.owner, None, None, data)
-            self._execute_row(insert_event, event)
-
-    def insert_new_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        inserted = []
+        rows = []
         for job in jobs:
-            rows = self.rows("insert_job", **_insert_params(job), announce=announce)
-            if rows:
-                inserted.append((job, rows[0][1]))
-        self._write_args_and_events(inserted, announce=announce)
-        return {
-            job.id: Inserted(job.id, fresh=True, run_at=run_at, created_at=self._now)
-            for job, run_at in inserted
-        }
-
-    def _write_args_and_events(
-        self, inserted: Sequence[tuple[NewJob, Micros]], *, announce: bool
-    ) -> None:
-        """Write indexed arguments and job.queued events of new jobs with their due times."""
-        self._write_args(arg_rows([job for job, _ in inserted]))
-        if announce:
-            self._write_queued(
-                (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now)
-                for job, run_at in inserted
-            )
-
-    def _write_args(self, rows: Iterable[tuple[str, str, str, str]]) -> None:
-        for job_id, kind, name, value in rows:
-            self.rows("write_arg", job_id=job_id, kind=kind, name=name, value=value)
+            run_at = now + job.delay if job.run_at is None else job.run_at
+            rows.append((job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, now))
+        self._write_queued(rows)
 
     # --- Events of jobs ---
     def _write_queued(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -205,13 +138,6 @@ class SqliteTransaction(SqlTransaction):
             data = _queued_data(kind, queue, run_at)
             events.append(PendingEvent(at, _QUEUED, job_id, batch_id, owner, None, None, data))
         self._write_pending(*bundle_events(events))
-
-    def _announce_columns(self, columns: NewJobColumns) -> None:
-        """Write job.queued events of jobs that differ only in id and payload."""
-        job = columns.template
-        data = _queued_data(job.kind, job.queue, due_time(job, self._now))
-        event = PendingEvent(self._now, _QUEUED, "", job.batch_id, job.owner, None, None, data)
-        self._write_pending(*bundle_uniform_events(event, columns.ids))
 
     def _write_row_events(
         self, event_type: str, rows: Sequence[Row], data: Callable[[Row], str]
@@ -322,7 +248,7 @@ class SqliteTransaction(SqlTransaction):
         return [] if found == ["ok"] else found
 
 
-def _read_clock_offset(handle: Handle) -> Micros:
+def read_clock_offset(handle: Handle) -> Micros:
     found = handle.execute(CLOCK_OFFSET_QUERY)
     return int(found[0][0]) if found else 0
 
@@ -332,34 +258,7 @@ def _read_clock_offset(handle: Handle) -> Micros:
 _QUEUED = EventType.JOB_QUEUED.value
 
 
-def _insert_params(job: NewJob) -> dict[str, Any]:
-    return insert_row(job, lane_key(job))._asdict()
-
-
 @lru_cache(maxsize=64)  # the same for all jobs of a bulk enqueue
 def _queued_data(kind: str, queue: str, run_at: Micros) -> str:
     """Return the data of a job.queued event as JSON."""
-    return f"{_queued_data_head(kind, queue)}{run_at}}}"
-
-
-def _queued_data_head(kind: str, queue: str) -> str:
-    """Return the data of a job.queued event up to the value of `run_at`."""
-    return _encode({"kind": kind, "queue": queue, "run_at": 0}).removesuffix("0}")
-
-
-@lru_cache(maxsize=512)
-def _single_insert(
-    kind: str, queue: str, options: tuple[Any, ...], trace: str | None
-) -> tuple[str, tuple[Any, ...], str, str]:
-    """Prepare the insert of one job with these options.
-
-    Return the insert, its parameters after id, payload, now and announce, the insert of the event,
-    and the head of the event's data.
-    """
-    shared, defaulted = shared_columns(kind, queue, options, trace)
-    insert, names = load_positional_single(
-        "insert_unconstrained_job", PREFIX, defaulted, ("id", "payload", "now", "announce")
-    )
-    insert_event, _ = load_positional("write_job_event", PREFIX, EVENT_COLUMNS)
-    values = tuple(shared[name] for name in names)
-    return insert, values, insert_event, _queued_data_head(kind, queue)
+    return _encode({"kind": kind, "queue": queue, "run_at": run_at})

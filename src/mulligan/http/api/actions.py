@@ -10,7 +10,7 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from mulligan.batches.service import Batch, insert_jobs
+from mulligan.batches.service import Batch
 from mulligan.core.errors import DurationOrTime, Refused, UnknownKind
 from mulligan.core.job import Job, NewJob
 from mulligan.failures.rules import format_validation_error
@@ -19,6 +19,7 @@ from mulligan.http.api.auth import Caller, owned_batch
 from mulligan.http.api.problems import forbidden
 from mulligan.http.api.requests import IdempotencyKey, JsonAnswer, RequestBody, json_body, run_once
 from mulligan.http.api.serialize import JsonObject, job_to_json, to_json
+from mulligan.jobs.enqueue import insert
 from mulligan.jobs.filter import parse_seconds
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import check_user_name, unknown_kind_message
@@ -98,8 +99,7 @@ def _insert(
 ) -> JsonAnswer:
     """Insert the jobs and the stored answer in one transaction."""
     with caller.context.store().begin() as tx:
-        inserted = insert_jobs(tx, new_jobs, announce=True)
-        answer = answer_for(caller.services.jobs.view_enqueued(tx, *inserted))
+        answer = answer_for(insert(tx, new_jobs, caller.services.jobs.get))
         key.store_answer(tx, answer)
     return answer
 
