@@ -20,7 +20,7 @@ from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, load_outcomes
 from mulligan.http.dashboard.failures import group_row
 from mulligan.http.dashboard.history import operation_row
 from mulligan.http.dashboard.queues import dependency_row, worker_row
-from mulligan.http.dashboard.renderer import COUNT_CAP, Renderer, root_path
+from mulligan.http.dashboard.renderer import COUNT_CAP, MenuEntry, Renderer, root_path, screen
 from mulligan.http.dashboard.view_models import BADGES, format_count, job_list_row
 from mulligan.http.services import VisitorServices
 from mulligan.operations.service import Operation
@@ -63,6 +63,7 @@ class OverviewScreen:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/", MenuEntry("Now", 1, "overview", "Overview", "◉"))
     async def show(self, request: Request, filter: str = "", window: str = "1h") -> Response:  # noqa: A002 - as in the URL
         root = root_path(request)
         if filter.strip():
