@@ -10,10 +10,17 @@ from typing import Any
 
 from mulligan.config import Settings
 from mulligan.core.durations import Micros
-from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable, WaitTimeout
+from mulligan.core.errors import (
+    DurationOrTime,
+    NotFound,
+    Refused,
+    StoreUnavailable,
+    WaitTimeout,
+    unknown_job,
+)
 from mulligan.core.event import EventList
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import AttemptRow, Job, NewJob, State, as_columns
+from mulligan.core.job import COUNT_CAP, AttemptRow, Job, NewJob, State, as_columns
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.jobs import repair
 from mulligan.jobs.explain import Explanation, explain_job
@@ -30,7 +37,7 @@ Overrides = Mapping[str, Any]
 POLL_INTERVAL = 0.05
 MAX_POLL_INTERVAL = 0.5
 MAX_JOBS_LISTED = 1000
-DEFAULT_COUNT_CAP = 10_000
+DEFAULT_COUNT_CAP = COUNT_CAP
 MAX_IDS_NAMED = 5  # ids listed when a prefix matches several
 WAIT_ENDS_IN = frozenset({*TERMINAL, State.PARKED})
 
@@ -65,7 +72,7 @@ class Jobs:
         with self._store.read() as tx:
             row = tx.get_job(job_id)
             if row is None or owner not in (None, row.owner):
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return load_job_views(tx, [row], self.get)[0]
 
     def resolve(self, prefix: str) -> str:
@@ -77,7 +84,7 @@ class Jobs:
         with self._store.read() as tx:
             found = tx.find_jobs(prefix, MAX_IDS_NAMED + 1)
         if not found:
-            raise NotFound(_no_such_job(prefix))
+            raise unknown_job(prefix)
         if len(found) > 1:
             raise NotFound(describe_ambiguous_id("job", prefix, found))
         return found[0]
@@ -133,21 +140,21 @@ class Jobs:
         with self._store.read() as tx:
             row = tx.get_job(job_id)
             if row is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return explain_job(tx, row, self._settings.retry, self.get, private=private)
 
     def history(self, job_id: str) -> EventList:
         """Return every stored event of a job, oldest first."""
         with self._store.read() as tx:
             if tx.get_job(job_id) is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return tx.list_events_of_job(job_id)
 
     def attempts(self, job_id: str) -> AttemptList:
         """Return every finished attempt, oldest first, with both parts of its failure."""
         with self._store.read() as tx:
             if tx.get_job(job_id) is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return tx.list_attempts(job_id)
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
@@ -176,7 +183,7 @@ class Jobs:
         except StoreUnavailable:
             return "in an unknown state (database unavailable)"
         if row is None:
-            raise NotFound(_no_such_job(job_id))
+            raise unknown_job(job_id)
         return row.state
 
     # --- Repair ---
@@ -273,7 +280,7 @@ class Jobs:
     def _view_duplicate(self, tx: Transaction, job_id: str) -> Job:
         row = tx.get_job(job_id)
         if row is None:
-            raise NotFound(_no_such_job(job_id))
+            raise unknown_job(job_id)
         return replace(load_job_views(tx, [row], self.get)[0], deduplicated=True)
 
 
@@ -304,7 +311,3 @@ def describe_ambiguous_id(what: str, prefix: str, found: Sequence[str]) -> str:
     if len(found) > MAX_IDS_NAMED:
         ids += ", …"
     return f"{prefix!r} begins more than one {what} id: {ids}. Type more characters."
-
-
-def _no_such_job(job_id: str) -> str:
-    return f"no job {job_id!r}"

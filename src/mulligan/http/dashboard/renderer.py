@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from mulligan.access.keys import Role, Sessions, Visitor, hash_token
 from mulligan.config import Settings
 from mulligan.core.durations import Micros
-from mulligan.core.errors import NotFound, Refused
+from mulligan.core.errors import Refused, unknown_job
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, JobRow
@@ -239,7 +239,6 @@ def chosen_theme(request: Request) -> str:
 
 # --- Database access ---
 
-COUNT_CAP = 10_000
 PAGE = 50
 
 
@@ -291,17 +290,13 @@ def load_story(services: VisitorServices, job_id: str) -> JobStory:
     Raise NotFound for another owner's job too, so that ids cannot be probed.
     """
     if len(job_id) != LENGTH or not job_id.isalnum():
-        raise NotFound(_no_job(job_id))
+        raise unknown_job(job_id)
     job = services.jobs.get(job_id, owner=services.owner)
     with services.store.read() as tx:
         row = tx.get_job(job_id)
         if row is None:
-            raise NotFound(_no_job(job_id))
+            raise unknown_job(job_id)
         return JobStory(tx.now(), row, job, tx.list_attempts(job_id), tx.list_events_of_job(job_id))
-
-
-def _no_job(job_id: str) -> str:
-    return f"no job {job_id!r:.80}"
 
 
 # --- Live updates ---

@@ -7,13 +7,13 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from mulligan.access.keys import ALL_OWNERS, Role, Visitor
+from mulligan.access.keys import Role, Visitor
 from mulligan.access.status_links import StatusGrant
 from mulligan.batches.service import Batch
 from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.errors import MulliganError, NotFound
 from mulligan.core.format import format_elapsed
-from mulligan.core.job import Job, State
+from mulligan.core.job import ALL_OWNERS, Job, State
 from mulligan.http.dashboard import sessions
 from mulligan.http.dashboard.jobs import BATCH_BADGES, batch_bar
 from mulligan.http.dashboard.renderer import Renderer, form_route, screen
