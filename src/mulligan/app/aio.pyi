@@ -146,9 +146,9 @@ class AsyncKeys:
         """List all keys, oldest first, including revoked and expired ones."""
     async def get(self, key: str) -> Key:
         """Return one key by its id. Raises `NotFound`."""
-    async def known(self, text: str) -> Key | None:
+    async def authenticate(self, text: str) -> Key | None:
         """Return the key with this text; None if it is unknown, revoked or expired."""
-    async def used(self, key: Key) -> None:
+    async def record_use(self, key: Key) -> None:
         """Record that a key was used now, at most once a minute."""
     async def create(self, scope: str, role: str, *, name: str='', expires: DurationOrTime | None=None, reason: str='') -> NewKey:
         """Create a key. Only this call returns its text."""

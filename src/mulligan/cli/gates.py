@@ -28,7 +28,8 @@ from mulligan.cli.output import (
     time_since,
 )
 from mulligan.core.format import format_rate
-from mulligan.guards.gate_status import COUNT_CAP, Dependency, KindStatus, Queue
+from mulligan.core.job import COUNT_CAP
+from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.guards.gates import UNCHANGED
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -198,6 +198,8 @@ class FailureGroupRow(NamedTuple):
     resolved_at: Micros | None
 
 
+ALL_OWNERS = "*"  # the scope of keys and marks that are not about one owner
+COUNT_CAP = 10_000  # counts of jobs stop here
 _NAME = re.compile(r"[^\s|,\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 NAME_RULE = "a name is 1 to 200 characters without spaces, '|' or ','"
 

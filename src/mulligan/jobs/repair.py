@@ -20,10 +20,10 @@ from mulligan.core.errors import (
     DurationOrTime,
     IllegalMove,
     MulliganError,
-    NotFound,
     ReasonMissing,
     StoreUnavailable,
     UniqueTaken,
+    unknown_job,
 )
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
@@ -463,5 +463,5 @@ def _load_job(tx: Transaction, job_id: str, owner: str | None = None) -> JobRow:
     """Return a job's row. Another owner's job is reported exactly like one that does not exist."""
     row = JobQueries(tx).get_job(job_id)
     if row is None or owner not in (None, row.owner):
-        raise NotFound(f"no job {job_id!r}")
+        raise unknown_job(job_id)
     return row

@@ -8,10 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable, WaitTimeout
+from mulligan.core.errors import (
+    DurationOrTime,
+    NotFound,
+    Refused,
+    StoreUnavailable,
+    WaitTimeout,
+    unknown_job,
+)
 from mulligan.core.event import EventList
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import AttemptRow, Job, State
+from mulligan.core.job import COUNT_CAP, AttemptRow, Job, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair
@@ -30,7 +37,7 @@ Overrides = Mapping[str, Any]
 POLL_INTERVAL = 0.05
 MAX_POLL_INTERVAL = 0.5
 MAX_JOBS_LISTED = 1000
-DEFAULT_COUNT_CAP = 10_000
+DEFAULT_COUNT_CAP = COUNT_CAP
 MAX_IDS_NAMED = 5  # ids listed when a prefix matches several
 WAIT_ENDS_IN = frozenset({*TERMINAL, State.PARKED})
 
@@ -65,7 +72,7 @@ class Jobs:
         with self._store.read() as tx:
             row = JobQueries(tx).get_job(job_id)
             if row is None or owner not in (None, row.owner):
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return load_job_views(tx, [row], self.get)[0]
 
     def resolve(self, prefix: str) -> str:
@@ -77,7 +84,7 @@ class Jobs:
         with self._store.read() as tx:
             found = JobQueries(tx).find_jobs(prefix, MAX_IDS_NAMED + 1)
         if not found:
-            raise NotFound(_no_such_job(prefix))
+            raise unknown_job(prefix)
         if len(found) > 1:
             raise NotFound(describe_ambiguous_id("job", prefix, found))
         return found[0]
@@ -133,21 +140,21 @@ class Jobs:
         with self._store.read() as tx:
             row = JobQueries(tx).get_job(job_id)
             if row is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return explain_job(tx, row, self._settings.retry, self.get, private=private)
 
     def history(self, job_id: str) -> EventList:
         """Return every stored event of a job, oldest first."""
         with self._store.read() as tx:
             if JobQueries(tx).get_job(job_id) is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return EventQueries(tx).list_events_of_job(job_id)
 
     def attempts(self, job_id: str) -> AttemptList:
         """Return every finished attempt, oldest first, with both parts of its failure."""
         with self._store.read() as tx:
             if JobQueries(tx).get_job(job_id) is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return JobQueries(tx).list_attempts(job_id)
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
@@ -176,7 +183,7 @@ class Jobs:
         except StoreUnavailable:
             return "in an unknown state (database unavailable)"
         if row is None:
-            raise NotFound(_no_such_job(job_id))
+            raise unknown_job(job_id)
         return row.state
 
     # --- Repair ---
@@ -271,7 +278,3 @@ def describe_ambiguous_id(what: str, prefix: str, found: Sequence[str]) -> str:
     if len(found) > MAX_IDS_NAMED:
         ids += ", …"
     return f"{prefix!r} begins more than one {what} id: {ids}. Type more characters."
-
-
-def _no_such_job(job_id: str) -> str:
-    return f"no job {job_id!r}"

@@ -15,7 +15,7 @@ from mulligan.core.format import format_duration, format_rate
 from mulligan.core.job import Job
 from mulligan.guards.gates import UNCHANGED
 from mulligan.http.dashboard.charts import Bar, bars
-from mulligan.http.dashboard.renderer import Renderer, root_path
+from mulligan.http.dashboard.renderer import Renderer, form_route, root_path, screen
 from mulligan.http.dashboard.sign_in import local_path
 from mulligan.http.dashboard.view_models import filter_link, split_filter
 from mulligan.http.services import VisitorServices
@@ -430,6 +430,7 @@ class ActionScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @form_route("/{noun}/{name}/{verb}")
     async def act(self, request: Request, noun: str, name: str, verb: str) -> Response:
         """Run one action of the table."""
         action = find_action(noun, verb)
@@ -447,6 +448,7 @@ class ActionScreens:
             return self._renderer.redirect(request, back, f"Not done: {refused}", "bad")
         return self._renderer.redirect(request, back, sentence)
 
+    @form_route("/jobs")
     async def act_on_selected(self, request: Request) -> Response:
         """Run an action on the selected jobs, one by one. A refused job does not stop the rest."""
         back = "/jobs"
@@ -462,6 +464,7 @@ class ActionScreens:
             return self._renderer.redirect(request, back, f"Not done: {refused}", "bad")
         return self._renderer.redirect(request, back, sentence)
 
+    @screen("/operations/new")
     async def preview(
         self,
         request: Request,
@@ -490,6 +493,7 @@ class ActionScreens:
         }
         return self._renderer.page(request, "preview.html", "operations", **values)
 
+    @form_route("/operations")
     async def start(self, request: Request) -> Response:
         """Start a bulk action."""
 
