@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from mulligan.core.durations import Micros, to_datetime
-from mulligan.core.errors import NotFound
+from mulligan.core.errors import unknown_job
 from mulligan.core.job import (
     AttemptRow,
     Gate,
@@ -63,7 +63,7 @@ def view_holder(tx: Transaction, job_id: str, reload: Callable[[str], Job]) -> J
     """Return the job that holds the unique key of a duplicate, marked as deduplicated."""
     row = JobQueries(tx).get_job(job_id)
     if row is None:
-        raise NotFound(f"no job {job_id!r}")
+        raise unknown_job(job_id)
     return replace(load_job_views(tx, [row], reload)[0], deduplicated=True)
 
 
