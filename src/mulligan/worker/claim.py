@@ -184,7 +184,7 @@ class Claimer:
     def _pick_from(
         self, due_jobs: DueJobs, lanes: Sequence[LaneRef], slots: int, capacity: Capacity
     ) -> tuple[list[Candidate], float]:
-        # Workers start with different owners: a share of their own id.
+        # The share of the worker's id comes first, so that workers start with different owners.
         fresh, retries = due_jobs.in_order(lanes, self._last_share, owner_share(self.worker))
         return pick(fresh, retries, slots, self._retry_credit, capacity)
 
@@ -195,7 +195,7 @@ def create_claimer(
     """Create the claimer of a worker.
 
     Every worker also serves the delivery queue: if all workers were limited to other queues,
-    nobody would send notifications.
+    no notification would be sent.
     """
     served = None if queues is None else queues | {DELIVERY_QUEUE}
     claimer = Claimer(worker, frozenset(), served)
