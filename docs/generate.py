@@ -471,6 +471,11 @@ def http_page() -> str:
     return _page_of("generate_http", table)
 
 
+# --- Types of app.aio ---
+def async_stub() -> str:
+    return _page_of("generate_async")
+
+
 # --- The five specifications ---
 def seeds_page() -> str:
     return _page_of("generate_seeds")
@@ -502,6 +507,7 @@ PAGES = {
     "docs/seeds.md": seeds_page,
     "docs/operate/security-checks.md": security_page,
     "docs/explain/storm.md": storm_page,
+    "src/mulligan/app/async_services.pyi": async_stub,
 }
 
 

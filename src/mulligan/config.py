@@ -57,8 +57,8 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-def _jitter(value: Any) -> Any:
-    """Check a jitter: a name or a share. One message covers both."""
+def check_jitter(value: Any) -> Any:
+    """Return a jitter: a name or a share. One message covers both."""
     if isinstance(value, str) and value in {"full", "equal", "none"}:
         return value
     try:
@@ -108,7 +108,8 @@ NotNegative = Annotated[
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000)]
 Growth = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=100)]
 Jitter = Annotated[
-    Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_jitter)
+    Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)],
+    BeforeValidator(check_jitter),
 ]
 
 

@@ -9,12 +9,11 @@ from random import Random
 import pytest
 
 from mulligan import classify, pack
-from mulligan.config import Settings
+from mulligan.config import RetrySection, Settings
 from mulligan.core.attempt import RETRYABLE
 from mulligan.core.errors import ConfigError
 from mulligan.failures.rule_sources import list_packs, load_configured_rules
-from mulligan.retries.backoff import draw_delay, nominal_delay
-from mulligan.retries.policy import Policy, RetrySettings, resolve_policy
+from mulligan.retries.policy import Policy, resolve_policy
 
 
 def delays(name, cls, count, code=None):
@@ -22,9 +21,9 @@ def delays(name, cls, count, code=None):
     mine = pack(name)
     rule = next((rule for rule in mine.rules if rule.code == code and rule.backoff), None)
     backoff = (
-        rule.backoff if rule else resolve_policy(RetrySettings(), kind=mine.policy).backoff_for(cls)
+        rule.backoff if rule else resolve_policy(RetrySection(), kind=mine.policy).backoff_for(cls)
     )
-    return [nominal_delay(backoff, n) for n in range(count)], backoff
+    return [backoff.nominal(n) for n in range(count)], backoff
 
 
 def verdict(name, text="", **facts):
@@ -41,7 +40,7 @@ def test_every_code_of_a_pack_has_a_sentence_a_class_and_a_retry_limit(name):
     for rule in mine.rules:
         assert rule.public.strip(), rule.id
         assert rule.retryable == (rule.cls in RETRYABLE)
-    effective = resolve_policy(RetrySettings(), kind=mine.policy)
+    effective = resolve_policy(RetrySection(), kind=mine.policy)
     assert all(effective.max_retries_for(rule.cls) >= 0 for rule in mine.rules)
 
 
@@ -49,8 +48,8 @@ def test_every_code_of_a_pack_has_a_sentence_a_class_and_a_retry_limit(name):
 def test_the_watermark_pack_waits_1_5_and_15_minutes(cls):
     found, backoff = delays("watermark", cls, 4)
     assert found == [60, 300, 900, 900]
-    assert draw_delay(backoff, 0, Random(1)) == 60
-    assert resolve_policy(RetrySettings(), kind=pack("watermark").policy).max_retries_for(cls) == 3
+    assert backoff.delay(0, Random(1)) == 60
+    assert resolve_policy(RetrySection(), kind=pack("watermark").policy).max_retries_for(cls) == 3
 
 
 @pytest.mark.seed("001-26")
@@ -58,7 +57,7 @@ def test_the_watermark_pack_waits_1_5_and_15_minutes(cls):
 def test_the_pdfxml_pack_waits_5_15_45_seconds_with_20_percent_jitter(cls):
     found, backoff = delays("pdfxml", cls, 3)
     assert found == [5, 15, 45]
-    drawn = [draw_delay(backoff, 1, Random(seed)) for seed in range(200)]
+    drawn = [backoff.delay(1, Random(seed)) for seed in range(200)]
     assert 12 <= min(drawn) < 12.5
     assert 17.5 < max(drawn) <= 18
 
@@ -67,7 +66,7 @@ def test_the_pdfxml_pack_waits_5_15_45_seconds_with_20_percent_jitter(cls):
 def test_the_videogen_pack_doubles_30_seconds_up_to_an_hour_and_adds_jitter_after_the_cap(cls):
     found, backoff = delays("videogen", cls, 9)
     assert found == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
-    drawn = [draw_delay(backoff, 8, Random(seed)) for seed in range(400)]
+    drawn = [backoff.delay(8, Random(seed)) for seed in range(400)]
     assert 2880 <= min(drawn) < 3600 < max(drawn) <= 4320
 
 
@@ -98,7 +97,7 @@ def test_the_clipscribe_pack_has_retries_and_delays_for_each_class(code, cls, re
 @pytest.mark.seed("004-77")
 def test_a_thousand_jobs_that_fail_together_are_retried_at_different_times():
     _, backoff = delays("clipscribe", "timeout", 1)
-    seconds = Counter(int(draw_delay(backoff, 0, Random(seed))) for seed in range(1000))
+    seconds = Counter(int(backoff.delay(0, Random(seed))) for seed in range(1000))
     assert len(seconds) >= 12
     assert max(seconds.values()) < 150
 

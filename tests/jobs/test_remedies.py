@@ -9,15 +9,16 @@ import pytest
 
 from jobs.test_story_sentences import a_failure
 from mulligan import Policy
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ground, Outcome, Verb
 from mulligan.core.durations import SECOND
 from mulligan.jobs.sentences import suggest_remedy
 from mulligan.retries.decide import decide
-from mulligan.retries.policy import RetrySettings, resolve_policy
+from mulligan.retries.policy import resolve_policy
 from support.builders import NOW, make_lease
 from support.builders import make_failure as failed
 
-POLICY = resolve_policy(RetrySettings())
+POLICY = resolve_policy(RetrySection())
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_deadline_that_passed_after_a_lost_worker_does_not_advise_more_losses(
 
 def test_disabled_retries_are_named_first():
     assert "retry.enabled" in suggest_remedy(
-        a_failure(verb="die"), resolve_policy(RetrySettings(enabled=False))
+        a_failure(verb="die"), resolve_policy(RetrySection(enabled=False))
     )
 
 
@@ -103,12 +104,12 @@ REFUSALS = {
     Ground.RULE_LIMIT,
     Ground.MAX_AGE,
 }
-MANY_RETRIES = RetrySettings(max_retries=9)
+MANY_RETRIES = RetrySection(max_retries=9)
 REFUSING = [
-    resolve_policy(RetrySettings(enabled=False)),
-    resolve_policy(RetrySettings(only=(Cls.TIMEOUT,))),
-    resolve_policy(RetrySettings(max_retries=0)),
-    resolve_policy(RetrySettings(max_retries=1)),
+    resolve_policy(RetrySection(enabled=False)),
+    resolve_policy(RetrySection(only=(Cls.TIMEOUT,))),
+    resolve_policy(RetrySection(max_retries=0)),
+    resolve_policy(RetrySection(max_retries=1)),
     resolve_policy(
         MANY_RETRIES,
         None,

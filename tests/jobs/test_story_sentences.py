@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from mulligan.config import RetrySection
 from mulligan.core.durations import SECOND, to_datetime
 from mulligan.core.event import Event
 from mulligan.core.job import AttemptRow, Gate
@@ -20,11 +21,11 @@ from mulligan.jobs.explain import (
     format_story,
 )
 from mulligan.retries.backoff import Exponential
-from mulligan.retries.policy import Policy, RetrySettings, resolve_policy
+from mulligan.retries.policy import Policy, resolve_policy
 from support.builders import NOW, make_job_row
 
 MINUTE = 60 * SECOND
-POLICY = resolve_policy(RetrySettings())
+POLICY = resolve_policy(RetrySection())
 
 
 def an_attempt(token=1, **changes):
@@ -533,7 +534,7 @@ def test_every_sentence_has_its_time():
 
 def test_a_wait_that_the_current_policy_cannot_explain_says_so():
     policy = resolve_policy(
-        RetrySettings(), kind=Policy(backoff=Exponential(base=1, factor=1, jitter="none"))
+        RetrySection(), kind=Policy(backoff=Exponential(base=1, factor=1, jitter="none"))
     )
     assert (
         "the policy or server hint that applied then is not stored"

@@ -10,7 +10,7 @@ import pytest
 from mulligan.core.errors import ConfigError, Fail
 from mulligan.notifications import apprise as apprise_module
 from mulligan.notifications.apprise import Apprise, notify_type
-from mulligan.notifications.deliveries import load_channel
+from mulligan.notifications.channels import load_channel
 from mulligan.notifications.message import build_event_message
 from support.messages import LINKED, MESSAGE, build_event, send
 from support.raw_receivers import OK, build_response

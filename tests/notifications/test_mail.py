@@ -18,8 +18,7 @@ from mulligan.core.errors import ConfigError, Fail
 from mulligan.failures.classify import classify_facts
 from mulligan.failures.matcher import Rulebook
 from mulligan.notifications import DELIVERY_RULES
-from mulligan.notifications.channels import SendContext
-from mulligan.notifications.deliveries import load_channel
+from mulligan.notifications.channels import SendContext, load_channel
 from mulligan.notifications.email import Email
 from mulligan.notifications.message import build_event_message, build_incident_message
 from mulligan.notifications.rules import IncidentFacts

@@ -15,8 +15,7 @@ import standardwebhooks
 
 from mulligan.core.errors import ConfigError, Fail
 from mulligan.notifications import webhook as webhook_module
-from mulligan.notifications.channels import ReceiverGone
-from mulligan.notifications.deliveries import load_channel
+from mulligan.notifications.channels import ReceiverGone, load_channel
 from mulligan.notifications.message import Message, build_event_message
 from mulligan.notifications.webhook import Webhook, new_secret
 from support.messages import LINKED, MESSAGE, build_event, send

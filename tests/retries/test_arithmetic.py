@@ -12,8 +12,6 @@ from mulligan.retries.backoff import (
     Exponential,
     Fixed,
     Table,
-    delay_bounds,
-    draw_delay,
     explain_delay,
 )
 
@@ -33,8 +31,8 @@ BACKOFFS = st.one_of(
 
 @given(BACKOFFS, st.integers(0, 60), st.integers())
 def test_every_drawn_delay_is_within_its_bounds_and_explained(backoff, n, seed):
-    drawn = draw_delay(backoff, n, Random(seed))
-    low, high = delay_bounds(backoff, n)
+    drawn = backoff.delay(n, Random(seed))
+    low, high = backoff.bounds(n)
     assert low - 1e-6 * high <= drawn <= high * (1 + 1e-6)
     assert "not stored" not in explain_delay(backoff, n, drawn)
 

@@ -7,13 +7,14 @@ from random import Random
 
 import pytest
 
+from mulligan.config import ClassRetrySection, RetrySection
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.job import State
 from mulligan.retries.backoff import Fixed, Table
 from mulligan.retries.decide import decide
 from mulligan.retries.limits import MAX_COUNTED_CODES, FailureCounts, parse_counts
-from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, resolve_policy
+from mulligan.retries.policy import Policy, resolve_policy
 from support.builders import NOW, make_failure, make_lease
 
 TEN = Policy(max_retries=10, backoff=Fixed(0))
@@ -40,7 +41,7 @@ def waits(decisions):
 
 
 def of_kind(policy, **system):
-    return resolve_policy(RetrySettings(**system), None, policy)
+    return resolve_policy(RetrySection(**system), None, policy)
 
 
 @pytest.mark.seed("004-23")
@@ -141,7 +142,7 @@ def test_rule_limit_cannot_raise_other_limits():
     ],
 )
 def test_rule_backoff_wins_over_the_kind_but_not_over_the_job(job, kind, queue, expected):
-    policy = resolve_policy(RetrySettings(max_retries=9), queue, kind, job)
+    policy = resolve_policy(RetrySection(max_retries=9), queue, kind, job)
     assert waits(life(policy, failed(terms={"backoff": {"type": "fixed", "seconds": 7}}))) == [
         expected
     ]
@@ -184,7 +185,7 @@ def test_unreadable_rule_terms_are_ignored(terms):
 
 
 def test_settings_can_limit_a_class():
-    policy = of_kind(Policy(max_retries=5), classes={"timeout": ClassSettings(max_retries=0)})
+    policy = of_kind(Policy(max_retries=5), classes={"timeout": ClassRetrySection(max_retries=0)})
     assert life(policy, failed())[0].verb == Verb.RETRY
     (decision,) = life(policy, failed(Cls.TIMEOUT))
     assert (
@@ -195,7 +196,7 @@ def test_settings_can_limit_a_class():
 
 def test_class_limit_of_a_kind_wins_over_the_settings():
     policy_of_kind = Policy(max_retries=5, classes={"timeout": Policy(max_retries=2)})
-    policy = of_kind(policy_of_kind, classes={"timeout": ClassSettings(max_retries=0)})
+    policy = of_kind(policy_of_kind, classes={"timeout": ClassRetrySection(max_retries=0)})
     assert [decision.verb for decision in life(policy, *[failed(Cls.TIMEOUT)] * 3)] == [
         "retry",
         "retry",
@@ -204,9 +205,9 @@ def test_class_limit_of_a_kind_wins_over_the_settings():
 
 
 def test_unset_delay_settings_of_a_class_take_the_general_ones():
-    entry = {"timeout": ClassSettings(base_delay=10)}
+    entry = {"timeout": ClassRetrySection(base_delay=10)}
     policy = resolve_policy(
-        RetrySettings(max_retries=9, factor=3, max_delay=60, jitter="none", classes=entry)
+        RetrySection(max_retries=9, factor=3, max_delay=60, jitter="none", classes=entry)
     )
     decisions = life(
         policy, failed(), failed(Cls.TIMEOUT), failed(Cls.TIMEOUT), failed(Cls.TIMEOUT)

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.config import RetrySection
 from mulligan.core import lifecycle
 from mulligan.core.attempt import RETRYABLE, Cls, Ended, Ground, Outcome, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.job import State
 from mulligan.retries.backoff import Fixed
 from mulligan.retries.decide import decide
-from mulligan.retries.policy import Policy, RetrySettings, resolve_policy
+from mulligan.retries.policy import Policy, resolve_policy
 from support.builders import NOW, make_failure, make_lease
 
-STEADY = resolve_policy(RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10)))
+STEADY = resolve_policy(RetrySection(), None, Policy(max_retries=3, backoff=Fixed(10)))
 HOUR = 3600 * SECOND
 
 
@@ -128,7 +129,7 @@ def test_loss_uses_no_retry_and_the_next_attempt_runs_alone():
 
 @given(st.integers(0, 10))
 def test_poison_job_dies_after_max_losses_plus_one_starts(max_losses):
-    policy = resolve_policy(RetrySettings(max_losses=max_losses))
+    policy = resolve_policy(RetrySection(max_losses=max_losses))
     lease, starts = make_lease(), 0
     while True:
         starts += 1
@@ -183,7 +184,7 @@ def test_snooze_lasts_at_least_one_second(delay):
 
 
 def test_too_many_snoozes_end_the_job():
-    policy = resolve_policy(RetrySettings(max_snoozes=2))
+    policy = resolve_policy(RetrySection(max_snoozes=2))
     assert judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=1).state == State.QUEUED
     decision = judge(Outcome(Ended.SNOOZED, after=0), policy, snoozes=2)
     assert (decision.state, decision.failure.code, decision.failure.cls) == (
@@ -240,7 +241,7 @@ def test_job_dies_when_its_retries_are_used():
 @pytest.mark.parametrize("cls", [cls for cls in Cls if cls not in RETRYABLE])
 def test_max_retries_cannot_allow_what_the_class_forbids(cls):
     policy = resolve_policy(
-        RetrySettings(max_retries=9),
+        RetrySection(max_retries=9),
         None,
         Policy(max_retries=9, classes={cls: Policy(max_retries=9)}),
     )
@@ -259,7 +260,7 @@ def test_programming_error_says_how_to_retry_it():
         "to retry such errors, use Policy(retry_unknown=True)"
     )
     assert (
-        judge(outcome, resolve_policy(RetrySettings(), None, Policy(retry_unknown=True))).verb
+        judge(outcome, resolve_policy(RetrySection(), None, Policy(retry_unknown=True))).verb
         == Verb.RETRY
     )
 
@@ -273,14 +274,14 @@ def test_final_failure_is_not_retried():
 
 
 def test_retry_enabled_switches_off_all_retries():
-    policy = resolve_policy(RetrySettings(enabled=False), None, Policy(max_retries=9))
+    policy = resolve_policy(RetrySection(enabled=False), None, Policy(max_retries=9))
     assert judge(failed(), policy).reason == "not retried: retries are switched off (retry.enabled)"
     assert judge(Outcome(Ended.RETRY), policy).state == State.DEAD
     assert judge(Outcome(Ended.LOST), policy).state == State.QUEUED
 
 
 def test_zero_retries_names_the_scope_that_sets_it():
-    policy = resolve_policy(RetrySettings(), None, Policy(max_retries=0))
+    policy = resolve_policy(RetrySection(), None, Policy(max_retries=0))
     assert judge(failed(), policy).reason == "not retried: the kind allows no retries"
 
 
@@ -295,7 +296,7 @@ def test_zero_retries_names_the_scope_that_sets_it():
     ],
 )
 def test_number_of_retries_of_unknown_failures(policy, allowed):
-    effective, lease = resolve_policy(RetrySettings(), None, policy), make_lease()
+    effective, lease = resolve_policy(RetrySection(), None, policy), make_lease()
     retries = 0
     while (
         decision := decide(lease, failed(Cls.UNKNOWN), effective, NOW, Random(0))
@@ -307,7 +308,7 @@ def test_number_of_retries_of_unknown_failures(policy, allowed):
 
 def test_requested_retry_counts_only_against_the_total():
     policy = resolve_policy(
-        RetrySettings(),
+        RetrySection(),
         None,
         Policy(max_retries=2, classes={c: Policy(max_retries=0) for c in Cls}),
     )
@@ -332,7 +333,7 @@ def test_requested_retry_waits_as_requested_or_by_the_backoff(outcome, wait):
 def test_requested_retry_uses_the_general_backoff():
     special = {cls: Policy(backoff=Fixed(99)) for cls in Cls}
     policy = resolve_policy(
-        RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), classes=special)
+        RetrySection(), None, Policy(max_retries=3, backoff=Fixed(10), classes=special)
     )
     assert judge(Outcome(Ended.RETRY), policy).run_at == NOW + 10 * SECOND
     assert judge(failed(), policy).run_at == NOW + 99 * SECOND
@@ -356,7 +357,7 @@ def test_invalid_server_hint_is_ignored(hint):
 
 
 def test_first_retry_uses_the_first_delay():
-    policy = resolve_policy(RetrySettings(base_delay=7, jitter="none"), None, Policy(max_retries=3))
+    policy = resolve_policy(RetrySection(base_delay=7, jitter="none"), None, Policy(max_retries=3))
     assert judge(failed(), policy).run_at == NOW + 7 * SECOND
     assert judge(failed(), policy, failures=1).run_at == NOW + 14 * SECOND
 
@@ -366,7 +367,7 @@ def test_first_retry_uses_the_first_delay():
 
 def test_max_age_excludes_time_on_hold():
     policy = resolve_policy(
-        RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100)
+        RetrySection(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100)
     )
     outcome = Outcome(Ended.FAILED, failure=make_failure())
     times = {"first_started_at": NOW - 3670 * SECOND, "started_at": NOW - SECOND}
@@ -381,7 +382,7 @@ def test_max_age_excludes_time_on_hold():
 
 
 def test_failures_of_a_down_dependency_are_not_charged_three_times():
-    policy, lease = resolve_policy(RetrySettings()), make_lease(uses="gateway")
+    policy, lease = resolve_policy(RetrySection()), make_lease(uses="gateway")
     outcome = Outcome(Ended.FAILED, failure=make_failure())
     for _ in range(3):
         decision = decide(lease, outcome, policy, NOW, Random(1), dependency_down="gateway")
@@ -420,7 +421,7 @@ def test_server_hint_holds_a_single_dependency(uses, hint, until):
     decision = decide(
         make_lease(uses=uses),
         Outcome(Ended.FAILED, failure=failure),
-        resolve_policy(RetrySettings()),
+        resolve_policy(RetrySection()),
         NOW,
         Random(1),
     )
@@ -435,7 +436,7 @@ def test_quota_with_a_reset_time_holds_and_without_one_is_final():
         return decide(
             make_lease(uses=uses, counts=counts),
             outcome,
-            resolve_policy(RetrySettings()),
+            resolve_policy(RetrySection()),
             NOW,
             Random(1),
         )
@@ -451,7 +452,7 @@ def test_quota_with_a_reset_time_holds_and_without_one_is_final():
 
 def test_retry_after_max_age_ends_the_job_with_the_same_failure():
     policy = resolve_policy(
-        RetrySettings(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100)
+        RetrySection(), None, Policy(max_retries=9, backoff=Fixed(60), max_age=100)
     )
     assert judge(failed(), policy, first_started_at=NOW - 40 * SECOND).verb == Verb.RETRY
     decision = judge(failed(), policy, first_started_at=NOW - 41 * SECOND)
@@ -529,7 +530,7 @@ leases = st.builds(
 )
 effective = st.builds(
     resolve_policy,
-    st.builds(RetrySettings, enabled=st.booleans(), max_snoozes=st.none() | st.integers(0, 9)),
+    st.builds(RetrySection, enabled=st.booleans(), max_snoozes=st.none() | st.integers(0, 9)),
     st.none(),
     st.builds(
         Policy,
@@ -625,7 +626,7 @@ def test_outage_does_not_override_the_retry_switches(switch):
 
 # -- grounds -------------------------------------------------------------------------------------
 LIMITED = resolve_policy(
-    RetrySettings(), None, Policy(max_retries=3, backoff=Fixed(10), max_losses=1, max_snoozes=1)
+    RetrySection(), None, Policy(max_retries=3, backoff=Fixed(10), max_losses=1, max_snoozes=1)
 )
 GROUNDS = [
     (Ground.RETURNED, Outcome(Ended.RETURNED, result="1"), {}),

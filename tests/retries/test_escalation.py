@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.job import State
@@ -16,7 +17,6 @@ from mulligan.retries.backoff import Fixed
 from mulligan.retries.decide import decide
 from mulligan.retries.policy import (
     Policy,
-    RetrySettings,
     Then,
     describe_escalation,
     parse_job_settings,
@@ -39,7 +39,7 @@ def life(policy, *outcomes, **lease):
     lease, decisions = make_lease(**lease), []
     for outcome in outcomes:
         decisions.append(
-            decide(lease, outcome, resolve_policy(RetrySettings(), None, policy), NOW, Random(0))
+            decide(lease, outcome, resolve_policy(RetrySection(), None, policy), NOW, Random(0))
         )
         last = decisions[-1]
         queue = (last.then or {}).get("queue", lease.queue)
@@ -97,7 +97,7 @@ def test_steps_of_a_rule_win_over_the_kind_and_advance_with_its_code():
     ruled = failed(code="OOM", terms=terms)
     decisions = life(LADDER, failed(code="DISK"), ruled, ruled)
     assert [decision.then["queue"] for decision in decisions] == ["big", "rule1", "rule2"]
-    job = resolve_policy(RetrySettings(), None, LADDER, Policy(then=Then(queue="job")))
+    job = resolve_policy(RetrySection(), None, LADDER, Policy(then=Then(queue="job")))
     assert decide(make_lease(), ruled, job, NOW, Random(0)).then == {"queue": "job"}
 
 
@@ -122,7 +122,7 @@ def test_dead_job_is_not_moved():
     late = decide(
         make_lease(deadline_at=NOW - 1),
         failed(),
-        resolve_policy(RetrySettings(), None, LADDER),
+        resolve_policy(RetrySection(), None, LADDER),
         NOW,
         Random(0),
     )

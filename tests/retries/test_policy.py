@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls
 from mulligan.retries.backoff import Exponential, Fixed, Table
-from mulligan.retries.policy import Policy, RetrySettings, resolve_policy
+from mulligan.retries.policy import Policy, resolve_policy
 
-SYSTEM = RetrySettings()
+SYSTEM = RetrySection()
 counts = st.none() | st.integers(0, 100)
 waits = st.none() | st.builds(Fixed, st.integers(0, 100)) | st.builds(Table, st.just((1, 2)))
 entries = st.builds(Policy, max_retries=counts, backoff=waits)
@@ -71,9 +72,9 @@ def test_durations_of_a_policy_may_be_timedeltas():
         (lambda: Policy(max_retries=2.5), "max_retries"),
         (lambda: Policy(max_age=float("nan")), "max_age"),
         (lambda: Policy(max_retry=3), "max_retry"),
-        (lambda: RetrySettings(base_delay=-1), "base_delay"),
-        (lambda: RetrySettings(max_retries=-1), "max_retries"),
-        (lambda: RetrySettings(jitter=2), "jitter"),
+        (lambda: RetrySection(base_delay=-1), "base_delay"),
+        (lambda: RetrySection(max_retries=-1), "max_retries"),
+        (lambda: RetrySection(jitter=2), "jitter"),
         (lambda: Policy.from_json('{"max_retries": "many"}'), "max_retries"),
     ],
 )
@@ -83,7 +84,7 @@ def test_invalid_value_is_refused_with_the_name_of_its_field(make, message):
 
 
 def test_settings_parse_environment_texts():
-    read = RetrySettings(enabled="false", max_retries="5", base_delay="30", jitter="0.2")
+    read = RetrySection(enabled="false", max_retries="5", base_delay="30", jitter="0.2")
     assert (read.enabled, read.max_retries, read.base_delay, read.jitter) == (False, 5, 30.0, 0.2)
 
 

@@ -8,33 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.config import ClassRetrySection, RetrySection
 from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.retries.backoff import (
     Exponential,
     Fixed,
     Table,
-    delay_bounds,
-    describe_backoff,
-    draw_delay,
-    nominal_delay,
 )
-from mulligan.retries.policy import ClassSettings, Policy, RetrySettings, Then, resolve_policy
+from mulligan.retries.policy import Policy, Then, resolve_policy
 from mulligan.retries.preview import MAX_PLANNED_ATTEMPTS, plan_attempts, preview_class
 from retries.test_backoff import backoffs
 
 
 def preview(policy=None, cls="transient", **system):
-    effective = resolve_policy(RetrySettings(**system), None, policy)
+    effective = resolve_policy(RetrySection(**system), None, policy)
     return preview_class(effective, Cls(cls), lambda scope, names: f"{scope} {names[0]}")
 
 
 @given(backoffs, st.integers(0, 100), st.integers())
 def test_drawn_delay_is_within_bounds(backoff, n, seed):
-    low, high = delay_bounds(backoff, n)
-    assert low <= nominal_delay(backoff, n) <= high or nominal_delay(backoff, n) == pytest.approx(
-        high
-    )
-    drawn = draw_delay(backoff, n, Random(seed))
+    low, high = backoff.bounds(n)
+    assert low <= backoff.nominal(n) <= high or backoff.nominal(n) == pytest.approx(high)
+    drawn = backoff.delay(n, Random(seed))
     assert low * (1 - 1e-9) <= drawn <= high * (1 + 1e-9)
 
 
@@ -73,7 +68,7 @@ def test_class_that_is_not_retryable_is_not_retried(cls):
         (Policy(classes={"unknown": Policy(max_retries=0)}), {}, "the kind allows no retries"),
         (
             None,
-            {"classes": {"unknown": ClassSettings(max_retries=0)}},
+            {"classes": {"unknown": ClassRetrySection(max_retries=0)}},
             "retry.classes.unknown.max_retries allows no retries",
         ),
         (None, {"unknown_retries": 0}, "retry.unknown_retries allows no retries"),
@@ -93,7 +88,7 @@ def test_refused_class_names_the_setting_or_scope(policy, system, why):
         (Policy(retry_unknown=True), {}, 3, "system retry.max_retries"),
         (
             None,
-            {"classes": {"unknown": ClassSettings(max_retries=1)}},
+            {"classes": {"unknown": ClassRetrySection(max_retries=1)}},
             1,
             "system retry.classes.unknown.max_retries",
         ),
@@ -123,4 +118,4 @@ def test_class_shows_its_backoff_and_steps():
     ],
 )
 def test_description_of_a_backoff(backoff, sentence):
-    assert describe_backoff(backoff) == sentence
+    assert backoff.describe() == sentence

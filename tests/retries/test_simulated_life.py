@@ -6,12 +6,13 @@ import pytest
 
 import mulligan
 from mulligan import Exponential, Policy, Rule, Table
-from mulligan.retries.policy import RetrySettings, resolve_policy
+from mulligan.config import RetrySection
+from mulligan.retries.policy import resolve_policy
 from mulligan.retries.preview import simulate_retries
 
 
 def fated(failure, **policy):
-    return simulate_retries(resolve_policy(RetrySettings(), kind=Policy(**policy)), failure)
+    return simulate_retries(resolve_policy(RetrySection(), kind=Policy(**policy)), failure)
 
 
 def waits(found):

@@ -8,7 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from mulligan import Batch, Context, Fixed, Job, Kind, Mulligan, Policy, Retry, Table, Then, Unique
+from mulligan.guards.gate_status import Queue
 from mulligan.jobs.search import CappedCount, JobList
+from mulligan.operations.request import OperationPreview
+from mulligan.operations.service import Operation
 
 app = Mulligan("sqlite:///x.db")
 
@@ -141,6 +144,14 @@ async def walk() -> None:
     assert_type(await waits_with_context.enqueue_async(clip=7), Job)
     assert_type(await app.aio.jobs.wait("id", timeout=3), Job)
     assert_type(await app.aio.jobs.list(), JobList)
+    assert_type(await app.aio.jobs.get("id", owner="acme"), Job)
+    assert_type(await app.aio.batches.seal("id"), Batch)
+    assert_type(await app.aio.queues.set("render", concurrency=4, rate="5/s"), Queue)
+    assert_type(await app.aio.operations.start("retry", "state:dead"), Operation)
+    assert_type(
+        await app.aio.operations.start("retry", "state:dead", dry_run=True), OperationPreview
+    )
+    assert_type((await app.aio.keys.create("acme", "viewer")).text, str)
     async with await app.aio.batch("spring") as batch:
         assert_type(batch, Batch)
     assert_type(await app.aio.enqueue("simple", {"clip": 7}), Job)
@@ -195,6 +206,11 @@ async def goes_wrong() -> None:
     await simple.enqueue_async(clip="x")  # wrong: arg-type
     await waits.enqueue_async(clip="x")  # wrong: arg-type
     await waits_with_context.enqueue_async(clip="x")  # wrong: arg-type
+    await app.aio.jobs.get(7)  # wrong: arg-type
+    await app.aio.jobs.get("id", colour="red")  # wrong: call-arg
+    await app.aio.jobs.find("id")  # wrong: attr-defined
+    await app.aio.workers.list()  # wrong: attr-defined
+    await app.aio.queues.set("render", concurrency="many")  # wrong: arg-type
 
 
 def takes_kinds(kind: Kind[[int], Any], call: Callable[..., Coroutine[Any, Any, str]]) -> None: ...

@@ -56,6 +56,6 @@ def test_pyright_finds_each_wrong_call_and_nothing_else(tmp_path):
     )
     found = json.loads(output)["generalDiagnostics"]
     lines = [diagnostic["range"]["start"]["line"] + 1 for diagnostic in found]
-    assert lines == sorted(WRONG), "\n".join(
+    assert sorted(set(lines)) == sorted(WRONG), "\n".join(
         f"{line}: {each['message']}" for line, each in zip(lines, found, strict=True)
     )

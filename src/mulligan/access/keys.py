@@ -5,7 +5,6 @@ The text of a key or session is shown once, when it is created; the database hol
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import re
@@ -193,47 +192,6 @@ class Keys:
     ) -> None:
         data = {"key": key, "reason": reason, "before": before, "after": after}
         tx.write_events([NewEvent(type_, actor=self._actor, data=data)])
-
-
-class AsyncKeys:
-    """Async version of `Keys`: each call runs on a thread."""
-
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-
-    async def list(self) -> KeyList:
-        """List all keys, oldest first, including revoked and expired ones."""
-        return await asyncio.to_thread(self._keys.list)
-
-    async def get(self, key: str) -> Key:
-        """Return one key by its id. Raises `NotFound`."""
-        return await asyncio.to_thread(self._keys.get, key)
-
-    async def known(self, text: str) -> Key | None:
-        """Return the key with this text; None if it is unknown, revoked or expired."""
-        return await asyncio.to_thread(self._keys.known, text)
-
-    async def used(self, key: Key) -> None:
-        """Record that a key was used now, at most once a minute."""
-        await asyncio.to_thread(self._keys.used, key)
-
-    async def create(
-        self,
-        scope: str,
-        role: str,
-        *,
-        name: str = "",
-        expires: DurationOrTime | None = None,
-        reason: str = "",
-    ) -> NewKey:
-        """Create a key. Only this call returns its text."""
-        return await asyncio.to_thread(
-            self._keys.create, scope, role, name=name, expires=expires, reason=reason
-        )
-
-    async def revoke(self, key: str, *, reason: str = "") -> Key:
-        """Revoke a key at once."""
-        return await asyncio.to_thread(self._keys.revoke, key, reason=reason)
 
 
 def is_key(text: str) -> bool:

@@ -6,14 +6,12 @@ only the public part.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from mulligan.access.queries import AccessQueries
 from mulligan.batches.service import Batch
@@ -90,14 +88,3 @@ class StatusLinks:
             with self._open().begin() as tx:
                 found = AccessQueries(tx).store_status_secret(secrets.token_hex(32))
         return bytes.fromhex(found)
-
-
-class AsyncStatusLinks:
-    """Async version of `StatusLinks`: each call runs on a thread."""
-
-    def __init__(self, status: StatusLinks) -> None:
-        self._status = status
-
-    async def link(self, of: Job | Batch, **options: Any) -> str:
-        """Return a link to the status page of a job or batch."""
-        return await asyncio.to_thread(self._status.link, of, **options)

@@ -45,12 +45,18 @@ from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Gate, LimitKey, LimitRow, WorkerRow
 from mulligan.events.queries import MINUTE, EventQueries, StatQueries
-from mulligan.guards import dependencies, gates
 from mulligan.guards.capacity import count_running
-from mulligan.guards.gates import ALERT_ACTOR, LimitChange, clear_limit, set_limit
+from mulligan.guards.gates import (
+    ALERT_ACTOR,
+    LimitChange,
+    clear_limit,
+    close_gate,
+    open_dependency,
+    set_limit,
+    write_change_event,
+)
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import is_limit_active
-from mulligan.guards.observer import DependencyObserver, load_guard
 from mulligan.guards.queries import GuardQueries
 from mulligan.guards.ramp import (
     UNTHROTTLED,
@@ -60,9 +66,7 @@ from mulligan.guards.ramp import (
     update_throttle,
 )
 from mulligan.manifest.declared import (
-    load_active_manifests,
     load_declared_limits,
-    merge_breaker_configs,
 )
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.queries import WorkerQueries
@@ -327,7 +331,7 @@ def _pause(tx: Transaction, alert: Alert, gate: Gate) -> ActionResult:
     if actor is not None:
         inactive = replace(alert, action_state={}, until=None)
         return ActionResult(inactive, f"none (already paused by {actor})")
-    gates.pause_queue(tx, gate)
+    close_gate(tx, gate)
     state = {"action": "pause", "scope": "queue"}
     paused = replace(alert, action_state=state, until=gate.until)
     return ActionResult(paused, f"paused for {ACTION_MINUTES} min")
@@ -341,9 +345,7 @@ def _open_breaker(tx: Transaction, alert: Alert, gate: Gate) -> ActionResult:
     row = GuardQueries(tx).lock_guard(("dependency", gate.key))
     if row is None:  # a worker holds its lock: try again in the next run
         return ActionResult(replace(inactive, action_state={"busy": True}))
-    configs = merge_breaker_configs(load_active_manifests(tx, gate.since))
-    observer = DependencyObserver(declared_elsewhere=configs)
-    dependencies.open_dependency(tx, observer, row, load_guard(row.body), gate)
+    open_dependency(tx, row, gate)
     state = {"action": "open", "scope": "dependency"}
     opened = replace(alert, action_state=state, until=gate.until)
     return ActionResult(opened, f"on hold for {ACTION_MINUTES} min")
@@ -480,7 +482,7 @@ def _apply_throttle(
     if after.limit != before.limit:
         seconds = (after.until - now) / SECOND
         change = LimitChange(after.limit, until=seconds, reason=reason)
-        _write_limit_event(tx, key, set_limit(tx, key, change, ALERT_ACTOR))
+        write_change_event(tx, key, ALERT_ACTOR, set_limit(tx, key, change, ALERT_ACTOR))
         return reason
     if after.until - before.until >= RENEW_INTERVAL:
         row = _find_limit(tx, key)
@@ -494,18 +496,8 @@ def _remove_limit(tx: Transaction, key: LimitKey, reason: str) -> str:
     if row is not None and row.actor == ALERT_ACTOR:
         data = clear_limit(tx, key, reason)
         if data is not None:
-            _write_limit_event(tx, key, data)
+            write_change_event(tx, key, ALERT_ACTOR, data)
     return reason
-
-
-def _write_limit_event(tx: Transaction, key: LimitKey, data: Mapping[str, Any]) -> None:
-    scope, name = key
-    if scope == "queue":
-        gates.write_queue_event(tx, EventType.QUEUE_CHANGED, name, ALERT_ACTOR, data)
-    else:
-        dependencies.write_dependency_event(
-            tx, EventType.DEPENDENCY_CHANGED, name, ALERT_ACTOR, data
-        )
 
 
 def _max_concurrency(tx: Transaction, key: LimitKey, now: Micros) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -157,29 +156,6 @@ class Alerts:
         data["before"] = {"silenced_until": before}
         data["after"] = {"silenced_until": after}
         tx.write_events([NewEvent(EventType.ALERT_SILENCED, actor=self._actor, data=data)])
-
-
-class AsyncAlerts:
-    """Async version of `Alerts`: each call runs on a thread."""
-
-    def __init__(self, alerts: Alerts) -> None:
-        self._alerts = alerts
-
-    async def list(self, *, all: bool = False) -> AlertList:  # noqa: A002 - the public name
-        """List firing alerts, then pending ones; with `all`, also resolved ones."""
-        return await asyncio.to_thread(self._alerts.list, all=all)
-
-    async def rules(self) -> RuleList:
-        """List all effective rules."""
-        return await asyncio.to_thread(self._alerts.rules)
-
-    async def silence(self, name: str, until: DurationOrTime, *, reason: str = "") -> AlertRule:
-        """Silence a rule: no events and no actions."""
-        return await asyncio.to_thread(self._alerts.silence, name, until, reason=reason)
-
-    async def unsilence(self, name: str, *, reason: str = "") -> AlertRule:
-        """End the silence of a rule, if there is one."""
-        return await asyncio.to_thread(self._alerts.unsilence, name, reason=reason)
 
 
 def _silenced_until(alerts: Mapping[str, Alert], now: Micros) -> Micros | None:

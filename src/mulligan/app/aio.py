@@ -7,46 +7,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mulligan.access.keys import AsyncKeys
-from mulligan.access.status_links import AsyncStatusLinks
-from mulligan.alerts.service import AsyncAlerts
+from mulligan.app.async_services import AsyncServices
 from mulligan.app.services import AppServices
-from mulligan.batches.service import AsyncBatches, Batch
+from mulligan.batches.service import Batch
 from mulligan.core.errors import DurationOrTime
 from mulligan.core.job import Job
-from mulligan.events.service import AsyncEvents
-from mulligan.failures.service import AsyncFailures
-from mulligan.guards.dependencies import AsyncDependencies
-from mulligan.guards.gates import AsyncKinds, AsyncQueues
 from mulligan.insight.service import DEFAULT_PERIOD, Insight
-from mulligan.jobs.service import AsyncJobs
-from mulligan.notifications.deliveries import AsyncDeliveries
-from mulligan.notifications.subscriptions import AsyncSubscriptions
-from mulligan.operations.service import AsyncOperations
-from mulligan.retries.service import AsyncPolicies
-from mulligan.schedules.service import AsyncSchedules
 
 
-class AsyncApp:
+class AsyncApp(AsyncServices):
     """The services of an app as coroutines; each call runs on a thread."""
 
     def __init__(self, app: AppServices) -> None:
+        super().__init__(app)
         self._app = app
-        self.jobs = AsyncJobs(app.jobs)
-        self.batches = AsyncBatches(app.batches)
-        self.queues = AsyncQueues(app.queues)
-        self.dependencies = AsyncDependencies(app.dependencies)
-        self.kinds = AsyncKinds(app.kinds)
-        self.failures = AsyncFailures(app.failures)
-        self.events = AsyncEvents(app.events)
-        self.alerts = AsyncAlerts(app.alerts)
-        self.keys = AsyncKeys(app.keys)
-        self.operations = AsyncOperations(app.operations)
-        self.policy = AsyncPolicies(app.policy)
-        self.schedules = AsyncSchedules(app.schedules)
-        self.status = AsyncStatusLinks(app.status)
-        self.subscriptions = AsyncSubscriptions(app.subscriptions)
-        self.deliveries = AsyncDeliveries(app.deliveries)
 
     async def batch(self, name: str, *, connection: Any = None, **options: Any) -> Batch:
         """Create a batch like `app.batch`, also in the transaction of an AsyncSession."""

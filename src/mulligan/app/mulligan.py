@@ -321,7 +321,8 @@ class Mulligan(AppServices):
         "each" event, or one "incident" for failures of one cause. `filter` takes
         `kind: queue: code: class:`.
         """
-        from mulligan.notifications.subscriptions import build_subscription_spec, check_channel
+        from mulligan.notifications.channels import check_channel
+        from mulligan.notifications.subscriptions import build_subscription_spec
 
         if stored or batch is not None:
             return self.subscriptions.add(

@@ -380,6 +380,10 @@ class Batches:
             completion.complete_batches(tx, [batch_id])
             return self._view(tx, batch_id)
 
+    async def seal_async(self, batch_id: str, *, connection: Any = None, reason: str = "") -> Batch:
+        """Seal a batch on a thread, or in the transaction of an async SQLAlchemy connection."""
+        return await _call_on_thread(partial(self.seal, batch_id, reason=reason), connection)
+
     @staticmethod
     def _seal(tx: Transaction, batch_id: str) -> BatchRow:
         was_open = BatchQueries(tx).seal_batch(batch_id)
@@ -526,53 +530,3 @@ async def _call_on_thread(call: Callable[..., Batch], connection: Any) -> Batch:
         return await asyncio.to_thread(call, connection=connection)
     batch: Batch = await run_sync(lambda inner: call(connection=inner))
     return batch
-
-
-class AsyncBatches:
-    """Awaitable form of `Batches`: each call runs on a thread."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-
-    async def get(self, batch_id: str, *, owner: str | None = None) -> Batch:
-        return await asyncio.to_thread(self._batches.get, batch_id, owner=owner)
-
-    async def list(
-        self,
-        *,
-        state: str | None = None,
-        owner: str | None = None,
-        limit: int = 50,
-        before: str | None = None,
-    ) -> Sequence[Batch]:
-        return await asyncio.to_thread(
-            self._batches.list, state=state, owner=owner, limit=limit, before=before
-        )
-
-    async def members(
-        self,
-        batch_id: str,
-        filter: str = "",  # noqa: A002 - public name
-        *,
-        limit: int = 50,
-        before: str | None = None,
-    ) -> Sequence[Job]:
-        return await asyncio.to_thread(
-            self._batches.members, batch_id, filter, limit=limit, before=before
-        )
-
-    async def failures(self, batch_id: str) -> Sequence[MemberFailures]:
-        return await asyncio.to_thread(self._batches.failures, batch_id)
-
-    async def history(self, batch_id: str) -> Sequence[Event]:
-        return await asyncio.to_thread(self._batches.history, batch_id)
-
-    async def seal(self, batch_id: str, *, connection: Any = None, reason: str = "") -> Batch:
-        call = partial(self._batches.seal, batch_id, reason=reason)
-        return await _call_on_thread(call, connection)
-
-    async def retry_failed(self, batch_id: str, *, reason: str = "") -> RetriedMembers:
-        return await asyncio.to_thread(self._batches.retry_failed, batch_id, reason=reason)
-
-    async def cancel(self, batch_id: str, *, reason: str = "") -> Batch:
-        return await asyncio.to_thread(self._batches.cancel, batch_id, reason=reason)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from mulligan.cli.database import (
     load_settings,
     open_existing,
     open_or_create,
+    open_services,
     print_hint,
     print_notice,
 )
@@ -226,12 +226,6 @@ def keys() -> None:
     """Create, list and revoke HTTP API keys."""
 
 
-@contextmanager
-def _open_keys(database: str | None) -> Iterator[Keys]:
-    with open_existing(load_settings(database)) as store:
-        yield Keys(lambda: store, actor=cli_actor())
-
-
 @keys.command("create")
 @click.option(
     "--scope", required=True, metavar="OWNER|*", help="Owner whose jobs it may access; * for all."
@@ -262,8 +256,8 @@ def create(
 ) -> None:
     """Create a key. It is printed once, on stdout, and stored nowhere."""
     with open_or_create(load_settings(database), announce=False) as store:
-        service = Keys(lambda: store, actor=cli_actor())
-        created = service.create(scope, role, name=name, expires=expires, reason=reason)
+        keys_service = Keys(lambda: store, actor=cli_actor())
+        created = keys_service.create(scope, role, name=name, expires=expires, reason=reason)
     if is_json(output):
         print_json({**_key_record(created.key), "key": created.text}, output)
     else:
@@ -279,8 +273,8 @@ def create(
 @shared.output
 def list_keys(database: str | None, output: str | None) -> None:
     """List keys, without their secrets."""
-    with _open_keys(database) as service:
-        found = service.list()
+    with open_services(database) as services:
+        found = services.keys.list()
     _print_keys(found, output, empty=NO_KEYS)
 
 
@@ -291,8 +285,8 @@ def list_keys(database: str | None, output: str | None) -> None:
 @shared.output
 def revoke(key: str, reason: str, database: str | None, output: str | None) -> None:
     """Revoke a key now. Streams opened with it end within a minute."""
-    with _open_keys(database) as service:
-        _print_keys([service.revoke(key, reason=reason)], output)
+    with open_services(database) as services:
+        _print_keys([services.keys.revoke(key, reason=reason)], output)
 
 
 def _print_keys(found: Sequence[Key], output: str | None, empty: str = "") -> None:

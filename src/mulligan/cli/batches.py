@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
@@ -17,12 +16,10 @@ from mulligan.cli import EXIT_NOT_SUCCEEDED, CommandGroup, exit_code_for
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
 from mulligan.cli.database import (
-    cli_actor,
     command_line,
     deadline_after,
     is_past,
-    load_settings,
-    open_existing,
+    open_services,
     print_hint,
     print_notice,
     wait_for_database,
@@ -42,7 +39,6 @@ from mulligan.cli.output import (
 )
 from mulligan.core.errors import IllegalMove, NothingFailed, Refused, WaitTimeout
 from mulligan.core.event import Event
-from mulligan.jobs.service import Jobs
 
 COLUMNS = (
     "id",
@@ -68,14 +64,6 @@ NO_BATCHES = (
 @click.group(cls=CommandGroup)
 def batches() -> None:
     """List, show, seal, retry and cancel batches. A unique prefix of an ID is enough."""
-
-
-@contextmanager
-def _open_batches(database: str | None) -> Iterator[Batches]:
-    settings = load_settings(database)
-    with open_existing(settings) as store:
-        jobs = Jobs(lambda: store, settings, actor=cli_actor())
-        yield Batches(lambda: store, jobs, actor=cli_actor())
 
 
 _id_argument = click.argument("batch_id", metavar="ID", shell_complete=complete.complete_batch_ids)
@@ -104,8 +92,8 @@ def list_batches(
     FILTER: state:partial owner:acme. States: processing, ready, partial, failed, expired.
     """
     filters = _parse_filter(terms)
-    with _open_batches(database) as service:
-        found = service.list(
+    with open_services(database) as services:
+        found = services.batches.list(
             state=filters.get("state"), owner=filters.get("owner"), limit=limit, before=cursor
         )
     empty = NO_BATCHES
@@ -154,10 +142,16 @@ def show(
     batch_id: str, timeout: float | None, database: str | None, output: str | None, *, watch: bool
 ) -> int:
     """Show a batch: progress, members, failures and events."""
-    with _open_batches(database) as service:
-        full_id = service.resolve(batch_id)
-        batch = _watch_batch(service, full_id, timeout) if watch else service.get(full_id)
-        print_batch(batch, service.failures(full_id), service.history(full_id), output)
+    with open_services(database) as services:
+        full_id = services.batches.resolve(batch_id)
+        batch = (
+            _watch_batch(services.batches, full_id, timeout)
+            if watch
+            else services.batches.get(full_id)
+        )
+        print_batch(
+            batch, services.batches.failures(full_id), services.batches.history(full_id), output
+        )
     _print_hints(batch, database)
     if watch and batch.outcome is not BatchState.READY:
         return EXIT_NOT_SUCCEEDED
@@ -212,8 +206,10 @@ def _draw_batch(batch: Batch, text: str) -> Any:
 @shared.output
 def seal(batch_id: str, reason: str, database: str | None, output: str | None) -> None:
     """Accept no more members. The batch gets its outcome when the last member ends."""
-    with _open_batches(database) as service:
-        print_batches([service.seal(service.resolve(batch_id), reason=reason)], output)
+    with open_services(database) as services:
+        print_batches(
+            [services.batches.seal(services.batches.resolve(batch_id), reason=reason)], output
+        )
 
 
 @batches.command("retry")
@@ -226,12 +222,12 @@ def retry(
     batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
 ) -> int:
     """Retry every dead member. The batch is processing again until its next outcome."""
-    with _open_batches(database) as service:
-        full_id = service.resolve(batch_id)
+    with open_services(database) as services:
+        full_id = services.batches.resolve(batch_id)
         if dry_run:
-            _preview_retry(service, service.get(full_id), output)
+            _preview_retry(services.batches, services.batches.get(full_id), output)
             return 0
-        retried = service.retry_failed(full_id, reason=reason)
+        retried = services.batches.retry_failed(full_id, reason=reason)
     _print_retried(retried, output)
     for job_id, error in retried.refused.items():
         print_notice(f"{job_id}: {error} [{error.code}]")
@@ -279,9 +275,13 @@ def cancel(
     batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
 ) -> None:
     """Cancel waiting members and stop running ones. The batch accepts no more members."""
-    with _open_batches(database) as service:
-        full_id = service.resolve(batch_id)
-        batch = service.get(full_id) if dry_run else service.cancel(full_id, reason=reason)
+    with open_services(database) as services:
+        full_id = services.batches.resolve(batch_id)
+        batch = (
+            services.batches.get(full_id)
+            if dry_run
+            else services.batches.cancel(full_id, reason=reason)
+        )
     if dry_run and batch.outcome is not None:
         message = f"batch {batch.id} ({batch.name}) is {batch.state}: nothing left to cancel"
         raise IllegalMove(message)

@@ -76,7 +76,7 @@ def complete_dependencies(ctx: click.Context, _: click.Parameter, incomplete: st
     """Complete the key of a dependency."""
 
     def read(tx: Any) -> Iterable[str]:
-        from mulligan.guards.dependencies import read_dependencies
+        from mulligan.guards.gate_status import read_dependencies
 
         return [dependency.key for dependency in read_dependencies(tx)]
 

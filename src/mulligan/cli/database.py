@@ -8,14 +8,14 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from mulligan.app.services import StoreServices
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import AccessDenied, ConfigError, StoreUnavailable
 from mulligan.failures.redact import remove_secrets
-from mulligan.jobs.service import Jobs
 from mulligan.storage import POSTGRES, SQLITE, Store, open_store
 from mulligan.storage.url import mask_password, sqlite_path
 
@@ -108,19 +108,12 @@ def _open(settings: Settings) -> Iterator[Store]:
         store.close()
 
 
-class CommandServices(NamedTuple):
-    """The open database of a command, with the job service on it."""
-
-    store: Store
-    jobs: Jobs
-
-
 @contextmanager
-def open_services(database: str | None) -> Iterator[CommandServices]:
-    """Open an existing database with the job service, acting as the current user."""
+def open_services(database: str | None) -> Iterator[StoreServices]:
+    """Open an existing database with all services, acting as the current user."""
     settings = load_settings(database)
     with open_existing(settings) as store:
-        yield CommandServices(store, Jobs(lambda: store, settings, actor=cli_actor()))
+        yield StoreServices(lambda: store, settings, cli_actor())
 
 
 def deadline_after(timeout: float | None) -> float | None:

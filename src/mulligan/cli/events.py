@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import click
 
+from mulligan.app.services import StoreServices
 from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
 from mulligan.cli.completion import complete_job_ids
 from mulligan.cli.database import (
-    CommandServices,
     command_line,
     open_services,
     print_notice,
@@ -34,7 +34,7 @@ from mulligan.core.durations import to_datetime
 from mulligan.core.event import Event
 from mulligan.core.format import format_time
 from mulligan.events.queries import EventQueries
-from mulligan.events.service import EventPredicate, Events, build_event_filter
+from mulligan.events.service import EventPredicate, build_event_filter
 
 
 @click.group(cls=CommandGroup)
@@ -42,7 +42,7 @@ def events() -> None:
     """Show who did what, and follow events as they happen."""
 
 
-def _resolve_job(services: CommandServices, prefix: str | None) -> str | None:
+def _resolve_job(services: StoreServices, prefix: str | None) -> str | None:
     return None if prefix is None else services.jobs.resolve(prefix)
 
 
@@ -107,9 +107,7 @@ def list_events(
     """
     with open_services(database) as services:
         job_id = _resolve_job(services, job)
-        found = Events(lambda: services.store).list(
-            **filters, type=types, job=job_id, limit=limit, before=cursor
-        )
+        found = services.events.list(**filters, type=types, job=job_id, limit=limit, before=cursor)
     _print_audit(found, output)
     if len(found) == limit:
         cursor_option = ("--cursor", str(found[-1].id))
@@ -249,7 +247,7 @@ def tail(
 
 
 def _read_newest(
-    services: CommandServices, count: int, wanted: EventPredicate
+    services: StoreServices, count: int, wanted: EventPredicate
 ) -> tuple[int, list[Event]]:
     """Return the cursor from which to follow, and the newest `count` matching events.
 
@@ -274,7 +272,7 @@ def _read_newest(
     return cursor, found[-count:] if count else []
 
 
-def _follow(services: CommandServices, cursor: int, wanted: EventPredicate, form: str) -> None:
+def _follow(services: StoreServices, cursor: int, wanted: EventPredicate, form: str) -> None:
     while True:
         new_events = wait_for_database(partial(_events_after, services, cursor))
         _print_events([event for event in new_events if wanted(event)], form)
@@ -284,7 +282,7 @@ def _follow(services: CommandServices, cursor: int, wanted: EventPredicate, form
             time.sleep(POLL_INTERVAL)
 
 
-def _events_after(services: CommandServices, cursor: int) -> list[Event]:
+def _events_after(services: StoreServices, cursor: int) -> list[Event]:
     with services.store.read() as tx:
         return EventQueries(tx).list_events_after(cursor, WINDOW)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -14,10 +13,8 @@ from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
 from mulligan.cli.database import (
-    cli_actor,
     command_line,
-    load_settings,
-    open_existing,
+    open_services,
     print_hint,
     print_notice,
 )
@@ -37,7 +34,7 @@ from mulligan.cli.output import (
     time_since,
 )
 from mulligan.core.format import format_actor
-from mulligan.failures.service import FailureGroup, Failures
+from mulligan.failures.service import FailureGroup
 
 NO_FAILURES = "No dead jobs. A job that fails for good is listed here, with others of its cause."
 
@@ -45,12 +42,6 @@ NO_FAILURES = "No dead jobs. A job that fails for good is listed here, with othe
 @click.group(cls=CommandGroup)
 def failures() -> None:
     """List dead jobs by cause; retry, mute or resolve a cause."""
-
-
-@contextmanager
-def _open_failures(database: str | None) -> Iterator[Failures]:
-    with open_existing(load_settings(database)) as store:
-        yield Failures(lambda: store, actor=cli_actor())
 
 
 _group_argument = click.argument("group", shell_complete=complete.complete_groups)
@@ -74,8 +65,8 @@ def list_groups(
 
     FILTER as for `jobs list`: kind:render code:GW_5XX owner:acme since:2h "moov atom".
     """
-    with _open_failures(database) as service:
-        found = service.groups(join_filter(terms), limit=limit)
+    with open_services(database) as services:
+        found = services.failures.groups(join_filter(terms), limit=limit)
     empty = NO_FAILURES
     if terms:
         empty = "No dead job matches. List all groups with: mulligan failures list"
@@ -100,8 +91,10 @@ def list_groups(
 @shared.output
 def show(group: str, database: str | None, output: str | None, *, private: bool) -> None:
     """Show a group: number of jobs, kinds, since when, a sample, and how many retries worked."""
-    with _open_failures(database) as service:
-        found = service.get(service.complete_fingerprint(group), private=private)
+    with open_services(database) as services:
+        found = services.failures.get(
+            services.failures.complete_fingerprint(group), private=private
+        )
     print_group(found, output)
 
     def command(*arguments: str) -> str:
@@ -133,8 +126,8 @@ def retry(
     **options: Any,
 ) -> int:
     """Retry the jobs of a group step by step, as `ops start retry group:…` does."""
-    with _open_failures(database) as service:
-        filter_ = f"group:{service.complete_fingerprint(group)}"
+    with open_services(database) as services:
+        filter_ = f"group:{services.failures.complete_fingerprint(group)}"
     if terms:
         filter_ = f"{filter_} {join_filter(terms)}"
     overrides = retry_overrides(max_retries)
@@ -151,8 +144,10 @@ def mute(
     group: str, until: float | None, reason: str, database: str | None, output: str | None
 ) -> None:
     """Mark a cause as known: it ranks last and opens no incidents. Its jobs stay dead."""
-    with _open_failures(database) as service:
-        muted = service.mute(service.complete_fingerprint(group), until=until, reason=reason)
+    with open_services(database) as services:
+        muted = services.failures.mute(
+            services.failures.complete_fingerprint(group), until=until, reason=reason
+        )
     print_groups([muted], output)
     print_hint(command_line("failures", "reopen", muted.fingerprint, database=database), "unmute")
 
@@ -164,8 +159,10 @@ def mute(
 @shared.output
 def resolve(group: str, note: str, database: str | None, output: str | None) -> None:
     """Mark a cause as fixed. If a job dies of it again, the group is marked as regressed."""
-    with _open_failures(database) as service:
-        resolved = service.resolve(service.complete_fingerprint(group), note=note)
+    with open_services(database) as services:
+        resolved = services.failures.resolve(
+            services.failures.complete_fingerprint(group), note=note
+        )
     print_groups([resolved], output)
     if resolved.count:
         command = command_line("failures", "retry", resolved.fingerprint, database=database)
@@ -179,8 +176,15 @@ def resolve(group: str, note: str, database: str | None, output: str | None) -> 
 @shared.output
 def reopen(group: str, reason: str, database: str | None, output: str | None) -> None:
     """Undo mute or resolve."""
-    with _open_failures(database) as service:
-        print_groups([service.reopen(service.complete_fingerprint(group), reason=reason)], output)
+    with open_services(database) as services:
+        print_groups(
+            [
+                services.failures.reopen(
+                    services.failures.complete_fingerprint(group), reason=reason
+                )
+            ],
+            output,
+        )
 
 
 # --- Output ---

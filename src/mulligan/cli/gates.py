@@ -35,8 +35,8 @@ from mulligan.cli.output import (
     time_since,
 )
 from mulligan.core.format import format_rate
-from mulligan.guards.dependencies import Dependencies, Dependency
-from mulligan.guards.gates import COUNT_CAP, UNCHANGED, Kinds, KindStatus, Queue, Queues
+from mulligan.guards.gate_status import COUNT_CAP, Dependency, KindStatus, Queue
+from mulligan.guards.gates import UNCHANGED, Dependencies, Kinds, Queues
 
 F = TypeVar("F", bound=Callable[..., Any])
 

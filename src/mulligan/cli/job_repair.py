@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from mulligan.app.services import StoreServices
 from mulligan.cli import exit_code_for
-from mulligan.cli.database import CommandServices, open_services, print_notice
+from mulligan.cli.database import open_services, print_notice
 from mulligan.cli.enqueue import parse_pairs
 from mulligan.cli.output import (
     format_cell,
@@ -132,7 +133,7 @@ def repair_by_filter(
 
 
 def _repair_or_record_error(
-    services: CommandServices, request: RepairRequest, id_or_prefix: str
+    services: StoreServices, request: RepairRequest, id_or_prefix: str
 ) -> RepairResult:
     """Repair a job. Record its error instead of raising it, so that the other jobs continue."""
     try:
@@ -146,7 +147,7 @@ def _error_record(error: MulliganError) -> dict[str, str]:
     return {"code": error.code, "message": str(error)}
 
 
-def _repair(services: CommandServices, request: RepairRequest, id_or_prefix: str) -> RepairResult:
+def _repair(services: StoreServices, request: RepairRequest, id_or_prefix: str) -> RepairResult:
     job_id = services.jobs.resolve(id_or_prefix)
     if request.dry_run:
         return _preview(services, request, job_id)
@@ -157,7 +158,7 @@ def _repair(services: CommandServices, request: RepairRequest, id_or_prefix: str
     return RepairResult(job_id, record)
 
 
-def _apply(services: CommandServices, request: RepairRequest, job_id: str) -> Job:
+def _apply(services: StoreServices, request: RepairRequest, job_id: str) -> Job:
     jobs = services.jobs
     options = request.options
     match request.verb:
@@ -176,7 +177,7 @@ def _apply(services: CommandServices, request: RepairRequest, job_id: str) -> Jo
             )
 
 
-def _preview(services: CommandServices, request: RepairRequest, job_id: str) -> RepairResult:
+def _preview(services: StoreServices, request: RepairRequest, job_id: str) -> RepairResult:
     """Describe what the repair would do, and write nothing."""
     job = services.jobs.get(job_id)
     record: dict[str, Any] = {"id": job_id, "state": job.state, "kind": job.kind}

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 
+from mulligan.app.services import StoreServices
 from mulligan.cli.database import (
-    CommandServices,
     load_settings,
     open_existing,
     open_or_create,
@@ -51,7 +51,7 @@ def run_export(terms: tuple[str, ...], database: str | None, *, attempts: bool) 
     print_notice(f"{count:,} jobs")
 
 
-def iterate_jobs(services: CommandServices, filter_: str) -> Iterator[Job]:
+def iterate_jobs(services: StoreServices, filter_: str) -> Iterator[Job]:
     """Yield matching jobs, newest first, one page at a time, so that memory stays bounded.
 
     Jobs enqueued meanwhile have later ids: they are not included, and no job is yielded twice.
@@ -65,7 +65,7 @@ def iterate_jobs(services: CommandServices, filter_: str) -> Iterator[Job]:
         before = page.cursor
 
 
-def _export_record(services: CommandServices, job: Job, *, attempts: bool) -> dict[str, Any]:
+def _export_record(services: StoreServices, job: Job, *, attempts: bool) -> dict[str, Any]:
     record = {**job_record(job), "code": failure_code(job)}
     if attempts:
         rows = services.jobs.attempts(job.id)
@@ -74,7 +74,7 @@ def _export_record(services: CommandServices, job: Job, *, attempts: bool) -> di
 
 
 @contextmanager
-def _export_progress(services: CommandServices, terms: tuple[str, ...]) -> Iterator[Advance]:
+def _export_progress(services: StoreServices, terms: tuple[str, ...]) -> Iterator[Advance]:
     """Show a progress bar if the data goes to a file and stderr is a terminal."""
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield _ignore_progress

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import click
 
+from mulligan.app.services import StoreServices
 from mulligan.batches.queries import BatchQueries
 from mulligan.cli import EXIT_NOT_SUCCEEDED
 from mulligan.cli.database import (
-    CommandServices,
     command_line,
     deadline_after,
     is_past,
@@ -86,7 +86,7 @@ def show_list(
 
 
 def _print_page(
-    services: CommandServices, terms: tuple[str, ...], found: JobList, output: str | None
+    services: StoreServices, terms: tuple[str, ...], found: JobList, output: str | None
 ) -> None:
     """Print the jobs as an object that also says what a program cannot see: cursor and counts."""
     if not is_json(output):
@@ -137,7 +137,7 @@ def _empty_message(terms: tuple[str, ...], cursor: str | None) -> str:
 
 
 def _print_next_page(
-    services: CommandServices, terms: tuple[str, ...], found: JobList, database: str | None
+    services: StoreServices, terms: tuple[str, ...], found: JobList, database: str | None
 ) -> None:
     command = command_line("jobs", "list", *terms, "--cursor", str(found.cursor), database=database)
     if found.partial:
@@ -312,7 +312,7 @@ def show_explanation(
         click.echo(line)
 
 
-def _is_queue_paused(services: CommandServices, job: Job) -> bool:
+def _is_queue_paused(services: StoreServices, job: Job) -> bool:
     if job.phase != "held":
         return False
     with services.store.read() as tx:
@@ -462,7 +462,7 @@ def watch_job(
 
 
 def _follow_job(
-    services: CommandServices, job_id: str, timeout: float | None, show: ShowFrame
+    services: StoreServices, job_id: str, timeout: float | None, show: ShowFrame
 ) -> Job:
     deadline = deadline_after(timeout)
     while True:
@@ -538,7 +538,7 @@ def _unfinished_message(counts: Counts, timeout: float | None) -> str:
     return f"{at_least}{unfinished} still wait or run after {timeout:g} s; they continue"
 
 
-def _count_states(services: CommandServices, where: Filter) -> Counts:
+def _count_states(services: StoreServices, where: Filter) -> Counts:
     """Count per state. Each count stops at 10,000, or after reading 50,000 jobs."""
     states = where.get("state", tuple(State))
     wanted = (states,) if isinstance(states, str) else states

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 import click
 
-from mulligan.alerts.service import AlertRule, Alerts, AlertStatus
+from mulligan.alerts.service import AlertRule, AlertStatus
 from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
 from mulligan.cli.completion import complete_kinds, complete_queues
-from mulligan.cli.database import cli_actor, command_line, load_settings, open_existing
+from mulligan.cli.database import command_line, load_settings, open_existing, open_services
 from mulligan.cli.output import (
     draw_bar,
     draw_sparkline,
@@ -57,21 +56,14 @@ def alerts() -> None:
     """List active alerts and alert rules; silence a rule."""
 
 
-@contextmanager
-def _open_alerts(database: str | None) -> Iterator[Alerts]:
-    settings = load_settings(database)
-    with open_existing(settings) as store:
-        yield Alerts(lambda: store, lambda: settings.alerts, actor=cli_actor())
-
-
 @alerts.command("list")
 @click.option("--all", "include_resolved", is_flag=True, help="Include resolved alerts.")
 @shared.database
 @shared.output
 def list_alerts(database: str | None, output: str | None, *, include_resolved: bool) -> None:
     """List alerts that fire or are pending."""
-    with _open_alerts(database) as service:
-        found = service.list(all=include_resolved)
+    with open_services(database) as services:
+        found = services.alerts.list(all=include_resolved)
     records = [_alert_record(alert, output) for alert in found]
     print_rows(records, ALERT_COLUMNS, output, empty="No active alerts.", truncate="summary")
 
@@ -81,8 +73,8 @@ def list_alerts(database: str | None, output: str | None, *, include_resolved: b
 @shared.output
 def list_rules(database: str | None, output: str | None) -> None:
     """List alert rules with their effective thresholds."""
-    with _open_alerts(database) as service:
-        found = service.rules()
+    with open_services(database) as services:
+        found = services.alerts.rules()
     records = [_rule_record(rule, output) for rule in found]
     print_rows(records, RULE_COLUMNS, output, empty="No alert rules.")
 
@@ -109,11 +101,11 @@ def silence(
     off: bool,
 ) -> None:
     """Silence a rule: no notifications and no actions for a while."""
-    with _open_alerts(database) as service:
+    with open_services(database) as services:
         if off:
-            rule = service.unsilence(name, reason=reason)
+            rule = services.alerts.unsilence(name, reason=reason)
         else:
-            rule = service.silence(name, until, reason=reason)
+            rule = services.alerts.silence(name, until, reason=reason)
     print_record(_rule_record(rule, output), RULE_COLUMNS, output)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -13,22 +12,19 @@ from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
 from mulligan.cli.database import (
-    cli_actor,
     command_line,
-    load_settings,
-    open_existing,
+    open_services,
     print_hint,
     print_notice,
 )
 from mulligan.cli.output import is_json, json_value, print_record, print_rows, time_since
 from mulligan.core.job import State
-from mulligan.notifications.apprise import Apprise
-from mulligan.notifications.channels import Channel
-from mulligan.notifications.deliveries import Deliveries, Delivery
-from mulligan.notifications.email import Email
+from mulligan.notifications.channels import CHANNELS, Channel, join_or
+from mulligan.notifications.deliveries import Delivery
 from mulligan.notifications.rules import FORMS
-from mulligan.notifications.subscriptions import Subscription, Subscriptions
-from mulligan.notifications.webhook import Webhook
+from mulligan.notifications.subscriptions import Subscription
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 COLUMNS = ("id", "on", "form", "channel", "to", "for", "status")
 DELIVERY_COLUMNS = ("id", "subscription", "state", "attempts", "type", "age", "summary")
@@ -40,13 +36,6 @@ NO_SUBSCRIPTIONS = (
 @click.group(cls=CommandGroup)
 def notify() -> None:
     """Manage subscriptions and list deliveries."""
-
-
-@contextmanager
-def _open_subscriptions(database: str | None) -> Iterator[Subscriptions]:
-    settings = load_settings(database)
-    with open_existing(settings) as store:
-        yield Subscriptions(lambda: store, lambda: settings, actor=cli_actor())
 
 
 _owner_option = click.option("--owner", help="Only of this owner.")
@@ -64,24 +53,31 @@ _subscription_argument = click.argument(
 @shared.output
 def list_subscriptions(owner: str | None, database: str | None, output: str | None) -> None:
     """List all subscriptions, including those declared in code."""
-    with _open_subscriptions(database) as service:
-        found = service.list(owner=owner)
+    with open_services(database) as services:
+        found = services.subscriptions.list(owner=owner)
     records = [_subscription_record(subscription, output) for subscription in found]
     print_rows(records, COLUMNS, output, empty=NO_SUBSCRIPTIONS, truncate="to")
 
 
+def _channel_options(command: F) -> F:
+    """Add one option for each channel."""
+    return shared.add_options(
+        command,
+        *(
+            click.option(
+                f"--{channel.kind}",
+                multiple=channel.several,
+                metavar=channel.metavar,
+                help=channel.help,
+            )
+            for channel in reversed(CHANNELS)
+        ),
+    )
+
+
 @notify.command("add")
 @click.argument("events", nargs=-1, required=True, metavar="EVENT…")
-@click.option("--webhook", metavar="URL", help="Send a signed POST request to this URL.")
-@click.option(
-    "--email", multiple=True, metavar="ADDRESS", help="Send mail to this address. May be repeated."
-)
-@click.option(
-    "--apprise",
-    multiple=True,
-    metavar="URL",
-    help="Send to Slack, Teams, ntfy …: an Apprise URL. May be repeated.",
-)
+@_channel_options
 @click.option("--owner", help="Only jobs and batches of this owner.")
 @click.option("--batch", metavar="ID", help="Only this batch.")
 @click.option(
@@ -102,34 +98,31 @@ def list_subscriptions(owner: str | None, database: str | None, output: str | No
 @shared.output
 def add(
     events: tuple[str, ...],
-    webhook: str | None,
-    email: tuple[str, ...],
-    apprise: tuple[str, ...],
     filter_: str,
     database: str | None,
     output: str | None,
     **options: Any,
 ) -> None:
     """Send a message on EVENT…: job.died, batch.*, dependency.opened …"""
-    channel = _build_channel(webhook, email, apprise)
-    with _open_subscriptions(database) as service:
-        added = service.add(events, channel, filter=filter_, **options)
+    channel = _take_channel(options)
+    with open_services(database) as services:
+        added = services.subscriptions.add(events, channel, filter=filter_, **options)
     _print_subscription(added, output)
     if added.secret and not is_json(output):
         print_notice(f"Messages are signed with {added.secret}. It is not shown again.")
     print_hint(command_line("notify", "test", added.id), "send a test message")
 
 
-def _build_channel(
-    webhook: str | None, email: tuple[str, ...], apprise: tuple[str, ...]
-) -> Channel:
-    chosen = [channel for channel in (webhook, email, apprise) if channel]
+def _take_channel(options: dict[str, Any]) -> Channel:
+    """Remove the options of channels and build the one channel that is chosen."""
+    values = [(channel, options.pop(channel.kind)) for channel in CHANNELS]
+    chosen = [(channel, value) for channel, value in values if value]
     if len(chosen) != 1:
-        message = "choose exactly one of --webhook, --email and --apprise"
+        names = join_or([f"--{channel.kind}" for channel in CHANNELS])
+        message = f"choose exactly one of {names}"
         raise click.UsageError(message)
-    if webhook:
-        return Webhook(webhook)
-    return Email(email) if email else Apprise(apprise)
+    [(channel, value)] = chosen
+    return channel.load()(value)
 
 
 @notify.command("remove")
@@ -138,9 +131,9 @@ def _build_channel(
 @shared.database
 def remove(subscription: str, reason: str, database: str | None) -> None:
     """Delete a stored subscription. Its waiting messages are not sent."""
-    with _open_subscriptions(database) as service:
-        full_id = service.resolve(subscription)
-        service.remove(full_id, reason=reason)
+    with open_services(database) as services:
+        full_id = services.subscriptions.resolve(subscription)
+        services.subscriptions.remove(full_id, reason=reason)
     print_notice(f"Removed subscription {full_id}.")
 
 
@@ -151,8 +144,13 @@ def remove(subscription: str, reason: str, database: str | None) -> None:
 @shared.output
 def enable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Enable a subscription. Events from now on are sent."""
-    with _open_subscriptions(database) as service:
-        _print_subscription(service.enable(service.resolve(subscription), reason=reason), output)
+    with open_services(database) as services:
+        _print_subscription(
+            services.subscriptions.enable(
+                services.subscriptions.resolve(subscription), reason=reason
+            ),
+            output,
+        )
 
 
 @notify.command("disable")
@@ -162,8 +160,10 @@ def enable(subscription: str, reason: str, database: str | None, output: str | N
 @shared.output
 def disable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Disable a subscription. Its waiting messages are not sent."""
-    with _open_subscriptions(database) as service:
-        disabled = service.disable(service.resolve(subscription), reason=reason)
+    with open_services(database) as services:
+        disabled = services.subscriptions.disable(
+            services.subscriptions.resolve(subscription), reason=reason
+        )
     _print_subscription(disabled, output)
     print_hint(command_line("notify", "enable", disabled.id), "enable it again")
 
@@ -175,8 +175,10 @@ def disable(subscription: str, reason: str, database: str | None, output: str | 
 @shared.output
 def rotate(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Give a webhook a new secret. The previous one stays valid until the next rotation."""
-    with _open_subscriptions(database) as service:
-        rotated = service.rotate(service.resolve(subscription), reason=reason)
+    with open_services(database) as services:
+        rotated = services.subscriptions.rotate(
+            services.subscriptions.resolve(subscription), reason=reason
+        )
     _print_subscription(rotated, output)
     if not is_json(output):
         print_notice(
@@ -191,8 +193,8 @@ def rotate(subscription: str, reason: str, database: str | None, output: str | N
 @shared.output
 def test(subscription: str, database: str | None, output: str | None) -> None:
     """Send a test message. A worker delivers it."""
-    with _open_subscriptions(database) as service:
-        delivery = service.test(service.resolve(subscription))
+    with open_services(database) as services:
+        delivery = services.subscriptions.test(services.subscriptions.resolve(subscription))
     print_record(_delivery_record(delivery, output), DELIVERY_COLUMNS, output)
     print_hint(command_line("jobs", "watch", delivery.id), "wait until it is delivered")
 
@@ -248,14 +250,11 @@ def list_deliveries(
 
     A delivery is a job: `jobs explain ID` explains it, `jobs retry ID` sends it again.
     """
-    settings = load_settings(database)
-    with open_existing(settings) as store:
+    with open_services(database) as services:
         subscription_id = None
         if subscription:
-            subscriptions = Subscriptions(lambda: store, lambda: settings)
-            subscription_id = subscriptions.resolve(subscription)
-        service = Deliveries(lambda: store, lambda: settings)
-        found = service.list(subscription=subscription_id, **options)
+            subscription_id = services.subscriptions.resolve(subscription)
+        found = services.deliveries.list(subscription=subscription_id, **options)
     records = [_delivery_record(delivery, output) for delivery in found]
     print_rows(records, DELIVERY_COLUMNS, output, empty="No messages yet.", truncate="summary")
     if found.cursor is not None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -19,10 +18,8 @@ from mulligan.cli import EXIT_NOT_SUCCEEDED, CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
 from mulligan.cli.database import (
-    cli_actor,
     command_line,
-    load_settings,
-    open_existing,
+    open_services,
     print_hint,
     print_notice,
     wait_for_database,
@@ -61,12 +58,6 @@ NO_OPERATIONS = (
 @click.group(cls=CommandGroup)
 def ops() -> None:
     """Start, list, show, pause, resume and abort operations: one action on many jobs."""
-
-
-@contextmanager
-def _open_operations(database: str | None) -> Iterator[tuple[Operations, Store]]:
-    with open_existing(load_settings(database)) as store:
-        yield Operations(lambda: store, actor=cli_actor()), store
 
 
 _id_argument = click.argument(
@@ -200,8 +191,8 @@ def start_operation(
     timeout = start_options.pop("timeout", None)
     if overrides:
         start_options["overrides"] = overrides
-    with _open_operations(database) as (service, store):
-        preview = service.start(action, filter_, dry_run=True, **start_options)
+    with open_services(database) as services:
+        preview = services.operations.start(action, filter_, dry_run=True, **start_options)
         if dry_run:
             print_preview(preview, output)
             print_notice(f"would {action} {_format_count(preview)}; nothing was changed")
@@ -210,14 +201,14 @@ def start_operation(
             print_notice(NO_MATCHING_JOBS)
             return 0
         _confirm(preview, yes=yes)
-        operation = service.start(action, filter_, dry_run=False, **start_options)
+        operation = services.operations.start(action, filter_, dry_run=False, **start_options)
         rate = format_rate(operation.rate)
         print_notice(f"operation {operation.id}: {action} {operation.total:,} jobs, at most {rate}")
         if no_wait:
             print_operation(operation, output)
             print_hint(_watch_command(operation.id, database), "follow its progress")
             return 0
-        return _follow(service, store, operation.id, timeout, database, output)
+        return _follow(services.operations, services.store, operation.id, timeout, database, output)
 
 
 def _confirm(preview: OperationPreview, *, yes: bool) -> None:
@@ -246,8 +237,10 @@ def list_operations(
     owner: str | None, limit: int, database: str | None, output: str | None
 ) -> None:
     """List operations, newest first."""
-    with _open_operations(database) as (service, _):
-        print_operations(service.list(owner=owner, limit=limit), output, empty=NO_OPERATIONS)
+    with open_services(database) as services:
+        print_operations(
+            services.operations.list(owner=owner, limit=limit), output, empty=NO_OPERATIONS
+        )
 
 
 @ops.command("show")
@@ -273,10 +266,12 @@ def show(
     watch: bool,
 ) -> int:
     """Show an operation: progress, outcomes of its jobs, and what it waits for."""
-    with _open_operations(database) as (service, store):
-        found = service.get(service.resolve(operation, owner=owner), owner=owner)
+    with open_services(database) as services:
+        found = services.operations.get(
+            services.operations.resolve(operation, owner=owner), owner=owner
+        )
         if watch:
-            return _follow(service, store, found.id, timeout, database, output)
+            return _follow(services.operations, services.store, found.id, timeout, database, output)
         print_operation(found, output)
     return 0
 
@@ -302,9 +297,9 @@ def items(
     output: str | None,
 ) -> None:
     """List the jobs of an operation in order, with outcome and reason."""
-    with _open_operations(database) as (service, _):
-        full_id = service.resolve(operation, owner=owner)
-        found = service.items(full_id, outcome, owner=owner, limit=limit, after=after)
+    with open_services(database) as services:
+        full_id = services.operations.resolve(operation, owner=owner)
+        found = services.operations.items(full_id, outcome, owner=owner, limit=limit, after=after)
     records = [_item_record(item) for item in found]
     print_rows(records, ITEM_COLUMNS, output, empty="No jobs.", truncate="why")
     if len(found) == limit:
@@ -327,8 +322,8 @@ def _item_record(item: Item) -> dict[str, Any]:
 @shared.output
 def pause(operation: str, reason: str, database: str | None, output: str | None) -> None:
     """Pause an operation. Jobs that it has already moved continue."""
-    with _open_operations(database) as (service, _):
-        paused = service.pause(service.resolve(operation), reason=reason)
+    with open_services(database) as services:
+        paused = services.operations.pause(services.operations.resolve(operation), reason=reason)
     print_operation(paused, output)
     print_hint(command_line("ops", "resume", paused.id, database=database), "resume it")
 
@@ -340,8 +335,11 @@ def pause(operation: str, reason: str, database: str | None, output: str | None)
 @shared.output
 def resume(operation: str, reason: str, database: str | None, output: str | None) -> None:
     """Resume a paused operation."""
-    with _open_operations(database) as (service, _):
-        print_operation(service.resume(service.resolve(operation), reason=reason), output)
+    with open_services(database) as services:
+        print_operation(
+            services.operations.resume(services.operations.resolve(operation), reason=reason),
+            output,
+        )
 
 
 @ops.command("abort")
@@ -351,8 +349,8 @@ def resume(operation: str, reason: str, database: str | None, output: str | None
 @shared.output
 def abort(operation: str, reason: str, database: str | None, output: str | None) -> None:
     """End an operation for good. Jobs that it has not moved yet stay untouched."""
-    with _open_operations(database) as (service, _):
-        aborted = service.abort(service.resolve(operation), reason=reason)
+    with open_services(database) as services:
+        aborted = services.operations.abort(services.operations.resolve(operation), reason=reason)
     print_operation(aborted, output)
     print_notice(f"{aborted.untouched:,} of {aborted.total:,} jobs are untouched")
 

@@ -17,7 +17,7 @@ import click
 from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
-from mulligan.cli.database import load_settings, open_existing, print_notice
+from mulligan.cli.database import load_settings, open_existing, open_services, print_notice
 from mulligan.cli.output import (
     format_cell,
     is_json,
@@ -34,13 +34,12 @@ from mulligan.failures.capture import classify, explain_group
 from mulligan.failures.rule_sources import load_configured_rules, pack
 from mulligan.failures.rules import Rule
 from mulligan.manifest.declared import load_rules
-from mulligan.retries.backoff import Exponential, Fixed, Table, describe_backoff
+from mulligan.retries.backoff import Backoff
 from mulligan.retries.policy import Then, to_steps
 from mulligan.retries.preview import ClassPreview, PlannedAttempt, redact_settings
 from mulligan.retries.service import (
     MAX_BACKTEST_ATTEMPTS,
     Backtest,
-    Policies,
     PolicyExplanation,
     PolicyField,
     run_backtest,
@@ -88,9 +87,8 @@ WINDOW_WIDTH = 32  # characters
 @shared.output
 def show(kind: str | None, database: str | None, output: str | None) -> None:
     """Show the effective policy of KIND and when its attempts start. Without KIND: list all."""
-    settings = load_settings(database)
-    with open_existing(settings) as store:
-        policies = Policies(lambda: store, lambda: settings)
+    with open_services(database) as services:
+        policies = services.policy
         if kind is None:
             kinds = [policies.explain(name) for name in policies.kinds()]
             _show_all([policies.system(), *kinds], output)
@@ -121,7 +119,7 @@ def _kind_row(explanation: PolicyExplanation) -> dict[str, Any]:
         "queue": explanation.queue,
         "retries": retries.value,
         "from": retries.origin,
-        "backoff": describe_backoff(backoff.value),
+        "backoff": backoff.value.describe(),
         "not_retried": _join(not_retried),
         "last_try": f"within {format_duration(last_start)}" if last_start else "at once",
     }
@@ -208,8 +206,8 @@ def _format_field(field: PolicyField) -> str:
         return UNSET_VALUES.get(field.name, "no limit")
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Exponential | Table | Fixed):
-        return describe_backoff(value)
+    if isinstance(value, Backoff):
+        return value.describe()
     if field.name == "then":
         return _format_steps(value)
     if field.name == "max_age":
@@ -226,7 +224,7 @@ def _class_row(cls: ClassPreview) -> dict[str, Any]:
         "retried": "yes",
         "limit": cls.limit,
         "limit_origin": cls.limit_origin,
-        "backoff": describe_backoff(cls.backoff),
+        "backoff": cls.backoff.describe(),
         "backoff_origin": cls.backoff_origin,
         "counts": cls.counts,
         "then": _format_steps(cls.then),
@@ -239,7 +237,7 @@ def _rule_row(rule: Rule) -> dict[str, Any]:
         "code": rule.code,
         "class": rule.cls,
         "limit": "" if rule.max_retries is None else rule.max_retries,
-        "backoff": describe_backoff(rule.backoff) if rule.backoff else "",
+        "backoff": rule.backoff.describe() if rule.backoff else "",
         "then": _format_steps(to_steps(rule.then)) if rule.then else "",
         "more": _join(_rule_notes(rule)),
     }

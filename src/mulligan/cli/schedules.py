@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +10,7 @@ import click
 
 from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
-from mulligan.cli.database import cli_actor, open_services, print_notice
+from mulligan.cli.database import open_services, print_notice
 from mulligan.cli.output import (
     is_json,
     job_record,
@@ -21,7 +19,7 @@ from mulligan.cli.output import (
     print_rows,
 )
 from mulligan.core.format import format_actor, format_duration
-from mulligan.schedules.service import Schedule, Schedules
+from mulligan.schedules.service import Schedule
 
 COLUMNS = (
     "name",
@@ -46,19 +44,13 @@ def schedules() -> None:
     """List, preview, pause, resume and run schedules."""
 
 
-@contextmanager
-def _open_schedules(database: str | None) -> Iterator[Schedules]:
-    with open_services(database) as services:
-        yield Schedules(lambda: services.store, services.jobs, {}, cli_actor())
-
-
 @schedules.command("list")
 @shared.database
 @shared.output
 def list_schedules(database: str | None, output: str | None) -> None:
     """List schedules by name."""
-    with _open_schedules(database) as service:
-        found = service.list()
+    with open_services(database) as services:
+        found = services.schedules.list()
     if output_format(output) == "table":
         rows = [_table_row(schedule) for schedule in found]
         print_rows(rows, TABLE_COLUMNS, output, empty=NO_SCHEDULES)
@@ -106,8 +98,8 @@ def _format_local(at: datetime | None) -> str:
 @shared.output
 def show_next(name: str, count: int, database: str | None, output: str | None) -> None:
     """Show the next runs of a schedule, in its time zone and in UTC."""
-    with _open_schedules(database) as service:
-        times = service.next(name, count)
+    with open_services(database) as services:
+        times = services.schedules.next(name, count)
     now = datetime.now(UTC)
     is_table = output_format(output) == "table"
     records = [_next_record(at, now) for at in times]
@@ -130,8 +122,8 @@ def _next_record(at: datetime, now: datetime) -> dict[str, str]:
 @shared.output
 def run(name: str, reason: str, database: str | None, output: str | None) -> None:
     """Enqueue a job of a schedule now, in addition to its regular runs, and print its id."""
-    with _open_schedules(database) as service:
-        job = service.run(name, reason=reason)
+    with open_services(database) as services:
+        job = services.schedules.run(name, reason=reason)
     if is_json(output):
         print_json(job_record(job), output)
     else:
@@ -146,8 +138,8 @@ def run(name: str, reason: str, database: str | None, output: str | None) -> Non
 @shared.database
 def pause(name: str, until: float | None, reason: str, database: str | None) -> None:
     """Pause a schedule. Runs that fall into the pause are skipped."""
-    with _open_schedules(database) as service:
-        paused = service.pause(name, until=until, reason=reason)
+    with open_services(database) as services:
+        paused = services.schedules.pause(name, until=until, reason=reason)
     print_notice(
         f"Paused {_describe_pause(paused)}. Runs of the next few seconds may already be enqueued."
     )
@@ -159,6 +151,6 @@ def pause(name: str, until: float | None, reason: str, database: str | None) -> 
 @shared.database
 def resume(name: str, reason: str, database: str | None) -> None:
     """Resume a schedule. Runs that were skipped meanwhile are not made up for."""
-    with _open_schedules(database) as service:
-        resumed = service.resume(name, reason=reason)
+    with open_services(database) as services:
+        resumed = services.schedules.resume(name, reason=reason)
     print_notice(f"Resumed. Next run: {_format_local(resumed.next_at)}")

@@ -103,6 +103,8 @@ class Event(NamedTuple):
     data: Mapping[str, Any]
 
 
+EventList = list[Event]  # for services with a method named list
+
 # Actors that are parts of Mulligan, not people or programs.
 SYSTEM_ACTORS = frozenset(
     {"", "alert", "breaker", "guard", "handler", "hint", "schedule", "upkeep"}

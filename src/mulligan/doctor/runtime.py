@@ -22,8 +22,7 @@ from mulligan.core.job import Lane
 from mulligan.doctor.environment import OK, WARN, Check, Checks
 from mulligan.doctor.settings import subscription_checks
 from mulligan.events.queries import EventQueries
-from mulligan.guards.dependencies import Dependency, read_dependencies
-from mulligan.guards.gates import COUNT_CAP
+from mulligan.guards.gate_status import COUNT_CAP, Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.declared import load_kinds

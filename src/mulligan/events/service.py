@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import fnmatch
 import shlex
@@ -12,7 +11,7 @@ from typing import Any
 
 from mulligan.core.durations import Micros, check_duration_or_time
 from mulligan.core.errors import DurationOrTime, Refused
-from mulligan.core.event import Event, EventType
+from mulligan.core.event import Event, EventList, EventType
 from mulligan.core.job import LimitKey, LimitRow
 from mulligan.events.queries import AuditFilter, EventQueries
 from mulligan.guards.lanes import is_closed
@@ -24,8 +23,6 @@ from mulligan.storage.base import Store, Transaction
 # --- app.events ---
 
 MAX_LIST = 1000
-
-EventList = list[Event]  # the classes below have a method called list
 
 
 class Events:
@@ -69,17 +66,6 @@ class Events:
             return EventQueries(tx).list_audit_events(filters, types, limit)
 
 
-class AsyncEvents:
-    """Async version of `Events`: each call runs on a thread."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-
-    async def list(self, **options: Any) -> EventList:
-        """List manual actions, newest first."""
-        return await asyncio.to_thread(self._events.list, **options)
-
-
 def expand_types(patterns: Sequence[str]) -> tuple[str, ...]:
     """Return the event types that patterns such as `queue.*` stand for.
 
@@ -115,14 +101,14 @@ def _resolve_time(name: str, value: DurationOrTime | None, now: Micros) -> Micro
 
 # --- Before/after data of gates and limits ---
 
-_CLOSED_FIELD = {"queue": "paused", "kind": "held", "dependency": "open"}
+CLOSED_FIELD = {"queue": "paused", "kind": "held", "dependency": "open"}
 
 EventData = dict[str, Any]
 
 
 def load_gate_state(tx: Transaction, scope: str, key: str, now: Micros) -> EventData:
     """Return whether a queue is paused, a kind held or a breaker open: by whom, why, how long."""
-    field = _CLOSED_FIELD[scope]
+    field = CLOSED_FIELD[scope]
     for gate in GuardQueries(tx).list_gates():
         if (gate.scope, gate.key) == (scope, key) and is_closed(gate, now):
             return {field: True, "until": gate.until, "reason": gate.reason, "actor": gate.actor}

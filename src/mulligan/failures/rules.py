@@ -21,7 +21,7 @@ from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.core.errors import ConfigError
 from mulligan.failures.codes import CODES
 from mulligan.failures.regex import find_pattern_fault
-from mulligan.retries.backoff import Exponential, Fixed, Table
+from mulligan.retries.backoff import Backoff, check_backoff
 from mulligan.retries.policy import Policy, Then, to_steps
 
 ALARMS = ("", "none", "notice", "warning", "page")
@@ -77,7 +77,7 @@ class Rule:
     public: str = ""
     promise: str = ""  # appended to `public` while the job will still be retried
     max_retries: int | None = None
-    backoff: Table | Exponential | Fixed | None = None
+    backoff: Backoff | None = None
     wait_for_hint: bool = True
     then: Then | Sequence[Then] = ()
     alarm: str = ""
@@ -289,10 +289,10 @@ def _check_terms(rule: Any) -> None:
         )
     try:
         _set(rule, "then", to_steps(rule.then))
+        if rule.backoff is not None:
+            check_backoff(rule.backoff)
     except (TypeError, ValueError) as error:
         _refuse(rule, str(error))
-    if rule.backoff is not None and not isinstance(rule.backoff, Table | Exponential | Fixed):
-        _refuse(rule, "backoff must be Table(...), Exponential(...) or Fixed(...)")
 
 
 # --- Notation of the built-in tables ---

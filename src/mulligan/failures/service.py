@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -447,66 +446,3 @@ def _most_frequent(counts: Mapping[str, int]) -> str:
 
 def _scope(owner: str | None) -> str:
     return ALL_OWNERS if owner is None else owner
-
-
-class AsyncFailures:
-    """`app.aio.failures`: every call runs `Failures` in a thread."""
-
-    def __init__(self, failures: Failures) -> None:
-        self._failures = failures
-
-    async def groups(
-        self,
-        filter: str = "",  # noqa: A002
-        *,
-        owner: str | None = None,
-        limit: int = 100,
-        before: str | None = None,
-        private: bool = True,
-    ) -> GroupList:
-        return await asyncio.to_thread(
-            self._failures.groups,
-            filter,
-            owner=owner,
-            limit=limit,
-            before=before,
-            private=private,
-        )
-
-    async def get(
-        self, fingerprint: str, *, owner: str | None = None, private: bool = False
-    ) -> FailureGroup:
-        return await asyncio.to_thread(
-            self._failures.get, fingerprint, owner=owner, private=private
-        )
-
-    async def mute(
-        self,
-        fingerprint: str,
-        *,
-        until: DurationOrTime | None = None,
-        reason: str = "",
-        owner: str | None = None,
-    ) -> FailureGroup:
-        return await asyncio.to_thread(
-            self._failures.mute, fingerprint, until=until, reason=reason, owner=owner
-        )
-
-    async def unmute(
-        self, fingerprint: str, *, reason: str = "", owner: str | None = None
-    ) -> FailureGroup:
-        return await asyncio.to_thread(
-            self._failures.unmute, fingerprint, reason=reason, owner=owner
-        )
-
-    async def resolve(
-        self, fingerprint: str, *, note: str = "", owner: str | None = None
-    ) -> FailureGroup:
-        return await asyncio.to_thread(self._failures.resolve, fingerprint, note=note, owner=owner)
-
-    async def reopen(
-        self, fingerprint: str, *, reason: str = "", owner: str | None = None
-    ) -> FailureGroup:
-        return await asyncio.to_thread(
-            self._failures.reopen, fingerprint, reason=reason, owner=owner
-        )

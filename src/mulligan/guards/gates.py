@@ -1,31 +1,58 @@
-"""Services `app.queues` and `app.kinds`, and limits that an operator sets.
+"""Services `app.queues`, `app.kinds` and `app.dependencies`: gates and limits of three scopes.
 
-Code declares limits; an operator's pause, hold or limit wins over the declaration.
+A closed gate starts no jobs: its queue is paused, its kind is held, or the circuit breaker of its
+dependency is open. Code declares limits; an operator's gate or limit wins over the declaration.
 """
 
 from __future__ import annotations
 
-import asyncio
+import difflib
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from shlex import quote
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from mulligan.core.durations import Micros, optional_datetime, resolve_end
-from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable
+from mulligan.core.durations import Micros, resolve_end
+from mulligan.core.errors import (
+    DurationOrTime,
+    IllegalMove,
+    NotFound,
+    Refused,
+    StoreUnavailable,
+)
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Gate, GuardRow, Lane, Limit, LimitKey, LimitRow
-from mulligan.events.service import limit_state, load_gate_state, load_limit_state
-from mulligan.guards import kind_breaker
-from mulligan.guards.capacity import count_running
-from mulligan.guards.kind_breaker import KindHold
+from mulligan.core.format import format_time
+from mulligan.core.job import Gate, GuardRow, LimitKey, LimitRow
+from mulligan.events.service import CLOSED_FIELD, limit_state, load_gate_state, load_limit_state
+from mulligan.guards import breaker, kind_breaker
+from mulligan.guards.gate_status import (
+    Dependency,
+    DependencyList,
+    KindList,
+    KindStatus,
+    Queue,
+    QueueList,
+    empty_kind,
+    empty_queue,
+    pinned_until,
+    read_dependencies,
+    read_kinds,
+    read_queues,
+)
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.limits import MAX_RATE, NO_LIMIT, is_limit_active, merge_limits, parse_rate
-from mulligan.guards.observer import load_kind_state, write_kind_state
-from mulligan.guards.queries import GuardQueries, LaneDepthRow
-from mulligan.manifest.declared import load_declared_limits, load_queues, load_recent_manifests
+from mulligan.guards.limits import MAX_RATE, NO_LIMIT, is_limit_active, parse_rate
+from mulligan.guards.observer import (
+    DependencyObserver,
+    load_guard,
+    load_kind_state,
+    write_kind_state,
+)
+from mulligan.guards.queries import GuardQueries
+from mulligan.guards.state import GuardState
+from mulligan.manifest.declared import load_active_manifests, merge_breaker_configs
 from mulligan.manifest.specs import SYSTEM_PREFIX, check_name
 from mulligan.storage.base import Store, Transaction
 
@@ -132,62 +159,179 @@ def check_rate(value: Any) -> float | None:
     return float(rate)
 
 
-# --- app.queues ---
-
-COUNT_CAP = 10_000
-MAX_LANES = 2_000
+# --- Gates in a transaction ---
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue at one time. Counts stop at 10,000."""
+class ScopeEvents(NamedTuple):
+    """Events about the gates and limits of a scope."""
 
-    name: str
-    paused: bool
-    paused_until: datetime | None
-    reason: str  # of the pause, else of the operator's limits
-    actor: str
-    ready: int
-    later: int  # scheduled, or waiting before a retry
-    running: int
-    oldest: datetime | None  # due time of the first ready job
-    concurrency: int | None
-    rate: float | None  # per second
-    fair: bool
-    set_by_hand: bool  # an operator set the limits
-    set_until: datetime | None
+    closed: EventType
+    opened: EventType
+    changed: EventType | None = None
 
 
-QueueList = list[Queue]  # `Queues.list` hides the builtin
+SCOPE_EVENTS = {
+    "queue": ScopeEvents(EventType.QUEUE_PAUSED, EventType.QUEUE_RESUMED, EventType.QUEUE_CHANGED),
+    "kind": ScopeEvents(EventType.KIND_HELD, EventType.KIND_RELEASED),
+    "dependency": ScopeEvents(
+        EventType.DEPENDENCY_OPENED, EventType.DEPENDENCY_CLOSED, EventType.DEPENDENCY_CHANGED
+    ),
+}
 
 
-class Queues:
-    """`app.queues`: list, pause and limit queues."""
+def close_gate(
+    tx: Transaction, gate: Gate, change_guard: Callable[[], None] = lambda: None
+) -> None:
+    """Close a gate in the caller's transaction, change its guard and write the event."""
+    scope, key = gate.scope, gate.key
+    before = load_gate_state(tx, scope, key, gate.since)
+    change_guard()
+    GuardQueries(tx).open_gate(
+        scope, key
+    )  # the new gate replaces the old one, even if it ends sooner
+    GuardQueries(tx).close_gate(gate)
+    data = {
+        "until": gate.until,
+        "reason": gate.reason,
+        "before": before,
+        "after": load_gate_state(tx, scope, key, gate.since),
+    }
+    _write_event(tx, SCOPE_EVENTS[scope].closed, (scope, key), gate.actor, data)
+
+
+def open_gate(
+    tx: Transaction,
+    key: LimitKey,
+    actor: str,
+    reason: str,
+    change_guard: Callable[[], None] = lambda: None,
+) -> None:
+    """Open a gate, change its guard, and write an event if the gate was closed."""
+    scope, name = key
+    before = load_gate_state(tx, scope, name, tx.now())
+    change_guard()
+    if GuardQueries(tx).open_gate(scope, name):
+        data = {"reason": reason, "before": before, "after": {CLOSED_FIELD[scope]: False}}
+        _write_event(tx, SCOPE_EVENTS[scope].opened, key, actor, data)
+
+
+def write_change_event(tx: Transaction, key: LimitKey, actor: str, data: Mapping[str, Any]) -> None:
+    """Write the event of changed limits or of another change that an operator made."""
+    changed = SCOPE_EVENTS[key[0]].changed
+    if changed is not None:
+        _write_event(tx, changed, key, actor, data)
+
+
+def _write_event(
+    tx: Transaction, event: EventType, key: LimitKey, actor: str, data: Mapping[str, Any]
+) -> None:
+    """Write an event about a queue, kind or dependency, without empty fields."""
+    scope, name = key
+    fields = {field: value for field, value in data.items() if value not in (None, "")}
+    tx.write_events([NewEvent(event, actor=actor, data={scope: name, **fields})])
+
+
+# --- The service of a scope ---
+
+LOCK_ATTEMPTS = 100
+LOCK_RETRY_DELAY = 0.02  # seconds; a worker locks a guard for one transaction
+
+S = TypeVar("S")
+
+
+class Gates(ABC, Generic[S]):
+    """Gates and limits of one scope, read and changed in the name of one actor."""
+
+    scope: ClassVar[str]
 
     def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
         self._store = store
         self._actor = actor
+
+    @abstractmethod
+    def _read(self, tx: Transaction) -> Mapping[str, S]:
+        """Return everything that this scope has, by name."""
+
+    def _read_all(self) -> Mapping[str, S]:
+        with self._store().read() as tx:
+            return self._read(tx)
+
+    def _get(self, name: str) -> S:
+        found = self._read_all()
+        if name not in found:
+            raise NotFound(_unknown_name(self.scope, name, list(found)))
+        return found[name]
+
+    def _find(self, name: str) -> S | None:
+        return self._read_all().get(name)
+
+    def _set(self, name: str, change: LimitChange) -> S:
+        key = (self.scope, check_name(self.scope, name))
+        with self._store().begin() as tx:
+            write_change_event(tx, key, self._actor, set_limit(tx, key, change, self._actor))
+        return self._get(name)
+
+    def _clear(self, name: str, reason: str) -> S | None:
+        key = (self.scope, check_name(self.scope, name))
+        with self._store().begin() as tx:
+            data = clear_limit(tx, key, reason)
+            if data is not None:
+                write_change_event(tx, key, self._actor, data)
+        return self._find(name)
+
+    def _new_gate(
+        self, tx: Transaction, name: str, until: DurationOrTime | None, reason: str
+    ) -> Gate:
+        now = tx.now()
+        end = resolve_end("until", until, now)
+        return Gate(self.scope, name, now, end, reason, self._actor)
+
+    def _change_guard(self, name: str, change: Callable[[Transaction, GuardRow], None]) -> None:
+        """Lock the guard of a gate and change it; wait if a worker has locked it."""
+        check_name(self.scope, name)
+        store = self._store()
+        for _ in range(LOCK_ATTEMPTS):
+            with store.begin() as tx:
+                row = GuardQueries(tx).lock_guard((self.scope, name))
+                if row is not None:
+                    change(tx, row)
+                    return
+            time.sleep(LOCK_RETRY_DELAY)
+        message = f"{self.scope} {name!r} is locked by a worker; try again"
+        raise StoreUnavailable(message)
+
+
+def _unknown_name(scope: str, name: str, known: Sequence[str]) -> str:
+    message = f"no {scope} {name!r}: no job, code or operator names it"
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f"{message}; did you mean {similar[0]}?" if similar else message
+
+
+# --- app.queues ---
+
+
+class Queues(Gates[Queue]):
+    """`app.queues`: list, pause and limit queues."""
+
+    scope = "queue"
+
+    def _read(self, tx: Transaction) -> Mapping[str, Queue]:
+        return {queue.name: queue for queue in read_queues(tx)}
 
     def list(self) -> QueueList:
         """Return every queue that a job, a kind, a declaration or an operator names.
 
         Queues of Mulligan itself are listed only if an operator changed them.
         """
-        with self._store().read() as tx:
-            queues = _read_queues(tx)
         return [
             queue
-            for queue in queues
+            for queue in self._read_all().values()
             if not queue.name.startswith(SYSTEM_PREFIX) or queue.paused or queue.set_by_hand
         ]
 
     def get(self, name: str) -> Queue:
         """Return a queue; raise NotFound if nothing names it."""
-        queue = self._find(name)
-        if queue is None:
-            message = f"no queue {name!r}: no job, code or operator names it"
-            raise NotFound(message)
-        return queue
+        return self._get(name)
 
     def pause(self, name: str, *, until: DurationOrTime | None = None, reason: str = "") -> Queue:
         """Start no more jobs of a queue; running jobs continue.
@@ -196,20 +340,15 @@ class Queues:
         """
         check_name("queue", name)
         with self._store().begin() as tx:
-            now = tx.now()
-            end = resolve_end("until", until, now)
-            pause_queue(tx, Gate("queue", name, now, end, reason, self._actor))
+            close_gate(tx, self._new_gate(tx, name, until, reason))
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Queue:
         """End a pause. A queue that is not paused is not changed."""
         check_name("queue", name)
         with self._store().begin() as tx:
-            before = load_gate_state(tx, "queue", name, tx.now())
-            if GuardQueries(tx).open_gate("queue", name):
-                data = {"reason": reason, "before": before, "after": {"paused": False}}
-                write_queue_event(tx, EventType.QUEUE_RESUMED, name, self._actor, data)
-        return self._find(name) or _empty_queue(name)
+            open_gate(tx, ("queue", name), self._actor, reason)
+        return self._find(name) or empty_queue(name)
 
     def set(
         self,
@@ -224,238 +363,33 @@ class Queues:
 
         None removes a limit or an end; a limit that is not passed stays as it was set.
         """
-        check_name("queue", name)
-        change = LimitChange(concurrency, rate, until, reason)
-        with self._store().begin() as tx:
-            data = set_limit(tx, ("queue", name), change, self._actor)
-            write_queue_event(tx, EventType.QUEUE_CHANGED, name, self._actor, data)
-        return self.get(name)
+        return self._set(name, LimitChange(concurrency, rate, until, reason))
 
     def clear(self, name: str, *, reason: str = "") -> Queue:
         """Return to the limits that the code declares."""
-        check_name("queue", name)
-        with self._store().begin() as tx:
-            data = clear_limit(tx, ("queue", name), reason)
-            if data is not None:
-                write_queue_event(tx, EventType.QUEUE_CHANGED, name, self._actor, data)
-        return self._find(name) or _empty_queue(name)
-
-    def _find(self, name: str) -> Queue | None:
-        with self._store().read() as tx:
-            queues = _read_queues(tx)
-        return next((queue for queue in queues if queue.name == name), None)
-
-
-def pause_queue(tx: Transaction, gate: Gate) -> None:
-    """Close the gate of a queue in the caller's transaction and write its event."""
-    before = load_gate_state(tx, "queue", gate.key, gate.since)
-    GuardQueries(tx).open_gate(
-        "queue", gate.key
-    )  # the new pause replaces the old one, even if it ends sooner
-    GuardQueries(tx).close_gate(gate)
-    data = {
-        "until": gate.until,
-        "reason": gate.reason,
-        "before": before,
-        "after": load_gate_state(tx, "queue", gate.key, gate.since),
-    }
-    write_queue_event(tx, EventType.QUEUE_PAUSED, gate.key, gate.actor, data)
-
-
-def write_queue_event(
-    tx: Transaction, event: EventType, name: str, actor: str, data: Mapping[str, Any]
-) -> None:
-    """Write an event about a queue, without empty fields."""
-    event_data = {"queue": name, **drop_empty(data)}
-    tx.write_events([NewEvent(event, actor=actor, data=event_data)])
-
-
-def drop_empty(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return event data without fields that are None or an empty text."""
-    return {name: value for name, value in data.items() if value not in (None, "")}
-
-
-class AsyncQueues:
-    """`app.aio.queues`: the methods of `Queues`, each on a thread."""
-
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
-
-    async def list(self) -> QueueList:
-        return await asyncio.to_thread(self._queues.list)
-
-    async def get(self, name: str) -> Queue:
-        return await asyncio.to_thread(self._queues.get, name)
-
-    async def pause(
-        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
-    ) -> Queue:
-        return await asyncio.to_thread(self._queues.pause, name, until=until, reason=reason)
-
-    async def resume(self, name: str, *, reason: str = "") -> Queue:
-        return await asyncio.to_thread(self._queues.resume, name, reason=reason)
-
-    async def set(self, name: str, **limits: Any) -> Queue:
-        return await asyncio.to_thread(self._queues.set, name, **limits)
-
-    async def clear(self, name: str, *, reason: str = "") -> Queue:
-        return await asyncio.to_thread(self._queues.clear, name, reason=reason)
-
-
-# --- Reading queues ---
-
-
-class _Depth(NamedTuple):
-    """Waiting jobs of a queue or kind. Counts stop at the cap."""
-
-    ready: int
-    later: int
-    oldest: Micros | None  # due time of the first ready job
-
-
-def _read_queues(tx: Transaction) -> QueueList:
-    state = tx.read_claim_state()
-    now = state.now
-    running = count_running(GuardQueries(tx).count_running())
-    declared = load_queues(tx, now)
-    limits = merge_limits(load_declared_limits(tx, now), state.limits)
-    limit_rows = {
-        row.key: row
-        for row in GuardQueries(tx).list_limits()
-        if row.scope == "queue" and is_limit_active(row, now)
-    }
-    gates = _closed_gates(state.gates, "queue", now)
-    depths = group_depths(tx, now, lambda lane: lane.queue)
-    busy = {key for scope, key in running if scope == "queue"}
-    names = {*depths, *busy, *_kind_queues(tx, now), *declared, *limit_rows, *gates}
-    return [
-        _build_queue(
-            name,
-            gates.get(name),
-            limit_rows.get(name),
-            limits.get(("queue", name), Limit()),
-            _sum_depths(depths.get(name, ()), now),
-            running["queue", name],
-            fair=name in declared and declared[name].fair,
-        )
-        for name in sorted(names)
-    ]
-
-
-def _closed_gates(gates: Sequence[Gate], scope: str, now: Micros) -> dict[str, Gate]:
-    return {gate.key: gate for gate in gates if gate.scope == scope and is_closed(gate, now)}
-
-
-def _kind_queues(tx: Transaction, now: Micros) -> set[str]:
-    """Return the queues that kinds of recent manifests declare."""
-    return {
-        spec.queue
-        for manifest in load_recent_manifests(tx, now)
-        for spec in manifest.kinds.values()
-    }
-
-
-def _build_queue(
-    name: str,
-    gate: Gate | None,
-    limit_row: LimitRow | None,
-    limit: Limit,
-    depth: _Depth,
-    running: int,
-    *,
-    fair: bool,
-) -> Queue:
-    last_change = gate or limit_row
-    return Queue(
-        name=name,
-        paused=gate is not None,
-        paused_until=None if gate is None else optional_datetime(gate.until),
-        reason="" if last_change is None else last_change.reason,
-        actor="" if last_change is None else last_change.actor,
-        ready=depth.ready,
-        later=depth.later,
-        running=running,
-        oldest=optional_datetime(depth.oldest),
-        concurrency=limit.concurrency,
-        rate=limit.rate,
-        fair=fair,
-        set_by_hand=limit_row is not None,
-        set_until=None if limit_row is None else optional_datetime(limit_row.until),
-    )
-
-
-def _empty_queue(name: str) -> Queue:
-    """Return a queue that nothing names any more."""
-    return _build_queue(name, None, None, Limit(), _Depth(0, 0, None), 0, fair=False)
-
-
-def group_depths(
-    tx: Transaction, now: Micros, key_of: Callable[[Lane], str]
-) -> dict[str, list[LaneDepthRow]]:
-    """Return the waiting jobs of every lane, grouped by a part of the lane."""
-    groups: dict[str, list[LaneDepthRow]] = {}
-    for row in GuardQueries(tx).count_waiting_by_lane(now, COUNT_CAP, MAX_LANES):
-        groups.setdefault(key_of(Lane.parse(row.lane)), []).append(row)
-    return groups
-
-
-def _sum_depths(rows: Sequence[LaneDepthRow], now: Micros) -> _Depth:
-    ready = min(COUNT_CAP, sum(row.due for row in rows))
-    later = min(COUNT_CAP, sum(row.later for row in rows))
-    oldest = min((row.first for row in rows if row.first <= now), default=None)
-    return _Depth(ready, later, oldest)
+        return self._clear(name, reason) or empty_queue(name)
 
 
 # --- app.kinds ---
 
-LOCK_ATTEMPTS = 100
-LOCK_RETRY_DELAY = 0.02  # seconds; a worker locks a guard for one transaction
 
-
-@dataclass(frozen=True, slots=True)
-class KindStatus:
-    """A kind at one time. Counts stop at 10,000."""
-
-    name: str
-    held: bool
-    since: datetime | None
-    until: datetime | None  # when the hold expires
-    reason: str
-    actor: str
-    ready: int  # due jobs
-    later: int  # scheduled, or waiting before a retry
-    code: str  # cause, if a kind breaker holds it; as the fields below
-    message: str
-    fingerprint: str
-    job: str  # one that died of the cause
-    jobs: int
-    owners: int
-
-
-KindList = list[KindStatus]  # `Kinds.list` hides the builtin
-
-
-class Kinds:
+class Kinds(Gates[KindStatus]):
     """`app.kinds`: list, hold and release kinds."""
 
-    def __init__(self, store: Callable[[], Store], actor: str = "python") -> None:
-        self._store = store
-        self._actor = actor
+    scope = "kind"
+
+    def _read(self, tx: Transaction) -> Mapping[str, KindStatus]:
+        return {kind.name: kind for kind in read_kinds(tx)}
 
     def list(self) -> KindList:
         """Return every kind that a waiting job, an app or an operator names, held kinds first."""
-        with self._store().read() as tx:
-            kinds = _read_kinds(tx)
+        kinds = self._read_all().values()
         visible = [kind for kind in kinds if kind.held or not kind.name.startswith(SYSTEM_PREFIX)]
         return sorted(visible, key=lambda kind: (not kind.held, kind.name))
 
     def get(self, name: str) -> KindStatus:
         """Return a kind; raise NotFound if nothing names it."""
-        kind = self._find(name)
-        if kind is None:
-            message = f"no kind {name!r}: no waiting job, app or operator names it"
-            raise NotFound(message)
-        return kind
+        return self._get(name)
 
     def hold(
         self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
@@ -465,134 +399,212 @@ class Kinds:
         Running jobs continue.
         """
 
-        def change(tx: Transaction, row: GuardRow, now: Micros) -> None:
-            end = resolve_end("until", until, now)
-            before = load_gate_state(tx, "kind", name, now)
-            self._reset_breaker(tx, row, reason or "held by an operator")
-            GuardQueries(tx).open_gate(
-                "kind", name
-            )  # the new hold replaces the old one, even if it is shorter
-            GuardQueries(tx).close_gate(Gate("kind", name, now, end, reason, self._actor))
-            data = {
-                "kind": name,
-                "until": end,
-                "reason": reason,
-                "before": before,
-                "after": load_gate_state(tx, "kind", name, now),
-            }
-            self._write_event(tx, EventType.KIND_HELD, data)
+        def change(tx: Transaction, row: GuardRow) -> None:
+            why = reason or "held by an operator"
+            gate = self._new_gate(tx, name, until, reason)
+            close_gate(tx, gate, lambda: self._reset_breaker(tx, row, why))
 
-        self._update_guard(name, change)
+        self._change_guard(name, change)
         return self.get(name)
 
     def release(self, name: str, *, reason: str = "") -> KindStatus:
         """End a hold and forget the counted deaths. A kind that is not held is not changed."""
 
-        def change(tx: Transaction, row: GuardRow, now: Micros) -> None:
-            before = load_gate_state(tx, "kind", name, now)
-            self._reset_breaker(tx, row, reason)
-            if GuardQueries(tx).open_gate("kind", name):
-                data = {"kind": name, "reason": reason, "before": before, "after": {"held": False}}
-                self._write_event(tx, EventType.KIND_RELEASED, data)
+        def change(tx: Transaction, row: GuardRow) -> None:
+            key = ("kind", name)
+            open_gate(tx, key, self._actor, reason, lambda: self._reset_breaker(tx, row, reason))
 
-        self._update_guard(name, change)
-        return self._find(name) or _build_kind(name, None, None, _Depth(0, 0, None))
-
-    def _find(self, name: str) -> KindStatus | None:
-        return next((kind for kind in self.list() if kind.name == name), None)
+        self._change_guard(name, change)
+        return self._find(name) or empty_kind(name)
 
     def _reset_breaker(self, tx: Transaction, row: GuardRow, reason: str) -> None:
         """Forget counted deaths and resolve the alert of a breaker that holds the kind."""
         state = load_kind_state(row.body)
-        GuardQueries(tx).take_tallies(("kind", row.key))
+        key = ("kind", row.key)
+        GuardQueries(tx).take_tallies(key)
         write_kind_state(tx, row, kind_breaker.release_kind(state))
         if state.held is not None:
             data = {
-                "kind": row.key,
                 "fingerprint": state.held.fingerprint,
                 "code": state.held.code,
                 "reason": reason,
                 "before": {"alert": "fired"},
                 "after": {"alert": "resolved"},
             }
-            self._write_event(tx, EventType.ALERT_RESOLVED, data)
-
-    def _update_guard(
-        self, name: str, change: Callable[[Transaction, GuardRow, Micros], None]
-    ) -> None:
-        """Lock the guard of a kind and change it; wait if a worker has locked it."""
-        check_name("kind", name)
-        store = self._store()
-        for _ in range(LOCK_ATTEMPTS):
-            with store.begin() as tx:
-                row = GuardQueries(tx).lock_guard(("kind", name))
-                if row is not None:
-                    change(tx, row, tx.now())
-                    return
-            time.sleep(LOCK_RETRY_DELAY)
-        message = f"kind {name!r} is locked by a worker; try again"
-        raise StoreUnavailable(message)
-
-    def _write_event(self, tx: Transaction, event: EventType, data: Mapping[str, Any]) -> None:
-        tx.write_events([NewEvent(event, actor=self._actor, data=drop_empty(data))])
+            _write_event(tx, EventType.ALERT_RESOLVED, key, self._actor, data)
 
 
-class AsyncKinds:
-    """`app.aio.kinds`: the methods of `Kinds`, each on a thread."""
+# --- app.dependencies ---
 
-    def __init__(self, kinds: Kinds) -> None:
-        self._kinds = kinds
-
-    async def list(self) -> KindList:
-        return await asyncio.to_thread(self._kinds.list)
-
-    async def get(self, name: str) -> KindStatus:
-        return await asyncio.to_thread(self._kinds.get, name)
-
-    async def hold(
-        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
-    ) -> KindStatus:
-        return await asyncio.to_thread(self._kinds.hold, name, until=until, reason=reason)
-
-    async def release(self, name: str, *, reason: str = "") -> KindStatus:
-        return await asyncio.to_thread(self._kinds.release, name, reason=reason)
+_NO_LIMITS: dict[str, Any] = {
+    "rate": None,
+    "concurrency": None,
+    "set_by_hand": False,
+    "set_until": None,
+}
 
 
-def _read_kinds(tx: Transaction) -> KindList:
-    state = tx.read_claim_state()
-    now = state.now
-    gates = _closed_gates(state.gates, "kind", now)
-    holds: dict[str, KindHold | None] = {}
-    if gates:
-        holds = {
-            row.key: load_kind_state(row.body).held
-            for row in GuardQueries(tx).list_guards()
-            if row.scope == "kind"
-        }
-    depths = group_depths(tx, now, lambda lane: lane.kind)
-    declared = {kind for manifest in load_recent_manifests(tx, now) for kind in manifest.kinds}
-    user_kinds = {kind for kind in declared if not kind.startswith(SYSTEM_PREFIX)}
-    return [
-        _build_kind(name, gates.get(name), holds.get(name), _sum_depths(depths.get(name, ()), now))
-        for name in {*gates, *depths, *user_kinds}
-    ]
+@dataclass(frozen=True, slots=True)
+class _LockedGuard:
+    """The guard of a dependency that an operator's command has locked in its transaction."""
+
+    tx: Transaction
+    observer: DependencyObserver
+    row: GuardRow
+    guard: GuardState
+    now: Micros
 
 
-def _build_kind(name: str, gate: Gate | None, hold: KindHold | None, depth: _Depth) -> KindStatus:
-    cause = hold or KindHold("", "", "", "", 0, 0, 0, "")
-    return KindStatus(
-        name=name,
-        held=gate is not None,
-        since=None if gate is None else optional_datetime(gate.since),
-        until=None if gate is None else optional_datetime(gate.until),
-        reason="" if gate is None else gate.reason,
-        actor="" if gate is None else gate.actor,
-        ready=depth.ready,
-        later=depth.later,
-        code=cause.code,
-        message=cause.message,
-        fingerprint=cause.fingerprint,
-        job=cause.job,
-        jobs=cause.jobs,
-        owners=cause.owners,
+class Dependencies(Gates[Dependency]):
+    """`app.dependencies`: list and control dependencies.
+
+    As with every circuit breaker, open means that jobs are held. Closed is the normal state.
+    """
+
+    scope = "dependency"
+
+    def _read(self, tx: Transaction) -> Mapping[str, Dependency]:
+        return {dependency.key: dependency for dependency in read_dependencies(tx)}
+
+    def list(self) -> DependencyList:
+        """Return every dependency that a kind, a job, a declaration, a guard or an operator names.
+
+        Endpoints of notifications are listed only if they are not closed.
+        """
+        return [
+            dependency
+            for dependency in self._read_all().values()
+            if not dependency.key.startswith(SYSTEM_PREFIX) or dependency.state != "closed"
+        ]
+
+    def get(self, key: str) -> Dependency:
+        """Return a dependency; raise NotFound if nothing names it."""
+        return self._get(key)
+
+    def open(
+        self, key: str, *, until: DurationOrTime | None = None, reason: str = ""
+    ) -> Dependency:
+        """Hold the jobs of a dependency until then or until it is closed; no probe runs meanwhile.
+
+        In mode fail_fast its jobs fail at once instead.
+        """
+
+        def change(tx: Transaction, row: GuardRow) -> None:
+            open_dependency(tx, row, self._new_gate(tx, key, until, reason))
+
+        self._change_guard(key, change)
+        return self.get(key)
+
+    def close(
+        self, key: str, *, until: DurationOrTime | None = None, reason: str = ""
+    ) -> Dependency:
+        """Start the jobs of a dependency again, on a ramp.
+
+        `until`: the breaker does not open before, whatever it observes.
+        """
+        if until is None:
+            self.get(key)
+
+        def change(tx: Transaction, row: GuardRow) -> None:
+            locked = _load_locked(tx, row)
+            end = resolve_end("until", until, locked.now)
+            self._close(locked, end, reason or "closed by an operator")
+
+        self._change_guard(key, change)
+        return self.get(key)
+
+    def _close(self, locked: _LockedGuard, until: Micros | None, reason: str) -> None:
+        tx, guard, key, now = locked.tx, locked.guard, locked.row.key, locked.now
+        gate_before = load_gate_state(tx, "dependency", key, now)
+        pinned_before = pinned_until(guard, now)
+        changes: breaker.Changes = []
+        if _find_gate(tx, key) is None and not guard.open:
+            after = breaker.pin_closed(guard, until)  # nothing is held, so no ramp is needed
+        else:
+            config = locked.observer.config_for(key)
+            after = breaker.close_manually(guard, until, reason, config, now, changes)
+        more = {"before": gate_before, "after": {"open": False}}
+        locked.observer.write(tx, locked.row, guard, after, changes, actor=self._actor, more=more)
+        if until is not None:
+            data = {
+                "until": until,
+                "reason": f"kept closed: {reason}",
+                "before": {"kept_closed_until": pinned_before},
+                "after": {"kept_closed_until": until},
+            }
+            write_change_event(tx, ("dependency", key), self._actor, data)
+
+    def probe(self, key: str, *, reason: str = "") -> Dependency:
+        """Probe an open dependency now instead of at the scheduled time."""
+        self.get(key)
+
+        def change(tx: Transaction, row: GuardRow) -> None:
+            locked = _load_locked(tx, row)
+            guard = locked.guard
+            if not guard.open:
+                raise IllegalMove(_explain_no_probe(tx, key, locked.now))
+            after = replace(guard, probe_at=locked.now)
+            locked.observer.write(tx, row, guard, after, [])
+            data = {
+                "reason": reason or "a probe was requested",
+                "before": {"probe_at": guard.probe_at},
+                "after": {"probe_at": locked.now},
+            }
+            write_change_event(tx, ("dependency", key), self._actor, data)
+
+        self._change_guard(key, change)
+        return self.get(key)
+
+    def set(
+        self,
+        key: str,
+        *,
+        concurrency: int | None = UNCHANGED,
+        rate: float | str | None = UNCHANGED,
+        until: DurationOrTime | None = UNCHANGED,
+        reason: str = "",
+    ) -> Dependency:
+        """Set fleet-wide limits that win over the declared ones.
+
+        None removes a limit or an end; a limit that is not passed stays as it was set.
+        """
+        return self._set(key, LimitChange(concurrency, rate, until, reason))
+
+    def clear(self, key: str, *, reason: str = "") -> Dependency:
+        """Return to the limits that the code declares."""
+        before = self.get(key)
+        return self._clear(key, reason) or replace(before, **_NO_LIMITS)
+
+
+def _load_locked(tx: Transaction, row: GuardRow) -> _LockedGuard:
+    now = tx.now()
+    configs = merge_breaker_configs(load_active_manifests(tx, now))
+    observer = DependencyObserver(declared_elsewhere=configs)
+    return _LockedGuard(tx, observer, row, load_guard(row.body), now)
+
+
+def open_dependency(tx: Transaction, row: GuardRow, gate: Gate) -> None:
+    """Open the breaker of a dependency in the transaction that has locked its guard."""
+    locked = _load_locked(tx, row)
+    config = locked.observer.config_for(gate.key)
+    after = breaker.open_manually(locked.guard, gate.until, gate.reason, config, gate.since)
+    close_gate(tx, gate, lambda: locked.observer.write(tx, row, locked.guard, after, []))
+
+
+def _explain_no_probe(tx: Transaction, key: str, now: Micros) -> str:
+    gate = _find_gate(tx, key)
+    if gate is None or not is_closed(gate, now):
+        return f"dependency {key!r} cannot be probed: it is not open"
+    end = "it is closed" if gate.until is None else format_time(gate.until)
+    command = f"mulligan deps close {quote(key)}"
+    return (
+        f"dependency {key!r} cannot be probed: an operator holds it until {end}."
+        f" To release its jobs, run: {command}"
     )
+
+
+def _find_gate(tx: Transaction, key: str) -> Gate | None:
+    for gate in GuardQueries(tx).list_gates():
+        if gate.scope == "dependency" and gate.key == key:
+            return gate
+    return None

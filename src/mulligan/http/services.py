@@ -8,27 +8,13 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from mulligan.access.keys import Keys, Visitor
-from mulligan.access.status_links import StatusLinks
-from mulligan.alerts.service import Alerts
-from mulligan.batches.service import Batches
+from mulligan.access.keys import Visitor
+from mulligan.app.services import StoreServices
 from mulligan.config import Settings
 from mulligan.core.errors import SchemaError, StoreUnavailable
-from mulligan.events.service import Events
-from mulligan.failures.service import Failures
-from mulligan.guards.dependencies import Dependencies
-from mulligan.guards.gates import Kinds, Queues
-from mulligan.jobs.service import Jobs
-from mulligan.manifest.specs import Registry
-from mulligan.notifications.deliveries import Deliveries
-from mulligan.notifications.subscriptions import Subscriptions
-from mulligan.operations.service import Operations
-from mulligan.retries.service import Policies
-from mulligan.schedules.service import Schedules
 from mulligan.storage import Store, open_store
 
 T = TypeVar("T")
@@ -157,87 +143,7 @@ class StoreOpener:
 # --- Services ---
 
 
-class WebServices:
-    """The services of an app over one store, acting in the name of one actor."""
-
-    def __init__(
-        self,
-        open_store: Callable[[], Store],
-        settings: Settings,
-        actor: str,
-        registry: Registry | None = None,
-    ) -> None:
-        self._open_store = open_store
-        self._actor = actor
-        self._registry = registry or Registry()
-        self.settings = settings
-
-    @property
-    def store(self) -> Store:
-        return self._open_store()
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        return Jobs(self._open_store, self.settings, self._actor, self._registry.handlers)
-
-    @cached_property
-    def failures(self) -> Failures:
-        return Failures(self._open_store, self._actor)
-
-    @cached_property
-    def operations(self) -> Operations:
-        return Operations(self._open_store, self._actor)
-
-    @cached_property
-    def batches(self) -> Batches:
-        return Batches(self._open_store, self.jobs, self._actor)
-
-    @cached_property
-    def queues(self) -> Queues:
-        return Queues(self._open_store, self._actor)
-
-    @cached_property
-    def dependencies(self) -> Dependencies:
-        return Dependencies(self._open_store, self._actor)
-
-    @cached_property
-    def kinds(self) -> Kinds:
-        return Kinds(self._open_store, self._actor)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        return Schedules(self._open_store, self.jobs, self._registry.schedules, self._actor)
-
-    @cached_property
-    def events(self) -> Events:
-        return Events(self._open_store)
-
-    @cached_property
-    def alerts(self) -> Alerts:
-        return Alerts(self._open_store, lambda: self.settings.alerts, self._actor)
-
-    @cached_property
-    def policies(self) -> Policies:
-        return Policies(self._open_store, lambda: self.settings, self._registry)
-
-    @cached_property
-    def subscriptions(self) -> Subscriptions:
-        return Subscriptions(self._open_store, lambda: self.settings, self._actor)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        return Deliveries(self._open_store, lambda: self.settings, self._actor)
-
-    @cached_property
-    def status(self) -> StatusLinks:
-        return StatusLinks(self._open_store, lambda: self.settings)
-
-    @cached_property
-    def keys(self) -> Keys:
-        return Keys(self._open_store, self._actor)
-
-
-class VisitorServices(WebServices):
+class VisitorServices(StoreServices):
     """The services of one visitor of the dashboard."""
 
     def __init__(self, store: Store, settings: Settings, visitor: Visitor) -> None:

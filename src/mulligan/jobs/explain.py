@@ -29,7 +29,6 @@ from mulligan.jobs.view import load_job_views, load_limit_state
 from mulligan.jobs.why import WaitContext, describe_now
 from mulligan.manifest.declared import load_kinds, load_queues
 from mulligan.manifest.specs import DEFAULT_TIMEOUT, DELIVERY_QUEUE, KindSpec
-from mulligan.retries.backoff import describe_backoff
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
 from mulligan.storage.base import Transaction
@@ -467,7 +466,7 @@ def _policy_facts(row: JobRow, policy: EffectivePolicy) -> Iterator[Fact]:
     if policy.max_age is not None:
         age = f"{format_duration(policy.max_age)} after it was enqueued"
         yield Fact("no retry later than", age, policy.max_age_from)
-    yield Fact("backoff", describe_backoff(policy.backoff), policy.backoff_from)
+    yield Fact("backoff", policy.backoff.describe(), policy.backoff_from)
 
 
 def _used(used: int, limit: int) -> str:

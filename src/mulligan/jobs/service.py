@@ -6,13 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from mulligan.config import Settings
 from mulligan.core.durations import Micros
 from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable, WaitTimeout
-from mulligan.core.event import Event
+from mulligan.core.event import EventList
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, NewJob, State, as_columns
 from mulligan.core.lifecycle import TERMINAL
@@ -27,7 +26,6 @@ from mulligan.manifest.specs import Handler, KindSpec
 from mulligan.storage.base import Inserted, Store, Transaction
 
 JobViews = list[Job]  # The classes below have a method named list.
-EventList = list[Event]
 AttemptList = list[AttemptRow]
 Overrides = Mapping[str, Any]
 
@@ -163,6 +161,15 @@ class Jobs:
                 return self.get(job_id)
             time.sleep(poll.next_pause(state))
 
+    async def wait_async(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - public name
+        """Wait as `wait` does, using a thread only for each read: thousands may wait."""
+        poll = _Poll(job_id, timeout)
+        while True:
+            state = await asyncio.to_thread(self._state, job_id)
+            if state in WAIT_ENDS_IN:
+                return await asyncio.to_thread(self.get, job_id)
+            await asyncio.sleep(poll.next_pause(state))
+
     def _state(self, job_id: str) -> str:
         """Return the state of a job, or a placeholder during a database outage."""
         try:
@@ -291,100 +298,6 @@ class _Poll:
         if remaining <= 0:
             raise WaitTimeout(f"job {self._job_id} is still {state} after {self._timeout} s")
         return min(pause, remaining)
-
-
-class AsyncJobs:
-    """Awaitable form of `Jobs`: each call runs on a thread."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-
-    async def get(self, job_id: str, *, owner: str | None = None) -> Job:
-        return await asyncio.to_thread(self._jobs.get, job_id, owner=owner)
-
-    async def list(
-        self,
-        filter: str = "",  # noqa: A002 - public name
-        *,
-        limit: int = 50,
-        before: str | None = None,
-        owner: str | None = None,
-        private: bool = True,
-    ) -> JobList:
-        call = partial(
-            self._jobs.list, filter, limit=limit, before=before, owner=owner, private=private
-        )
-        return await asyncio.to_thread(call)
-
-    async def count(
-        self,
-        filter: str = "",  # noqa: A002 - public name
-        *,
-        cap: int = DEFAULT_COUNT_CAP,
-        owner: str | None = None,
-        private: bool = True,
-    ) -> CappedCount:
-        return await asyncio.to_thread(
-            self._jobs.count, filter, cap=cap, owner=owner, private=private
-        )
-
-    async def explain(self, job_id: str, *, private: bool = False) -> Explanation:
-        return await asyncio.to_thread(self._jobs.explain, job_id, private=private)
-
-    async def history(self, job_id: str) -> EventList:
-        return await asyncio.to_thread(self._jobs.history, job_id)
-
-    async def attempts(self, job_id: str) -> AttemptList:
-        return await asyncio.to_thread(self._jobs.attempts, job_id)
-
-    async def wait(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - public name
-        """Wait as `Jobs.wait` does, using a thread only for each read: thousands may wait."""
-        poll = _Poll(job_id, timeout)
-        read_state = self._jobs._state  # noqa: SLF001 - the sync half of this class
-        while True:
-            state = await asyncio.to_thread(read_state, job_id)
-            if state in WAIT_ENDS_IN:
-                return await self.get(job_id)
-            await asyncio.sleep(poll.next_pause(state))
-
-    async def retry(
-        self,
-        job_id: str,
-        *,
-        reason: str = "",
-        overrides: Overrides | None = None,
-        at: DurationOrTime | None = None,
-        owner: str | None = None,
-    ) -> Job:
-        call = partial(
-            self._jobs.retry, job_id, reason=reason, overrides=overrides, at=at, owner=owner
-        )
-        return await asyncio.to_thread(call)
-
-    async def preview_retry(
-        self,
-        job_id: str,
-        *,
-        overrides: Overrides | None = None,
-        at: DurationOrTime | None = None,
-        owner: str | None = None,
-    ) -> repair.RetryPreview:
-        return await asyncio.to_thread(
-            self._jobs.preview_retry, job_id, overrides=overrides, at=at, owner=owner
-        )
-
-    async def cancel(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
-        return await asyncio.to_thread(self._jobs.cancel, job_id, reason=reason, owner=owner)
-
-    async def release(
-        self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None
-    ) -> Job:
-        return await asyncio.to_thread(
-            self._jobs.release, job_id, choice=choice, reason=reason, owner=owner
-        )
-
-    async def discard(self, job_id: str, *, reason: str, owner: str | None = None) -> Job:
-        return await asyncio.to_thread(self._jobs.discard, job_id, reason=reason, owner=owner)
 
 
 def describe_ambiguous_id(what: str, prefix: str, found: Sequence[str]) -> str:

@@ -89,6 +89,12 @@ class Apprise:
         """Build the channel from its JSON object."""
         return cls(tuple(body["urls"]))
 
+    @staticmethod
+    def describe_target(body: Mapping[str, Any]) -> str:
+        """List the services of a stored channel, without their tokens."""
+        services = {url.partition(":")[0] for url in body.get("urls", ())}
+        return ", ".join(f"{service}://…" for service in sorted(services))
+
     async def send(self, message: Message, context: SendContext) -> Receipt:
         """Send a message to all services that did not accept it in an earlier attempt."""
         title, text = await self._title_and_text(message)

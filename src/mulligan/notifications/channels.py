@@ -1,4 +1,6 @@
-"""Notification channels: their protocol, and the network addresses that a webhook may reach.
+"""Notification channels: their protocol and registry, and addresses that a webhook may reach.
+
+A channel is a class with the members of `StoredChannel`, and a line in `CHANNELS`.
 
 A webhook's host is resolved once, every address is checked, and one of the checked addresses is
 connected to. So a subscriber's URL cannot make a worker call its own host, its private network or
@@ -11,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 from mulligan.config import Settings
-from mulligan.core.errors import Fail
+from mulligan.core.errors import ConfigError, Fail
 from mulligan.notifications.message import Message
 
 Address = IPv4Address | IPv6Address
@@ -296,7 +299,7 @@ class SendContext:
 
 @runtime_checkable
 class Channel(Protocol):
-    """A way to send messages: webhook, e-mail or Apprise."""
+    """A way to send messages, such as a webhook or e-mail."""
 
     kind: ClassVar[str]
 
@@ -330,3 +333,101 @@ class ReceiverGone(Fail):
 
     def __init__(self, message: str) -> None:
         super().__init__("RECEIVER_GONE", message, final=True)
+
+
+# --- Registry ---
+
+
+class StoredChannel(Channel, Protocol):
+    """A channel that a subscription in the database can hold."""
+
+    def __init__(self, target: Any, /) -> None: ...
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Channel:
+        """Build the channel from the JSON object that `to_dict` returned."""
+        ...
+
+    @staticmethod
+    def describe_target(body: Mapping[str, Any]) -> str:
+        """Describe where a stored channel sends to, without secrets."""
+        ...
+
+
+class ChannelType(NamedTuple):
+    """A channel class, imported on demand: mails need no HTTP client, webhooks no SMTP."""
+
+    kind: str  # in stored subscriptions, and the option of `mulligan notify add`
+    module: str
+    class_name: str
+    metavar: str  # of the option
+    help: str
+    several: bool = True  # the option may be repeated
+    form: str = "incident"  # default form of messages: "each" for programs, "incident" for people
+
+    def load(self) -> type[StoredChannel]:
+        """Import the class. Its first argument is the value of the option."""
+        channel: type[StoredChannel] = getattr(import_module(self.module), self.class_name)
+        return channel
+
+
+CHANNELS = (
+    ChannelType(
+        "webhook",
+        "mulligan.notifications.webhook",
+        "Webhook",
+        metavar="URL",
+        help="Send a signed POST request to this URL.",
+        several=False,
+        form="each",
+    ),
+    ChannelType(
+        "email",
+        "mulligan.notifications.email",
+        "Email",
+        metavar="ADDRESS",
+        help="Send mail to this address. May be repeated.",
+    ),
+    ChannelType(
+        "apprise",
+        "mulligan.notifications.apprise",
+        "Apprise",
+        metavar="URL",
+        help="Send to Slack, Teams, ntfy …: an Apprise URL. May be repeated.",
+    ),
+)
+
+
+def channel_class(kind: Any) -> type[StoredChannel]:
+    """Return the class of a channel by the kind that is stored."""
+    for channel in CHANNELS:
+        if channel.kind == kind:
+            return channel.load()
+    names = join_or([channel.kind for channel in CHANNELS])
+    message = f"unknown channel {kind!r}. Use {names}."
+    raise ConfigError(message)
+
+
+def load_channel(body: Mapping[str, Any]) -> Channel:
+    """Build a channel from the JSON object that its `to_dict` returned."""
+    return channel_class(body.get("channel")).from_dict(body)
+
+
+def default_form(channel: Channel) -> str:
+    """Return `each` for programs and `incident` for people."""
+    forms = {known.kind: known.form for known in CHANNELS}
+    return forms.get(channel.kind, "incident")
+
+
+def check_channel(to: Any) -> Channel:
+    """Return `to` if it is a channel. Raises `ConfigError` otherwise."""
+    if not isinstance(to, Channel):
+        names = join_or([f"{channel.class_name}(…)" for channel in CHANNELS])
+        message = f"invalid channel to={to!r:.80}. Use {names}."
+        raise ConfigError(message)
+    return to
+
+
+def join_or(names: Sequence[str]) -> str:
+    """Return `a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from mulligan.config import Settings
 from mulligan.core.durations import SECOND
-from mulligan.core.errors import Cancel, ConfigError, NotFound, Refused, StoreUnavailable
+from mulligan.core.errors import Cancel, NotFound, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
 from mulligan.core.job import Job, NewJob, State
@@ -24,7 +24,7 @@ from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
 from mulligan.notifications import PRIORITY
-from mulligan.notifications.channels import Channel, ReceiverGone, SendContext
+from mulligan.notifications.channels import Channel, ReceiverGone, SendContext, load_channel
 from mulligan.notifications.message import Message
 from mulligan.notifications.queries import NotificationQueries, SubscriptionRow
 from mulligan.notifications.rules import SubscriptionMatcher
@@ -41,26 +41,6 @@ DISABLE_AFTER = 5 * DAY
 DISABLE_AFTER_FAILURES = 10
 ACCEPTED_CHECKPOINT = "reached"  # recipients that accepted the message
 GUARD = "guard"  # actor of an automatic change
-
-
-def load_channel(body: Mapping[str, Any]) -> Channel:
-    """Build a channel from the JSON object that its `to_dict` returned."""
-    # Imported on demand: mails need no HTTP client, webhooks no SMTP, and Apprise is an extra.
-    kind = body.get("channel")
-    if kind == "webhook":
-        from mulligan.notifications.webhook import Webhook  # noqa: PLC0415 - see above
-
-        return Webhook.from_dict(body)
-    if kind == "email":
-        from mulligan.notifications.email import Email  # noqa: PLC0415 - see above
-
-        return Email.from_dict(body)
-    if kind == "apprise":
-        from mulligan.notifications.apprise import Apprise  # noqa: PLC0415 - see above
-
-        return Apprise.from_dict(body)
-    message = f"unknown channel {kind!r}. Use webhook, email or apprise."
-    raise ConfigError(message)
 
 
 class DeliveryHandler:
@@ -332,22 +312,3 @@ def _build_delivery(job: Job, error: str) -> Delivery:
         finished_at=job.finished_at,
         body=body,
     )
-
-
-class AsyncDeliveries:
-    """Async version of `Deliveries`: each call runs on a thread."""
-
-    def __init__(self, deliveries: Deliveries) -> None:
-        self._deliveries = deliveries
-
-    async def list(self, **options: Any) -> DeliveryList:
-        """List deliveries, newest first."""
-        return await asyncio.to_thread(self._deliveries.list, **options)
-
-    async def get(self, delivery: str, *, owner: str | None = None) -> Delivery:
-        """Return one delivery. Raises `NotFound`."""
-        return await asyncio.to_thread(self._deliveries.get, delivery, owner=owner)
-
-    async def retry(self, delivery: str, *, owner: str | None = None, reason: str = "") -> Delivery:
-        """Send a message again, with the same id for the receiver."""
-        return await asyncio.to_thread(self._deliveries.retry, delivery, owner=owner, reason=reason)

@@ -77,6 +77,11 @@ class Email:
         """Build the channel from its JSON object."""
         return cls(tuple(body["to"]), subject=body.get("subject"))
 
+    @staticmethod
+    def describe_target(body: Mapping[str, Any]) -> str:
+        """List the recipients of a stored channel."""
+        return ", ".join(body.get("to", ()))
+
     async def send(self, message: Message, context: SendContext) -> Receipt:
         """Mail a message to all recipients that did not accept it in an earlier attempt."""
         mail = context.settings.mail

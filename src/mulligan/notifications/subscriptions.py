@@ -6,7 +6,6 @@ are listed here and can be disabled and enabled.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -25,13 +24,18 @@ from mulligan.events.queries import EventQueries
 from mulligan.jobs.enqueue import check_text
 from mulligan.manifest.declared import load_declared_subscriptions
 from mulligan.manifest.specs import ENDPOINT_PREFIX, SubscriptionSpec, check_name
-from mulligan.notifications.channels import Channel
+from mulligan.notifications.channels import (
+    Channel,
+    channel_class,
+    check_channel,
+    default_form,
+    load_channel,
+)
 from mulligan.notifications.deliveries import (
     Deliveries,
     Delivery,
     build_delivery_job,
     disable_subscription,
-    load_channel,
 )
 from mulligan.notifications.message import build_event_message, derive_message_id
 from mulligan.notifications.queries import (
@@ -91,19 +95,6 @@ def build_subscription_spec(
         endpoint=endpoint_key(channel),
         per_owner=owner is None and has_computed_recipients(channel),
     )
-
-
-def check_channel(to: Any) -> Channel:
-    """Return `to` if it is a channel. Raises `ConfigError` otherwise."""
-    if not isinstance(to, Channel):
-        message = f"invalid channel to={to!r:.80}. Use Webhook(…), Email(…) or Apprise(…)."
-        raise ConfigError(message)
-    return to
-
-
-def default_form(channel: Channel) -> str:
-    """Return `each` for programs and `incident` for people."""
-    return "each" if channel.kind == "webhook" else "incident"
 
 
 def has_computed_recipients(channel: Channel) -> bool:
@@ -536,7 +527,7 @@ def _build_subscription(row: SubscriptionRow, spec: SubscriptionSpec | None) -> 
         filter=row.filter,
         form=row.form,
         channel=row.channel,
-        to=describe_target(json.loads(row.body)),
+        to=_describe_target(row),
         enabled=row.state == "on",
         reason=row.reason,
         failures=row.failures,
@@ -556,14 +547,10 @@ def _build_subscription(row: SubscriptionRow, spec: SubscriptionSpec | None) -> 
     )
 
 
-def describe_target(body: Mapping[str, Any]) -> str:
-    """Describe where a channel sends to, without secrets. Empty for a declared subscription."""
-    if body.get("channel") == "webhook":
-        return Webhook.from_dict(body).endpoint
-    if body.get("channel") == "email":
-        return ", ".join(body.get("to", ()))
-    services = {url.partition(":")[0] for url in body.get("urls", ())}
-    return ", ".join(f"{service}://…" for service in sorted(services))
+def _describe_target(row: SubscriptionRow) -> str:
+    """Describe where a subscription sends to. Empty for one that is declared in code."""
+    body = json.loads(row.body)
+    return channel_class(row.channel).describe_target(body) if body else ""
 
 
 def _describe_row(row: SubscriptionRow) -> dict[str, Any]:
@@ -574,62 +561,7 @@ def _describe_row(row: SubscriptionRow) -> dict[str, Any]:
         "filter": row.filter,
         "form": row.form,
         "channel": row.channel,
-        "to": describe_target(json.loads(row.body)),
+        "to": _describe_target(row),
         "state": row.state,
     }
     return {name: value for name, value in values.items() if value not in (None, "")}
-
-
-class AsyncSubscriptions:
-    """Async version of `Subscriptions`: each call runs on a thread."""
-
-    def __init__(self, subscriptions: Subscriptions) -> None:
-        self._subscriptions = subscriptions
-
-    async def list(self, *, owner: str | None = None) -> SubscriptionList:
-        """List all subscriptions, or those of one owner."""
-        return await asyncio.to_thread(self._subscriptions.list, owner=owner)
-
-    async def get(self, subscription: str, *, owner: str | None = None) -> Subscription:
-        """Return one subscription. Raises `NotFound`."""
-        return await asyncio.to_thread(self._subscriptions.get, subscription, owner=owner)
-
-    async def add(self, on: str | Sequence[str], to: Channel, **options: Any) -> Subscription:
-        """Store a subscription that any worker can deliver."""
-        return await asyncio.to_thread(self._subscriptions.add, on, to, **options)
-
-    async def remove(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> None:
-        """Remove a stored subscription."""
-        await asyncio.to_thread(
-            self._subscriptions.remove, subscription, owner=owner, reason=reason
-        )
-
-    async def enable(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> Subscription:
-        """Enable a subscription."""
-        return await asyncio.to_thread(
-            self._subscriptions.enable, subscription, owner=owner, reason=reason
-        )
-
-    async def disable(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> Subscription:
-        """Disable a subscription."""
-        return await asyncio.to_thread(
-            self._subscriptions.disable, subscription, owner=owner, reason=reason
-        )
-
-    async def rotate(
-        self, subscription: str, *, owner: str | None = None, reason: str = ""
-    ) -> Subscription:
-        """Give a stored webhook a new secret."""
-        return await asyncio.to_thread(
-            self._subscriptions.rotate, subscription, owner=owner, reason=reason
-        )
-
-    async def test(self, subscription: str, *, owner: str | None = None) -> Delivery:
-        """Send a test message."""
-        return await asyncio.to_thread(self._subscriptions.test, subscription, owner=owner)

@@ -149,6 +149,11 @@ class Webhook:
             timeout=body.get("timeout", 15.0),
         )
 
+    @staticmethod
+    def describe_target(body: Mapping[str, Any]) -> str:
+        """Return scheme, host and port of a stored webhook: its path may be a secret."""
+        return Webhook.from_dict(body).endpoint
+
     async def send(self, message: Message, context: SendContext) -> Receipt:
         """POST a message. Returns the status code, or `skipped` if `render` returned None."""
         body = await build_body(self, message, context)

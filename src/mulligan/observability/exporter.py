@@ -22,7 +22,7 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import Gate, Lane, WorkerRow
 from mulligan.core.statistics import FAILED_OUTCOMES
 from mulligan.events.queries import MINUTE, EventQueries, ReaderRow, StatQueries, StatRow
-from mulligan.guards.dependencies import Dependency, read_dependencies
+from mulligan.guards.gate_status import Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.queries import GuardQueries, LaneDepthRow
 from mulligan.jobs.queries import SearchQueries

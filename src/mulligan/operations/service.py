@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, overload
 
 from mulligan.core.durations import optional_datetime, to_datetime
 from mulligan.core.errors import IllegalMove, KeyMismatch, NotFound, Refused
@@ -453,81 +452,3 @@ def _build_item(row: ItemRow, plan: Sequence[ItemCounts]) -> Item:
         why=row.message,
         ended_at=optional_datetime(row.ended_at),
     )
-
-
-class AsyncOperations:
-    """Awaitable form of `Operations`: each call runs on a thread."""
-
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-
-    @overload
-    async def start(
-        self,
-        action: str,
-        filter: str,
-        *,
-        dry_run: Literal[False] = False,
-        **options: Unpack[StartOptions],
-    ) -> Operation: ...
-    @overload
-    async def start(
-        self, action: str, filter: str, *, dry_run: Literal[True], **options: Unpack[StartOptions]
-    ) -> OperationPreview: ...
-    async def start(
-        self,
-        action: str,
-        filter: str,  # noqa: A002 - public name
-        *,
-        dry_run: bool = False,
-        **options: Unpack[StartOptions],
-    ) -> Operation | OperationPreview:
-        def begin() -> Operation | OperationPreview:
-            start: Callable[..., Operation | OperationPreview] = self._operations.start
-            return start(action, filter, dry_run=dry_run, **options)
-
-        return await asyncio.to_thread(begin)
-
-    async def get(self, operation: str, *, owner: str | None = None) -> Operation:
-        return await asyncio.to_thread(self._operations.get, operation, owner=owner)
-
-    async def list(
-        self, *, owner: str | None = None, limit: int = 50, before: str | None = None
-    ) -> OperationList:
-        return await asyncio.to_thread(
-            self._operations.list, owner=owner, limit=limit, before=before
-        )
-
-    async def items(
-        self,
-        operation: str,
-        outcome: str | None = None,
-        *,
-        owner: str | None = None,
-        limit: int = 1000,
-        after: int = 0,
-    ) -> Items:
-        return await asyncio.to_thread(
-            self._operations.items, operation, outcome, owner=owner, limit=limit, after=after
-        )
-
-    async def pause(
-        self, operation: str, *, reason: str = "", owner: str | None = None
-    ) -> Operation:
-        return await asyncio.to_thread(
-            self._operations.pause, operation, reason=reason, owner=owner
-        )
-
-    async def resume(
-        self, operation: str, *, reason: str = "", owner: str | None = None
-    ) -> Operation:
-        return await asyncio.to_thread(
-            self._operations.resume, operation, reason=reason, owner=owner
-        )
-
-    async def abort(
-        self, operation: str, *, reason: str = "", owner: str | None = None
-    ) -> Operation:
-        return await asyncio.to_thread(
-            self._operations.abort, operation, reason=reason, owner=owner
-        )

@@ -1,5 +1,7 @@
 """Backoffs: how long to wait before a retry, and how to explain that wait.
 
+A backoff is a class with the methods of `Backoff`, and a name in `BACKOFFS`.
+
 The cap bounds the nominal delay and jitter is drawn after it. Capping the drawn delay instead would
 put all jobs that reached the cap on the same second again.
 """
@@ -7,13 +9,16 @@ put all jobs that reached the cap on the same second again.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
+from mulligan.config import check_jitter
 from mulligan.core.format import format_duration
 
 # A hundred years. Longer waits would leave the range of stored times.
@@ -55,18 +60,10 @@ def _check_factor(value: float, info: ValidationInfo) -> float:
 
 
 def _parse_jitter(value: Any, info: ValidationInfo) -> Any:
-    if isinstance(value, str) and value in {"full", "equal", "none"}:
-        return value
     try:
-        share = float(require_finite(value, info))
-    except (TypeError, ValueError):
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ValueError(
-            f"{info.field_name} must be 'full', 'equal', 'none' or a share from 0 to 1,"
-            f" not {value!r}"
-        )
-    return share
+        return check_jitter(value)
+    except ValueError as error:
+        raise ValueError(f"{info.field_name} {error}, not {value!r}") from None
 
 
 def _check_table(value: Sequence[float], info: ValidationInfo) -> tuple[float, ...]:
@@ -81,19 +78,88 @@ Jitter = Annotated[Literal["full", "equal", "none"] | float, BeforeValidator(_pa
 FORBID_EXTRA = ConfigDict(extra="forbid")
 
 
-# --- Types ---
+# --- Backoffs ---
+
+
+class Backoff(ABC):
+    """Delays before retries. Retry `n` is counted from 0."""
+
+    @abstractmethod
+    def nominal(self, n: int) -> float:
+        """Return the seconds before retry `n`, without jitter."""
+
+    def bounds(self, n: int) -> tuple[float, float]:
+        """Return the shortest and the longest delay that `delay` can return."""
+        wait = self.nominal(n)
+        return wait, wait
+
+    def delay(self, n: int, rng: Rng) -> float:
+        """Draw the seconds before retry `n`, with jitter."""
+        del rng
+        return self.nominal(n)
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return all delays in a few words: `always 10 s`."""
+
+    @abstractmethod
+    def explain_nominal(self, n: int) -> str:
+        """Return where the nominal delay of retry `n` comes from: `a fixed backoff of 10 s`."""
+
+    def explain_jitter(self, n: int, drawn: float) -> str:
+        """Return how jitter made the drawn delay of the nominal one; empty without jitter."""
+        del n, drawn
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the backoff as it is written in TOML, with its type."""
+        record: dict[str, Any] = to_jsonable_python(self)
+        return record
 
 
 @dataclass(frozen=True, config=FORBID_EXTRA)
-class Table:
+class Table(Backoff):
     """A list of delays; the last one repeats."""
 
     seconds: Annotated[Sequence[Seconds], AfterValidator(_check_table)]
     type: Literal["table"] = Field(default="table", kw_only=True, repr=False)
 
+    def nominal(self, n: int) -> float:
+        index = min(max(n, 0), len(self.seconds) - 1)
+        return self.seconds[index]
+
+    def describe(self) -> str:
+        return ", ".join(format_duration(wait) for wait in self.seconds)
+
+    def explain_nominal(self, n: int) -> str:
+        step = min(n + 1, len(self.seconds))
+        return f"step {step} of the backoff table {self.describe()}"
+
 
 @dataclass(frozen=True, config=FORBID_EXTRA)
-class Exponential:
+class Fixed(Backoff):
+    """One delay for every retry."""
+
+    seconds: Seconds
+    type: Literal["fixed"] = Field(default="fixed", kw_only=True, repr=False)
+
+    def nominal(self, n: int) -> float:
+        del n
+        return self.seconds
+
+    def describe(self) -> str:
+        return f"always {format_duration(self.seconds)}"
+
+    def explain_nominal(self, n: int) -> str:
+        del n
+        return f"a fixed backoff of {format_duration(self.seconds)}"
+
+
+_MAX_WRITTEN_FACTORS = 4  # more factors are written as a power
+
+
+@dataclass(frozen=True, config=FORBID_EXTRA)
+class Exponential(Backoff):
     """Delay of `base × factor ** n`, at most `cap`, then spread by `jitter`."""
 
     base: Seconds
@@ -102,63 +168,51 @@ class Exponential:
     jitter: Jitter = "full"
     type: Literal["exponential"] = Field(default="exponential", kw_only=True, repr=False)
 
+    def nominal(self, n: int) -> float:
+        return min(self.cap, _multiply(self.base, self.factor, max(n, 0)))
 
-@dataclass(frozen=True, config=FORBID_EXTRA)
-class Fixed:
-    """One delay for every retry."""
+    def bounds(self, n: int) -> tuple[float, float]:
+        wait = self.nominal(n)
+        if self.jitter == "none":
+            return wait, wait
+        if self.jitter == "full":
+            return 0.0, wait
+        if self.jitter == "equal":
+            return wait / 2, wait
+        return wait * (1 - self.jitter), wait * (1 + self.jitter)
 
-    seconds: Seconds
-    type: Literal["fixed"] = Field(default="fixed", kw_only=True, repr=False)
+    def delay(self, n: int, rng: Rng) -> float:
+        return max(0.0, _apply_jitter(self.nominal(n), self.jitter, rng))
 
+    def describe(self) -> str:
+        base = format_duration(self.base)
+        cap = format_duration(self.cap)
+        return f"{base} × {self.factor:g}, at most {cap}, {self._describe_jitter()}"
 
-def _expand_shorthand(value: Any) -> Any:
-    """Add the `type` to the short forms of TOML: `30`, `[60, 300, 900]`, `{base = 5}`."""
-    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
-        return {"type": "fixed", "seconds": value}
-    if isinstance(value, list | tuple):
-        return {"type": "table", "seconds": value}
-    if isinstance(value, dict) and "type" not in value:
-        kind = "exponential" if "base" in value else "table"
-        return {"type": kind, **value}
-    return value
+    def _describe_jitter(self) -> str:
+        if isinstance(self.jitter, float):
+            return f"± {self.jitter * 100:g} %"
+        return f"{self.jitter} jitter"
 
+    def explain_nominal(self, n: int) -> str:
+        nominal = self.nominal(n)
+        wait = format_duration(nominal)
+        if nominal >= self.cap:
+            wait = f"{wait} (the cap)"
+        if n <= 0 or self.factor == 1:
+            return f"a backoff of {wait}"
+        factors = _format_factors(self.factor, n)
+        return f"a backoff of {format_duration(self.base)} × {factors} = {wait}"
 
-Backoff = Annotated[
-    Table | Exponential | Fixed, Field(discriminator="type"), BeforeValidator(_expand_shorthand)
-]
-
-
-# --- Delays ---
-
-
-def draw_delay(backoff: Backoff, n: int, rng: Rng) -> float:
-    """Return the seconds before retry `n`, where 0 is the first, with jitter applied."""
-    wait = nominal_delay(backoff, n)
-    if isinstance(backoff, Exponential):
-        return max(0.0, _apply_jitter(wait, backoff.jitter, rng))
-    return wait
-
-
-def nominal_delay(backoff: Backoff, n: int) -> float:
-    """Return the delay before jitter: at most the cap, for any `n` and factor."""
-    if isinstance(backoff, Fixed):
-        return backoff.seconds
-    if isinstance(backoff, Table):
-        index = min(max(n, 0), len(backoff.seconds) - 1)
-        return backoff.seconds[index]
-    return min(backoff.cap, _multiply(backoff.base, backoff.factor, max(n, 0)))
-
-
-def delay_bounds(backoff: Backoff, n: int) -> tuple[float, float]:
-    """Return the shortest and the longest delay that `draw_delay` can return."""
-    wait = nominal_delay(backoff, n)
-    if not isinstance(backoff, Exponential) or backoff.jitter == "none":
-        return wait, wait
-    if backoff.jitter == "full":
-        return 0.0, wait
-    if backoff.jitter == "equal":
-        return wait / 2, wait
-    return wait * (1 - backoff.jitter), wait * (1 + backoff.jitter)
+    def explain_jitter(self, n: int, drawn: float) -> str:
+        if self.jitter == "none":
+            return ""
+        low, high = self.bounds(n)
+        span = f"{format_duration(low)} to {format_duration(high)}"
+        label = self._describe_jitter()
+        if isinstance(self.jitter, float):
+            label = f"{label} jitter"
+        return f"; {label} ({span}) drew {format_duration(max(0.0, drawn))}"
 
 
 def _multiply(base: float, factor: float, n: int) -> float:
@@ -180,31 +234,50 @@ def _apply_jitter(wait: float, jitter: str | float, rng: Rng) -> float:
     return rng.uniform(wait * (1 - jitter), wait * (1 + jitter))
 
 
+def _format_factors(factor: float, n: int) -> str:
+    if n <= _MAX_WRITTEN_FACTORS:
+        return " × ".join([f"{factor:g}"] * n)
+    return f"{factor:g}^{n}"
+
+
+# --- Registry ---
+
+BACKOFFS = (Table, Exponential, Fixed)
+
+
+def _expand_shorthand(value: Any) -> Any:
+    """Add the `type` to the short forms of TOML: `30`, `[60, 300, 900]`, `{base = 5}`."""
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        return {"type": "fixed", "seconds": value}
+    if isinstance(value, list | tuple):
+        return {"type": "table", "seconds": value}
+    if isinstance(value, dict) and "type" not in value:
+        kind = "exponential" if "base" in value else "table"
+        return {"type": kind, **value}
+    return value
+
+
+if TYPE_CHECKING:
+    BackoffField = Backoff  # the type of a pydantic field that holds any backoff
+else:
+    BackoffField = Annotated[
+        Union[BACKOFFS],  # noqa: UP007 - its members are computed
+        Field(discriminator="type"),
+        BeforeValidator(_expand_shorthand),
+    ]
+
+
+def check_backoff(value: Any) -> Backoff:
+    """Return the value if it is a backoff, else raise a TypeError that names all backoffs."""
+    if not isinstance(value, Backoff):
+        *others, last = (f"{backoff.__name__}(...)" for backoff in BACKOFFS)
+        raise TypeError(f"backoff must be {', '.join(others)} or {last}")
+    return value
+
+
 # --- Sentences ---
 
-_MAX_WRITTEN_FACTORS = 4  # more factors are written as a power
 _WRITE_DELAY = 1.0  # seconds that may pass between the decision and the stored time
-
-
-def describe_backoff(backoff: Backoff) -> str:
-    """Return `5 s × 3, at most 15 min, ± 20 %`, `1 min, 5 min, 15 min` or `always 10 s`."""
-    if isinstance(backoff, Fixed):
-        return f"always {format_duration(backoff.seconds)}"
-    if isinstance(backoff, Table):
-        return _format_table(backoff)
-    base = format_duration(backoff.base)
-    cap = format_duration(backoff.cap)
-    return f"{base} × {backoff.factor:g}, at most {cap}, {_describe_jitter(backoff)}"
-
-
-def _describe_jitter(backoff: Exponential) -> str:
-    if isinstance(backoff.jitter, float):
-        return f"± {backoff.jitter * 100:g} %"
-    return f"{backoff.jitter} jitter"
-
-
-def _format_table(backoff: Table) -> str:
-    return ", ".join(format_duration(wait) for wait in backoff.seconds)
 
 
 def explain_delay(backoff: Backoff, n: int, drawn: float, hint: float | None = None) -> str:
@@ -212,11 +285,11 @@ def explain_delay(backoff: Backoff, n: int, drawn: float, hint: float | None = N
 
     `backoff` is the current one. If it cannot have drawn this delay, the sentence says so.
     """
-    low, high = delay_bounds(backoff, n)
+    low, high = backoff.bounds(n)
     tolerance = max(_WRITE_DELAY, 0.02 * high)
-    nominal = _explain_nominal(backoff, n)
+    nominal = backoff.explain_nominal(n)
     if low - tolerance <= drawn <= high + tolerance:
-        return f"{nominal}{_explain_jitter(backoff, n, drawn)}"
+        return f"{nominal}{backoff.explain_jitter(n, drawn)}"
     if hint is not None and drawn + tolerance >= hint:
         requested = format_duration(hint)
         return f"{nominal}, but the service asked for {requested}; a small random delay was added"
@@ -224,39 +297,3 @@ def explain_delay(backoff: Backoff, n: int, drawn: float, hint: float | None = N
         f"the current policy would give {nominal};"
         " the policy or server hint that applied then is not stored"
     )
-
-
-def _explain_nominal(backoff: Backoff, n: int) -> str:
-    if isinstance(backoff, Fixed):
-        return f"a fixed backoff of {format_duration(backoff.seconds)}"
-    if isinstance(backoff, Table):
-        step = min(n + 1, len(backoff.seconds))
-        return f"step {step} of the backoff table {_format_table(backoff)}"
-    return f"a backoff of {_explain_product(backoff, n)}"
-
-
-def _explain_product(backoff: Exponential, n: int) -> str:
-    nominal = nominal_delay(backoff, n)
-    wait = format_duration(nominal)
-    if nominal >= backoff.cap:
-        wait = f"{wait} (the cap)"
-    if n <= 0 or backoff.factor == 1:
-        return wait
-    return f"{format_duration(backoff.base)} × {_format_factors(backoff.factor, n)} = {wait}"
-
-
-def _format_factors(factor: float, n: int) -> str:
-    if n <= _MAX_WRITTEN_FACTORS:
-        return " × ".join([f"{factor:g}"] * n)
-    return f"{factor:g}^{n}"
-
-
-def _explain_jitter(backoff: Backoff, n: int, drawn: float) -> str:
-    if not isinstance(backoff, Exponential) or backoff.jitter == "none":
-        return ""
-    low, high = delay_bounds(backoff, n)
-    span = f"{format_duration(low)} to {format_duration(high)}"
-    label = _describe_jitter(backoff)
-    if isinstance(backoff.jitter, float):
-        label = f"{label} jitter"
-    return f"; {label} ({span}) drew {format_duration(max(0.0, drawn))}"

@@ -24,7 +24,7 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import State
 from mulligan.failures import codes
 from mulligan.retries import reasons
-from mulligan.retries.backoff import MAX_WAIT_SECONDS, Backoff, Rng, draw_delay
+from mulligan.retries.backoff import MAX_WAIT_SECONDS, Backoff, Rng
 from mulligan.retries.limits import (
     NO_TERMS,
     ChargedFailure,
@@ -259,7 +259,7 @@ def _decide_retry(case: DecisionInput) -> Decision:
     refusal = check_switches(policy, failure) or check_max_retries(policy, charge)
     if refusal is not None:
         return _die(case, refusal, charge)
-    backoff = _to_micros(draw_delay(policy.backoff, case.lease.failures, case.rng))
+    backoff = _to_micros(policy.backoff.delay(case.lease.failures, case.rng))
     run_at = _requested_time(case, backoff)
     count = f"{charge.failures} of {policy.max_retries}"
     reason = reasons.retry_requested(count, _seconds_until(case, run_at), case.outcome.reason)
@@ -471,7 +471,7 @@ def _draw_wait(case: DecisionInput, terms: _RetryTerms, hint: float | None) -> f
 
     Jitter is added to the hint: otherwise all jobs that received it would return at once.
     """
-    drawn = draw_delay(terms.backoff, terms.backoff_index, case.rng)
+    drawn = terms.backoff.delay(terms.backoff_index, case.rng)
     if hint is None or not math.isfinite(hint) or hint <= 0 or not terms.charge.terms.wait_for_hint:
         return drawn
     return max(drawn, hint) + case.rng.uniform(0, min(HINT_JITTER * hint, MAX_HINT_JITTER))

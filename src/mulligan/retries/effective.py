@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Lease
@@ -13,7 +13,7 @@ from mulligan.failures.matcher import EMPTY_RULEBOOK, Rulebook
 from mulligan.failures.rule_sources import load_rulebook
 from mulligan.guards.limits import owner_share
 from mulligan.manifest.specs import KindSpec, QueueSpec
-from mulligan.retries.policy import EffectivePolicy, Policy, RetrySettings, resolve_policy
+from mulligan.retries.policy import EffectivePolicy, Policy, resolve_policy
 
 log = logging.getLogger("mulligan.settle")
 
@@ -27,16 +27,11 @@ class EffectivePolicies:
         kinds: Mapping[str, KindSpec],
         queues: Mapping[str, QueueSpec] | None = None,
     ) -> None:
-        self._settings = system
+        self._system = system
         self._kinds = kinds
         self._queues = queues or {}
         self._resolve_cached = lru_cache(maxsize=4096)(self._resolve)
         self._rulebook = lru_cache(maxsize=1024)(self._load_rulebook)
-
-    @cached_property
-    def _system(self) -> RetrySettings:
-        """System scope, built at the first failure: a runner may never need it."""
-        return RetrySettings(**self._settings.model_dump())
 
     def for_job(self, job: Lease | JobRow) -> EffectivePolicy:
         """Return the policy of a job."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     TypeAdapter,
     ValidationInfo,
@@ -26,6 +25,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from mulligan.config import ClassRetrySection, RetrySection
 from mulligan.core.attempt import Cls, Lease
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
@@ -34,9 +34,8 @@ from mulligan.core.job import NAME_RULE, is_name
 from mulligan.retries.backoff import (
     FORBID_EXTRA,
     Backoff,
+    BackoffField,
     Exponential,
-    Factor,
-    Jitter,
     Seconds,
     require_finite,
 )
@@ -157,7 +156,7 @@ class Policy:
     """
 
     max_retries: Count | None = None
-    backoff: Backoff | None = None
+    backoff: BackoffField | None = None
     max_losses: Count | None = None
     max_snoozes: Count | None = None
     max_age: Seconds | None = None
@@ -213,40 +212,6 @@ def encode_policy(policy: Any) -> str | None:
         message = f"policy must be Policy(...), not {policy!r:.80}"
         raise Refused(message)
     return policy.to_json()
-
-
-# --- System settings ---
-
-# Validators of these two are built at the first failure, which keeps start-up fast.
-_DEFERRED = ConfigDict(extra="forbid", defer_build=True)
-
-
-@dataclass(frozen=True, config=_DEFERRED)
-class ClassSettings:
-    """System settings of one failure class. Unset delays take the general ones."""
-
-    max_retries: Count | None = None
-    base_delay: Seconds | None = None
-    max_delay: Seconds | None = None
-    factor: Factor | None = None
-    jitter: Jitter | None = None
-
-
-@dataclass(frozen=True, config=_DEFERRED)
-class RetrySettings:
-    """System scope: the defaults, and two switches that no other scope can override."""
-
-    enabled: bool = True
-    only: tuple[Cls, ...] | None = None
-    max_retries: Count = 3
-    base_delay: Seconds = 30.0
-    max_delay: Seconds = 3600.0
-    factor: Factor = 2.0
-    jitter: Jitter = "full"
-    max_losses: Count = 2
-    max_snoozes: Count | None = None
-    unknown_retries: Count = 2
-    classes: Mapping[Cls, ClassSettings] = Field(default_factory=dict)
 
 
 # --- Effective policy ---
@@ -333,7 +298,7 @@ class EffectivePolicy:
 
 
 def resolve_policy(
-    system: RetrySettings,
+    system: RetrySection,
     queue: Policy | None = None,
     kind: Policy | None = None,
     job: Policy | None = None,
@@ -357,7 +322,7 @@ def resolve_policy(
     }
     return EffectivePolicy(
         enabled=system.enabled,
-        only=None if system.only is None else frozenset(system.only),
+        only=None if system.only is None else frozenset(map(Cls, system.only)),
         max_retries=max_retries,
         max_retries_from=max_retries_from,
         max_losses=max_losses,
@@ -400,30 +365,31 @@ def _first_set(layers: Sequence[PolicyLayer], field: str, default: Any) -> tuple
     return default, "system"
 
 
-def system_backoff(system: RetrySettings) -> Exponential:
+def system_backoff(system: RetrySection) -> Exponential:
     return Exponential(system.base_delay, system.factor, system.max_delay, system.jitter)
 
 
-def _system_policy(system: RetrySettings) -> Policy:
-    entries: dict[str, Policy] = {
-        cls: _class_entry(system, settings)
-        for cls, settings in system.classes.items()
-        if settings != ClassSettings()
-    }
+def _system_policy(system: RetrySection) -> Policy:
+    entries: dict[str, Policy] = {}
+    for name, section in system.classes:
+        entry = _class_entry(system, section)
+        if entry != Policy():
+            entries[name] = entry
     return Policy(backoff=system_backoff(system), classes=entries)
 
 
-def _class_entry(system: RetrySettings, settings: ClassSettings) -> Policy:
+def _class_entry(system: RetrySection, section: ClassRetrySection) -> Policy:
     """Return the settings of a class as a policy; unset delays take the general ones."""
-    if settings == ClassSettings(max_retries=settings.max_retries):
-        return Policy(max_retries=settings.max_retries)
+    delays = (section.base_delay, section.factor, section.max_delay, section.jitter)
+    if delays == (None, None, None, None):
+        return Policy(max_retries=section.max_retries)
     backoff = Exponential(
-        base=_coalesce(settings.base_delay, system.base_delay),
-        factor=_coalesce(settings.factor, system.factor),
-        cap=_coalesce(settings.max_delay, system.max_delay),
-        jitter=_coalesce(settings.jitter, system.jitter),
+        base=_coalesce(section.base_delay, system.base_delay),
+        factor=_coalesce(section.factor, system.factor),
+        cap=_coalesce(section.max_delay, system.max_delay),
+        jitter=_coalesce(section.jitter, system.jitter),
     )
-    return Policy(max_retries=settings.max_retries, backoff=backoff)
+    return Policy(max_retries=section.max_retries, backoff=backoff)
 
 
 def _coalesce(value: T | None, default: T) -> T:
@@ -431,7 +397,7 @@ def _coalesce(value: T | None, default: T) -> T:
 
 
 def _builtin_limits(
-    system: RetrySettings, *, retries_are_set: bool, retry_unknown: bool | None
+    system: RetrySection, *, retries_are_set: bool, retry_unknown: bool | None
 ) -> dict[Cls, int]:
     """Return the built-in limit for unknown failures, unless any scope sets its own number."""
     if retries_are_set or retry_unknown:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mulligan.core.attempt import RETRYABLE, Cls, Failure
 from mulligan.failures.redact import scrub
-from mulligan.retries.backoff import Backoff, delay_bounds, nominal_delay
+from mulligan.retries.backoff import Backoff
 from mulligan.retries.decide import HINT_JITTER, MAX_HINT_JITTER, select_backoff
 from mulligan.retries.limits import NO_COUNTS, ChargedFailure, RuleTerms, find_refusal, read_terms
 from mulligan.retries.policy import EffectivePolicy, Scope, Then
@@ -134,8 +134,8 @@ def plan_attempts(
     """Return the first attempt and its retries, if every failure advances this backoff."""
     attempts = [FIRST_ATTEMPT]
     for n in range(min(retries, MAX_PLANNED_ATTEMPTS - 1)):
-        low, high = delay_bounds(backoff, n)
-        attempt = _plan_next(attempts[-1], nominal_delay(backoff, n), low, high)
+        low, high = backoff.bounds(n)
+        attempt = _plan_next(attempts[-1], backoff.nominal(n), low, high)
         if max_age is not None and attempt.at_earliest > max_age:
             break
         attempts.append(attempt)
@@ -204,8 +204,8 @@ def _simulate_next(
 ) -> PlannedAttempt:
     backoff, n = select_backoff(policy, charge)
     hint, jitter = _hint(charge.failure, charge.terms)
-    low, high = delay_bounds(backoff, n)
-    wait = max(nominal_delay(backoff, n), hint)
+    low, high = backoff.bounds(n)
+    wait = max(backoff.nominal(n), hint)
     return _plan_next(last, wait, max(low, hint), max(high, hint) + jitter)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
 from mulligan.failures.rules import Rule
 from mulligan.manifest.declared import load_kinds, load_queues, load_rules
 from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec, QueueSpec, Registry, check_name
-from mulligan.retries.backoff import Exponential, Fixed, Table
+from mulligan.retries.backoff import Backoff
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy, Policy, Scope, Then, encode_policy, to_steps
 from mulligan.retries.preview import (
@@ -120,8 +119,8 @@ def _rule_to_dict(rule: Rule) -> dict[str, Any]:
 
 
 def _to_json_value(value: Any) -> Any:
-    if isinstance(value, Table | Exponential | Fixed):
-        return Policy(backoff=value).to_dict()["backoff"]
+    if isinstance(value, Backoff):
+        return value.to_json()
     if isinstance(value, Then):
         record = value.to_dict()
         if value.settings:
@@ -201,25 +200,6 @@ class Policies:
             kinds = load_kinds(tx)
             queues = load_queues(tx, tx.now())
         return {**kinds, **self._registry.kinds}, {**queues, **self._registry.queues}
-
-
-class AsyncPolicies:
-    """`app.aio.policy`: the methods of `Policies`, each on a thread."""
-
-    def __init__(self, policies: Policies) -> None:
-        self._policies = policies
-
-    async def kinds(self) -> list[str]:
-        return await asyncio.to_thread(self._policies.kinds)
-
-    async def explain(self, kind: str | NamedKind, **options: Any) -> PolicyExplanation:
-        return await asyncio.to_thread(self._policies.explain, kind, **options)
-
-    async def system(self) -> PolicyExplanation:
-        return await asyncio.to_thread(self._policies.system)
-
-    async def backtest(self, rules: Iterable[Rule] = (), **options: Any) -> Backtest:
-        return await asyncio.to_thread(self._policies.backtest, rules, **options)
 
 
 def _unknown_kind(kind: str, known: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import json
 from collections.abc import Callable, Mapping
@@ -166,33 +165,6 @@ class Schedules:
     def _timetable(self, tx: Transaction) -> Timetable:
         stored = load_timetable(tx)
         return stored._replace(schedules={**stored.schedules, **self._app_schedules})
-
-
-class AsyncSchedules:
-    """Awaitable form of `Schedules`: each call runs on a thread."""
-
-    def __init__(self, schedules: Schedules) -> None:
-        self._schedules = schedules
-
-    async def list(self) -> ScheduleList:
-        return await asyncio.to_thread(self._schedules.list)
-
-    async def next(self, name: str, n: int = 5) -> Times:
-        return await asyncio.to_thread(self._schedules.next, name, n)
-
-    async def get(self, name: str) -> Schedule:
-        return await asyncio.to_thread(self._schedules.get, name)
-
-    async def pause(
-        self, name: str, *, until: DurationOrTime | None = None, reason: str = ""
-    ) -> Schedule:
-        return await asyncio.to_thread(self._schedules.pause, name, until=until, reason=reason)
-
-    async def resume(self, name: str, *, reason: str = "") -> Schedule:
-        return await asyncio.to_thread(self._schedules.resume, name, reason=reason)
-
-    async def run(self, name: str, *, reason: str = "") -> Job:
-        return await asyncio.to_thread(self._schedules.run, name, reason=reason)
 
 
 def _find_spec(table: Timetable, name: str) -> ScheduleSpec:

@@ -13,6 +13,7 @@ from fastapi.security import HTTPBearer
 
 from mulligan.access.keys import KEY_PREFIX, Key, Role, is_key
 from mulligan.app.mulligan import Mulligan
+from mulligan.app.services import StoreServices
 from mulligan.batches.service import Batch
 from mulligan.config import Settings
 from mulligan.core.errors import NotFound
@@ -21,7 +22,7 @@ from mulligan.core.job import Job
 from mulligan.http.api.event_hub import EventHub
 from mulligan.http.api.problems import Problem, forbidden
 from mulligan.http.middleware import KeyRateLimits
-from mulligan.http.services import DatabaseThreads, StoreOpener, WebServices
+from mulligan.http.services import DatabaseThreads, StoreOpener
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage import Store
 
@@ -60,7 +61,7 @@ class Caller(NamedTuple):
         return f"key:{self.key.id}"
 
     @property
-    def services(self) -> WebServices:
+    def services(self) -> StoreServices:
         return self.context.services_for(self.actor)
 
 
@@ -224,6 +225,6 @@ class ApiContext:
         self._threads.close()
         self._slow_thread.close()
 
-    def services_for(self, actor: str) -> WebServices:
+    def services_for(self, actor: str) -> StoreServices:
         """Return the services of the app, acting in the name of `actor`."""
-        return WebServices(self.store, self.settings, actor, self.app.registry)
+        return StoreServices(self.store, self.settings, actor, self.app.registry)

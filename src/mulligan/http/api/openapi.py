@@ -22,8 +22,7 @@ from mulligan.core.event import Event
 from mulligan.core.job import AttemptRow, Job
 from mulligan.failures.backtest import VerdictChange
 from mulligan.failures.service import FailureGroup
-from mulligan.guards.dependencies import Dependency
-from mulligan.guards.gates import KindStatus, Queue
+from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.http.api.auth import KeyRequirement
 from mulligan.http.api.serialize import JSON_NAMES, PRIVATE_ATTEMPT_FIELDS, json_fields
 from mulligan.insight.service import Insight

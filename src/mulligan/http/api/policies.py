@@ -85,7 +85,7 @@ async def list_policies(caller: ViewerOfAll) -> JsonObject:
     """List the kinds, with the policy of kinds that have none of their own."""
 
     def load() -> JsonObject:
-        policies = caller.services.policies
+        policies = caller.services.policy
         return {"kinds": policies.kinds(), "system": _to_json(policies.system())}
 
     return await caller.context.run(load)
@@ -101,7 +101,7 @@ async def get_policy(
     """
 
     def load() -> PolicyExplanation:
-        return caller.services.policies.explain(kind, queue=queue, max_retries=max_retries)
+        return caller.services.policy.explain(kind, queue=queue, max_retries=max_retries)
 
     return _to_json(await caller.context.run(load))
 
@@ -125,7 +125,7 @@ async def backtest_rules(request: Request, caller: OperatorOfAll, body: Backtest
     def work(_: object) -> JsonAnswer:
         rules = [Rule.from_dict(rule, "the body") for rule in body.rules]
         since = parse_time("since", body.since)
-        result = caller.services.policies.backtest(rules, since=since or 0, kind=body.kind)
+        result = caller.services.policy.backtest(rules, since=since or 0, kind=body.kind)
         return JsonAnswer(200, _backtest_to_json(result))
 
     return await run_once(request, caller, work, slow=True)

@@ -56,7 +56,7 @@ class InsightScreens:
                 outcomes = load_outcomes(tx, tx.now(), window, kind)
             return {
                 **_context(found),
-                "kinds": services.policies.kinds(),
+                "kinds": services.policy.kinds(),
                 "outcomes": outcomes,
                 "window_label": window.label,
             }

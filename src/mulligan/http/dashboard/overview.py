@@ -15,8 +15,7 @@ from mulligan.core.format import format_actor
 from mulligan.core.job import Job, State
 from mulligan.failures.groups import GroupState
 from mulligan.failures.service import FailureGroup
-from mulligan.guards.dependencies import Dependency, list_impaired
-from mulligan.guards.gates import KindStatus, Queue
+from mulligan.guards.gate_status import Dependency, KindStatus, Queue, list_impaired
 from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, load_outcomes
 from mulligan.http.dashboard.failures import group_row
 from mulligan.http.dashboard.history import operation_row

@@ -306,7 +306,7 @@ class PolicyScreens:
 
 
 def _load(services: VisitorServices, kind: str) -> dict[str, Any]:
-    policies = services.policies
+    policies = services.policy
     explanation = policies.explain(kind) if kind else policies.system()
     hits = count_rule_hits(services.store, kind=kind or None)
     return {

@@ -10,8 +10,7 @@ from fastapi import Request, Response
 
 from mulligan.core.durations import Micros, to_micros
 from mulligan.core.format import format_actor, format_elapsed, format_rate
-from mulligan.guards.dependencies import Dependency
-from mulligan.guards.gates import KindStatus, Queue
+from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.http.dashboard.actions import format_limits
 from mulligan.http.dashboard.renderer import Renderer
 from mulligan.http.dashboard.view_models import (

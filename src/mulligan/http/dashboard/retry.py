@@ -23,7 +23,6 @@ from mulligan.jobs.preconditions import redact_value
 from mulligan.jobs.view import load_limit_state
 from mulligan.jobs.why import derive_phase
 from mulligan.manifest.declared import load_kinds
-from mulligan.retries.backoff import describe_backoff
 from mulligan.retries.policy import Policy
 from mulligan.storage.base import Transaction
 from mulligan.worker.upkeep import live_kinds
@@ -141,7 +140,7 @@ def _describe_attempts(services: VisitorServices, row: JobRow, overrides: dict[s
     """Say how many attempts the policy allows, and how far apart."""
     policy = Policy.from_json(row.policy) if row.policy else None
     try:
-        found = services.policies.explain(
+        found = services.policy.explain(
             row.kind,
             queue=overrides.get("queue") or row.queue,
             policy=policy,
@@ -154,7 +153,7 @@ def _describe_attempts(services: VisitorServices, row: JobRow, overrides: dict[s
     if not limit.value:
         return " and no retries"
     attempts = f" of at most {limit.value + 1} ({limit.origin})"
-    return f"{attempts}, retries after {describe_backoff(backoff.value)} ({backoff.origin})"
+    return f"{attempts}, retries after {backoff.value.describe()} ({backoff.origin})"
 
 
 def _describe_obstacle(services: VisitorServices, row: JobRow) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from mulligan.access.keys import ALL_OWNERS, Role, Visitor
-from mulligan.access.status_links import StatusGrant, StatusLinks
+from mulligan.access.status_links import StatusGrant
 from mulligan.batches.service import Batch
 from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.errors import MulliganError, NotFound
@@ -85,7 +85,7 @@ class StatusScreens:
 
 
 def _verify(services: VisitorServices, text: str) -> StatusGrant:
-    return StatusLinks(lambda: services.store, lambda: services.settings).verify(text)
+    return services.status.verify(text)
 
 
 def _job_page(services: VisitorServices, grant: StatusGrant) -> dict[str, Any]:
