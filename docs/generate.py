@@ -507,7 +507,7 @@ PAGES = {
     "docs/seeds.md": seeds_page,
     "docs/operate/security-checks.md": security_page,
     "docs/explain/storm.md": storm_page,
-    "src/mulligan/app/async_services.pyi": async_stub,
+    "src/mulligan/app/aio.pyi": async_stub,
 }
 
 

@@ -1,4 +1,4 @@
-"""Generate src/mulligan/app/async_services.pyi, the types of `app.aio`. Used by `generate.py`."""
+"""Generate src/mulligan/app/aio.pyi, the types of `app.aio`. Used by `generate.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(notice: str) -> str:
     """Return the text of the stub."""
     del notice  # for Markdown
     services = list(_services())
-    imports = {("mulligan.app.services", "Services")}
+    imports = {("typing", "Any")}
     classes = []
     for service in services:
         tree = _parse(service.module)
@@ -37,9 +37,7 @@ def page(notice: str) -> str:
         imports |= _imports(tree, service.module, methods)
         classes.append(_class_text(service, methods))
     names = "".join(f"    {service.name}: Async{service.cls}\n" for service in services)
-    facade = (
-        f"class AsyncServices:\n    def __init__(self, services: Services) -> None: ...\n{names}"
-    )
+    facade = f"class AsyncServices:\n    def __init__(self, services: Any) -> None: ...\n{names}"
     return "\n".join((HEADER, *_import_lines(imports), "", *classes, facade))
 
 

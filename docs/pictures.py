@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from mulligan import Job, Mulligan
 from mulligan.access.keys import Sessions
-from mulligan.http.dashboard.renderer import MENU
+from mulligan.http.app import MENU
 from support import browser as browsers
 from support.browser import DESKTOP_WIDTH, PHONE_WIDTH, BrowserSession
 from support.waiting import until

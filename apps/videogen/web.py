@@ -114,7 +114,7 @@ async def limit_body_and_add_headers(request: Request, call_next: Any) -> Respon
 # --- Callers ------------------------------------------------------------------------------------
 def virtual_key(request: Request) -> Any:
     kind, _, text = request.headers.get("authorization", "").partition(" ")
-    key = app.keys.known(text.strip()) if kind.lower() == "bearer" else None
+    key = app.keys.authenticate(text.strip()) if kind.lower() == "bearer" else None
     if key is None:
         raise Refusal(
             401, "invalid_api_key", "Please send a valid virtual key: Authorization: Bearer …"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Cancel,
         Fail,
         Hold,
+        LeaseLost,
         MulliganError,
         Park,
         ProcessFailed,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from mulligan.notifications.webhook import Webhook
     from mulligan.retries.backoff import Exponential, Fixed, Table
     from mulligan.retries.policy import Policy, Then
-    from mulligan.worker.runner.context import Context, LeaseLost
+    from mulligan.worker.runner.context import Context
 
 _NAMES_BY_MODULE = {
     "mulligan.app.mulligan": ("Mulligan",),
@@ -45,11 +46,12 @@ _NAMES_BY_MODULE = {
     "mulligan.failures.capture": ("classify",),
     "mulligan.app.kind": ("Kind",),
     "mulligan.failures.rule_sources": ("Pack", "pack"),
-    "mulligan.worker.runner.context": ("Context", "LeaseLost"),
+    "mulligan.worker.runner.context": ("Context",),
     "mulligan.core.errors": (
         "Cancel",
         "Fail",
         "Hold",
+        "LeaseLost",
         "MulliganError",
         "Park",
         "ProcessFailed",

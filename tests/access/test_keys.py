@@ -19,7 +19,7 @@ def test_a_key_is_recognised_by_its_whole_text(app):
     created = app.keys.create("acme", "operator", name="their backend")
     assert created.text.startswith("mk_")
     assert len(created.text) >= 35
-    found = app.keys.known(created.text)
+    found = app.keys.authenticate(created.text)
     assert (found.id, found.scope, found.owner, found.role) == (
         created.key.id,
         "acme",
@@ -35,9 +35,9 @@ def test_a_key_is_recognised_by_its_whole_text(app):
         "",
         "mk_ä",
     ):
-        assert app.keys.known(wrong) is None
+        assert app.keys.authenticate(wrong) is None
     altered = created.text[:-1] + ("0" if created.text[-1] != "0" else "1")
-    assert app.keys.known(altered) is None
+    assert app.keys.authenticate(altered) is None
 
 
 @pytest.mark.security("S04")
@@ -57,7 +57,7 @@ def test_the_text_of_a_key_is_not_stored(app):
 def test_a_revoked_key_is_not_accepted_and_stays_revoked(app):
     created = app.keys.create("acme", "viewer")
     assert app.keys.revoke(created.key.id).state == "revoked"
-    assert app.keys.known(created.text) is None
+    assert app.keys.authenticate(created.text) is None
     assert app.keys.revoke(created.key.id, reason="again").state == "revoked"
     assert [event.type for event in app.events.list()] == ["key.revoked", "key.created"]
     with pytest.raises(NotFound):
@@ -66,21 +66,21 @@ def test_a_revoked_key_is_not_accepted_and_stays_revoked(app):
 
 def test_an_expired_key_is_not_accepted(app):
     created = app.keys.create("acme", "viewer", expires=60)
-    assert app.keys.known(created.text) is not None
+    assert app.keys.authenticate(created.text) is not None
     advance(app, 61)
-    assert app.keys.known(created.text) is None
+    assert app.keys.authenticate(created.text) is None
     assert [key.state for key in app.keys.list()] == ["expired"]
 
 
 def test_the_last_use_of_a_key_is_recorded_to_the_minute(app):
     created = app.keys.create("acme", "viewer")
     assert app.keys.get(created.key.id).last_used_at is None
-    app.keys.used(created.key)
+    app.keys.record_use(created.key)
     first = app.keys.get(created.key.id).last_used_at
-    app.keys.used(created.key)
+    app.keys.record_use(created.key)
     assert app.keys.get(created.key.id).last_used_at == first
     advance(app, 61)
-    asyncio.run(app.aio.keys.used(created.key))
+    asyncio.run(app.aio.keys.record_use(created.key))
     assert app.keys.get(created.key.id).last_used_at > first
 
 
@@ -110,7 +110,7 @@ def test_roles_include_those_before_them():
 def test_keys_have_an_async_api(app):
     async def use_keys():
         created = await app.aio.keys.create("acme", "viewer")
-        assert (await app.aio.keys.known(created.text)).id == created.key.id
+        assert (await app.aio.keys.authenticate(created.text)).id == created.key.id
         assert (await app.aio.keys.revoke(created.key.id)).state == "revoked"
         assert [key.id for key in await app.aio.keys.list()] == [
             (await app.aio.keys.get(created.key.id)).id

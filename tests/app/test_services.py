@@ -8,7 +8,7 @@ from functools import cached_property
 
 import pytest
 
-from mulligan.app.async_services import AsyncService
+from mulligan.app.aio import AsyncService
 from mulligan.app.services import Services, StoreServices
 
 NAMES = [name for name, part in vars(Services).items() if isinstance(part, cached_property)]

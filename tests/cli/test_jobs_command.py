@@ -152,7 +152,10 @@ def test_an_unknown_id_is_not_found(call, app, dead):
     ):
         answer = call("jobs", *verb, "zzzz")
         assert (answer.code, answer.out) == (3, "")
-        assert answer.err == "mulligan: no job 'zzzz' [NOT_FOUND]\n"
+        assert (
+            answer.err
+            == "mulligan: unknown job 'zzzz'. Run \"mulligan jobs list\" to see the jobs. [NOT_FOUND]\n"
+        )
 
 
 def test_an_ambiguous_prefix_is_refused(call, app):

@@ -49,9 +49,16 @@ def test_exactly_the_transitions_of_the_design_are_legal(verb, start):
 def test_a_refusal_names_the_verb_the_state_and_the_legal_verbs():
     with pytest.raises(
         IllegalMove,
-        match=r"cannot release: the job is dead\. Possible now: retry by hand, discard\.",
+        match=r"cannot release: the job is dead\. Possible now: retry, discard\.",
     ):
         lifecycle.next_state(Verb.RELEASE, State.DEAD)
+
+
+def test_a_refusal_lists_only_what_a_person_can_do():
+    with pytest.raises(
+        IllegalMove, match=r"cannot retry: the job is running\. Possible now: cancel\.$"
+    ):
+        lifecycle.next_state(Verb.RETRY_BY_HAND, State.RUNNING)
 
 
 def test_no_verb_is_legal_from_succeeded():

@@ -119,7 +119,7 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
         ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
         (
             "the verbs of app.jobs",
-            members(Jobs) - {"view_enqueued", "view_inserted", "view_all_inserted"},
+            members(Jobs),
         ),
         ("the verbs of app.batches", members(Batches) - {"begin"}),
         ("what a batch has", members(mulligan.Batch)),

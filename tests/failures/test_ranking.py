@@ -215,9 +215,9 @@ def test_threads_wait_until_the_index_of_a_rulebook_is_complete(monkeypatch):
     def slow_keywords(pattern):
         started.set()
         may_finish.wait(10)
-        return frozenset({"sulking"})
+        return [frozenset({"sulking"})]
 
-    monkeypatch.setattr(matcher, "required_keywords", slow_keywords)
+    monkeypatch.setattr(matcher, "keyword_sets", slow_keywords)
     rules = make_rulebook(
         Rule("sulking", message=r"\bgateway is sulking\b", code="SULKS", cls="transient")
     )

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mulligan import Job, Mulligan, State
 from mulligan.config import WorkerSection as WorkerSettings
-from mulligan.core.attempt import Ending, Failure
+from mulligan.core.attempt import Ended, Ending, Failure, Outcome
 from mulligan.manifest.specs import KindSpec
 from mulligan.testing import advance, now
 from mulligan.worker.protocol import (
@@ -320,10 +321,12 @@ def test_each_of_many_returned_attempts_is_settled_once(tmp_path: Path) -> None:
     ]
 
 
-def test_attempts_with_a_shared_failure_keep_their_own_messages(tmp_path: Path) -> None:
+def test_failed_attempts_keep_their_own_messages_and_their_first_end(tmp_path: Path) -> None:
     endings: list[Ending] = []
-    private = {"exception": "x", "message": "", "trace": "", "facts": {}}
-    item = failure_to_wire(make_failure(private=private))
+
+    def failed(seq: int, message: str, duration_ms: int) -> list[Any]:
+        failure = make_failure(private={"message": message})
+        return outcome_to_wire(seq, Outcome(Ended.FAILED, failure=failure), duration_ms)
 
     async def scenario() -> None:
         async with open_runners(tmp_path) as runners:
@@ -335,28 +338,23 @@ def test_attempts_with_a_shared_failure_keep_their_own_messages(tmp_path: Path) 
                 runner.attempts[seq] = ActiveAttempt(
                     seq, make_lease(id=f"job{seq}"), KindSpec("noop"), 0
                 )
-            runners._on_message(
-                runner,
-                [
-                    "failed",
-                    item,
-                    "x: ",
-                    "",
-                    [7, 3, "one", 99, 1, "none", 8, 0, "two", 7, 5, "again"],
-                ],
-            )
+            items = [failed(7, "one", 3), failed(99, "none", 1), failed(8, "two", 0)]
+            runners._on_message(runner, ["ended", [*items, failed(7, "again", 5)]])
             runners._on_message(runner, ["ended", [stopped_to_wire(8, 0, 0.0)]])
             runner.attempts[9] = ActiveAttempt(9, make_lease(id="job9"), KindSpec("noop"), 0)
+            garbled = failed(9, "one", 3)
+            garbled[4][0] = None  # the code of the failure
             with pytest.raises(GARBLED):
-                runners._on_message(runner, ["failed", item, "x: ", "", [9, 3, "one", 9, 1, None]])
+                runners._on_message(runner, ["ended", [garbled]])
             assert [runner.attempts.pop(9).seq] == [9]  # the whole message is decoded first
 
     asyncio.run(scenario())
-    assert [(end.lease.id, end.message, end.duration_ms) for end in endings] == [
-        ("job7", "one", 3),
-        ("job8", "two", 0),
+    found = [
+        (end.lease.id, end.outcome.failure.private["message"], end.duration_ms)
+        for end in endings
+        if end.outcome.failure is not None
     ]
-    assert endings[0].outcome is endings[1].outcome
+    assert found == [("job7", "one", 3), ("job8", "two", 0)]
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.core.job import Gate, Lane
-from mulligan.guards.lanes import (
-    MAX_RETRY_SHARE,
-    MIN_RETRY_SHARE,
-    allot_retry_slots,
-    find_open_lanes,
-    pick,
-)
+from mulligan.core.job import Candidate, ClaimState, Gate, Lane
+from mulligan.guards.lanes import MAX_RETRY_SHARE, MIN_RETRY_SHARE, Capacity, LaneView, pick
 
 candidates = st.tuples(
     st.integers(-9, 9), st.integers(0, 100), st.text("abcdef", min_size=1, max_size=4)
 )
+
+
+def pick_ids(fresh, retries, n, credit, limits=()):
+    """Pick among (priority, due time, id) of two lanes. Return the ids and the credit."""
+    jobs, left = pick(
+        [Candidate(*job, "default|render||0") for job in fresh],
+        [Candidate(*job, "default|render|s3|1") for job in retries],
+        n,
+        credit,
+        Capacity(dict(limits)),
+    )
+    return [job.id for job in jobs], left
 
 
 def waiting(prefix):
@@ -28,13 +34,13 @@ def waiting(prefix):
 
 def test_single_sequence_keeps_its_order():
     fresh = [(-1, 5, "a"), (0, 1, "b"), (0, 2, "c")]
-    assert pick(fresh, [], 2, 0.0) == (["a", "b"], 0.0)
-    assert pick([], fresh, 5, 0.5) == (["a", "b", "c"], 0.5)
+    assert pick_ids(fresh, [], 2, 0.0) == (["a", "b"], 0.0)
+    assert pick_ids([], fresh, 5, 0.5) == (["a", "b", "c"], 0.5)
 
 
 @given(waiting("f"), waiting("r"), st.integers(0, 40), st.floats(0, 1))
 def test_all_slots_are_filled_and_no_job_is_picked_twice(fresh, retries, n, credit):
-    chosen, left = pick(fresh, retries, n, credit)
+    chosen, left = pick_ids(fresh, retries, n, credit)
     everything = {one[2] for one in (*fresh, *retries)}
     assert len(chosen) == len(set(chosen)) == min(n, len(everything))
     assert set(chosen) <= everything
@@ -43,7 +49,7 @@ def test_all_slots_are_filled_and_no_job_is_picked_twice(fresh, retries, n, cred
 
 @given(waiting("f"), waiting("r"), st.integers(0, 40), st.floats(0, 1))
 def test_fresh_and_retries_keep_their_order(fresh, retries, n, credit):
-    chosen, _ = pick(fresh, retries, n, credit)
+    chosen, _ = pick_ids(fresh, retries, n, credit)
     for side in (fresh, retries):
         names = [one[2] for one in side]
         taken = [name for name in chosen if name in names]
@@ -57,29 +63,16 @@ def test_retries_get_10_to_30_percent_over_any_series_of_calls(calls):
     for n, retry_first in calls:
         fresh = [(0, 1, f"f{i}") for i in range(n + 1)]
         retries = [(0, 0 if retry_first else 2, f"r{i}") for i in range(n + 1)]
-        chosen, credit = pick(fresh, retries, n, credit)
+        chosen, credit = pick_ids(fresh, retries, n, credit)
         slots += n
         taken += sum(name.startswith("r") for name in chosen)
         assert MIN_RETRY_SHARE * slots - 1 <= taken <= MAX_RETRY_SHARE * slots + 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 200), st.booleans()), min_size=1, max_size=20))
-def test_allotted_slots_match_single_picks(calls):
-    """Fresh jobs and retries always wait."""
-    one_by_one = at_once = 0.0
-    for n, first in calls:
-        fresh = [(0, 1, f"f{i}") for i in range(n)]
-        retries = [(0, 0 if first else 2, f"r{i}") for i in range(n)]
-        chosen, one_by_one = pick(fresh, retries, n, one_by_one)
-        retried, at_once = allot_retry_slots(n, at_once, first=first)
-        assert retried == sum(name.startswith("r") for name in chosen)
-        assert abs(at_once - one_by_one) < 1e-6
-
-
 def test_single_claims_keep_the_share_over_time():
     fresh, retries, credit, taken = [(0, 1, "f")], [(-9, 0, "r")], 0.0, 0
     for _ in range(1000):
-        chosen, credit = pick(fresh, retries, 1, credit)
+        chosen, credit = pick_ids(fresh, retries, 1, credit)
         taken += chosen == ["r"]
     assert 299 <= taken <= 301
 
@@ -87,9 +80,27 @@ def test_single_claims_keep_the_share_over_time():
 def test_high_priority_fresh_jobs_do_not_starve_retries():
     fresh, retries, credit, taken = [(-9, 0, "f")], [(9, 5, "r")], 0.0, 0
     for _ in range(1000):
-        chosen, credit = pick(fresh, retries, 1, credit)
+        chosen, credit = pick_ids(fresh, retries, 1, credit)
         taken += chosen == ["r"]
     assert 99 <= taken <= 101
+
+
+def test_a_job_without_capacity_leaves_its_slot_to_the_next():
+    fresh, retries = [(0, 1, "f1"), (0, 2, "f2")], [(0, 0, "r1"), (0, 0, "r2")]
+    assert pick_ids(fresh, retries, 4, 1.0, {("dependency", "s3"): 1}.items())[0] == [
+        "r1",
+        "f1",
+        "f2",
+    ]
+    assert pick_ids(fresh, retries, 4, 1.0, {("queue", "default"): 1}.items())[0] == ["r1"]
+    assert pick_ids(fresh, retries, 4, 1.0, {("queue", "other"): 0}.items())[0] != []
+
+
+def test_a_limit_that_both_share_is_not_exceeded():
+    fresh = [(0, at, f"f{at}") for at in range(9)]
+    retries = [(0, at, f"r{at}") for at in range(9)]
+    ids, _ = pick_ids(fresh, retries, 9, 0.0, {("queue", "default"): 4}.items())
+    assert len(ids) == 4
 
 
 LANES = [
@@ -100,8 +111,13 @@ LANES = [
 KINDS = frozenset({"render", "send"})
 
 
+def due_lanes(gates, queues, kinds):
+    state = ClaimState(100, [], {}, [(lane.key, priority, 100) for lane, priority in LANES])
+    return LaneView(state, gates, queues, kinds).due
+
+
 def opened(*gates, queues=None, kinds=KINDS):
-    keys = find_open_lanes(LANES, gates, 100, queues, kinds)
+    keys = due_lanes(gates, queues, kinds)
     return [[lane.key for lane, _ in LANES].index(key) for key, _ in keys]
 
 
@@ -129,4 +145,4 @@ def test_worker_claims_only_its_kinds_and_queues():
 
 
 def test_open_lane_has_its_priority():
-    assert find_open_lanes(LANES, [], 0, None, KINDS)[1] == ("pdf|render|gateway,s3|1", 5)
+    assert due_lanes([], None, KINDS)[1] == ("pdf|render|gateway,s3|1", 5)

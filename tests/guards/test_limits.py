@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mulligan.core.durations import SECOND
 from mulligan.core.format import format_rate
-from mulligan.core.job import Lane, Limit, TokenBucket
+from mulligan.core.job import Candidate, Lane, Limit, TokenBucket
 from mulligan.guards.lanes import interleave_owners
 from mulligan.guards.limits import (
     NO_LIMIT,
@@ -127,7 +127,7 @@ def test_no_next_start_time_if_a_job_may_start_now():
 # -- fairness ---------------------------------------------------------------------------------------
 def waiting(owner, *times, queue="fair", priority=0):
     lane = Lane(queue, "render", "", False, owner_share(owner)).key
-    return [(priority, at, f"{owner}{at:03}", lane) for at in times]
+    return [Candidate(priority, at, f"{owner}{at:03}", lane) for at in times]
 
 
 def names(found):
@@ -161,7 +161,7 @@ def test_jobs_of_one_owner_keep_their_order():
 
 
 def test_other_queues_and_priorities_keep_their_positions():
-    unfair = [(0, 1, "x", Lane("unfair", "render", "", retry=False).key)]
+    unfair = [Candidate(0, 1, "x", Lane("unfair", "render", "", retry=False).key)]
     found = sorted(waiting("a", 0, 2) + waiting("b", 3) + unfair + waiting("c", 9, priority=-1))
     turns = interleave_owners(found, {})
     assert names(turns)[0] == "c"

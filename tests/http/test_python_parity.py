@@ -116,13 +116,10 @@ METHODS_WITHOUT_ROUTE = {
     "subscriptions.resolve": BY_A_PREFIX,
     "failures.complete_fingerprint": BY_A_PREFIX,
     "jobs.wait": "GET /events?filter=job:… reports it without polling",
-    "jobs.view_enqueued": "part of enqueue",
     "jobs.wait_async": "the same as wait",
     "batches.seal_async": "the same as seal",
-    "jobs.view_inserted": "part of enqueue",
-    "jobs.view_all_inserted": "part of enqueue",
-    "keys.known": "done with every request",
-    "keys.used": "done with every request",
+    "keys.authenticate": "done with every request",
+    "keys.record_use": "done with every request",
     "status.verify": "done by the page itself",
     "rules.add": IN_CODE,
     "rules.use": IN_CODE,
@@ -142,7 +139,6 @@ METHODS_WITHOUT_ROUTE = {
     "app.new_job_by_name": "part of enqueue",
     "app.join_transaction": "of one connection",
     "app.insert_async": "the same as insert",
-    "app.insert_one": "the same as insert",
     "app.transaction": "of one connection",
     "app.run_inline": "runs code",
     "app.inline": "runs code",
@@ -157,7 +153,7 @@ def service_methods(app):
     }
     assert len(cached) > 10
     for name, service in {**vars(app), **cached}.items():
-        if name.startswith("_") or name in {"settings", "registry", "actor", "aio"}:
+        if name.startswith("_") or name in {"settings", "registry", "actor", "aio", "store"}:
             continue
         for method, _ in inspect.getmembers(type(service), inspect.isfunction):
             if not method.startswith("_"):

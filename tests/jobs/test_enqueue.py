@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from enum import StrEnum
 
 import pytest
 
+import mulligan
 from mulligan import Mulligan
 from mulligan.core.errors import PayloadRefused
-from mulligan.core.job import NewJob, NewJobColumns, as_columns
+from mulligan.core.tracing import OPENTELEMETRY
 from mulligan.manifest.arguments import MAX_DEPTH, to_json, to_json_many
 from support.store import read_event_table, sql
 
@@ -157,16 +160,6 @@ def test_bulk_encoding_falls_back_to_single_encoding():
         assert to_json_many(values) is None
 
 
-def test_job_columns_equal_their_rows():
-    rows = [NewJob(str(n), "render", "default", f'{{"n":{n}}}', owner="acme") for n in range(4)]
-    columns = as_columns(rows)
-    assert isinstance(columns, NewJobColumns)
-    assert [*columns] == [columns[n] for n in range(4)] == rows
-    assert [*columns[1:3]] == rows[1:3]
-    assert as_columns(columns) is columns
-    assert as_columns([*rows, rows[0]._replace(priority=1)]) is None
-
-
 def test_the_payload_of_a_job_is_not_shared(render):
     given = [{"clip": n, "name": "x"} for n in range(3)]
     jobs = render.enqueue_many(given)
@@ -175,3 +168,34 @@ def test_the_payload_of_a_job_is_not_shared(render):
     assert [job.payload["clip"] for job in jobs] == [0, 8, 2]
     assert [job.refresh().payload["clip"] for job in jobs] == [0, 1, 2]
     assert given[1] == {"clip": 1, "name": "x"}
+
+
+PACKAGE = os.path.dirname(mulligan.__file__)  # noqa: PTH120 - compared with text
+# A reader follows an enqueue through these many functions and files of the package.
+MAX_FUNCTIONS = 22
+MAX_FILES = 8
+
+
+def test_an_enqueue_calls_few_functions_in_few_files(sqlite_url, monkeypatch):
+    monkeypatch.delitem(sys.modules, OPENTELEMETRY, raising=False)  # other tests import it
+    app = Mulligan(sqlite_url)
+    render = app.job(name="render")(_render)
+    render.enqueue(clip=1, name="warm")
+    functions = set()
+
+    def record(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            functions.add((code.co_filename, code.co_qualname))
+
+    sys.setprofile(record)
+    try:
+        render.enqueue(clip=2, name="counted")
+    finally:
+        sys.setprofile(None)
+        app.close()
+    assert len(functions) <= MAX_FUNCTIONS, sorted(functions)
+    assert len({file for file, _ in functions}) <= MAX_FILES, sorted(functions)
+
+
+def _render(clip: int, name: str = "") -> None: ...

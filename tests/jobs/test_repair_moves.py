@@ -20,7 +20,7 @@ from mulligan.jobs import repair
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.repair import ManualRetry
 from mulligan.worker import upkeep
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     CANCELLED,
     FAILED,
@@ -399,10 +399,7 @@ def holding(store, leases, actor=""):
         return settle(
             unit,
             [Ending(lease, HELD) for lease in leases],
-            POLICIES,
-            unit.now(),
-            Random(7),
-            actor=actor,
+            SettleContext(POLICIES, unit.now(), Random(7), actor),
         )
 
 

@@ -19,7 +19,6 @@ MODULES_WITH_TIME = (
     "mulligan.operations.chore",
     "mulligan.jobs.repair",
     "mulligan.guards.gates",
-    "mulligan.guards.dependencies",
     "mulligan.worker.liveness",
     "mulligan.worker.queries",
     "mulligan.worker.supervisor.chores",

@@ -13,10 +13,11 @@ from random import Random
 from mulligan.core.attempt import Ending, Lease, Verdict
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.ids import new_id
+from mulligan.guards.capacity import SlotLimits
 from mulligan.guards.observer import build_kind_observer
 from mulligan.manifest.specs import Manifest
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.worker.claim import SlotLimits, create_claimer
+from mulligan.worker.claim import create_claimer
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
 from simulation.outcomes import outcome_for

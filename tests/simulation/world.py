@@ -27,7 +27,7 @@ class Home:
         self.tables = list_tables(store)
         self.settings = settings_for(url)
         self.app = create_shop(self.settings)
-        self.app._store = store
+        self.app.store = store
         self.manifest = self.app.manifest("shop")
 
 

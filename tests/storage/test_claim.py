@@ -245,6 +245,12 @@ def test_locked_rows_are_skipped_without_waiting(store):
         assert [lease.id for lease in other.result()] == ids[10:]
 
 
+def claim_lane(tx, worker, n):
+    """Claim the next `n` jobs of a lane."""
+    picked = tx.list_due_jobs([("default|render||0", 0)], n)
+    return [lease.id for lease in tx.claim_candidates(worker, picked)]
+
+
 def test_a_lane_is_claimed_in_order_up_to_the_limit_by_an_open_worker(store):
     at = now(store)
     times = [at - 3, at - 1, at - 2, at + HOUR]
@@ -252,15 +258,10 @@ def test_a_lane_is_claimed_in_order_up_to_the_limit_by_an_open_worker(store):
         one.id for one in insert(store, *[a_job(run_at=time) for time in times], a_job(priority=1))
     ]
     with store.begin() as tx:
-        assert tx.claim_from_lane("nobody", "default|render||0", 0, 9) == []
-        assert [lease.id for lease in tx.claim_from_lane("w1", "default|render||0", 0, 2)] == [
-            ids[0],
-            ids[2],
-        ]
-        assert [lease.id for lease in tx.claim_from_lane("w1", "default|render||0", 0, 2)] == [
-            ids[1]
-        ]
-        assert tx.claim_from_lane("w1", "default|render||0", 0, 2) == []
+        assert claim_lane(tx, "nobody", 9) == []
+        assert claim_lane(tx, "w1", 2) == [ids[0], ids[2]]
+        assert claim_lane(tx, "w1", 2) == [ids[1]]
+        assert claim_lane(tx, "w1", 2) == []
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
@@ -268,7 +269,7 @@ def test_locked_rows_of_one_lane_are_skipped_without_waiting(store):
     open_worker(store, "w2")
     ids = enqueue(store, 20)
     with store.begin() as tx:
-        assert len(tx.claim_from_lane("w1", "default|render||0", 0, 10)) == 10
+        assert claim_lane(tx, "w1", 10) == ids[:10]
         other = BackgroundCall(lambda: claim(store, 10, worker="w2"))
         assert [lease.id for lease in other.result()] == ids[10:]
 

@@ -17,7 +17,7 @@ from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec
 from mulligan.retries.backoff import Fixed
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import Policy, Then
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     FATAL,
     RETURNED,
@@ -98,7 +98,7 @@ def test_several_settlements_in_one_transaction_keep_their_own_settings(store):
     outcomes = [TOO_LARGE, RETURNED, Outcome(Ended.FAILED, failure=make_failure())]
     endings = [Ending(lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True)]
     with store.begin() as tx:
-        settle(tx, endings, LAYERS, tx.now(), Random(7))
+        settle(tx, endings, SettleContext(LAYERS, tx.now(), Random(7)))
     assert [get(store, lease.id).queue for lease in leases] == ["big", "default", "default"]
     assert [lane_of(store, lease.id) for lease in leases] == [
         "big|render|d0|1",

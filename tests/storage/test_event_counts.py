@@ -17,7 +17,7 @@ from mulligan.observability.event_counts import (
     build_stat_rows,
     group_events,
 )
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     FAILED,
     FATAL,
@@ -104,7 +104,7 @@ def test_durations_and_costs_of_attempts_are_summed(store):
     lease = claim_new_job(store)
     outcome = Outcome(Ended.RETURNED, result="1", cost=0.25)
     with store.begin() as tx:
-        settle(tx, [Ending(lease, outcome, 2500)], POLICIES, tx.now(), Random(7))
+        settle(tx, [Ending(lease, outcome, 2500)], SettleContext(POLICIES, tx.now(), Random(7)))
     fold.run_once(store)
     assert ever(store, "run") == {'{"kind":"render","le":"2.5","queue":"default"}': (1, 2.5)}
     (cost,) = ever(store, "cost").items()

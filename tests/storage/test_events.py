@@ -14,7 +14,7 @@ from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair as recover
 from mulligan.jobs.queries import SearchQueries
 from mulligan.worker import upkeep
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     CANCELLED,
     FAILED,
@@ -158,7 +158,7 @@ def test_rolled_back_events_leave_no_gap_for_readers(postgres):
 
 
 def finish_in(tx, lease):
-    settle(tx, [Ending(lease, RETURNED)], POLICIES, tx.now(), Random(1))
+    settle(tx, [Ending(lease, RETURNED)], SettleContext(POLICIES, tx.now(), Random(1)))
 
 
 def insert_alone(tx, count):

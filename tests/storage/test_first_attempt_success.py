@@ -10,7 +10,7 @@ from mulligan.doctor.verify.queries import VerifyQueries
 from mulligan.insight.queries import InsightQueries, InsightScope
 from mulligan.jobs.queries import JobQueries
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     FAILED,
     POLICIES,
@@ -106,9 +106,7 @@ def test_a_repeated_settlement_is_recognised(store):
             verdicts = settle(
                 tx,
                 [Ending(lease, RETURNED, 3) for lease in some],
-                POLICIES,
-                tx.now(),
-                Random(7),
+                SettleContext(POLICIES, tx.now(), Random(7)),
             )
         assert all(verdict.decision is not None for verdict in verdicts)
     assert sql(store, "SELECT * FROM {p}job ORDER BY id") == before

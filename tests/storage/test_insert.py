@@ -335,15 +335,11 @@ def test_counting_stops_at_its_cap_and_uses_the_filter_of_a_page(store):
         assert len(SearchQueries(tx).list_jobs({"since": str(60 * 1_000_000)}, 10, None)) == 1
 
 
-def test_the_statement_of_a_single_insert_is_built_once(sqlite, monkeypatch):
+def test_jobs_of_any_options_are_inserted_by_one_statement(sqlite):
     insert(sqlite, a_job(owner="first"))
-    made, real = [], statements._with_defaults
-    monkeypatch.setattr(
-        statements, "_with_defaults", lambda *args: made.append(args) or real(*args)
-    )
+    insert(sqlite, *jobs(2))
+    loaded = statements.load_statement.cache_info().misses
     for n in range(5):
-        with sqlite.begin() as tx:
-            tx.insert_unconstrained(
-                [a_job(owner=f"o{n}", trace=f"00-{n:032x}-{n:016x}-01")], announce=True
-            )
-    assert len(made) <= 1
+        insert(sqlite, a_job(owner=f"o{n}", trace=f"00-{n:032x}-{n:016x}-01", delay=n))
+        insert(sqlite, *jobs(2), unique_job(f"k{n}"))
+    assert statements.load_statement.cache_info().misses == loaded

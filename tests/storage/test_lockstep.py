@@ -36,7 +36,7 @@ from mulligan.storage import Store
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     ATTEMPT_QUERY,
     CANCELLED,
@@ -209,7 +209,7 @@ class Lockstep(RuleBasedStateMachine):
         for place, store in enumerate(self.stores):
             with store.begin() as tx:
                 endings = [Ending(pair[place], OUTCOMES[outcome]) for pair in pairs]
-                found = settle(tx, endings, POLICIES, tx.now(), Random(self.seed))
+                found = settle(tx, endings, SettleContext(POLICIES, tx.now(), Random(self.seed)))
             verdicts.append(
                 [(v.lease.fence, v.decision and (v.decision.verb, v.decision.state)) for v in found]
             )

@@ -12,17 +12,17 @@ import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from storm.proxy import Proxies
 
-from mulligan.core.attempt import Ended, Ending, Outcome
+from mulligan.core.attempt import Ending
 from mulligan.core.errors import StoreUnavailable
 from mulligan.retries.decide import decide
 from mulligan.storage import open_store
-from mulligan.storage.base import SharedRetryTexts
+from mulligan.storage.postgres_transaction import FAILURE_COLUMNS, RARE_COLUMNS
 from mulligan.storage.rows import format_array
 from mulligan.storage.sql import load_statement, statement_names
 from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settlement import settlement_row
-from support.builders import make_failure
 from support.store import (
+    FAILED,
     HOUR,
     POLICIES,
     RETURNED,
@@ -235,10 +235,10 @@ def rows_of_jobs_read(node):
     return row_count + sum(rows_of_jobs_read(child) for child in node.get("Plans", []))
 
 
-def explained(store, verb, params, *, prepared, single_row=False):
+def explained(store, verb, params, *, prepared, **variant):
     """Return the executed plan. `prepared`: the generic plan."""
     statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + load_statement(
-        verb, "postgres", store.prefix, single_row=single_row
+        verb, "postgres", store.prefix, **variant
     )
     with store.transaction() as connection:
         if prepared:
@@ -272,43 +272,34 @@ def test_a_claim_by_id_reads_only_its_rows(postgres, old_jobs, prepared):
     assert len(all_rows(postgres)) == 6300
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_a_claim_from_one_lane_reads_only_its_rows(postgres, old_jobs, prepared):
-    params = {"worker": "w1", "lane": "default|render||0", "priority": 0, "limit": 100}
-    plan = explained(postgres, "claim_from_lane", params, prepared=prepared)
-    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+LANES = {"lanes": format_array(["default|render||0"]), "priorities": format_array([0])}
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_reading_the_state_with_a_claim_reads_only_its_rows(postgres, old_jobs, prepared):
-    unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
-    plan = explained(
-        postgres,
-        "read_state_and_claim",
-        {"worker": "w1", "limit": 100, "lanes": 100, **unlimited},
-        prepared=prepared,
-    )
-    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+def test_a_claim_from_lanes_reads_only_its_rows(postgres, old_jobs, prepared):
+    shares = {
+        "lane": format_array(["default|render||0", "other|render||0"]),
+        "priority": format_array([0, 0]),
+        "since": format_array([0, 0]),
+        "jobs": format_array([100, 100]),
+    }
+    plan = explained(postgres, "claim_from_lanes", {"worker": "w1", **shares}, prepared=prepared)
+    assert 0 < rows_of_jobs_read(plan) <= 3 * len(old_jobs)
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_reading_the_state_with_a_claim_of_one_reads_few_rows(postgres, old_jobs, prepared):
-    unlimited = {"unlimited": format_array(["default|render||0"]), "since": 0, "until": 1 << 62}
-    params = {"worker": "w1", "limit": 1, "lanes": 100, **unlimited}
-    plan = explained(
-        postgres, "read_state_and_claim_one", params, prepared=prepared, single_row=True
-    )
-    assert 0 < rows_of_jobs_read(plan) <= 10
+def test_reading_the_state_with_candidates_reads_only_these_rows(postgres, old_jobs, prepared):
+    params = {"max_lanes": 100, "depth": 50, **LANES}
+    plan = explained(postgres, "read_claim_state", params, prepared=prepared)
+    assert 50 <= rows_of_jobs_read(plan) <= 60
     assert len(old_jobs) == 300
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_a_claim_from_a_position_reads_only_its_rows(postgres, old_jobs, prepared):
-    mark = {"lane": "default|render||0", "priority": 0, "run_at": 0, "since": 0, "until": 1 << 62}
-    plan = explained(
-        postgres, "claim_from_position", {"worker": "w1", "limit": 100, **mark}, prepared=prepared
-    )
-    assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
+def test_listing_due_jobs_reads_only_these_rows(postgres, old_jobs, prepared):
+    plan = explained(postgres, "list_due_jobs", {"depth": 50, **LANES}, prepared=prepared)
+    assert 50 <= rows_of_jobs_read(plan) <= 60
+    assert len(old_jobs) == 300
 
 
 def test_every_statement_is_short_enough_for_the_drivers_cache():
@@ -379,7 +370,8 @@ def test_behind_a_pooler_no_statement_is_prepared(postgres):
 
 def enqueue_and_take(tx):
     tx.insert_jobs([a_job()], announce=True)
-    assert len(tx.claim_from_lane("w1", "default|render||0", 0, 20)) == 1
+    picked = tx.list_due_jobs([("default|render||0", 0)], 20)
+    assert len(tx.claim_candidates("w1", picked)) == 1
 
 
 def rows_read_by(tx, what):
@@ -397,14 +389,23 @@ def rows_read_by(tx, what):
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared):
+@pytest.mark.parametrize(
+    ("outcome", "state", "defaulted"),
+    [
+        (RETURNED, "succeeded", frozenset()),
+        (RETURNED, "succeeded", FAILURE_COLUMNS | RARE_COLUMNS),
+        (FAILED, "queued", RARE_COLUMNS),
+    ],
+    ids=["all columns", "success", "failure"],
+)
+def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared, outcome, state, defaulted):
     leases = claim_by_id(postgres, *old_jobs)
     with postgres.begin() as tx:
         now = tx.now()
     rows = [
         settlement_row(
-            Ending(lease, RETURNED),
-            decide(lease, RETURNED, POLICIES.for_job(lease), now, None),
+            Ending(lease, outcome),
+            decide(lease, outcome, POLICIES.for_job(lease), now, Random(7)),
             POLICIES,
             now,
             "w1",
@@ -412,44 +413,10 @@ def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared):
         for lease in leases
     ]
     columns = dict(zip(rows[0]._fields, map(format_array, zip(*rows, strict=True)), strict=True))
-    plan = explained(postgres, "settle", columns, prepared=prepared)
+    sent = {name: column for name, column in columns.items() if name not in defaulted}
+    plan = explained(postgres, "settle", sent, prepared=prepared, defaulted=defaulted)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
-    assert {row.state for row in all_rows(postgres)} == {"succeeded"}
-
-
-@pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
-@pytest.mark.parametrize("verb", ["settle_successes_by_location", "settle_retries_by_location"])
-def test_settlements_by_location_read_only_their_rows(postgres, old_jobs, prepared, verb):
-    leases = claim_by_id(postgres, *old_jobs)
-    many = len(leases)
-    found = {
-        "id": format_array([lease.id for lease in leases]),
-        "row_location": format_array([lease.row_location for lease in leases]),
-    }
-    if verb == "settle_successes_by_location":
-        row_count = {
-            "token": format_array([1] * many),
-            "result": format_array(["1"] * many),
-            "data": format_array(["{}"] * many),
-            "worker": "w1",
-        }
-    else:
-        lease = leases[0]
-        outcome = Outcome(Ended.FAILED, failure=make_failure())
-        decision = decide(lease, outcome, POLICIES.for_job(lease), lease.started_at, Random(7))
-        row = settlement_row(Ending(lease, outcome), decision, POLICIES, lease.started_at, "w1")
-        row_count = {**row._asdict(), **SharedRetryTexts("{", "", "}", "{", "")._asdict()}
-        row_count |= {
-            "message": format_array(["no"] * many),
-            "duration_ms": format_array([1] * many),
-            "waited_ms": format_array([2] * many),
-        }
-    plan = explained(postgres, verb, row_count | found, prepared=prepared)
-    assert rows_of_jobs_read(plan) <= many
-    assert {row.state for row in all_rows(postgres)} == {
-        "succeeded",
-        *(["queued"] if verb == "settle_retries_by_location" else []),
-    }
+    assert {row.state for row in all_rows(postgres)} == {"succeeded", state}
 
 
 def test_formatted_arrays_equal_those_of_the_driver(postgres):
@@ -468,11 +435,23 @@ def test_formatted_arrays_equal_those_of_the_driver(postgres):
         "'",
         "%s",
     ]
+    texts = [
+        values,
+        values[1:],
+        [None, None],
+        [None, "\x1e", "a"],
+        ["\x1f", "a", None],
+        ["\x1e"],
+        ['"\x1e"', None],
+    ]
     with postgres.transaction() as connection:
-        assert (
-            connection.execute("SELECT CAST(%s AS text[])", (format_array(values),)).fetchone()[0]
-            == values
-        )
+        for column in texts:
+            assert (
+                connection.execute("SELECT CAST(%s AS text[])", (format_array(column),)).fetchone()[
+                    0
+                ]
+                == column
+            )
         for numbers in ([None, 0, -(2**62), 7], [0, -(2**62), 7], [7], []):
             assert (
                 connection.execute(
@@ -480,13 +459,13 @@ def test_formatted_arrays_equal_those_of_the_driver(postgres):
                 ).fetchone()[0]
                 == numbers
             )
-        assert connection.execute(
-            "SELECT CAST(%s AS boolean[])", (format_array([True, None, False]),)
-        ).fetchone()[0] == [
-            True,
-            None,
-            False,
-        ]
+        for flags in ([True, None, False], [True, False], [False]):
+            assert (
+                connection.execute(
+                    "SELECT CAST(%s AS boolean[])", (format_array(flags),)
+                ).fetchone()[0]
+                == flags
+            )
         floats = [0.1, 1e300, -0.0, None]
         assert (
             connection.execute(

@@ -14,7 +14,7 @@ from mulligan.core.durations import SECOND
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     CANCELLED,
     FAILED,
@@ -144,7 +144,11 @@ def test_unstorable_text_does_not_prevent_a_settlement(store):
     first, second = claim_new_job(store), claim_new_job(store)
     bad = Outcome(Ended.SNOOZED, after=SECOND, reason="nul \x00, lone \udc00")
     with store.begin() as tx:
-        settle(tx, [Ending(first, bad), Ending(second, RETURNED)], POLICIES, tx.now(), Random(7))
+        settle(
+            tx,
+            [Ending(first, bad), Ending(second, RETURNED)],
+            SettleContext(POLICIES, tx.now(), Random(7)),
+        )
     assert [get(store, lease.id).state for lease in (first, second)] == ["queued", "succeeded"]
     assert get(store, first.id).reason.startswith("snoozed for 1 s: nul ")
 
@@ -235,7 +239,7 @@ def test_a_stale_settlement_is_refused_without_affecting_the_current_one(store):
     newer = claim_when_due(store, lease.id, worker="w2")
     with store.begin() as tx:
         endings = [Ending(lease, FATAL), Ending(newer, RETURNED)]
-        verdicts = settle(tx, endings, POLICIES, tx.now(), Random(7))
+        verdicts = settle(tx, endings, SettleContext(POLICIES, tx.now(), Random(7)))
     assert {verdict.lease.token: verdict.decision is None for verdict in verdicts} == {
         1: True,
         2: False,
@@ -478,7 +482,7 @@ def test_equal_settlements_write_what_single_ones_write(store, outcome):
     ]
     for some in (endings[:-1], endings[-1:]):
         with store.begin() as tx:
-            settle(tx, some, policies, tx.now(), Random(7))
+            settle(tx, some, SettleContext(policies, tx.now(), Random(7)))
     assert stored(store, ids[0]) == stored(store, ids[-1])
     for ending in endings:
         (attempt,) = attempts(store, ending.lease.id)

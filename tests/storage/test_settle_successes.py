@@ -1,4 +1,4 @@
-"""The short form of settling successes writes what the general form writes."""
+"""Successes: first attempts need no attempt row, and nothing else about them differs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 
 from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.jobs.queries import JobQueries
-from mulligan.storage.base import Transaction
-from mulligan.worker import settle as settle_module
-from mulligan.worker.settle import settle
+from mulligan.worker import settlement
+from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     POLICIES,
     attempts,
@@ -29,12 +28,14 @@ RESULT = '{"pages":3}'
 def end(store, leases, outcome):
     with store.begin() as tx:
         return settle(
-            tx, [Ending(lease, outcome, 12) for lease in leases], POLICIES, tx.now(), Random(1)
+            tx,
+            [Ending(lease, outcome, 12) for lease in leases],
+            SettleContext(POLICIES, tx.now(), Random(1)),
         )
 
 
-def use_general_form(monkeypatch):
-    monkeypatch.setattr(settle_module, "_write_simple_successes", lambda tx, decided: decided)
+def write_all_attempts(monkeypatch):
+    monkeypatch.setattr(settlement, "_is_in_job_row", lambda lease, decision, actor: False)
 
 
 def picture(store, job_id):
@@ -71,14 +72,17 @@ def picture(store, job_id):
 
 
 @pytest.mark.parametrize("many", [1, 3, 40])
-def test_the_short_form_writes_what_the_general_form_writes(store, monkeypatch, many):
+def test_a_success_without_an_attempt_row_reads_like_one_with_a_row(store, monkeypatch, many):
     open_worker(store)
     enqueue(store, 2 * many, payload='{"n":1}')
     short, long = (claim(store, many) for _ in range(2))
     end(store, short, Outcome(Ended.RETURNED, result=RESULT))
-    use_general_form(monkeypatch)
+    write_all_attempts(monkeypatch)
     end(store, long, Outcome(Ended.RETURNED, result=RESULT))
     assert len(short) == len(long) == many
+    assert {row[0] for row in sql(store, "SELECT job_id FROM {p}attempt")} == {
+        lease.id for lease in long
+    }
     assert [picture(store, lease.id) for lease in short] == [
         picture(store, lease.id) for lease in long
     ]
@@ -96,7 +100,7 @@ def test_a_lost_lease_is_refused_without_affecting_the_others(store):
     leases = claim(store, 12)
     stale = leases[5]._replace(token=leases[5].token + 1)
     verdicts = end(store, [*leases[:5], stale, *leases[6:]], Outcome(Ended.RETURNED, result=RESULT))
-    assert [lease.id for lease, decision, _ in verdicts if decision is None] == [stale.id]
+    assert [lease.id for lease, decision in verdicts if decision is None] == [stale.id]
     assert get(store, stale.id).state == "running"
     assert {get(store, lease.id).state for lease in leases if lease.id != stale.id} == {"succeeded"}
     assert event_types(store, stale.id)[-1] == "stale_refused"
@@ -108,7 +112,7 @@ def test_repeated_settlements_are_written_once(store):
     leases = claim(store, 12)
     for _ in range(2):
         verdicts = end(store, leases, Outcome(Ended.RETURNED, result=RESULT))
-        assert [decision.state for _, decision, _ in verdicts] == ["succeeded"] * 12
+        assert [decision.state for _, decision in verdicts] == ["succeeded"] * 12
     assert [len(attempts(store, lease.id)) for lease in leases] == [1] * 12
     assert [event_types(store, lease.id).count("succeeded") for lease in leases] == [1] * 12
 
@@ -126,33 +130,19 @@ def test_a_cancel_request_is_honoured_among_other_successes(store):
     }
 
 
-def test_only_simple_successes_use_the_short_form(store, monkeypatch):
-    went = []
-    body = next(
-        cls
-        for cls in type(opened(store)).__mro__
-        if "settle_successes" in vars(cls) and cls is not Transaction
-    )
-    finish = body.settle_successes
-    monkeypatch.setattr(
-        body,
-        "settle_successes",
-        lambda tx, worker, rows: went.extend(rows) or finish(tx, worker, rows),
-    )
+def test_only_a_first_attempt_without_cost_or_cancellation_has_no_attempt_row(store):
     open_worker(store)
-    enqueue(store, 4)
-    simple, dear, cancelled, alone = claim(store, 4)
-    end(store, [simple], Outcome(Ended.RETURNED, result=RESULT))
+    enqueue(store, 5)
+    simple, dear, cancelled, repeated, _ = claim(store, 5)
+    returned = Outcome(Ended.RETURNED, result=RESULT)
+    end(store, [simple], returned)
     end(store, [dear], Outcome(Ended.RETURNED, result=RESULT, cost=0.5))
-    end(store, [cancelled._replace(cancel_reason="enough")], Outcome(Ended.RETURNED, result=RESULT))
-    end(store, [alone._replace(alone=True)], Outcome(Ended.RETURNED, result=RESULT))
-    assert [row.id for row in went] == [simple.id]
+    end(store, [cancelled._replace(cancel_reason="enough")], returned)
+    end(store, [repeated], Outcome(Ended.RELEASED, reason="given back"))
+    end(store, claim(store, 1), returned)
+    found = sql(store, "SELECT job_id, token FROM {p}attempt WHERE verb = 'succeed'")
+    assert sorted(found) == sorted([(dear.id, 1), (cancelled.id, 1), (repeated.id, 2)])
     assert get(store, dear.id).cost == 0.5
-
-
-def opened(store):
-    with store.read() as tx:
-        return tx
 
 
 @pytest.mark.parametrize("results", [2, 30], ids=["two results", "each its own"])
@@ -167,7 +157,7 @@ def test_each_success_keeps_its_result_and_token(store, results):
         for n, lease in enumerate(leases)
     ]
     with store.begin() as tx:
-        settle(tx, endings, POLICIES, tx.now(), Random(1))
+        settle(tx, endings, SettleContext(POLICIES, tx.now(), Random(1)))
     for n, lease in enumerate(leases):
         assert get(store, lease.id).result == str(n % results)
         last = max(attempts(store, lease.id), key=lambda attempt: attempt.token)

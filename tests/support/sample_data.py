@@ -7,7 +7,7 @@ from typing import Any
 
 from mulligan import Fail, Fixed, Mulligan, Park, Policy, Webhook
 from mulligan.alerts.chore import AlertChecker
-from mulligan.http.dashboard.renderer import MENU
+from mulligan.http.app import MENU
 from mulligan.manifest.declared import publish_manifest
 from mulligan.observability.event_counts import EventCounter
 from support.store import open_worker

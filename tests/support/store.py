@@ -26,7 +26,7 @@ from mulligan.storage.url import boot_id
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from support.builders import make_failure
 
 T = TypeVar("T")
@@ -269,7 +269,9 @@ def settle_leases(
     found = [leases] if isinstance(leases, Lease) else leases
     with store.begin() as tx:
         return settle(
-            tx, [Ending(lease, outcome) for lease in found], policies, tx.now(), Random(7)
+            tx,
+            [Ending(lease, outcome) for lease in found],
+            SettleContext(policies, tx.now(), Random(7)),
         )
 
 

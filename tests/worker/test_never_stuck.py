@@ -8,11 +8,12 @@ import pytest
 
 from mulligan import Fail, Hold, Policy, Retry
 from mulligan.core.errors import IllegalMove
+from mulligan.guards.capacity import SlotLimits
 from mulligan.guards.observer import DependencyObserver
 from mulligan.guards.window import DependencyTally
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import DependencySpec
-from mulligan.worker.claim import SlotLimits, create_claimer
+from mulligan.worker.claim import create_claimer
 from support.app_tools import advance
 from support.flaky_service import RETRIES, break_gateway, job_states, run_until_ended
 from support.store import open_worker

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,16 @@ from mulligan import Context, Mulligan
 from mulligan.config import Settings
 from mulligan.core.attempt import Lease
 from mulligan.core.job import PreviousAttempts
-from mulligan.failures.facts import PrivateTemplate
 from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     StatusPage,
     Wire,
-    failed_from_wire,
     leases_from_wire,
     leases_to_wire,
     outcome_from_wire,
     outcome_to_wire,
     returned_from_wire,
-    shared_failure_from_wire,
 )
 from mulligan.worker.runner.main import Runner
 from support.waiting import until
@@ -97,8 +93,6 @@ class RunnerHarness:
                     self.ended |= {
                         seq: outcome_to_wire(seq, JUST_RETURNED, ms) for seq, ms in ended
                     }
-                if message[0] == "failed":
-                    self.ended |= _split_failures(*message[1:])
         return answer
 
     def end(self, seq: int) -> list[Any]:
@@ -110,19 +104,6 @@ class RunnerHarness:
         assert not self._thread.is_alive()
         self._theirs.close()
         self.status_page.close()
-
-
-def _split_failures(item: list[Any], head: str, tail: str, ends: list[Any]) -> dict[int, list[Any]]:
-    """Return each failure as it would be sent alone."""
-    outcome = shared_failure_from_wire(item, head, tail)
-    failure = outcome.failure
-    assert failure is not None
-    assert isinstance(failure.private, PrivateTemplate)
-    ended = {}
-    for seq, ms, text in zip(*failed_from_wire(ends), strict=True):
-        complete = outcome._replace(failure=replace(failure, private=failure.private.render(text)))
-        ended[seq] = outcome_to_wire(seq, complete, ms)
-    return ended
 
 
 def create_lease(kind: str, payload: Any, token: int) -> Lease:
@@ -185,7 +166,7 @@ def test_a_stop_that_arrives_with_its_job_is_answered(app, serve):
     assert harness.end(seq)[1] in {"stopped", "returned"}
 
 
-def test_repeated_failures_are_sent_with_their_messages_only(app, serve):
+def test_repeated_failures_are_sent_with_their_messages(app, serve):
     @app.job(name="fails")
     async def handler(n: int) -> None:
         raise ConnectionError(f"request {n} was reset")
@@ -200,10 +181,6 @@ def test_repeated_failures_are_sent_with_their_messages_only(app, serve):
     outcomes = [outcome_from_wire(harness.end(seq)) for seq in range(1, 7) if seq != seqs[0]]
     assert [one.failure.private["message"] for one in outcomes] == [
         f"request {n} was reset" for n in (0, 1, 2, 4, 5)
-    ]
-    ends = [message[-1] for message in harness.messages if message[0] == "failed"]
-    assert [ends[n] for n in range(2)] == [
-        [seq, ends[seq - 2][1], f"request {seq - 1} was reset"] for seq in (2, 3)
     ]
 
 

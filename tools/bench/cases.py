@@ -171,14 +171,18 @@ def _finish(place: World, worker: str) -> None:
     from mulligan.config import RetrySection  # noqa: PLC0415 - only here
     from mulligan.core.attempt import Ended, Ending, Outcome  # noqa: PLC0415 - only here
     from mulligan.retries.effective import EffectivePolicies  # noqa: PLC0415 - only here
-    from mulligan.worker.settle import settle  # noqa: PLC0415 - only here
+    from mulligan.worker.settle import SettleContext, settle  # noqa: PLC0415 - only here
 
     with place.app.store.begin() as unit:
         endings = [
             Ending(lease, Outcome(Ended.RETURNED, result="null"))
             for lease in WorkerQueries(unit).list_leases(worker)
         ]
-        settle(unit, endings, EffectivePolicies(RetrySection(), {}), unit.now(), Random(1))
+        settle(
+            unit,
+            endings,
+            SettleContext(EffectivePolicies(RetrySection(), {}), unit.now(), Random(1)),
+        )
         WorkerQueries(unit).close_worker(worker, "done", last_renewed=None)
 
 

@@ -72,7 +72,7 @@ class World:
     def open_app(self) -> Mulligan:
         """Open the database directly, past the proxies and without the check of its schema."""
         app = Mulligan(settings=self.settings())
-        app._store = app._connect()  # noqa: SLF001 - a storm may upgrade the schema
+        app.store = app._connect()  # noqa: SLF001 - a storm may upgrade the schema
         return app
 
     def settings(self) -> Settings:

@@ -19,13 +19,13 @@ from mulligan.access.queries import AccessQueries, ApiKeyRow, SessionRow
 from mulligan.core.durations import SECOND, Micros, optional_datetime, resolve_end, to_datetime
 from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.jobs.enqueue import check_text
+from mulligan.core.job import ALL_OWNERS
+from mulligan.jobs.options import check_text
 from mulligan.storage.base import Store, Transaction
 
 # --- API keys ---
 
 KEY_PREFIX = "mk_"
-ALL_OWNERS = "*"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 12
 _SECRET_LENGTH = 40
@@ -102,7 +102,7 @@ class Keys:
                 raise NotFound(_unknown_key(key))
             return _build_key(row, tx.now())
 
-    def known(self, text: str) -> Key | None:
+    def authenticate(self, text: str) -> Key | None:
         """Return the key with this text; None if it is unknown, revoked or expired."""
         if not is_key(text):
             return None
@@ -115,7 +115,7 @@ class Keys:
             return None
         return _build_key(row, now)
 
-    def used(self, key: Key) -> None:
+    def record_use(self, key: Key) -> None:
         """Record that a key was used now, at most once a minute."""
         with self._open().begin() as tx:
             row = AccessQueries(tx).get_api_key(key.id)
@@ -295,7 +295,7 @@ class Sessions:
 
     def sign_in(self, key: str) -> str:
         """Return a new session for a key."""
-        found = Keys(self._open).known(key)
+        found = Keys(self._open).authenticate(key)
         if found is None:
             raise Refused(INVALID_KEY)
         with self._open().begin() as tx:

@@ -25,7 +25,9 @@ from mulligan.core.job import Job, NewJob, Unique
 from mulligan.failures.matcher import Rulebook
 from mulligan.failures.rule_sources import load_rulebook, rules_to_dicts, validate_kind_rules
 from mulligan.failures.rules import Rule
-from mulligan.jobs.enqueue import (
+from mulligan.jobs.enqueue import EnqueueApp, enqueue, insert, new_jobs
+from mulligan.jobs.filter import is_argument_path
+from mulligan.jobs.options import (
     EnqueueOptions,
     check_cost,
     check_memory_limit,
@@ -33,10 +35,8 @@ from mulligan.jobs.enqueue import (
     check_timeout,
     format_uses,
     job_template,
-    new_job_from_template,
-    new_jobs,
 )
-from mulligan.jobs.filter import is_argument_path
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.arguments import Arguments, build_callback, check_editable
 from mulligan.manifest.specs import DEFAULT_TIMEOUT, Handler, KindSpec, check_name
 from mulligan.retries.policy import Policy, encode_policy
@@ -45,30 +45,20 @@ from mulligan.worker.runner.context import Context
 if TYPE_CHECKING:
     from mulligan.batches.service import Batch
     from mulligan.config import Settings
-    from mulligan.jobs.service import Jobs
-    from mulligan.manifest.specs import QueueSpec, Registry
-    from mulligan.storage.base import Store
+    from mulligan.core.attempt import Failure
+    from mulligan.failures.facts import Facts
+    from mulligan.manifest.specs import QueueSpec
+    from mulligan.storage.base import Transaction
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class KindApp(Protocol):
+class KindApp(EnqueueApp, Protocol):
     """The methods of an app that a kind calls."""
 
     settings: Settings
-    registry: Registry
-
-    @property
-    def jobs(self) -> Jobs: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    def insert(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
-
-    def insert_one(self, new: NewJob, connection: Any = None) -> Job: ...
 
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
 
@@ -92,7 +82,7 @@ class Kind(Generic[P, R]):
         self._handler = handler
         self._function = function
         self._options = options
-        self._template: tuple[QueueSpec | None, NewJob] | None = None
+        self._template: tuple[QueueSpec | None, NewJob | None] = (None, None)
         self.__doc__ = function.__doc__
         self.__name__ = handler.spec.name
         self.__wrapped__ = function
@@ -152,19 +142,18 @@ class Kind(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue a job. It is durable on return, or with `connection=` on that commit."""
-        arguments = self._handler.arguments.bind(args, kwargs)
-        return self._app.insert_one(self._new(arguments), self._options.connection)
+        new = self._new_jobs([self._handler.arguments.bind(args, kwargs)])
+        return enqueue(self._app, new, self._options.connection)[0]
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue a job from a coroutine."""
-        arguments = self._handler.arguments.bind(args, kwargs)
-        new = self._new(arguments)
-        jobs = await self._app.insert_async([new], self._options.connection)
+        new = self._new_jobs([self._handler.arguments.bind(args, kwargs)])
+        jobs = await self._app.insert_async(new, self._options.connection)
         return jobs[0]
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Enqueue all jobs or none, in one round trip."""
-        return self._app.insert(self._new_jobs(payloads), self._options.connection)
+        return enqueue(self._app, self._new_jobs(payloads), self._options.connection)
 
     async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Enqueue many jobs from a coroutine."""
@@ -176,14 +165,19 @@ class Kind(Generic[P, R]):
         If another job holds its unique key, that job is returned and nothing is written. A manual
         retry starts it like any dead job.
         """
-        from mulligan.jobs.reject import reject
-
-        new = self._new(self._handler.arguments.bind(args, kwargs))
+        [new] = self._new_jobs([self._handler.arguments.bind(args, kwargs)])
         if self._options.connection is not None:
             message = f"{self.name}.reject() writes at once. Leave out connection=."
             raise Refused(message)
-        answer = reject(self._app.store, self._handler, new, reason, "python")
-        return replace(self._app.jobs.get(answer.id), deduplicated=not answer.fresh)
+        request: Any = reason
+        if not isinstance(request, Fail):
+            message = f"reject() takes Fail(...) as its first argument, not {request!r:.80}"
+            raise Refused(message)
+        with self._app.store.begin() as tx:
+            [job] = insert(tx, [new], self._app.jobs.get)
+            if not job.deduplicated:
+                _kill(tx, job, self._handler, reason)
+        return replace(job.refresh(), deduplicated=job.deduplicated)
 
     async def reject_async(self, reason: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Record a refused job from a coroutine."""
@@ -201,46 +195,45 @@ class Kind(Generic[P, R]):
         kind: Kind[P, R] = Kind(
             self._app, self._handler, self._function, replace(options, owner=owner)
         )
-        return kind._new(arguments)
+        return kind._new_jobs([arguments])[0]
 
-    def _new(self, arguments: Mapping[str, Any]) -> NewJob:
+    def _new_jobs(self, calls: Iterable[Mapping[str, Any]]) -> list[NewJob]:
+        """Check the arguments of calls and return their jobs, which are not inserted yet."""
         handler = self._handler
-        payload = handler.arguments.encode(arguments)
-        return new_job_from_template(
-            handler.spec,
-            handler,
-            payload,
-            self._options,
-            self._app.settings.limits.payload,
-            self._shared_template(),
-        )
+        app = self._app
+        payloads = handler.arguments.encode_all(calls)
+        queue, template = self._template
+        if template is None or app.registry.queues.get(template.queue) is not queue:
+            template = self._build_template()
+        limit = app.settings.limits.payload
+        return new_jobs(template, handler.spec, handler, payloads, self._options, limit)
 
-    def _new_jobs(self, payloads: Iterable[Mapping[str, Any]]) -> Sequence[NewJob]:
-        handler = self._handler
-        encoded = handler.arguments.encode_all(payloads)
-        return new_jobs(
-            handler.spec,
-            handler,
-            encoded,
-            self._options,
-            self._app.settings.limits.payload,
-            self._shared_template(),
-        )
-
-    def _shared_template(self) -> NewJob:
+    def _build_template(self) -> NewJob:
         """Return the job that all jobs with these options start from.
 
         It is cached: only its queue, which may be declared later, and its batch can change.
         """
         queues = self._app.registry.queues
-        if self._template is not None:
-            queue, template = self._template
-            if queues.get(template.queue) is queue:
-                return template
         template = job_template(self._handler.spec, self._options, queues)
         if self._options.batch is None:
             self._template = (queues.get(template.queue), template)
         return template
+
+
+def _kill(tx: Transaction, job: Job, handler: Handler, reason: Fail) -> None:
+    """End a job that this transaction inserted, so that no worker ever sees it queued."""
+    from mulligan.failures.classify import classify_facts
+    from mulligan.worker.runner.outcomes import outcome_of_request
+    from mulligan.worker.upkeep import expire_jobs
+
+    def classify(facts: Facts) -> Failure:
+        return classify_facts(facts._replace(uses=job.uses), handler.rulebooks())
+
+    failure = outcome_of_request(reason, tx.now(), classify).failure
+    row = JobQueries(tx).get_job(job.id)
+    assert failure is not None  # noqa: S101 - the outcome of a Fail always has a failure
+    assert row is not None  # noqa: S101 - inserted in this transaction
+    expire_jobs(tx, [(row, failure)], "python")
 
 
 class JobDecorator(Protocol):

@@ -9,15 +9,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from functools import cached_property
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from mulligan.app.kind import JobDecorator, Kind, UntypedParameter, build_handler
-from mulligan.app.services import AppServices
+from mulligan.app.services import WEEK, AppServices, AsyncApp
 from mulligan.config import Settings, read_settings
-from mulligan.core.durations import Micros
 from mulligan.core.errors import (
     ConfigError,
     Duration,
@@ -26,10 +24,11 @@ from mulligan.core.errors import (
     SchemaError,
     StoreUnavailable,
 )
-from mulligan.core.job import Job, NewJob, Unique, all_unconstrained, is_unconstrained
+from mulligan.core.job import Job, NewJob, Unique
 from mulligan.failures.rule_sources import Rules, rules_to_dicts
 from mulligan.failures.rules import Rule
-from mulligan.jobs.enqueue import EnqueueOptions, new_job
+from mulligan.jobs.enqueue import enqueue, new_job
+from mulligan.jobs.options import EnqueueOptions
 from mulligan.manifest.specs import (
     DELIVER_KIND,
     Handler,
@@ -47,7 +46,6 @@ from mulligan.retries.policy import Policy, encode_policy
 from mulligan.worker.runner.context import Context
 
 if TYPE_CHECKING:
-    from mulligan.app.aio import AsyncApp
     from mulligan.batches.service import Batch
     from mulligan.guards.probes import HealthCheck
     from mulligan.insight.service import Insight
@@ -60,7 +58,6 @@ NO_TABLES = (
     "the database has no Mulligan tables yet, and your open transaction prevents their creation. "
     'Run "mulligan migrate", or call app.open() when your program starts.'
 )
-WEEK = timedelta(days=7)
 MANIFEST_CACHE_SECONDS = 5.0  # how long stored manifests of other apps are cached
 
 P = ParamSpec("P")
@@ -76,7 +73,6 @@ class Mulligan(AppServices):
         self.settings = settings or read_settings({"database_url": url, "release": release or None})
         self.registry = Registry()
         self.registry.tracer = OtelTracer(self.settings.trace)
-        self._store: Store | None = None
         self._manifest_cache: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (
             0.0,
             {},
@@ -89,18 +85,14 @@ class Mulligan(AppServices):
     @cached_property
     def aio(self) -> AsyncApp:
         """Return the awaitable counterpart of this app."""
-        from mulligan.app.aio import AsyncApp
-
         return AsyncApp(self)
 
-    @property
+    @cached_property
     def store(self) -> Store:
         """Open the database on first use, so that importing an app touches none."""
-        if self._store is None:
-            store = self._connect()
-            store.prepare()
-            self._store = store
-        return self._store
+        store = self._connect()
+        store.prepare()
+        return store
 
     def _connect(self) -> Store:
         from mulligan.storage import open_store
@@ -125,7 +117,7 @@ class Mulligan(AppServices):
         """
         from mulligan.storage.url import sqlite_path
 
-        if self._store is None and sqlite_path(self.settings.database_url) is not None:
+        if "store" not in vars(self) and sqlite_path(self.settings.database_url) is not None:
             self._refuse_empty_database()
         return self.store
 
@@ -145,20 +137,23 @@ class Mulligan(AppServices):
 
     def close(self) -> None:
         """Close the database. The next use opens it again."""
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        store = vars(self).pop("store", None)
+        if store is not None:
+            store.close()
 
     @contextmanager
     def redirected(self, settings: Settings) -> Iterator[None]:
         """Use other settings and another database during the block, for `mulligan.testing`."""
-        before = self.settings, self._store, self._manifest_cache
-        self.settings, self._store, self._manifest_cache = settings, None, (0.0, {}, {})
+        store = vars(self).pop("store", None)
+        before = self.settings, self._manifest_cache
+        self.settings, self._manifest_cache = settings, (0.0, {}, {})
         try:
             yield
         finally:
             self.close()
-            self.settings, self._store, self._manifest_cache = before
+            self.settings, self._manifest_cache = before
+            if store is not None:
+                self.store = store
 
     def manifest(self, app: str = "") -> Manifest:
         """Return the app as data."""
@@ -432,7 +427,7 @@ class Mulligan(AppServices):
     def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
         """Enqueue by the name of a kind. Its handler checks the payload if this process has it."""
         new, connection = self.new_job_by_name(kind, payload, options)
-        return self.insert_one(new, connection)
+        return enqueue(self, [new], connection)[0]
 
     def build_job(
         self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
@@ -472,53 +467,11 @@ class Mulligan(AppServices):
             self._manifest_cache = (time.monotonic(), kinds, queues)
         return self._manifest_cache[1].get(kind) or KindSpec(kind)
 
-    def insert_one(self, new: NewJob, connection: Any = None) -> Job:
-        """Insert one job and return it."""
-        if not is_unconstrained(new) or not self.registry.tracer.skips_inserts():
-            return self.insert((new,), connection)[0]
-        return self.jobs.view_inserted(new, self._insert_unconstrained((new,), connection))
-
     def insert(
         self, new: Sequence[NewJob], connection: Any = None, *, actor: str = ""
     ) -> list[Job]:
         """Insert jobs in one transaction. `actor`: the person to name in their events."""
-        if not new:
-            return []
-        tracer = self.registry.tracer
-        if tracer.skips_inserts():
-            return self._insert(new, connection, actor)
-        with tracer.trace_insert(new) as traced:
-            return self._insert(traced, connection, actor)
-
-    def _insert(self, new: Sequence[NewJob], connection: Any, actor: str) -> list[Job]:
-        from mulligan.batches import service as batches
-
-        if actor:
-            return self._insert_for(actor, new)
-        if all_unconstrained(new):
-            return self.jobs.view_all_inserted(new, self._insert_unconstrained(new, connection))
-        if connection is not None:
-            tx = self.join_transaction(connection)
-            return self.jobs.view_enqueued(tx, *batches.insert_jobs(tx, new, announce=False))
-        with self.store.begin() as tx:
-            return self.jobs.view_enqueued(tx, *batches.insert_jobs(tx, new, announce=True))
-
-    def _insert_for(self, actor: str, new: Sequence[NewJob]) -> list[Job]:
-        """Insert jobs with `job.queued` events that name a person."""
-        from mulligan.batches import service as batches
-        from mulligan.schedules.chore import manual_queued_events
-
-        with self.store.begin() as tx:
-            new, answers = batches.insert_jobs(tx, new, announce=False)
-            tx.write_queued_events(manual_queued_events(actor, new, answers))
-            return self.jobs.view_enqueued(tx, new, answers)
-
-    def _insert_unconstrained(self, new: Sequence[NewJob], connection: Any) -> Micros:
-        """Insert jobs without unique key or batch in one statement. Return the insertion time."""
-        if connection is not None:
-            return self.join_transaction(connection).insert_unconstrained(new, announce=False)
-        with self.store.single_statement() as tx:
-            return tx.insert_unconstrained(new, announce=True)
+        return enqueue(self, new, connection, actor=actor)
 
     def join_transaction(self, connection: Any) -> Transaction:
         """Return a transaction of ours inside the caller's transaction."""

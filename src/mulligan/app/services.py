@@ -6,10 +6,15 @@ their methods awaitable. A program that needs few services starts faster without
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
+
+from mulligan.app.aio import AsyncServices
 
 if TYPE_CHECKING:
     from mulligan.access.keys import Keys
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from mulligan.alerts.service import Alerts
     from mulligan.batches.service import Batch, Batches
     from mulligan.config import Settings
+    from mulligan.core.errors import DurationOrTime
     from mulligan.core.job import Job, NewJob
     from mulligan.events.service import Events
     from mulligan.failures.service import Failures
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     from mulligan.retries.service import Policies
     from mulligan.schedules.service import Schedules
     from mulligan.storage.base import Store, Transaction
+
+WEEK = timedelta(days=7)  # the default period of `app.insight`
 
 
 class Services:
@@ -182,3 +190,43 @@ class AppServices(Services):
 
     @abstractmethod
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+
+
+class AsyncApp(AsyncServices):
+    """The services of an app as coroutines; each call runs on a thread."""
+
+    def __init__(self, app: AppServices) -> None:
+        super().__init__(app)
+        self._app = app
+
+    async def batch(self, name: str, *, connection: Any = None, **options: Any) -> Batch:
+        """Create a batch like `app.batch`, also in the transaction of an AsyncSession."""
+        if getattr(connection, "run_sync", None) is None:
+            return await asyncio.to_thread(self._app.batch, name, connection=connection, **options)
+        await asyncio.to_thread(self._app.open)
+        batch: Batch = await connection.run_sync(
+            lambda inner: self._app.batch(name, connection=inner, **options)
+        )
+        return replace(batch, _connection=connection)
+
+    async def insight(
+        self,
+        since: DurationOrTime = WEEK,
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+    ) -> Insight:
+        """Return statistics like `app.insight`."""
+        return await asyncio.to_thread(self._app.insight, since, kind=kind, queue=queue)
+
+    async def metrics(self) -> str:
+        """Return the Prometheus metrics like `app.metrics`."""
+        return await asyncio.to_thread(self._app.metrics)
+
+    async def enqueue(
+        self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
+    ) -> Job:
+        """Enqueue a job by the name of its kind, like `app.enqueue`."""
+        new, connection = await asyncio.to_thread(self._app.new_job_by_name, kind, payload, options)
+        jobs = await self._app.insert_async([new], connection)
+        return jobs[0]

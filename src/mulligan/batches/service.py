@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +28,7 @@ from mulligan.core.errors import (
     BatchOwner,
     BatchSealed,
     IllegalMove,
+    LeaseLost,
     MulliganError,
     NotFound,
     NothingFailed,
@@ -42,42 +42,38 @@ from mulligan.core.ids import LENGTH, new_id
 from mulligan.core.job import Job, JobRow, NewJob, State, unique_hash
 from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair
-from mulligan.jobs.enqueue import check_text
+from mulligan.jobs.options import check_text
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.service import MAX_IDS_NAMED, Jobs, describe_ambiguous_id
 from mulligan.storage.base import Inserted, Store, Transaction
-from mulligan.worker.runner.context import LeaseLost
 
-_batch_id = attrgetter("batch_id")
 MAX_BATCHES_LISTED = 500
 MAX_CODES = 100
 
 
-# --- Insert members ---
+# --- New members ---
 
 
-def insert_jobs(
+def insert_members(
     tx: Transaction, new: Sequence[NewJob], *, announce: bool
-) -> tuple[Sequence[NewJob], list[Inserted]]:
-    """Insert jobs, of which some may join batches. Return the jobs as inserted and the answers.
+) -> tuple[list[NewJob], list[Inserted]]:
+    """Insert jobs, of which some join batches. Return the jobs as inserted and the answers.
 
     A member whose unique key is in its batch already is not inserted; its answer names the first.
     """
-    if not any(map(_batch_id, new)):
-        return new, tx.insert_jobs(new, announce=announce)
-    duplicates: dict[str, Inserted] = {}
-    for batch_id in sorted({job.batch_id for job in new if job.batch_id is not None}):
+    jobs = [*new]
+    answers: dict[str, Inserted] = {}
+    for batch_id in sorted({job.batch_id for job in jobs if job.batch_id is not None}):
         row = BatchQueries(tx).get_batch_for_share(batch_id)
         if row is None:
             raise NotFound(f"no batch {batch_id!r}. Create it before its members: app.batch(name)")
-        new = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in new]
-        members = [job for job in new if job.batch_id == batch_id]
-        duplicates |= _find_duplicates(tx, row, members)
-    fresh = [job for job in new if job.id not in duplicates]
+        jobs = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in jobs]
+        members = [job for job in jobs if job.batch_id == batch_id]
+        answers |= _find_duplicates(tx, row, members)
+    fresh = [job for job in jobs if job.id not in answers]
     inserted = tx.insert_jobs(fresh, announce=announce) if fresh else []
-    answers = {job.id: answer for job, answer in zip(fresh, inserted, strict=True)}
-    answers |= duplicates
-    return new, [answers[job.id] for job in new]
+    answers |= {job.id: answer for job, answer in zip(fresh, inserted, strict=True)}
+    return jobs, [answers[job.id] for job in jobs]
 
 
 def _with_batch_owner(job: NewJob, row: BatchRow) -> NewJob:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mulligan.access.keys import ALL_OWNERS, Key, Keys, Role
+from mulligan.access.keys import Key, Keys, Role
 from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
 from mulligan.cli.database import (
@@ -28,6 +28,7 @@ from mulligan.cli.output import is_json, json_value, print_json, print_rows
 from mulligan.config import Settings
 from mulligan.core.durations import to_micros
 from mulligan.core.format import format_time
+from mulligan.core.job import ALL_OWNERS
 
 # --- mulligan init ---
 

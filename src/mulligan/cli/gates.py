@@ -1,30 +1,23 @@
 """`mulligan queues …`, `mulligan kinds …`, `mulligan deps …`: what may start, and how fast.
 
 A paused queue, a held kind and an open dependency start no jobs. Queues and dependencies also have
-limits that an operator can change.
+limits that an operator can change. `GateScope` adds the commands; each scope has its own words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 
+from mulligan.app.services import StoreServices
 from mulligan.cli import CommandGroup
 from mulligan.cli import completion as complete
 from mulligan.cli import options as shared
-from mulligan.cli.database import (
-    cli_actor,
-    command_line,
-    load_settings,
-    open_existing,
-    print_hint,
-    print_notice,
-)
+from mulligan.cli.database import command_line, open_services, print_hint, print_notice
 from mulligan.cli.output import (
     format_optional,
     is_json,
@@ -35,10 +28,12 @@ from mulligan.cli.output import (
     time_since,
 )
 from mulligan.core.format import format_rate
-from mulligan.guards.gate_status import COUNT_CAP, Dependency, KindStatus, Queue
-from mulligan.guards.gates import UNCHANGED, Dependencies, Kinds, Queues
+from mulligan.core.job import COUNT_CAP
+from mulligan.guards.gate_status import Dependency, KindStatus, Queue
+from mulligan.guards.gates import UNCHANGED
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", Queue, KindStatus, Dependency)
 
 # --- Limits ---
 
@@ -109,8 +104,121 @@ def _format_ago(at: datetime) -> str:
     return f"{time_since(at)} ago"
 
 
-def _resume_effect(until: float | None) -> str:
-    return "resume it" if until is None else "resume it sooner"
+# --- Commands of a scope ---
+
+Option = Callable[[Any], Any]
+Method = Callable[[StoreServices], Callable[..., Any]]  # a method of the service
+Hint = Callable[[str, float | None], None]
+_new_option = click.option(
+    "--new", is_flag=True, help="Accept a key that no job or declaration uses yet."
+)
+
+
+@dataclass(frozen=True)
+class GateScope(Generic[S]):
+    """The commands of queues, kinds or dependencies."""
+
+    group: click.Group
+    argument: Option
+    columns: tuple[str, ...]
+    get: Callable[[StoreServices], Callable[[str], S]]
+    cells: Callable[[S], dict[str, Any]]  # of a table
+    accepts_new: bool = True  # a name that nothing uses yet needs no --new
+
+    def record(self, status: S, output: str | None) -> dict[str, Any]:
+        """Return a status as JSON values, or as the cells of a table."""
+        if is_json(output):
+            return {name: json_value(value) for name, value in asdict(status).items()}
+        return self.cells(status)
+
+    def print(self, status: S, output: str | None) -> None:
+        print_record(self.record(status, output), self.columns, output)
+
+    def add_list(
+        self, help_: str, statuses: Callable[[StoreServices], list[S]], empty: str
+    ) -> None:
+        """Add the command that lists all statuses."""
+
+        def command(database: str | None, output: str | None) -> None:
+            with open_services(database) as services:
+                found = statuses(services)
+            records = [self.record(status, output) for status in found]
+            print_rows(records, self.columns, output, empty=empty)
+
+        self._add("list", help_, command, shared.database, shared.output)
+
+    def add_action(
+        self,
+        verb: str,
+        help_: str,
+        method: Method,
+        options: tuple[Option, ...],
+        hint: Hint | None = None,
+    ) -> None:
+        """Add a command that changes a gate. `hint` gets the name and the value of --for."""
+
+        def command(
+            name: str,
+            database: str | None,
+            output: str | None,
+            *,
+            new: bool = False,
+            **options: Any,
+        ) -> None:
+            with open_services(database) as services:
+                self._check_name(services, name, new=new)
+                self.print(method(services)(name, **options), output)
+            if hint is not None:
+                hint(name, options.get("until"))
+
+        options = (self.argument, *options, shared.database, shared.output)
+        self._add(verb, help_, command, *options)
+
+    def add_set(self, set_: Method, clear_: Method, *options: Option) -> None:
+        """Add the command that sets or clears limits."""
+
+        def command(
+            name: str,
+            reason: str,
+            database: str | None,
+            output: str | None,
+            *,
+            clear: bool,
+            new: bool = False,
+            **limits: Any,
+        ) -> None:
+            changes = parse_limits(**limits, clear=clear)
+            with open_services(database) as services:
+                self._check_name(services, name, new=new)
+                if clear:
+                    self.print(clear_(services)(name, reason=reason), output)
+                    return
+                self.print(set_(services)(name, **changes, reason=reason), output)
+            command_to_clear = command_line(str(self.group.name), "set", name, "--clear")
+            print_hint(command_to_clear, "return to the declared limits")
+
+        self._add("set", SET_HELP, command, self.argument, *options, limit_options)
+
+    def _check_name(self, services: StoreServices, name: str, *, new: bool) -> None:
+        """Refuse an unknown name unless --new is set: a typo would silently hold nothing."""
+        if not (new or self.accepts_new):
+            self.get(services)(name)
+
+    def _add(self, verb: str, help_: str, command: Callable[..., None], *options: Option) -> None:
+        self.group.command(verb, help=help_)(shared.add_options(command, *reversed(options)))
+
+
+SET_HELP = "Set limits that override the declared ones until they expire or are cleared."
+
+
+def _undo_hint(group: str, verb: str) -> Hint:
+    """Return a function that suggests the command that opens the gate again."""
+
+    def hint(name: str, until: float | None) -> None:
+        effect = "resume it" if until is None else "resume it sooner"
+        print_hint(command_line(group, verb, name), effect)
+
+    return hint
 
 
 # --- mulligan queues ---
@@ -134,82 +242,15 @@ def queues() -> None:
     """List, pause and resume queues; set their limits."""
 
 
-@contextmanager
-def _open_queues(database: str | None) -> Iterator[Queues]:
-    with open_existing(load_settings(database)) as store:
-        yield Queues(lambda: store, actor=cli_actor())
+def _queue_status(queue: Queue) -> str:
+    if queue.paused_until is not None:
+        return f"paused, resumes in {time_left(queue.paused_until)}"
+    if queue.paused:
+        return "paused"
+    return "limits set" if queue.set_by_hand else "open"
 
 
-_queue_argument = click.argument("name", shell_complete=complete.complete_queues)
-
-
-@queues.command("list")
-@shared.database
-@shared.output
-def list_queues(database: str | None, output: str | None) -> None:
-    """List all queues that are declared, in use or changed by an operator."""
-    with _open_queues(database) as service:
-        found = service.list()
-    empty = "No queues yet. They appear with the first worker or job."
-    records = [_queue_record(queue, output) for queue in found]
-    print_rows(records, QUEUE_COLUMNS, output, empty=empty)
-
-
-@queues.command("pause")
-@_queue_argument
-@shared.duration_option
-@shared.reason_option
-@shared.database
-@shared.output
-def pause_queue(
-    name: str, until: float | None, reason: str, database: str | None, output: str | None
-) -> None:
-    """Start no more jobs of a queue. Running jobs continue."""
-    with _open_queues(database) as service:
-        _print_queue(service.pause(name, until=until, reason=reason), output)
-    print_hint(command_line("queues", "resume", name), _resume_effect(until))
-
-
-@queues.command("resume")
-@_queue_argument
-@shared.reason_option
-@shared.database
-@shared.output
-def resume_queue(name: str, reason: str, database: str | None, output: str | None) -> None:
-    """Resume a paused queue."""
-    with _open_queues(database) as service:
-        _print_queue(service.resume(name, reason=reason), output)
-
-
-@queues.command("set")
-@_queue_argument
-@limit_options
-def set_queue(
-    name: str,
-    reason: str,
-    database: str | None,
-    output: str | None,
-    *,
-    clear: bool,
-    **options: Any,
-) -> None:
-    """Set limits that override the declared ones until they expire or are cleared."""
-    limits = parse_limits(**options, clear=clear)
-    with _open_queues(database) as service:
-        if clear:
-            _print_queue(service.clear(name, reason=reason), output)
-            return
-        _print_queue(service.set(name, **limits, reason=reason), output)
-    print_hint(command_line("queues", "set", name, "--clear"), "return to the declared limits")
-
-
-def _print_queue(queue: Queue, output: str | None) -> None:
-    print_record(_queue_record(queue, output), QUEUE_COLUMNS, output)
-
-
-def _queue_record(queue: Queue, output: str | None) -> dict[str, Any]:
-    if is_json(output):
-        return {name: json_value(value) for name, value in asdict(queue).items()}
+def _queue_cells(queue: Queue) -> dict[str, Any]:
     return {
         "name": queue.name,
         "status": _queue_status(queue),
@@ -224,12 +265,32 @@ def _queue_record(queue: Queue, output: str | None) -> dict[str, Any]:
     }
 
 
-def _queue_status(queue: Queue) -> str:
-    if queue.paused_until is not None:
-        return f"paused, resumes in {time_left(queue.paused_until)}"
-    if queue.paused:
-        return "paused"
-    return "limits set" if queue.set_by_hand else "open"
+_queues = GateScope(
+    queues,
+    click.argument("name", shell_complete=complete.complete_queues),
+    QUEUE_COLUMNS,
+    lambda services: services.queues.get,
+    _queue_cells,
+)
+_queues.add_list(
+    "List all queues that are declared, in use or changed by an operator.",
+    lambda services: services.queues.list(),
+    "No queues yet. They appear with the first worker or job.",
+)
+_queues.add_action(
+    "pause",
+    "Start no more jobs of a queue. Running jobs continue.",
+    lambda services: services.queues.pause,
+    (shared.duration_option, shared.reason_option),
+    hint=_undo_hint("queues", "resume"),
+)
+_queues.add_action(
+    "resume",
+    "Resume a paused queue.",
+    lambda services: services.queues.resume,
+    (shared.reason_option,),
+)
+_queues.add_set(lambda services: services.queues.set, lambda services: services.queues.clear)
 
 
 # --- mulligan kinds ---
@@ -242,65 +303,13 @@ def kinds() -> None:
     """List, hold and release kinds."""
 
 
-@contextmanager
-def _open_kinds(database: str | None) -> Iterator[Kinds]:
-    with open_existing(load_settings(database)) as store:
-        yield Kinds(lambda: store, actor=cli_actor())
+def _kind_status(kind: KindStatus) -> str:
+    if kind.until is not None:
+        return f"held, released in {time_left(kind.until)}"
+    return "held" if kind.held else "open"
 
 
-_kind_argument = click.argument("name", shell_complete=complete.complete_kinds)
-
-
-@kinds.command("list")
-@click.option("--held", is_flag=True, help="Only held kinds.")
-@shared.database
-@shared.output
-def list_kinds(database: str | None, output: str | None, *, held: bool) -> None:
-    """List all kinds that are declared, in use or changed by an operator, held ones first."""
-    with _open_kinds(database) as service:
-        found = [kind for kind in service.list() if kind.held or not held]
-    empty = "No kinds yet. They appear with the first worker or job."
-    if held:
-        empty = "No kind is held."
-    records = [_kind_record(kind, output) for kind in found]
-    print_rows(records, KIND_COLUMNS, output, empty=empty, truncate="reason")
-
-
-@kinds.command("hold")
-@_kind_argument
-@shared.duration_option
-@shared.reason_option
-@shared.database
-@shared.output
-def hold_kind(
-    name: str, until: float | None, reason: str, database: str | None, output: str | None
-) -> None:
-    """Start no more jobs of a kind. Running jobs continue."""
-    with _open_kinds(database) as service:
-        _print_kind(service.hold(name, until=until, reason=reason), output)
-    print_hint(command_line("kinds", "release", name), _resume_effect(until))
-
-
-@kinds.command("release")
-@_kind_argument
-@shared.reason_option
-@shared.database
-@shared.output
-def release_kind(name: str, reason: str, database: str | None, output: str | None) -> None:
-    """Start the jobs of a held kind again."""
-    with _open_kinds(database) as service:
-        _print_kind(service.release(name, reason=reason), output)
-    command = command_line("jobs", "list", f"kind:{name}", "state:dead")
-    print_hint(command, "list the jobs that died before it was held")
-
-
-def _print_kind(kind: KindStatus, output: str | None) -> None:
-    print_record(_kind_record(kind, output), KIND_COLUMNS, output)
-
-
-def _kind_record(kind: KindStatus, output: str | None) -> dict[str, Any]:
-    if is_json(output):
-        return {name: json_value(value) for name, value in asdict(kind).items()}
+def _kind_cells(kind: KindStatus) -> dict[str, Any]:
     return {
         "name": kind.name,
         "status": _kind_status(kind),
@@ -312,10 +321,50 @@ def _kind_record(kind: KindStatus, output: str | None) -> dict[str, Any]:
     }
 
 
-def _kind_status(kind: KindStatus) -> str:
-    if kind.until is not None:
-        return f"held, released in {time_left(kind.until)}"
-    return "held" if kind.held else "open"
+_kinds = GateScope(
+    kinds,
+    click.argument("name", shell_complete=complete.complete_kinds),
+    KIND_COLUMNS,
+    lambda services: services.kinds.get,
+    _kind_cells,
+)
+
+
+@kinds.command("list")
+@click.option("--held", is_flag=True, help="Only held kinds.")
+@shared.database
+@shared.output
+def list_kinds(database: str | None, output: str | None, *, held: bool) -> None:
+    """List all kinds that are declared, in use or changed by an operator, held ones first."""
+    with open_services(database) as services:
+        found = [kind for kind in services.kinds.list() if kind.held or not held]
+    empty = "No kinds yet. They appear with the first worker or job."
+    if held:
+        empty = "No kind is held."
+    records = [_kinds.record(kind, output) for kind in found]
+    print_rows(records, KIND_COLUMNS, output, empty=empty, truncate="reason")
+
+
+def _hint_dead_jobs(name: str, until: float | None) -> None:
+    del until
+    command = command_line("jobs", "list", f"kind:{name}", "state:dead")
+    print_hint(command, "list the jobs that died before it was held")
+
+
+_kinds.add_action(
+    "hold",
+    "Start no more jobs of a kind. Running jobs continue.",
+    lambda services: services.kinds.hold,
+    (shared.duration_option, shared.reason_option),
+    hint=_undo_hint("kinds", "release"),
+)
+_kinds.add_action(
+    "release",
+    "Start the jobs of a held kind again.",
+    lambda services: services.kinds.release,
+    (shared.reason_option,),
+    hint=_hint_dead_jobs,
+)
 
 
 # --- mulligan deps ---
@@ -346,125 +395,7 @@ def deps() -> None:
     """
 
 
-@contextmanager
-def _open_dependencies(database: str | None) -> Iterator[Dependencies]:
-    with open_existing(load_settings(database)) as store:
-        yield Dependencies(lambda: store, actor=cli_actor())
-
-
-_key_argument = click.argument("key", shell_complete=complete.complete_dependencies)
-_new_option = click.option(
-    "--new", is_flag=True, help="Accept a key that no job or declaration uses yet."
-)
-
-
-def _check_key(service: Dependencies, key: str, *, new: bool) -> None:
-    """Refuse an unknown key, unless it is declared as new: a typo would silently hold nothing."""
-    if not new:
-        service.get(key)
-
-
-@deps.command("list")
-@shared.database
-@shared.output
-def list_dependencies(database: str | None, output: str | None) -> None:
-    """List all dependencies that are declared, in use or changed by an operator."""
-    with _open_dependencies(database) as service:
-        found = service.list()
-    records = [_dependency_record(dependency, output) for dependency in found]
-    print_rows(records, DEPENDENCY_COLUMNS, output, empty=NO_DEPENDENCIES)
-
-
-@deps.command("open")
-@_key_argument
-@shared.duration_option
-@shared.reason_option
-@_new_option
-@shared.database
-@shared.output
-def open_dependency(
-    key: str,
-    until: float | None,
-    reason: str,
-    database: str | None,
-    output: str | None,
-    *,
-    new: bool,
-) -> None:
-    """Open the breaker: hold jobs that use it (fail_fast: fail them). Running jobs continue.
-
-    It is not probed until it is closed or --for ends.
-    """
-    with _open_dependencies(database) as service:
-        _check_key(service, key, new=new)
-        _print_dependency(service.open(key, until=until, reason=reason), output)
-    print_hint(command_line("deps", "close", key), _resume_effect(until))
-
-
-@deps.command("close")
-@_key_argument
-@click.option(
-    "--for",
-    "until",
-    type=shared.DurationParam(),
-    help="Do not open it automatically for this time: 30, 5m, 2h, 1d.",
-)
-@shared.reason_option
-@shared.database
-@shared.output
-def close_dependency(
-    key: str, until: float | None, reason: str, database: str | None, output: str | None
-) -> None:
-    """Close the breaker: start held jobs, slowly at first and faster while they succeed."""
-    with _open_dependencies(database) as service:
-        _check_key(service, key, new=False)
-        _print_dependency(service.close(key, until=until, reason=reason), output)
-
-
-@deps.command("probe")
-@_key_argument
-@shared.reason_option
-@shared.database
-@shared.output
-def probe_dependency(key: str, reason: str, database: str | None, output: str | None) -> None:
-    """Check now whether it works again, with its probe function or with one of its jobs."""
-    with _open_dependencies(database) as service:
-        _print_dependency(service.probe(key, reason=reason), output)
-    print_notice("A worker will probe it shortly. Three successful probes close it.")
-
-
-@deps.command("set")
-@_key_argument
-@_new_option
-@limit_options
-def set_dependency(
-    key: str,
-    reason: str,
-    database: str | None,
-    output: str | None,
-    *,
-    new: bool,
-    clear: bool,
-    **options: Any,
-) -> None:
-    """Set limits that override the declared ones until they expire or are cleared."""
-    limits = parse_limits(**options, clear=clear)
-    with _open_dependencies(database) as service:
-        _check_key(service, key, new=new)
-        if clear:
-            _print_dependency(service.clear(key, reason=reason), output)
-            return
-        _print_dependency(service.set(key, **limits, reason=reason), output)
-    print_hint(command_line("deps", "set", key, "--clear"), "return to the declared limits")
-
-
-def _print_dependency(dependency: Dependency, output: str | None) -> None:
-    print_record(_dependency_record(dependency, output), DEPENDENCY_COLUMNS, output)
-
-
-def _dependency_record(dependency: Dependency, output: str | None) -> dict[str, Any]:
-    if is_json(output):
-        return {name: json_value(value) for name, value in asdict(dependency).items()}
+def _dependency_cells(dependency: Dependency) -> dict[str, Any]:
     calls = dependency.calls
     return {
         "name": dependency.key,
@@ -512,3 +443,59 @@ def _next_step(dependency: Dependency) -> str:
     if dependency.until is not None:
         return f", closes in {time_left(dependency.until)}"
     return ""
+
+
+_deps = GateScope(
+    deps,
+    click.argument("name", metavar="KEY", shell_complete=complete.complete_dependencies),
+    DEPENDENCY_COLUMNS,
+    lambda services: services.dependencies.get,
+    _dependency_cells,
+    accepts_new=False,
+)
+_deps.add_list(
+    "List all dependencies that are declared, in use or changed by an operator.",
+    lambda services: services.dependencies.list(),
+    NO_DEPENDENCIES,
+)
+_deps.add_action(
+    "open",
+    "Open the breaker: hold jobs that use it (fail_fast: fail them). Running jobs continue.\n\n"
+    "It is not probed until it is closed or --for ends.",
+    lambda services: services.dependencies.open,
+    (shared.duration_option, shared.reason_option, _new_option),
+    hint=_undo_hint("deps", "close"),
+)
+_deps.add_action(
+    "close",
+    "Close the breaker: start held jobs, slowly at first and faster while they succeed.",
+    lambda services: services.dependencies.close,
+    (
+        click.option(
+            "--for",
+            "until",
+            type=shared.DurationParam(),
+            help="Do not open it automatically for this time: 30, 5m, 2h, 1d.",
+        ),
+        shared.reason_option,
+    ),
+)
+
+
+def _explain_probe(name: str, until: float | None) -> None:
+    del name, until
+    print_notice("A worker will probe it shortly. Three successful probes close it.")
+
+
+_deps.add_action(
+    "probe",
+    "Check now whether it works again, with its probe function or with one of its jobs.",
+    lambda services: services.dependencies.probe,
+    (shared.reason_option,),
+    hint=_explain_probe,
+)
+_deps.add_set(
+    lambda services: services.dependencies.set,
+    lambda services: services.dependencies.clear,
+    _new_option,
+)

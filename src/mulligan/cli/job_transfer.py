@@ -24,7 +24,8 @@ from mulligan.cli.job_views import failure_code, join_filter
 from mulligan.cli.output import attempt_record, is_json, job_record, print_rows, to_json
 from mulligan.core.errors import MulliganError, PayloadRefused, UniqueMismatch, UniqueRace
 from mulligan.core.job import DEFAULT_COVER, Job, NewJob, State, unique_hash
-from mulligan.jobs.enqueue import EnqueueOptions, format_uses, new_job
+from mulligan.jobs.enqueue import new_job
+from mulligan.jobs.options import EnqueueOptions, format_uses
 from mulligan.jobs.search import index_kind
 from mulligan.jobs.service import DEFAULT_COUNT_CAP
 from mulligan.manifest.declared import load_kinds, load_queues

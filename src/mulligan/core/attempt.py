@@ -186,7 +186,6 @@ class Lease(NamedTuple):
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: what an escalation step changed; None: nothing
     trace: str | None = None  # W3C trace context of the enqueue
-    row_location: str | None = None  # of the row at the claim; stale once the row is updated
 
     @property
     def fence(self) -> tuple[str, int]:
@@ -216,7 +215,6 @@ class Decision(NamedTuple):
     then: Mapping[str, Any] | None = None  # that step, if it changed anything
     skipped: bool = False  # as in the outcome
     retry_count: str = ""  # of a retry: "2 of 5", or "2 of 5 (1 of 1 for its class)"
-    group: int = 0  # number of the equal endings that share this decision; 0: not shared
 
 
 class Ending(NamedTuple):
@@ -225,8 +223,6 @@ class Ending(NamedTuple):
     lease: Lease
     outcome: Outcome
     duration_ms: int | None = None
-    # Exception message, if the rest of the failure is shared (`failures/facts.py` PrivateTemplate).
-    message: str | None = None
 
 
 class Verdict(NamedTuple):
@@ -234,4 +230,3 @@ class Verdict(NamedTuple):
 
     lease: Lease
     decision: Decision | None
-    message: str | None = None  # as in the ending

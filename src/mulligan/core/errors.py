@@ -193,11 +193,22 @@ class NotFound(MulliganError):
     code = "NOT_FOUND"
 
 
+def unknown_job(job_id: str) -> NotFound:
+    """Return the error for an id that no job has."""
+    return NotFound(f'unknown job {job_id!r:.80}. Run "mulligan jobs list" to see the jobs.')
+
+
 class UniqueRace(MulliganError):
     """The caller's snapshot cannot see the job that holds the unique key."""
 
     code = "UNIQUE_RACE"
     retryable = True
+
+
+class LeaseLost(MulliganError):
+    """Another attempt holds this job now; whatever this one still does is refused."""
+
+    code = "LEASE_LOST"
 
 
 class StoreUnavailable(MulliganError):

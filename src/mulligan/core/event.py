@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
+from mulligan.core.job import NewJob
 
 
 class EventType(StrEnum):
@@ -119,3 +120,15 @@ STAFF_ONLY_FIELDS = frozenset(
 def owner_visible_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return event data without the fields that are for staff only."""
     return {name: value for name, value in data.items() if name not in STAFF_ONLY_FIELDS}
+
+
+def queued_event(job: NewJob, run_at: Micros, actor: str, data: Mapping[str, Any]) -> NewEvent:
+    """Return the `job.queued` event of a new job."""
+    return NewEvent(
+        EventType.JOB_QUEUED,
+        job_id=job.id,
+        batch_id=job.batch_id,
+        owner=job.owner,
+        actor=actor,
+        data={"kind": job.kind, "queue": job.queue, "run_at": run_at, **data},
+    )

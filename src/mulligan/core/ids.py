@@ -26,41 +26,25 @@ _last = 0
 
 def new_id() -> str:
     """Return a new id, greater than every id this process made before."""
-    number = _reserve(1)
-    random = os.urandom(_RANDOM).translate(_CHARACTERS).decode("ascii")
-    return _head(number >> 10) + _PAIRS[number & 1023] + random
+    return new_ids(1)[0]
 
 
 def new_ids(count: int) -> list[str]:
     """Return `count` new ids in ascending order."""
     first = _reserve(count)
     random = os.urandom(_RANDOM * count).translate(_CHARACTERS).decode("ascii")
-    ids: list[str] = []
-    while len(ids) < count:
-        done = len(ids)
-        number = first + done
-        # Up to 1024 consecutive ids share their head.
-        head = _head(number >> 10)
+    ids = []
+    head = ""
+    for place in range(count):
+        number = first + place
         low = number & 1023
-        pairs = _PAIRS[low : low + count - done]
-        starts = range(done * _RANDOM, (done + len(pairs)) * _RANDOM, _RANDOM)
-        ids += [
-            head + pair + random[start : start + _RANDOM]
-            for pair, start in zip(pairs, starts, strict=True)
-        ]
+        if not low or not head:  # up to 1024 consecutive ids share their head
+            head = ""
+            for shift in (50, 40, 30, 20, 10):
+                head += _PAIRS[number >> shift & 1023]
+        start = place * _RANDOM
+        ids.append(head + _PAIRS[low] + random[start : start + _RANDOM])
     return ids
-
-
-def _head(part: int) -> str:
-    """Encode milliseconds and sequence without their last two characters."""
-    pairs = _PAIRS
-    return (
-        pairs[part >> 40]
-        + pairs[part >> 30 & 1023]
-        + pairs[part >> 20 & 1023]
-        + pairs[part >> 10 & 1023]
-        + pairs[part & 1023]
-    )
 
 
 def _encode(value: int) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, overload
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros, check_duration
 from mulligan.core.errors import ConfigError, Duration
@@ -37,106 +38,34 @@ class PreviousAttempts(NamedTuple):
 
 
 class NewJob(NamedTuple):
-    """A job about to be inserted."""
+    """A job about to be inserted. Its fields are the parameters of the insert statements."""
 
     id: str
+    payload: str
     kind: str
     queue: str
-    payload: str
     owner: str = ""
     priority: int = 0
     uses: str = ""
+    share: str = ""  # share of its owner in a fair queue
     delay: Micros = 0
     run_at: Micros | None = None  # absolute, instead of `delay`
+    deadline: Micros | None = None  # duration, from now
+    deadline_at: Micros | None = None  # absolute, instead of `deadline`
     max_retries: int | None = None
     policy: str | None = None
     timeout: Micros | None = None
-    deadline: Micros | None = None  # duration, from now
-    deadline_at: Micros | None = None  # absolute, instead of `deadline`
     unique_key: str | None = None
     unique_hash: str | None = None
     unique_cover: str | None = None
     unique_for: Micros | None = None
-    share: str = ""  # share of its owner in a fair queue
     unique_exact: bool = False  # the key was passed explicitly: refuse another payload
     batch_id: str | None = None
     must_have: bool = False  # the batch fails if this member dies
+    trace: str | None = None  # W3C: traceparent, a space, tracestate
     # Job id, worker and token of the running batch member that adds this job.
     added_by: tuple[str, str, int] | None = None
     args: tuple[tuple[str, str], ...] = ()  # (path, value) of each indexed payload field
-    trace: str | None = None  # W3C: traceparent, a space, tracestate
-
-
-class NewJobColumns(Sequence[NewJob]):
-    """Jobs about to be inserted that differ only in id and payload: a template and two columns.
-
-    A bulk enqueue of one kind needs no NewJob per job; items are built when they are read.
-    """
-
-    __slots__ = ("decoded", "ids", "payloads", "template")
-
-    def __init__(
-        self,
-        template: NewJob,
-        ids: Sequence[str],
-        payloads: Sequence[str],
-        decoded: Sequence[Any] | None = None,
-    ) -> None:
-        """Create columns. `decoded` holds the payloads before encoding, if the caller has them."""
-        self.template = template
-        self.ids = ids
-        self.payloads = payloads
-        self.decoded = decoded
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @overload
-    def __getitem__(self, at: int) -> NewJob: ...
-    @overload
-    def __getitem__(self, at: slice) -> NewJobColumns: ...
-    def __getitem__(self, at: int | slice) -> NewJob | NewJobColumns:
-        if isinstance(at, slice):
-            return NewJobColumns(self.template, self.ids[at], self.payloads[at])
-        return self.template._replace(id=self.ids[at], payload=self.payloads[at])
-
-    def __iter__(self) -> Iterator[NewJob]:
-        _, kind, queue, _, *rest = self.template
-        return (
-            NewJob._make((id_, kind, queue, text, *rest))
-            for id_, text in zip(self.ids, self.payloads, strict=True)
-        )
-
-
-def as_columns(jobs: Sequence[NewJob]) -> NewJobColumns | None:
-    """Return the jobs as columns. Return None if they differ in more than id and payload."""
-    if isinstance(jobs, NewJobColumns):
-        return jobs
-    first = jobs[0]
-    _, kind, queue, *_ = first
-    options = first[AFTER_PAYLOAD:]
-    # Compare row by row: transposing all rows first would trigger garbage collections.
-    for job in jobs:
-        if job[1] != kind or job[2] != queue or job[AFTER_PAYLOAD:] != options:
-            return None
-    return NewJobColumns(first, [job.id for job in jobs], [job.payload for job in jobs])
-
-
-def is_unconstrained(job: NewJob) -> bool:
-    """True if the insert cannot be refused: the job has no unique key and joins no batch."""
-    return job.unique_hash is None and job.batch_id is None
-
-
-def all_unconstrained(jobs: Sequence[NewJob]) -> bool:
-    """True if no insert of these jobs can be refused."""
-    if isinstance(jobs, NewJobColumns):
-        return is_unconstrained(jobs.template)
-    return all(map(is_unconstrained, jobs))
-
-
-AFTER_PAYLOAD = NewJob._fields.index("payload") + 1
-# Fields after the payload that are stored in the job's row, except `trace`.
-OPTION_FIELDS = slice(AFTER_PAYLOAD, NewJob._fields.index("added_by"))
 
 
 class JobRow(NamedTuple):
@@ -269,6 +198,8 @@ class FailureGroupRow(NamedTuple):
     resolved_at: Micros | None
 
 
+ALL_OWNERS = "*"  # the scope of keys and marks that are not about one owner
+COUNT_CAP = 10_000  # counts of jobs stop here
 _NAME = re.compile(r"[^\s|,\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 NAME_RULE = "a name is 1 to 200 characters without spaces, '|' or ','"
 
@@ -296,17 +227,25 @@ class Lane(NamedTuple):
         share = f"{self.share}|" if self.share else ""
         return f"{self.queue}|{self.kind}|{self.uses}|{share}{int(self.retry)}"
 
-    @classmethod
-    def parse(cls, key: str) -> Lane:
+    @staticmethod
+    def parse(key: str) -> Lane:
         """Split a stored key."""
-        queue, kind, uses, *share, retry = key.split("|")
-        return cls(queue, kind, uses, retry == "1", *share)
+        return _parse_lane(key)
+
+    @property
+    def dependencies(self) -> list[str]:
+        return self.uses.split(",") if self.uses else []
 
     @property
     def limit_keys(self) -> list[LimitKey]:
         """Keys of the limits that apply to its jobs: its queue and its dependencies."""
-        dependencies = [("dependency", key) for key in self.uses.split(",") if key]
-        return [("queue", self.queue), *dependencies]
+        return [("queue", self.queue), *(("dependency", key) for key in self.dependencies)]
+
+
+@lru_cache(maxsize=4096)  # a claim reads every lane with jobs
+def _parse_lane(key: str) -> Lane:
+    queue, kind, uses, *share, retry = key.split("|")
+    return Lane(queue, kind, uses, retry == "1", *share)
 
 
 LimitKey = tuple[str, str]  # scope ("queue" or "dependency"), name
@@ -318,6 +257,29 @@ class Limit(NamedTuple):
     concurrency: int | None = None
     rate: float | None = None  # starts per second
     burst: float | None = None  # starts at once; None: as many as `rate` allows in a second
+
+
+LaneRef = tuple[str, int]  # lane key, priority
+
+
+class Candidate(NamedTuple):
+    """A due job that a claim may take. Candidates sort in the order of claims."""
+
+    priority: int
+    run_at: Micros
+    id: str
+    lane: str
+
+
+class ClaimState(NamedTuple):
+    """State that a claim depends on, read from small tables and one loose index scan."""
+
+    now: Micros
+    gates: list[Gate]
+    limits: dict[LimitKey, Limit]  # set by operators and in force
+    lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
+    guards: list[GuardRow] = []  # active ones  # noqa: RUF012 - never changed
+    candidates: list[Candidate] = []  # of the expected lanes  # noqa: RUF012 - never changed
 
 
 class LimitRow(NamedTuple):
@@ -446,3 +408,12 @@ def _value_at(value: Any, path: str) -> Any:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+class ArgRow(NamedTuple):
+    """Indexed argument of a job."""
+
+    job_id: str
+    kind: str
+    name: str
+    value: str

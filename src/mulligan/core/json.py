@@ -23,11 +23,23 @@ def make_encoder(
     `json.dumps` builds a new encoder for each call, which is most of its time for a short text.
     This one does not track its path, so a cyclic value ends in a RecursionError.
     """
+    encode_chunks = make_chunk_encoder(item_separator, key_separator, nan=nan)
+    return lambda value: "".join(encode_chunks(value, 0))
+
+
+def make_chunk_encoder(
+    item_separator: str, key_separator: str, *, nan: bool = False
+) -> Callable[[Any, int], Iterable[str]]:
+    """Return what `make_encoder` does, but the function returns parts of the text.
+
+    Its second argument, the indentation level, is always 0.
+    """
     c_make_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
     if c_make_encoder is None:  # an interpreter without the C accelerator
         separators = (item_separator, key_separator)
-        return json.JSONEncoder(separators=separators, allow_nan=nan).encode
-    encode_chunks = c_make_encoder(
+        encoder = json.JSONEncoder(separators=separators, allow_nan=nan)
+        return lambda value, _: encoder.iterencode(value)
+    encode_chunks: Callable[[Any, int], Iterable[str]] = c_make_encoder(
         None,  # markers: no check for cycles
         _refuse,
         json.encoder.encode_basestring_ascii,
@@ -38,7 +50,7 @@ def make_encoder(
         False,  # skipkeys
         nan,
     )
-    return lambda value: "".join(encode_chunks(value, 0))
+    return encode_chunks
 
 
 def _refuse(value: Any) -> Any:

@@ -78,11 +78,26 @@ def event_for(verb: Verb) -> EventType:
     return _EVENTS[verb]
 
 
+# What a person can do to a job; the other verbs are moves of the engine.
+_COMMANDS: Mapping[Verb, str] = MappingProxyType(
+    {
+        Verb.RETRY_BY_HAND: "retry",
+        Verb.CANCEL: "cancel",
+        Verb.RELEASE: "release",
+        Verb.DISCARD: "discard",
+        Verb.MOVE: "move to another queue",
+    }
+)
+
+
 def _refusal(verb: Verb, state: State) -> str:
-    legal = legal_verbs(state)
-    if not legal:
-        return f"cannot {verb}: the job is {state}, which is final"
-    return f"cannot {verb}: the job is {state}. Possible now: {', '.join(legal)}."
+    command = _COMMANDS.get(verb, verb)
+    possible = [_COMMANDS[legal] for legal in legal_verbs(state) if legal in _COMMANDS]
+    if state is State.RUNNING:
+        possible = ["cancel"]  # asks its code to stop
+    if not possible:
+        return f"cannot {command}: the job is {state}, which is final"
+    return f"cannot {command}: the job is {state}. Possible now: {', '.join(possible)}."
 
 
 def diagram() -> str:

@@ -21,6 +21,8 @@ _TRACEPARENT = re.compile(
 _TRACESTATE = re.compile(r"[ -~]{1,512}")
 _MAX_TRACEPARENT = 1024  # characters
 
+# Traces are recorded only in processes that have imported this module.
+OPENTELEMETRY = "opentelemetry.trace"
 OnAttemptEnd = Callable[[Outcome | None], None]
 
 
@@ -46,10 +48,6 @@ def trace_id(trace: str | None) -> str:
 
 class Tracer:
     """Interface of a tracer. This base class records nothing and passes the context on."""
-
-    def skips_inserts(self) -> bool:
-        """True if `trace_insert` need not be called."""
-        return True
 
     def trace_insert(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
         """Trace an insert. The context manager returns the jobs to insert."""

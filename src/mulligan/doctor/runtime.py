@@ -18,11 +18,11 @@ from mulligan.core.format import (
     format_time,
     one_line,
 )
-from mulligan.core.job import Lane
+from mulligan.core.job import COUNT_CAP, Lane
 from mulligan.doctor.environment import OK, WARN, Check, Checks
 from mulligan.doctor.settings import subscription_checks
 from mulligan.events.queries import EventQueries
-from mulligan.guards.gate_status import COUNT_CAP, Dependency, read_dependencies
+from mulligan.guards.gate_status import Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.declared import load_kinds

@@ -6,11 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 from errno import errorcode
-from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from typing import Any, NamedTuple
-
-from mulligan.core.json import encode
 
 
 class Facts(NamedTuple):
@@ -48,6 +45,8 @@ class Facts(NamedTuple):
     leaves: tuple[Facts, ...] = ()  # of an exception group
     implied: bool = False  # from `__context__`: it was being handled, not named with `raise … from`
 
+
+TRACE_MESSAGE_LIMIT = 500  # characters of the message that the trace repeats
 
 # --- Storage: a later rule table can classify a stored failure again ---
 
@@ -240,64 +239,3 @@ def _normalise_code(facts: Facts, code: str) -> Facts:
     if _ENHANCED_MAIL_STATUS.fullmatch(code):
         return facts._replace(provider_codes=(f"smtp:{code}", *facts.provider_codes))
     return facts
-
-
-# --- Private parts that differ only in the message ---
-
-TRACE_MESSAGE_LIMIT = 500  # characters of the message that the trace repeats
-_MESSAGE = "message"
-_TRACE = "trace"
-
-
-class PrivateTemplate(dict[str, Any]):
-    """Private part that many failures share, with an empty message and trace.
-
-    The trace of each failure is `head`, the start of its message, and `tail`. The JSON is prepared
-    once, so that rendering it for one failure only escapes the message.
-    """
-
-    __slots__ = ("head", "parts", "tail")
-
-    def __init__(self, private: dict[str, Any], head: str, tail: str) -> None:
-        super().__init__({**private, _MESSAGE: "", _TRACE: ""})
-        self.head = head
-        self.tail = tail
-        names = list(private)
-        message_at = names.index(_MESSAGE)
-        trace_at = names.index(_TRACE)
-        if trace_at < message_at:
-            message = "the private part must have its message before its trace"
-            raise ValueError(message)
-        items = [f"{encode(name)}:{encode(value)}" for name, value in private.items()]
-        before = "".join([f"{item}," for item in items[:message_at]])
-        between = "".join([f",{item}" for item in items[message_at + 1 : trace_at]])
-        after = "".join([f",{item}" for item in items[trace_at + 1 :]])
-        # The JSON text without the message, which stands between the first and second part and
-        # between the second and third.
-        self.parts = (
-            f'{{{before}"{_MESSAGE}":"',
-            f'"{between},"{_TRACE}":"{escape_json_string(head)}',
-            f'{escape_json_string(tail)}"{after}}}',
-        )
-
-    def render(self, message: str) -> dict[str, Any]:
-        """Return the private part of a failure with this message."""
-        trace = f"{self.head}{message[:TRACE_MESSAGE_LIMIT]}{self.tail}"
-        return {**self, _MESSAGE: message, _TRACE: trace}
-
-    def trace_length(self, message: str) -> int:
-        """Return how long the trace of a failure with this message is."""
-        return len(self.head) + min(len(message), TRACE_MESSAGE_LIMIT) + len(self.tail)
-
-    def render_json(self, message: str) -> str:
-        """Return what `render` returns, as JSON."""
-        first, between, last = self.parts
-        escaped = escape_json_string(message)
-        if len(message) <= TRACE_MESSAGE_LIMIT:
-            return f"{first}{escaped}{between}{escaped}{last}"
-        return f"{first}{escaped}{between}{escape_json_string(message[:TRACE_MESSAGE_LIMIT])}{last}"
-
-
-def escape_json_string(text: str) -> str:
-    """Escape a text for JSON, without the quotes around it."""
-    return encode_basestring_ascii(text)[1:-1]

@@ -14,7 +14,6 @@ HOURS = 24  # of the hourly chart
 DAYS = 14  # of the daily chart
 CHART_HOURS = HOURS * DAYS  # older deaths are in no chart
 NEW_FOR: Micros = 86_400 * SECOND
-ALL_OWNERS = "*"  # scope of a mark that is not about one owner's jobs
 
 
 class GroupState(StrEnum):

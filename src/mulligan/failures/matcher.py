@@ -17,7 +17,7 @@ from operator import attrgetter
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mulligan.failures.facts import Facts, base_program_name
 from mulligan.failures.regex import contains_any
@@ -27,6 +27,7 @@ from mulligan.failures.rules import NUMBER_CONDITIONS, Rule, split_names
 
 _ANY_CHARACTER = "\0"  # may be a letter, so a word next to it may be longer
 _WHOLE_WORD = re.compile(rf"(?<![a-z{_ANY_CHARACTER}])[a-z]{{2,}}(?![a-z{_ANY_CHARACTER}])")
+_FRAGMENT = re.compile("[a-z]{3,}")
 _MAX_EXPANSIONS = 400  # texts that one part of a pattern is expanded to
 # So common that searching for them saves little.
 _STOPWORDS = frozenset(
@@ -45,36 +46,57 @@ Keywords = frozenset[str]
 
 def required_keywords(pattern: str) -> Keywords:
     """Return words of which every match contains at least one; empty if none are certain."""
+    return next(iter(keyword_sets(pattern)), frozenset())
+
+
+def keyword_sets(pattern: str) -> list[Keywords]:
+    """Return the keywords of each part of a pattern, the fewest and least common ones first.
+
+    Every match contains at least one word of each set.
+    """
+    return _sorted_sets(pattern, _WHOLE_WORD)
+
+
+def required_fragments(pattern: str) -> Keywords:
+    """Return parts of words of which every match contains one; empty if none are certain."""
+    return next(iter(_sorted_sets(pattern, _FRAGMENT)), frozenset())
+
+
+def _sorted_sets(pattern: str, word: re.Pattern[str]) -> list[Keywords]:
     tree = _parser.parse(pattern, re.IGNORECASE).data
-    return _keywords(tree, _ANY_CHARACTER, _ANY_CHARACTER) or frozenset()
+    return sorted(_sets(tree, _ANY_CHARACTER, _ANY_CHARACTER, word), key=_keyword_cost)
 
 
-def _keywords(tree: list[Any], left: str, right: str) -> Keywords | None:
-    """Return the keywords of the best part of a sequence: the fewest and least common ones.
+def _sets(tree: list[Any], left: str, right: str, word: re.Pattern[str]) -> list[Keywords]:
+    """Return the keywords of each part of a sequence that has any.
 
     `left` and `right` are the characters next to the sequence.
     """
     if len(tree) == 1 and tree[0][0] is sre.BRANCH:
-        return _branch_keywords(tree[0][1][1], left, right)
+        keywords = _branch_keywords(tree[0][1][1], left, right, word)
+        return [keywords] if keywords else []
     if len(tree) == 1 and tree[0][0] is sre.SUBPATTERN:
-        return _keywords(tree[0][1][3].data, left, right)
-    candidates: list[Keywords] = []
-    for part, before, after in _split_at_boundaries(tree, left, right):
-        keywords = _part_keywords(part, before, after)
-        if keywords:
-            candidates.append(keywords)
-    return min(candidates, key=_keyword_cost, default=None)
+        return _sets(tree[0][1][3].data, left, right, word)
+    parts = _split_at_boundaries(tree, left, right)
+    return [keywords for part in parts if (keywords := _part_keywords(*part, word))]
+
+
+def _keywords(tree: list[Any], left: str, right: str, word: re.Pattern[str]) -> Keywords | None:
+    """Return the keywords of the best part of a sequence."""
+    return min(_sets(tree, left, right, word), key=_keyword_cost, default=None)
 
 
 def _keyword_cost(keywords: Keywords) -> tuple[bool, int, int]:
     return bool(keywords & _STOPWORDS), len(keywords), -min(map(len, keywords))
 
 
-def _branch_keywords(branches: Iterable[Any], left: str, right: str) -> Keywords | None:
+def _branch_keywords(
+    branches: Iterable[Any], left: str, right: str, word: re.Pattern[str]
+) -> Keywords | None:
     """Return the keywords of all branches together, or None if one branch has none."""
     union: set[str] = set()
     for branch in branches:
-        keywords = _keywords(branch.data, left, right)
+        keywords = _keywords(branch.data, left, right, word)
         if keywords is None:
             return None
         union |= keywords
@@ -105,15 +127,17 @@ def _is_boundary(op: Any, value: Any) -> bool:
     return op is sre.AT or (op is sre.IN and not _may_be_letter(value))
 
 
-def _part_keywords(part: list[Any], left: str, right: str) -> Keywords | None:
+def _part_keywords(
+    part: list[Any], left: str, right: str, word: re.Pattern[str]
+) -> Keywords | None:
     if len(part) == 1 and part[0][0] in {sre.SUBPATTERN, sre.BRANCH}:
-        return _keywords(part, left, right)
+        return _keywords(part, left, right, word)
     texts = _expand(part)
     if texts is None:
         return None
     keywords: set[str] = set()
     for text in texts:
-        candidates = _WHOLE_WORD.findall(f"{left}{text}{right}")
+        candidates = word.findall(f"{left}{text}{right}")
         if not candidates:
             return None
         keywords.add(min(candidates, key=lambda word: (word in _STOPWORDS, -len(word))))
@@ -344,34 +368,66 @@ def _packages_by_class(types: Iterable[str]) -> dict[str, frozenset[str]]:
     return {name: frozenset(found) for name, found in packages.items()}
 
 
+class _TextPattern(NamedTuple):
+    """A pattern of a text rule."""
+
+    rule: IndexedRule
+    pattern: str
+    other_keywords: list[Keywords]  # a match contains a word of each, besides the indexed one
+
+
 class _TextIndex:
     """Patterns of text rules by their keywords."""
 
     def __init__(self, rules: Iterable[IndexedRule]) -> None:
-        self._by_keyword: dict[str, list[tuple[IndexedRule, str]]] = defaultdict(list)
-        self._without_keywords: list[tuple[IndexedRule, str]] = []
-        self._non_latin: list[tuple[IndexedRule, str]] = []
+        self._by_keyword: dict[str, list[_TextPattern]] = defaultdict(list)
+        self._by_fragments: list[tuple[Keywords, _TextPattern]] = []  # empty: always tried
+        self._non_latin: list[_TextPattern] = []
         for rule in rules:
             for pattern in rule.rule.message or [""]:
                 self._add(rule, pattern)
 
     def _add(self, rule: IndexedRule, pattern: str) -> None:
-        keywords = required_keywords(pattern)
-        for keyword in keywords:
-            self._by_keyword[keyword].append((rule, pattern))
-        if not keywords and _is_non_latin(pattern):
-            self._non_latin.append((rule, pattern))
-        elif not keywords:
-            self._without_keywords.append((rule, pattern))
+        sets = keyword_sets(pattern)
+        if sets:
+            entry = _TextPattern(rule, pattern, sets[1:])
+            for keyword in sets[0]:
+                self._by_keyword[keyword].append(entry)
+        elif _is_non_latin(pattern):
+            self._non_latin.append(_TextPattern(rule, pattern, []))
+        else:
+            entry = _TextPattern(rule, pattern, [])
+            self._by_fragments.append((required_fragments(pattern), entry))
 
-    def candidates(self, text: str, vocabulary: frozenset[str]) -> list[tuple[IndexedRule, str]]:
+    def candidates(self, text: str, vocabulary: frozenset[str]) -> list[_TextPattern]:
         """Return the patterns that may match a text with this vocabulary."""
-        keywords = vocabulary & self._by_keyword.keys()
-        found = [pair for keyword in keywords for pair in self._by_keyword[keyword]]
-        found += self._without_keywords
+        found = [
+            candidate
+            for keyword in vocabulary & self._by_keyword.keys()
+            for candidate in self._by_keyword[keyword]
+        ]
         if not text.isascii():
-            found += self._non_latin
+            # A letter may match one that `lower` leaves as it is, so the words prove nothing.
+            return [*found, *[candidate for _, candidate in self._by_fragments], *self._non_latin]
+        found = [
+            candidate
+            for candidate in found
+            if not candidate.other_keywords or _has_all(candidate.other_keywords, vocabulary)
+        ]
+        if self._by_fragments:
+            lowered = text.lower()
+            for fragments, candidate in self._by_fragments:
+                if not fragments or contains_any(fragments, lowered):
+                    found.append(candidate)
         return found
+
+
+def _has_all(sets: list[Keywords], vocabulary: frozenset[str]) -> bool:
+    """True if the vocabulary has a word of each set."""
+    for keywords in sets:  # noqa: SIM110 - a generator costs more than the comparison
+        if keywords.isdisjoint(vocabulary):
+            return False
+    return True
 
 
 class _RuleIndex:
@@ -419,6 +475,7 @@ class Rulebook:
         self._text_index: _TextIndex | None = None
         # Rules about a type, with their package distance, by the name of the type.
         self._by_type: dict[str, list[tuple[int, IndexedRule]]] = {}
+        self._by_name: dict[str, list[IndexedRule]] = {}  # text rules whose pattern matches a name
 
     @cached_property
     def version(self) -> str:
@@ -519,13 +576,27 @@ class Rulebook:
 
         `text` is masked; `vocabulary` is what `extract_vocabulary` returns for it.
         """
+        found = self._search_patterns(text, vocabulary)
+        return _most_conditions([rule for rule in found if rule.matches_facts(link)])
+
+    def match_name(self, link: Facts, name: str) -> list[Rule]:
+        """Match the words of a type's or code's name. Names recur, so what they match is cached."""
+        found = self._by_name.get(name)
+        if found is None:
+            text = split_identifier(name)
+            found = self._search_patterns(text, extract_vocabulary(text))
+            if len(self._by_name) >= MAX_CACHED_TYPES:
+                self._by_name.clear()
+            self._by_name[name] = found
+        return _most_conditions([rule for rule in found if rule.matches_facts(link)])
+
+    def _search_patterns(self, text: str, vocabulary: frozenset[str]) -> list[IndexedRule]:
         index = self._text_index or self._build_text_index()
-        found = [
+        return [
             rule
-            for rule, pattern in index.candidates(text, vocabulary)
+            for rule, pattern, _ in index.candidates(text, vocabulary)
             if _compile_pattern(pattern).search(text) is not None
         ]
-        return _most_conditions([rule for rule in found if rule.matches_facts(link)])
 
     def match_verdict(
         self, verdict: Collection[str], link: Facts, text: MatchableText
@@ -579,6 +650,14 @@ def _index_key(name: str, value: str | int) -> str | int:
     if name == "type":
         return class_name(str(value))
     return value.lower() if isinstance(value, str) else value
+
+
+_NAME_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_:-]+")
+
+
+def split_identifier(name: str) -> str:
+    """Split a name into words: `ContentNotFoundError` becomes `Content Not Found Error`."""
+    return _NAME_BOUNDARY.sub(" ", name.rsplit(".", 1)[-1])
 
 
 def class_name(dotted: str) -> str:

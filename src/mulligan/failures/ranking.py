@@ -18,10 +18,11 @@ from mulligan.failures.matcher import (
     MatchableText,
     Rulebook,
     extract_vocabulary,
+    split_identifier,
 )
 from mulligan.failures.regex import contains_any, lazy_regex
 from mulligan.failures.rules import Rule
-from mulligan.failures.text_facts import extract_facts, split_identifier
+from mulligan.failures.text_facts import TextScan
 
 # --- Masking: no rule may match inside a URL, an e-mail address, a path or an id ---
 
@@ -42,10 +43,7 @@ def mask_identifiers(text: str) -> str:
     Works word by word: most words contain none of these, and checking that is much cheaper than
     trying a pattern.
     """
-    parts = text.split(" ")
-    if "/" in text or "@" in text or "\\" in text:
-        return " ".join([_mask_word(word) for word in parts])
-    return " ".join([_ID_REGEX.sub("<>", word) if len(word) >= _MIN_ID else word for word in parts])
+    return " ".join([word if word.isalpha() else _mask_word(word) for word in text.split(" ")])
 
 
 def _mask_word(word: str) -> str:
@@ -68,6 +66,7 @@ def mask_quotes(text: str) -> str:
 
 MAX_TEXT = 4000  # characters of a text that are read, from its end, which tells most
 MAX_LINES = 16
+_RARE_SEPARATOR = lazy_regex("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _BYTES_LITERAL = re.compile(r"(?<!\w)b['\"]")  # output of a program, as Python shows bytes
 
 T = TypeVar("T")
@@ -232,18 +231,36 @@ class RuleFinder:
     @_lazy
     def lines(self) -> list[_TextLine]:
         """The last lines of the text, the last one first."""
-        lines: list[_TextLine] = []
-        non_empty = [line for line in self.text.splitlines() if line.strip()]
-        for line in non_empty[: -MAX_LINES - 1 : -1]:
-            masked = mask_identifiers(line)
-            if masked:
-                lines.append(_TextLine(line, masked, extract_vocabulary(masked)))
-        return lines
+        # Nothing that is masked extends over the end of a line.
+        pairs = zip(self.text.splitlines(), self.masked.splitlines(), strict=True)
+        non_empty = [(line, masked) for line, masked in pairs if line.strip()]
+        if len(non_empty) == 1:
+            line, masked = non_empty[0]
+            return [_TextLine(line, masked, self.vocabulary)]
+        return [
+            _TextLine(line, masked, extract_vocabulary(masked))
+            for line, masked in non_empty[: -MAX_LINES - 1 : -1]
+        ]
+
+    @_lazy
+    def scan(self) -> TextScan:
+        return TextScan(self.text)
 
     @_lazy
     def text_facts(self) -> Facts:
         """Structure found in the text."""
-        return extract_facts(self.text)
+        return self.scan.facts
+
+    def _facts_of_line(self, line: str) -> Facts:
+        """Return the structure found in one line: only what matches the text can match in it."""
+        if line == self.text:
+            return self.text_facts
+        return TextScan(line, None if self.has_rare_separators else self.scan).facts
+
+    @_lazy
+    def has_rare_separators(self) -> bool:
+        """True if the text has lines that patterns with `^` and `$` do not know as lines."""
+        return _RARE_SEPARATOR.search(self.text) is not None
 
     # --- Verdicts ---
 
@@ -350,7 +367,7 @@ class RuleFinder:
         structure = builtin.STRUCTURE
         if not self.lines:
             return None
-        facts = extract_facts(self.lines[0].raw)
+        facts = self._facts_of_line(self.lines[0].raw)
         match = self._match_link(structure, facts, (structure.match_type, structure.match_number))
         return match if match and match.is_known else None
 
@@ -362,7 +379,7 @@ class RuleFinder:
         for link in self.links:
             for code in link.provider_codes:
                 if _is_sentence(code):
-                    match = self._match_line(builtin.NORMAL, split_identifier(code))
+                    match = self._match_name(builtin.NORMAL, code)
                     if match and match.rule.retryable:
                         return match
         return None
@@ -372,7 +389,7 @@ class RuleFinder:
     ) -> RuleMatch | None:
         """Match the names of codes and types without a rule as texts."""
         for name in _names(links):
-            match = self._match_line(builtin.NORMAL, split_identifier(name))
+            match = self._match_name(builtin.NORMAL, name)
             if match and (match.rule.retryable or not retryable_only):
                 return match
         return None
@@ -383,7 +400,7 @@ class RuleFinder:
         if match and match.rule.retryable:
             return match
         for name in _names((*self.links, self.text_facts)):
-            name_match = self._match_line(builtin.WEAK, split_identifier(name))
+            name_match = self._match_name(builtin.WEAK, name)
             if name_match and not name_match.rule.retryable:
                 return name_match
         return match
@@ -394,7 +411,7 @@ class RuleFinder:
         matchers = (structure.match_type, structure.match_number)
         has_structure = self.text_facts != Facts(message=self.text_facts.message)
         for line in self.lines:
-            facts = extract_facts(line.raw) if has_structure else Facts()
+            facts = self._facts_of_line(line.raw) if has_structure else Facts()
             match = None
             if has_structure:
                 match = self._match_link(structure, facts, matchers)
@@ -452,6 +469,9 @@ class RuleFinder:
         if vocabulary is None:
             vocabulary = extract_vocabulary(line)
         return _select(self.facts, book.match_text(self.facts, line, vocabulary), book)
+
+    def _match_name(self, book: Rulebook, name: str) -> RuleMatch | None:
+        return _select(self.facts, book.match_name(self.facts, name), book)
 
     def _unknown(self) -> RuleMatch:
         for link in self.links:

@@ -16,7 +16,7 @@ from ipaddress import IPv6Address
 from typing import NamedTuple
 
 from mulligan.core.format import TEXT_LIMIT, cut_middle, replace_unsafe
-from mulligan.failures.regex import contains_any, lazy_regex
+from mulligan.failures.regex import ascii_probe, contains_any, lazy_regex
 
 _WINDOW = 65_536  # characters that are searched for secrets before the final cut
 _EDGE = 4096  # characters at the edge of a window that may be dropped, to cut no secret in two
@@ -30,8 +30,6 @@ def scrub(text: str, limit: int = TEXT_LIMIT) -> str:
 
     A huge text loses its middle first, so that the time is bounded too.
     """
-    if len(text) <= limit and is_harmless(mask_digits(text)):
-        return text
     return _redact_and_cut(text, limit, remove_secrets)
 
 
@@ -233,8 +231,15 @@ _PREFIXED_SECRET = lazy_regex(
     r"|eyJ[\w-]{8,8192}\.[\w-]{2,8192}(?:\.[\w-]{0,8192})?)",
     re.IGNORECASE,
 )
-# The pattern above is tried only if the text contains one of these prefixes, or a punctuation mark
-# followed by a long word that is not all lower case.
+# The pattern above is tried only if the text contains the prefix of an issuer, and either one of
+# `_SECRET_PREFIXES` or a punctuation mark followed by a long word that is not all lower case.
+_ISSUER_PREFIXES = (
+    *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "glpat-", "glptt-", "gldt-", "glrt-"),
+    *("glcbt-", "glsoat-", "glft-", "xox", "xapp-", "sk-", "sk_", "rk_", "whsec_", "aiza"),
+    *("ya29.", "npm_", "hf_", "sg.", "akia", "asia", "pypi-", "_v1_", "shpat_", "shpss_"),
+    *("shpca_", "shppa_", "sq0", "key-", "xkeysib-", "gsk_", "r8_", "pplx-", "nvapi-", "xai-"),
+    *("lin_api_", "ntn_", "hvs.", "hvb.", "glsa_", "dapi", "atatt3", "eaac", ":aa", "eyj"),
+)
 _LONG_TOKEN = lazy_regex(r"[_.:-](?=\w[\w-]{15})(?<=\w[_.:-])(?=[a-z_-]{0,255}+[A-Z0-9])")
 _SECRET_PREFIXES = ("eyj", "sk-", "akia", "asia", "aiza", "ghp_", "xox", "dapi", "eaac", "atatt3")
 
@@ -262,7 +267,7 @@ def _repeat_until_stable(text: str, hide: Callable[[str], str]) -> str:
 
 
 def _remove_secrets_once(text: str) -> str:
-    lowered = text.lower()
+    lowered = ascii_probe(text.lower())
     numbers: list[int] = []
     for substring, candidates in _PATTERNS_BY_SUBSTRING.items():
         if substring in lowered:
@@ -271,8 +276,12 @@ def _remove_secrets_once(text: str) -> str:
         also = _SECRET_PATTERNS[number].also
         if not also or contains_any(also, lowered):
             text = _SECRET_REGEXES[number].sub(rf"\g<keep>{_REDACTED}", text)
-    if _LONG_TOKEN.search(text) or contains_any(_SECRET_PREFIXES, lowered):
-        text = _PREFIXED_SECRET.sub(_REDACTED, text)
+    if not (_LONG_TOKEN.search(text) or contains_any(_SECRET_PREFIXES, lowered)):
+        return text
+    # `casefold`: a pattern that ignores case also matches a long s and the sign of Kelvin.
+    folded = lowered if text.isascii() else ascii_probe(text.casefold())
+    if contains_any(_ISSUER_PREFIXES, folded):
+        return _PREFIXED_SECRET.sub(_REDACTED, text)
     return text
 
 

@@ -56,6 +56,14 @@ def contains_any(substrings: Iterable[str], text: str) -> bool:
     return False
 
 
+def ascii_probe(text: str) -> str:
+    """Replace every character that is not ASCII by `?`.
+
+    Many searches for ASCII substrings are several times faster in the result.
+    """
+    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+
+
 # --- Cost of a pattern ---
 
 ASSUMED_TEXT_LENGTH = 1000

@@ -11,10 +11,9 @@ from typing import Any
 from mulligan.core.durations import Micros, optional_datetime, resolve_end, to_datetime, to_micros
 from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import FailureGroupRow, JobRow, State
+from mulligan.core.job import ALL_OWNERS, FailureGroupRow, JobRow, State
 from mulligan.core.statistics import Deaths
 from mulligan.failures.groups import (
-    ALL_OWNERS,
     CHART_HOURS,
     STATE_ORDER,
     GroupState,

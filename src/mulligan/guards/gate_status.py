@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from mulligan.core.durations import Micros, optional_datetime
-from mulligan.core.job import Gate, Lane, Limit, LimitKey, LimitRow
+from mulligan.core.job import COUNT_CAP, ClaimState, Gate, Lane, Limit, LimitKey, LimitRow
 from mulligan.guards.capacity import count_running
 from mulligan.guards.kind_breaker import KindHold
 from mulligan.guards.lanes import is_closed
@@ -27,9 +27,8 @@ from mulligan.manifest.declared import (
     merge_declared_limits,
 )
 from mulligan.manifest.specs import SYSTEM_PREFIX
-from mulligan.storage.base import ClaimState, Transaction
+from mulligan.storage.base import Transaction
 
-COUNT_CAP = 10_000
 MAX_LANES = 2_000
 
 

@@ -536,6 +536,26 @@ def _count_running(tx: Transaction, key: str) -> int:
     )
 
 
+def close_gates(tx: Transaction, decisions: Iterable[Decision], now: Micros) -> None:
+    """Close the gates of dependencies that handlers, or hints of servers, report as down.
+
+    In one order for all transactions, so that they cannot deadlock. Of several holds of one
+    dependency, the last in that order counts.
+    """
+    requests = sorted(
+        {
+            (*decision.hold, "handler" if decision.failure is None else "hint")
+            for decision in decisions
+            if decision.hold is not None
+        }
+    )
+    last = {key: (until, reason, actor) for key, until, reason, actor in requests}
+    for key, (until, reason, actor) in last.items():
+        GuardQueries(tx).close_gate(Gate("dependency", key, now, until, reason, actor))
+        data = {"dependency": key, "until": until, "reason": reason}
+        tx.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)])
+
+
 # --- Kinds ---
 
 KIND_BREAKER_ACTOR = "guard"  # actor of holds that a kind breaker makes itself

@@ -10,21 +10,23 @@ import asyncio
 import inspect
 import json
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mulligan.core.attempt import Lease
+from mulligan.core.attempt import Ended, Ending, Lease, Outcome
 from mulligan.core.durations import SECOND, Micros, check_duration
 from mulligan.core.errors import ConfigError, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
-from mulligan.core.job import Gate, GuardRow, Lane, NewJob
+from mulligan.core.job import Gate, GuardRow, Lane, LaneRef, NewJob
+from mulligan.failures.codes import dependency_unavailable
 from mulligan.failures.redact import scrub
 from mulligan.guards import breaker
 from mulligan.guards import budget as budgets
+from mulligan.guards.capacity import LOCK_RETRY
 from mulligan.guards.gates import check_concurrency, check_rate
-from mulligan.guards.lanes import find_closed_keys
+from mulligan.guards.lanes import LaneView, find_closed_keys, is_closed
 from mulligan.guards.limits import parse_rate_parts
 from mulligan.guards.observer import BREAKER_ACTOR, PROBE_KIND, DependencyObserver, load_guard
 from mulligan.guards.queries import GuardQueries
@@ -39,18 +41,87 @@ PROBE_TIMEOUT = 30 * SECOND
 # How long workers without the app's health check leave a due probe to workers that have it.
 PROBE_FUNCTION_GRACE = 60 * SECOND
 
-OpenLane = tuple[str, int]  # lane key, priority
+MAX_FAIL_FAST = 100  # jobs of one lane that a fail-fast breaker ends in one claim
 
 # --- Probes ---
 
 
 @dataclass
 class Prober:
-    """Claims probes for one worker."""
+    """Serves the breakers of dependencies that are down: claims probes, and ends jobs fast."""
 
     worker: str
     observer: DependencyObserver
-    timeouts: Mapping[str, Micros]  # of the kinds this worker knows
+    timeouts: Mapping[str, Micros] = field(default_factory=dict)  # of the kinds this worker knows
+    settle_endings: Callable[[Transaction, Sequence[Ending]], None] = lambda *_: None
+
+    def find_work(
+        self, tx: Transaction, view: LaneView, guards: Mapping[str, GuardState]
+    ) -> list[str]:
+        """Return the dependencies that can be probed now, or have jobs that must fail fast."""
+        return [key for key in guards if self._has_work(tx, view, key, guards)]
+
+    def serve(
+        self,
+        tx: Transaction,
+        view: LaneView,
+        guards: Mapping[str, GuardState],
+        keys: Iterable[str],
+    ) -> list[Lease]:
+        """Start the probes of these dependencies, and end the jobs that must fail fast."""
+        probes = []
+        for key in keys:
+            lanes = self._probe_lanes(view, key, guards)
+            probe = self.claim_probe(tx, key, lanes, view.state.now)
+            if probe is not None:
+                probes.append(probe)
+            if self._fails_fast(key):
+                self._fail_fast(tx, key, guards[key], view.due_lanes_behind(key))
+        return probes
+
+    def _has_work(
+        self, tx: Transaction, view: LaneView, key: str, guards: Mapping[str, GuardState]
+    ) -> bool:
+        guard = guards[key]
+        now = view.state.now
+        if not guard.is_down(now):
+            return False
+        if self._fails_fast(key) and view.due_lanes_behind(key):
+            return True
+        if not breaker.is_probe_due(guard, now):
+            return False
+        if not self._has_health_check(key) and not self._probe_lanes(view, key, guards):
+            return False
+        return self.is_probe_due(tx, guard, now)
+
+    def _probe_lanes(
+        self, view: LaneView, key: str, guards: Mapping[str, GuardState]
+    ) -> list[LaneRef]:
+        """Return due lanes whose jobs can probe `key`.
+
+        Nothing else may hold such a lane, except dependencies that jobs may probe now as well.
+        """
+        also_probed = {
+            other
+            for other, guard in guards.items()
+            if breaker.is_probe_due(guard, view.state.now)
+            and not self.observer.config_for(other).probe
+        }
+        return view.due_lanes_behind(key, also_probed)
+
+    def _fails_fast(self, key: str) -> bool:
+        return self.observer.config_for(key).mode == "fail_fast"
+
+    def _fail_fast(
+        self, tx: Transaction, key: str, guard: GuardState, lanes: Sequence[LaneRef]
+    ) -> None:
+        """Claim the due jobs behind a fail-fast breaker and end them at once."""
+        failure = dependency_unavailable(key, guard.reason)
+        outcome = Outcome(Ended.FAILED, failure=failure, final=True)
+        with tx.atomically():
+            due = tx.list_due_jobs(lanes, MAX_FAIL_FAST)
+            leases = tx.claim_candidates(self.worker, due)
+            self.settle_endings(tx, [Ending(lease, outcome) for lease in leases])
 
     def is_probe_due(self, tx: Transaction, guard: GuardState, now: Micros) -> bool:
         """Return True if it is time to probe and no other probe is running."""
@@ -60,7 +131,7 @@ class Prober:
         return probe is None or not GuardQueries(tx).is_running(probe.job_id, probe.token)
 
     def claim_probe(
-        self, tx: Transaction, key: str, lanes: Sequence[OpenLane], now: Micros
+        self, tx: Transaction, key: str, lanes: Sequence[LaneRef], now: Micros
     ) -> Lease | None:
         """Claim a health check or a waiting job as the probe of a dependency.
 
@@ -132,19 +203,19 @@ class Prober:
         return leases[0] if leases else None
 
     def _claim_job(
-        self, tx: Transaction, row: GuardRow, lanes: Sequence[OpenLane], now: Micros
+        self, tx: Transaction, row: GuardRow, lanes: Sequence[LaneRef], now: Micros
     ) -> Lease | None:
         """Claim the waiting job that is the best probe: of the fastest kind, and not tried yet."""
         guard = load_guard(row.body)
-        held = find_closed_keys(GuardQueries(tx).list_gates(), now)["dependency"]
+        held = find_closed_keys(GuardQueries(tx).list_gates(), now).dependencies
         for lane in sorted(lanes, key=lambda lane: _probe_rank(guard, lane, held)):
-            uses = Lane.parse(lane[0]).uses.split(",")
+            uses = Lane.parse(lane[0]).dependencies
             other_keys = sorted(held.intersection(uses) - {row.key})
             locked = [self._lock_due_guard(tx, key, now) for key in other_keys]
             others = [other for other in locked if other is not None]
             if len(others) < len(other_keys):
                 continue
-            due = [candidate[2] for candidate in tx.list_due_jobs([lane], MAX_PROBE_CANDIDATES)]
+            due = [candidate.id for candidate in tx.list_due_jobs([lane], MAX_PROBE_CANDIDATES)]
             untried = [job_id for job_id in due if job_id not in guard.tried_jobs]
             leases = tx.claim_jobs(self.worker, untried or due, 1)
             if leases:
@@ -162,17 +233,29 @@ class _ProbeRank(NamedTuple):
     lane: str
 
 
-def _probe_rank(guard: GuardState, lane: OpenLane, held: set[str]) -> _ProbeRank:
+def _probe_rank(guard: GuardState, lane: LaneRef, held: frozenset[str]) -> _ProbeRank:
     key, priority = lane
     parsed = Lane.parse(key)
     usual_ms = guard.median_ms(parsed.kind)
     return _ProbeRank(
-        held_dependencies=len(held.intersection(parsed.uses.split(","))),
+        held_dependencies=len(held.intersection(parsed.dependencies)),
         retry=parsed.retry,
         usual_ms=float("inf") if usual_ms is None else usual_ms,
         priority=priority,
         lane=key,
     )
+
+
+def open_expired_holds(
+    tx: Transaction, observer: DependencyObserver, gates: Iterable[Gate], now: Micros
+) -> list[Gate]:
+    """End the expired holds of dependencies by starting their ramps. Return those that stay.
+
+    A hold that another worker is ending at the same time counts as closed for now.
+    """
+    expired = [gate for gate in gates if gate.scope == "dependency" and not is_closed(gate, now)]
+    kept = [gate for gate in expired if not expire_hold(tx, observer, gate, now)]
+    return [gate._replace(until=now + LOCK_RETRY) for gate in kept]
 
 
 def expire_hold(tx: Transaction, observer: DependencyObserver, gate: Gate, now: Micros) -> bool:

@@ -33,9 +33,26 @@ WHERE kind = :kind ORDER BY finished_at DESC LIMIT 1
 SELECT finished_at FROM {p}job WHERE state = 'succeeded' AND finished_at IS NOT NULL
 ORDER BY finished_at DESC LIMIT 1 OFFSET :n
 
--- name: lock_token_bucket
--- Lock and read a token bucket until the claim is committed, so that claims count each other.
+-- name: insert_token_buckets
+-- Insert the token buckets that do not exist. A new bucket is full: its last refill lies at time 0.
+-- NOT EXISTS: ON CONFLICT alone would wait for a claim that is changing an existing bucket.
+INSERT INTO {p}meter (scope, key, tokens, at)
+SELECT scope, key, 0, 0 FROM unnest(CAST(:scopes AS text[]), CAST(:keys AS text[])) AS missing(scope, key)
+WHERE NOT EXISTS (SELECT FROM {p}meter AS meter WHERE meter.scope = missing.scope AND meter.key = missing.key)
+ORDER BY scope, key
+ON CONFLICT (scope, key) DO NOTHING RETURNING scope, key
+
+-- name: lock_token_buckets
+-- Lock and read token buckets until the claim is committed, so that claims count each other.
 -- SKIP LOCKED: a locked bucket counts as empty for now. The idle timeout frees the lock if a worker
 -- hangs.
-SELECT tokens, at, {p}now_us(), set_config('idle_in_transaction_session_timeout', '10s', true)
-FROM {p}meter WHERE scope = :scope AND key = :key FOR UPDATE SKIP LOCKED
+SELECT scope, key, tokens, at, {p}now_us(), set_config('idle_in_transaction_session_timeout', '10s', true)
+FROM {p}meter WHERE (scope, key) IN (SELECT * FROM unnest(CAST(:scopes AS text[]), CAST(:keys AS text[])))
+ORDER BY scope, key FOR UPDATE SKIP LOCKED
+
+-- name: update_token_buckets
+-- Store the tokens that are left in locked buckets.
+UPDATE {p}meter AS meter SET tokens = spent.tokens, at = spent.at
+FROM unnest(CAST(:scopes AS text[]), CAST(:keys AS text[]), CAST(:tokens AS double precision[]), CAST(:times AS bigint[]))
+  AS spent(scope, key, tokens, at)
+WHERE meter.scope = spent.scope AND meter.key = spent.key

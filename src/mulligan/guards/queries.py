@@ -6,7 +6,7 @@ guard folds it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
@@ -57,13 +57,32 @@ class GuardQueries(Queries):
 
         None: another claim has locked the bucket.
         """
-        return {key: self._lock_token_bucket(key) for key in sorted(keys)}
+        locked = self._lock_existing_buckets(keys)
+        missing = [key for key in keys if key not in locked]
+        if missing and self.tx.rows("insert_token_buckets", **self._bucket_params(missing)):
+            locked |= self._lock_existing_buckets(missing)
+        return {key: locked.get(key) for key in keys}
 
-    def update_token_bucket(self, key: LimitKey, left: TokenBucket) -> None:
-        """Store what is left in a locked token bucket."""
-        self.tx.rows(
-            "update_token_bucket", scope=key[0], key=key[1], tokens=left.tokens, at=left.at
-        )
+    def _lock_existing_buckets(
+        self, keys: Sequence[LimitKey]
+    ) -> dict[LimitKey, tuple[TokenBucket, Micros]]:
+        rows = self.tx.rows("lock_token_buckets", **self._bucket_params(keys))
+        return {
+            (scope, key): (TokenBucket(tokens, at), now) for scope, key, tokens, at, now, *_ in rows
+        }
+
+    def _bucket_params(self, keys: Sequence[LimitKey]) -> dict[str, Any]:
+        return {
+            "scopes": self.tx.array_param([scope for scope, _ in keys]),
+            "keys": self.tx.array_param([key for _, key in keys]),
+        }
+
+    def update_token_buckets(self, left: Mapping[LimitKey, TokenBucket]) -> None:
+        """Store what is left in locked token buckets."""
+        tokens = self.tx.array_param([bucket.tokens for bucket in left.values()])
+        times = self.tx.array_param([bucket.at for bucket in left.values()])
+        params = self._bucket_params([*left])
+        self.tx.rows("update_token_buckets", **params, tokens=tokens, times=times)
 
     def count_running(self) -> list[tuple[str, str, int]]:
         """Count the running jobs by (queue, dependencies)."""
@@ -130,18 +149,6 @@ class GuardQueries(Queries):
             return found[0][0], found[0][0]
         oldest = self.tx.rows("find_nth_success", n=limit - 1)
         return None, oldest[0][0] if oldest else 0
-
-    def _lock_token_bucket(self, key: LimitKey) -> tuple[TokenBucket, Micros] | None:
-        name = {"scope": key[0], "key": key[1]}
-        found = self.tx.rows("lock_token_bucket", **name)
-        if not found and not self.tx.rows("token_bucket_exists", **name):
-            # A new bucket starts full: its last refill lies at time 0.
-            self.tx.rows("insert_token_bucket", **name, tokens=0.0, at=0)
-            found = self.tx.rows("lock_token_bucket", **name)
-        if not found:
-            return None
-        tokens, at, now, *_ = found[0]
-        return TokenBucket(tokens, at), now
 
 
 def _parse_guard(row: tuple[Any, ...]) -> GuardRow:

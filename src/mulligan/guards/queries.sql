@@ -35,10 +35,6 @@ ON CONFLICT (scope, key) DO UPDATE SET
 -- Remove the limit that an operator set.
 DELETE FROM {p}limits WHERE scope = :scope AND key = :key RETURNING key
 
--- name: update_token_bucket
--- Store the tokens that are left in a bucket.
-UPDATE {p}meter SET tokens = :tokens, at = :at WHERE scope = :scope AND key = :key
-
 -- name: count_waiting
 -- Count the queued jobs of one lane: due now, and due later. Counting stops at the cap.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM {p}job WHERE state = 'queued' AND lane = :lane AND priority = :priority
@@ -87,11 +83,3 @@ UPDATE {p}gate SET probe_at = :probe_at WHERE scope = :scope AND key = :key
 -- name: is_running
 -- Test whether an attempt is still running.
 SELECT 1 FROM {p}job WHERE id = :id AND token = :token AND state = 'running'
-
--- name: token_bucket_exists
--- Test whether a token bucket exists.
-SELECT 1 FROM {p}meter WHERE scope = :scope AND key = :key
-
--- name: insert_token_bucket
--- Insert a token bucket, unless there is one.
-INSERT INTO {p}meter (scope, key, tokens, at) VALUES (:scope, :key, :tokens, :at) ON CONFLICT (scope, key) DO NOTHING

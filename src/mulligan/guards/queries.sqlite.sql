@@ -42,6 +42,26 @@ WHERE kind = :kind LIMIT 1
 SELECT finished_at FROM {p}job INDEXED BY {p}job_for_retention
 WHERE state = 'succeeded' AND finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT 1 OFFSET :n
 
--- name: lock_token_bucket
--- Read a token bucket.
-SELECT tokens, at, :now FROM {p}meter WHERE scope = :scope AND key = :key
+-- name: insert_token_buckets
+-- Insert the token buckets that do not exist. A new bucket is full: its last refill lies at time 0.
+INSERT INTO {p}meter (scope, key, tokens, at)
+SELECT scopes.value, keys.value, 0, 0 FROM json_each(:scopes) AS scopes JOIN json_each(:keys) AS keys ON keys.key = scopes.key
+WHERE true
+ON CONFLICT (scope, key) DO NOTHING RETURNING scope, key
+
+-- name: lock_token_buckets
+-- Read token buckets.
+SELECT scope, key, tokens, at, :now FROM {p}meter
+WHERE (scope, key) IN (
+  SELECT scopes.value, keys.value FROM json_each(:scopes) AS scopes JOIN json_each(:keys) AS keys ON keys.key = scopes.key
+)
+
+-- name: update_token_buckets
+-- Store the tokens that are left in buckets.
+UPDATE {p}meter SET tokens = spent.tokens, at = spent.at
+FROM (
+  SELECT scopes.value AS scope, keys.value AS key, tokens.value AS tokens, times.value AS at
+  FROM json_each(:scopes) AS scopes JOIN json_each(:keys) AS keys ON keys.key = scopes.key
+  JOIN json_each(:tokens) AS tokens ON tokens.key = scopes.key JOIN json_each(:times) AS times ON times.key = scopes.key
+) AS spent
+WHERE {p}meter.scope = spent.scope AND {p}meter.key = spent.key

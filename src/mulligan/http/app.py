@@ -12,7 +12,7 @@ import ipaddress
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,14 @@ from mulligan.http.dashboard.notifications import NotificationScreens
 from mulligan.http.dashboard.overview import OverviewScreen
 from mulligan.http.dashboard.policies import PolicyScreens
 from mulligan.http.dashboard.queues import QueueScreens
-from mulligan.http.dashboard.renderer import LiveStream, Renderer, VisitorRunner
+from mulligan.http.dashboard.renderer import (
+    LiveStream,
+    Renderer,
+    VisitorRunner,
+    build_menu,
+    routes_of,
+    specificity,
+)
 from mulligan.http.dashboard.retry import EditScreens
 from mulligan.http.dashboard.sessions import NotAllowed, NotSignedIn
 from mulligan.http.dashboard.sign_in import SignInScreens, redirect_to_sign_in
@@ -61,7 +68,23 @@ from mulligan.observability.logs import configure_logging
 # API routes that are also served at the root, where load balancers and scrapers expect them.
 ROOT_ALIASES = ("/livez", "/readyz", "/startupz", "/metrics", "/openapi.json")
 STATIC = Path(__file__).parent / "dashboard" / "static"
-RouteHandler = Callable[..., Awaitable[Response]]
+SCREENS: tuple[type, ...] = (
+    OverviewScreen,
+    SignInScreens,
+    JobScreens,
+    EditScreens,
+    FailureScreens,
+    BatchScreens,
+    QueueScreens,
+    HistoryScreens,
+    ActionScreens,
+    StatusScreens,
+    NotificationScreens,
+    InsightScreens,
+    PolicyScreens,
+    DoctorScreen,
+)
+MENU = build_menu(SCREENS)
 
 
 def create_app(served: Settings | Mulligan) -> FastAPI:
@@ -93,7 +116,7 @@ def create_app(served: Settings | Mulligan) -> FastAPI:
     for path in ROOT_ALIASES:
         alias: Any = ApiAlias(api, path)
         app.add_route(path, alias, methods=["GET", "HEAD"])
-    _add_screens(app, Renderer(runner, settings), context)
+    _add_screens(app, Renderer(runner, settings, MENU), context)
     return app
 
 
@@ -112,63 +135,13 @@ class ApiAlias:
 def _add_screens(app: FastAPI, renderer: Renderer, context: ApiContext) -> None:
     live = LiveStream(renderer, context.hub)
     app.add_api_route("/live", live.listen, methods=["GET"], response_model=None)
-    for path, handler in _get_routes(renderer).items():
-        app.add_api_route(path, handler, methods=["GET", "HEAD"], response_model=None)
-    for path, handler in _post_routes(renderer).items():
-        app.add_api_route(path, handler, methods=["POST"], response_model=None)
+    routes = [(route, screens) for screens in SCREENS for route in routes_of(screens)]
+    instances = {screens: screens(renderer) for screens in SCREENS}
+    for route, screens in sorted(routes, key=lambda pair: specificity(pair[0])):
+        handler = getattr(instances[screens], route.handler)
+        methods = list(route.methods)
+        app.add_api_route(route.path, handler, methods=methods, response_model=None)
     _add_error_pages(app, ErrorPages(renderer))
-
-
-def _get_routes(renderer: Renderer) -> dict[str, RouteHandler]:
-    jobs = JobScreens(renderer)
-    failures = FailureScreens(renderer)
-    batches = BatchScreens(renderer)
-    queues = QueueScreens(renderer)
-    history = HistoryScreens(renderer)
-    notifications = NotificationScreens(renderer)
-    policies = PolicyScreens(renderer)
-    return {
-        "/": OverviewScreen(renderer).show,
-        "/sign-in": SignInScreens(renderer).show,
-        "/jobs": jobs.list,
-        "/jobs/{job_id}": jobs.one,
-        "/jobs/{job_id}/edit": EditScreens(renderer).form,
-        "/failures": failures.inbox,
-        "/failures/{fingerprint}": failures.group,
-        "/batches": batches.list,
-        "/batches/{batch_id}": batches.one,
-        "/queues": queues.queues,
-        "/dependencies": queues.dependencies,
-        "/schedules": queues.schedules,
-        "/operations": history.operations,
-        "/operations/new": ActionScreens(renderer).preview,
-        "/operations/{operation}": history.operation,
-        "/status/{text}": StatusScreens(renderer).show,
-        "/alerts": notifications.alerts,
-        "/notifications": notifications.deliveries,
-        "/insight": InsightScreens(renderer).insight,
-        "/policies": policies.show,
-        "/policies/what-if": policies.show,
-        "/policies/rules/{rule:path}": policies.rule,
-        "/events": history.events,
-        "/audit": history.audit,
-        "/doctor": DoctorScreen(renderer).show,
-    }
-
-
-def _post_routes(renderer: Renderer) -> dict[str, RouteHandler]:
-    sign_in = SignInScreens(renderer)
-    actions = ActionScreens(renderer)
-    return {
-        "/sign-in": sign_in.sign_in,
-        "/sign-out": sign_in.sign_out,
-        "/jobs": actions.act_on_selected,
-        "/operations": actions.start,
-        "/jobs/{job_id}/edit": EditScreens(renderer).submit,
-        "/policies/what-if": PolicyScreens(renderer).what_if,
-        "/status/{text}": StatusScreens(renderer).retry,
-        "/{noun}/{name}/{verb}": actions.act,
-    }
 
 
 def _add_error_pages(app: FastAPI, pages: ErrorPages) -> None:

@@ -1,54 +1,41 @@
-"""Turn an enqueue call into checked `NewJob` values; nothing is written before all checks pass."""
+"""Enqueue: the path from checked arguments to written jobs, for one job or many.
+
+`new_jobs` turns payloads into `NewJob` values and writes nothing before all checks pass. `enqueue`
+writes them in the caller's transaction or in one of ours; `insert` does so in an open transaction.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mulligan.core.attempt import Lease
-from mulligan.core.durations import Micros, check_duration, check_duration_or_time
-from mulligan.core.errors import Duration, DurationOrTime, PayloadRefused, Refused
-from mulligan.core.ids import new_id, new_ids
-from mulligan.core.job import (
-    AFTER_PAYLOAD,
-    DEFAULT_COVER,
-    NewJob,
-    NewJobColumns,
-    Unique,
-    unique_hash,
-)
-from mulligan.core.json import index_entries
-from mulligan.core.tracing import trace_text
-from mulligan.guards.limits import owner_share
+from mulligan.core.durations import EPOCH, optional_datetime, to_datetime
+from mulligan.core.errors import PayloadRefused
+from mulligan.core.event import NewEvent, queued_event
+from mulligan.core.format import format_time
+from mulligan.core.ids import new_ids
+from mulligan.core.job import Job, NewJob, State
+from mulligan.core.tracing import OPENTELEMETRY
+from mulligan.jobs.options import EnqueueOptions, job_template, with_payload_fields
 from mulligan.manifest.arguments import to_json, to_json_many
-from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_name, check_user_name
-from mulligan.retries.policy import Policy, encode_policy
+from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, Registry
 
-MAX_PRIORITY = 9
-MAX_RETRIES_LIMIT = 1_000_000
-MAX_TEXT_LENGTH = 500
+if TYPE_CHECKING:
+    from mulligan.jobs.service import Jobs
+    from mulligan.storage.base import Inserted, Store, Transaction
+
+Reload = Callable[[str], Job]
+
+_batch_id = attrgetter("batch_id")
+_payload = attrgetter("payload")
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnqueueOptions:
-    """Options of one enqueue besides the payload. None means the kind's default."""
-
-    queue: str | None = None
-    delay: DurationOrTime | None = None
-    priority: int | None = None
-    owner: str = ""
-    unique: str | Unique | None = None
-    batch: Any = None
-    must_have: bool = False
-    max_retries: int | None = None
-    policy: Policy | None = None
-    timeout: Duration | None = None
-    deadline: DurationOrTime | None = None
-    connection: Any = None
-    traceparent: str | None = None
-    tracestate: str | None = None
+# --- Build ---
 
 
 def new_job(
@@ -61,284 +48,175 @@ def new_job(
 ) -> NewJob:
     """Return one checked job. `payload` must already consist of JSON values."""
     template = job_template(spec, options, queues)
-    return new_job_from_template(spec, handler, payload, options, limit, template)
-
-
-def new_job_from_template(
-    spec: KindSpec,
-    handler: Handler | None,
-    payload: Any,
-    options: EnqueueOptions,
-    limit: int,
-    template: NewJob,
-) -> NewJob:
-    """Return one checked job; `template` holds what does not depend on the payload."""
-    what = "the payload of " + template.kind
-    text = to_json(payload, what)
-    if len(text) > limit:
-        raise _payload_too_large(what, len(text), limit)
-    job = NewJob._make((new_id(), template.kind, template.queue, text, *template[AFTER_PAYLOAD:]))
-    if not _depends_on_payload(handler, options):
-        return _with_indexed_arguments(job, spec, payload) if spec.index else job
-    return _with_payload_fields(job, spec, handler, payload, options)
+    return new_jobs(template, spec, handler, [payload], options, limit)[0]
 
 
 def new_jobs(
+    template: NewJob,
     spec: KindSpec,
     handler: Handler | None,
     payloads: Sequence[Any],
     options: EnqueueOptions,
     limit: int,
-    template: NewJob,
-) -> Sequence[NewJob]:
-    """Return checked jobs that share their options. Plain jobs are returned as columns."""
-    texts = _payload_texts(template.kind, payloads, limit)
-    # Flat payloads were copied while they were encoded, so the caller cannot change them later.
-    is_flat = handler is not None and handler.arguments.is_flat
-    decoded = payloads if is_flat else None
-    jobs = NewJobColumns(template, new_ids(len(texts)), texts, decoded)
-    pairs = zip(jobs, payloads, strict=True)
-    if _depends_on_payload(handler, options):
-        return [_with_payload_fields(job, spec, handler, one, options) for job, one in pairs]
-    if spec.index:
-        return [_with_indexed_arguments(job, spec, one) for job, one in pairs]
-    return jobs
-
-
-def _depends_on_payload(handler: Handler | None, options: EnqueueOptions) -> bool:
-    """Return whether dependencies or the unique key of a job follow from its payload."""
-    if options.unique is not None:
-        return True
-    return handler is not None and (handler.uses is not None or handler.unique is not None)
-
-
-def _payload_texts(kind: str, payloads: Sequence[Any], limit: int) -> list[str]:
-    what = "the payload of " + kind
+) -> list[NewJob]:
+    """Return checked jobs with these options. `template` has all that does not need a payload."""
+    what = "the payload of " + spec.name
     texts = to_json_many(payloads) or [to_json(payload, what) for payload in payloads]
-    longest = max(map(len, texts), default=0)
-    if longest > limit:
-        raise _payload_too_large(what, longest, limit)
-    return texts
+    _, _, *shared = template  # all fields but id and payload
+    jobs = []
+    for job_id, text in zip(new_ids(len(texts)), texts, strict=True):
+        if len(text) > limit:
+            raise PayloadRefused(
+                f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,} (setting "
+                "limits.payload). Store the data elsewhere and pass a reference."
+            )
+        jobs.append(NewJob._make((job_id, text, *shared)))
+    has_function = handler is not None and (handler.uses or handler.unique)
+    if not (has_function or options.unique is not None or spec.index):
+        return jobs
+    pairs = zip(jobs, payloads, strict=True)
+    return [with_payload_fields(job, spec, handler, one, options) for job, one in pairs]
 
 
-def _payload_too_large(what: str, size: int, limit: int) -> PayloadRefused:
-    return PayloadRefused(
-        f"{what} is {size:,} bytes of JSON; the limit is {limit:,} (setting limits.payload). "
-        "Store the data elsewhere and pass a reference."
-    )
+# --- Write ---
 
 
-def _with_indexed_arguments(job: NewJob, spec: KindSpec, payload: Any) -> NewJob:
-    return job._replace(args=index_entries(payload, spec.index))
+class EnqueueApp(Protocol):
+    """Attributes of an app that `enqueue` needs."""
+
+    registry: Registry
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def jobs(self) -> Jobs: ...
+
+    def join_transaction(self, connection: Any) -> Transaction: ...
 
 
-def _with_payload_fields(
-    job: NewJob, spec: KindSpec, handler: Handler | None, payload: Any, options: EnqueueOptions
-) -> NewJob:
-    """Add what follows from the payload: dependencies, unique key and index_entries arguments."""
-    job = job._replace(
-        uses=_resolve_uses(spec, handler, payload),
-        unique_exact=isinstance(options.unique, str),
-        args=index_entries(payload, spec.index),
-    )
-    unique, key = _resolve_unique(handler, options, job.owner, job.queue, payload)
-    if unique is None or key is None:
-        return job
-    return job._replace(
-        unique_key=key,
-        unique_hash=unique_hash(job.owner, spec.name, key),
-        unique_cover=unique.covered_states,
-        unique_for=unique.period,
-    )
+def enqueue(
+    app: EnqueueApp, new: Sequence[NewJob], connection: Any = None, *, actor: str = ""
+) -> list[Job]:
+    """Insert all jobs or none. They are durable on return, or with `connection` on its commit.
+
+    `actor`: the person to name in their events.
+    """
+    if not new:
+        return []
+    tracer = app.registry.tracer
+    span = tracer.trace_insert(new) if OPENTELEMETRY in sys.modules else nullcontext(new)
+    with span as traced:
+        if connection is not None:
+            # Upkeep writes the events after the commit. Written here, they would make readers wait.
+            tx = app.join_transaction(connection)
+            return insert(tx, traced, app.jobs.get, announce=False)
+        begin = app.store.single_statement
+        for job in traced:
+            if job.unique_hash or job.batch_id or job.args or actor:
+                begin = app.store.begin
+                break
+        with begin() as tx:
+            return insert(tx, traced, app.jobs.get, actor=actor)
 
 
-def job_template(
-    spec: KindSpec, options: EnqueueOptions, queues: Mapping[str, QueueSpec]
-) -> NewJob:
-    """Return a job without id and payload: everything that its options and kind decide."""
-    queue = _resolve_queue(spec, options)
-    batch = read_batch_option(options)
-    owner = check_text("owner", options.owner) or batch.owner
-    priority = spec.priority if options.priority is None else options.priority
-    delay, run_at = _length_or_time("delay", options.delay)
-    deadline, deadline_at = _length_or_time("deadline", options.deadline)
-    is_fair = queue in queues and queues[queue].fair
-    trace = None
-    if options.traceparent:
-        trace = trace_text(options.traceparent, options.tracestate)
-    return NewJob(
-        id="",
-        kind=spec.name,
-        queue=queue,
-        payload="",
-        owner=owner,
-        priority=check_priority(priority),
-        uses=spec.uses,
-        delay=delay or 0,
-        run_at=run_at,
-        max_retries=check_max_retries(options.max_retries),
-        policy=encode_policy(options.policy),
-        timeout=check_timeout(options.timeout),
-        deadline=deadline,
-        deadline_at=deadline_at,
-        share=owner_share(owner) if is_fair else "",
-        batch_id=batch.batch_id,
-        must_have=batch.must_have,
-        added_by=batch.added_by,
-        trace=trace,
-    )
+def insert(
+    tx: Transaction,
+    new: Sequence[NewJob],
+    reload: Reload,
+    *,
+    announce: bool = True,
+    actor: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> list[Job]:
+    """Insert jobs in an open transaction. Return each, or the job that holds its unique key.
+
+    `announce` writes their job.queued events. An event that names an `actor` also has `data`.
+    """
+    announce = announce and not actor
+    if any(map(_batch_id, new)):
+        from mulligan.batches.service import insert_members  # noqa: PLC0415 - loads all services
+
+        new, answers = insert_members(tx, new, announce=announce)
+    else:
+        answers = tx.insert_jobs(new, announce=announce)
+    if actor:
+        tx.write_queued_events(_events_of_actor(new, answers, actor, data or {}))
+    payloads = json.loads(f"[{','.join(map(_payload, new))}]")
+    views = []
+    for job, answer, payload in zip(new, answers, payloads, strict=True):
+        if answer.fresh:
+            views.append(view_new_job(job, answer, payload, reload))
+        else:
+            from mulligan.jobs.view import view_holder  # noqa: PLC0415 - loads guards
+
+            views.append(view_holder(tx, answer.id, reload))
+    return views
 
 
-def _resolve_queue(spec: KindSpec, options: EnqueueOptions) -> str:
-    if options.queue:
-        return check_user_name("queue", options.queue)
-    return check_name("queue", spec.queue)
+def _events_of_actor(
+    new: Sequence[NewJob], answers: Sequence[Inserted], actor: str, data: Mapping[str, Any]
+) -> list[NewEvent]:
+    """Return the job.queued events of jobs that a person enqueued; duplicates have none."""
+    changes = {**data, "before": {}, "after": {"state": State.QUEUED.value}}
+    pairs = [pair for pair in zip(new, answers, strict=True) if pair[1].fresh]
+    return [queued_event(job, answer.run_at, actor, changes) for job, answer in pairs]
 
 
-def _length_or_time(name: str, value: DurationOrTime | None) -> tuple[Micros | None, Micros | None]:
-    """Return (length, None) or (None, time); (None, None) if the option is not set."""
-    if value is None:
-        return None, None
-    return check_duration_or_time(name, value)
+# --- View ---
 
 
-class BatchMembership(NamedTuple):
-    """Which batch a new job joins. The owner is empty if only the batch's id is known."""
-
-    batch_id: str | None = None
-    owner: str = ""
-    must_have: bool = False
-    added_by: tuple[str, str, int] | None = None  # job, worker and token of the running member
-
-
-def read_batch_option(options: EnqueueOptions) -> BatchMembership:
-    """Read `batch=`: a batch, a batch id, or the context of a running member of a batch."""
-    must_have = check_flag("must_have", options.must_have)
-    batch = options.batch
-    if batch is None:
-        if must_have:
-            raise Refused("must_have=True needs a batch. Pass batch= as well.")
-        return BatchMembership()
-    lease = getattr(batch, "lease", None)
-    if isinstance(lease, Lease):
-        return _batch_of_running_job(lease, must_have=must_have)
-    owner = getattr(batch, "owner", "")
-    if not isinstance(owner, str):
-        owner = ""
-    batch_id = check_text("batch", getattr(batch, "id", batch), min_length=1)
-    return BatchMembership(batch_id, owner, must_have)
-
-
-def _batch_of_running_job(lease: Lease, *, must_have: bool) -> BatchMembership:
-    if lease.batch_id is None:
-        raise Refused(
-            "batch=ctx adds a job to the batch of the running job, "
-            f"but job {lease.id} is not in a batch"
-        )
-    added_by = (lease.id, lease.worker, lease.token)
-    return BatchMembership(lease.batch_id, "", must_have, added_by)
-
-
-def _resolve_unique(
-    handler: Handler | None, options: EnqueueOptions, owner: str, queue: str, payload: Any
-) -> tuple[Unique | None, str | None]:
-    declared = handler.unique if handler is not None else None
-    if isinstance(options.unique, str):
-        unique = declared if declared is not None else Unique(while_=DEFAULT_COVER)
-        return unique, check_text("unique", options.unique, min_length=1)
-    requested: Any = declared if options.unique is None else options.unique
-    if requested is None:
-        return None, None
-    if not isinstance(requested, Unique):
-        raise Refused(f"unique must be a string or Unique(...), not {requested!r:.80}")
-    return requested, requested.key(owner, queue, payload)
+def view_new_job(new: NewJob, answer: Inserted, payload: Any, reload: Reload) -> Job:
+    """Return the view of a job that was just inserted, without reading it back."""
+    created_at = EPOCH + timedelta(0, 0, answer.created_at)
+    fields = {
+        "id": new.id,
+        "kind": new.kind,
+        "queue": new.queue,
+        "owner": new.owner,
+        "state": State.QUEUED,
+        "phase": "ready",
+        "why": "waiting for a free worker",
+        "payload": payload,
+        "result": None,
+        "priority": new.priority,
+        "progress": None,
+        "attempt": 0,
+        "attempts": 0,
+        "failures": 0,
+        "losses": 0,
+        "max_retries": new.max_retries,
+        "generation": 1,
+        "token": 0,
+        "batch_id": new.batch_id,
+        "unique_key": new.unique_key,
+        "uses": tuple(new.uses.split(",")) if new.uses else (),
+        "created_at": created_at,
+        "run_at": created_at,
+        "started_at": None,
+        "finished_at": None,
+        "deadline_at": None,
+        "error": None,
+        "next_retry_at": None,
+        "deduplicated": False,
+        "cost": 0.0,
+        "_reload": reload,
+    }
+    if answer.run_at != answer.created_at or new.deadline_at or new.deadline is not None:
+        fields |= _later_times(new, answer)
+    job = object.__new__(Job)
+    # All fields at once: the `__init__` of a frozen dataclass sets them one by one.
+    object.__setattr__(job, "__dict__", fields)
+    return job
 
 
-def _resolve_uses(spec: KindSpec, handler: Handler | None, payload: Any) -> str:
-    if handler is None or handler.uses is None:
-        return spec.uses
-    # A copy, so that the app's function cannot change the caller's payload.
-    return format_uses(handler.uses({**payload}))
-
-
-def format_uses(uses: Any) -> str:
-    """Return one dependency key or several as lanes store them: sorted, joined by commas."""
-    if not uses:
-        return ""
-    keys: Any = (uses,) if isinstance(uses, str) else uses
-    if not isinstance(keys, Iterable):
-        raise Refused(f"uses must be one or more dependency keys, not {uses!r:.80}")
-    return ",".join(sorted({check_name("dependency", key) for key in keys}))
-
-
-def check_priority(value: Any) -> int:
-    """Return a priority from -9 (first) to 9 (last)."""
-    if not _is_int(value) or not -MAX_PRIORITY <= value <= MAX_PRIORITY:
-        raise Refused(f"priority must be a whole number from -9 (first) to 9 (last), not {value!r}")
-    return int(value)
-
-
-def check_max_retries(value: Any) -> int | None:
-    """Return a retry limit, or None if none is set."""
-    if value is None:
-        return None
-    if not _is_int(value) or not 0 <= value <= MAX_RETRIES_LIMIT:
-        raise Refused(
-            f"max_retries must be a whole number from 0 to {MAX_RETRIES_LIMIT:,}, not {value!r}"
-        )
-    return int(value)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def check_flag(name: str, value: Any) -> bool:
-    """Return a boolean option; other truthy values are refused."""
-    if not isinstance(value, bool):
-        raise Refused(f"{name} must be True or False, not {value!r:.80}")
-    return value
-
-
-def check_memory_limit(value: Any) -> int | None:
-    """Return a memory limit in bytes, or None if none is set."""
-    if value is None:
-        return None
-    if not _is_int(value) or value <= 0:
-        raise Refused(f"memory_limit must be a whole number of bytes above 0, not {value!r}")
-    return int(value)
-
-
-def check_cost(value: Any) -> float:
-    """Return the cost of an attempt; 0 if none is set."""
-    if value is None:
-        return 0.0
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:
-        raise Refused(f"cost must be a finite number of at least 0, not {value!r}")
-    return float(value)
-
-
-def check_timeout(value: Any) -> Micros | None:
-    """Return a time limit, or None if none is set."""
-    if value is None:
-        return None
-    limit = check_duration("timeout", value)
-    if not limit:
-        raise Refused("timeout must be above 0 s")
-    return limit
-
-
-def check_text(name: str, value: Any, *, min_length: int = 0) -> str:
-    """Return a short text that every database can store."""
-    is_valid = isinstance(value, str) and min_length <= len(value) <= MAX_TEXT_LENGTH
-    if not is_valid or "\x00" in value:
-        raise Refused(
-            f"{name} must be a string of {min_length} to {MAX_TEXT_LENGTH} characters without NUL, "
-            f"not {value!r:.80}"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Refused(f"{name} must be valid Unicode, but it contains a lone surrogate") from None
-    return str.__str__(value)  # Never store an instance of a caller's str subclass.
+def _later_times(new: NewJob, answer: Inserted) -> dict[str, Any]:
+    """Return the fields of a job that is due later or has a deadline."""
+    deadline_at = new.deadline_at
+    if new.deadline is not None:
+        deadline_at = answer.created_at + new.deadline
+    fields = {"run_at": to_datetime(answer.run_at), "deadline_at": optional_datetime(deadline_at)}
+    if answer.run_at <= answer.created_at:
+        return fields
+    why = f"scheduled for {format_time(answer.run_at)}"
+    return {**fields, "phase": "scheduled", "why": why}

@@ -35,7 +35,7 @@ from mulligan.failures.redact import scrub_public
 from mulligan.guards.limits import next_start_at, owner_share, parse_rate_parts, refill_bucket
 from mulligan.guards.observer import DependencyObserver, load_guard
 from mulligan.guards.queries import GuardQueries
-from mulligan.jobs.enqueue import check_max_retries, check_priority, check_timeout, format_uses
+from mulligan.jobs.options import check_max_retries, check_priority, check_timeout, format_uses
 from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.arguments import refusal_message, to_json
 from mulligan.manifest.declared import (
@@ -467,4 +467,4 @@ def spend_manual_retry(tx: Transaction, owner: str, rate_limit: str) -> None:
             f"the next is possible at {format_time(next_at)}",
             to_datetime(next_at),
         )
-    GuardQueries(tx).update_token_bucket(key, meter._replace(tokens=meter.tokens - 1))
+    GuardQueries(tx).update_token_buckets({key: meter._replace(tokens=meter.tokens - 1)})

@@ -36,3 +36,8 @@ ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED
 SELECT {JobRow} FROM {p}job
 WHERE {matching} AND id < :before AND id >= :floor
 ORDER BY id DESC LIMIT :limit
+
+-- name: write_args
+-- Store indexed arguments of jobs.
+INSERT INTO {p}job_arg (name, value, job_id, kind) SELECT name, value, job_id, kind FROM {set:ArgRow}
+ON CONFLICT (name, value, job_id) DO NOTHING

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mulligan.core.durations import Micros
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import MAX_CLOCK_SKEW, first_id
-from mulligan.core.job import AttemptRow, JobRow, State
+from mulligan.core.job import ArgRow, AttemptRow, JobRow, State
 from mulligan.core.json import scalar_text
 from mulligan.jobs.conditions import (
     ABOVE_ALL_IDS,
@@ -99,24 +99,28 @@ class JobQueries(Queries):
 
     def find_unique_holder(self, unique_hash: str) -> str | None:
         """Return the job that holds a unique key. None: the key is free or its hold has expired."""
-        found = self.tx.rows("find_unique_holder", unique_hash=unique_hash)
-        if not found or self._is_expired_hold(found[0][2]):
-            return None
-        return str(found[0][0])
+        for _, holder, _, until in self._holders(unique_hash):
+            if until is None or until > self.tx.now():
+                return str(holder)
+        return None
 
     def release_expired_key(self, unique_hash: str) -> bool:
         """Release a unique key whose hold has expired. False: it is held or free."""
-        found = self.tx.rows("find_unique_holder", unique_hash=unique_hash)
-        if not found or not self._is_expired_hold(found[0][2]):
-            return False
-        self.tx.rows("release_unique_key", id=found[0][0], unique_hash=unique_hash)
-        return True
+        for _, holder, _, until in self._holders(unique_hash):
+            if until is not None and until <= self.tx.now():
+                self.tx.rows("release_unique_key", id=holder, unique_hash=unique_hash)
+                return True
+        return False
+
+    def _holders(self, unique_hash: str) -> list[tuple[Any, ...]]:
+        """Return the row of the job that holds a unique key, if there is one."""
+        return self.tx.rows("find_unique_holders", hashes=self.tx.array_param([unique_hash]))
 
     def find_key_holders(self, hashes: Sequence[str]) -> dict[str, str]:
         """Return the jobs that hold unique keys, by hash."""
         if not hashes:
             return {}
-        rows = self.tx.rows("find_key_holders", hashes=self.tx.array_param(hashes))
+        rows = self.tx.rows("find_unique_holders", hashes=self.tx.array_param(hashes))
         return {row[0]: row[1] for row in rows}
 
     def list_due_deadlines(self, limit: int) -> list[JobRow]:
@@ -167,9 +171,6 @@ class JobQueries(Queries):
         )
         return records
 
-    def _is_expired_hold(self, until: Micros | None) -> bool:
-        return until is not None and until <= self.tx.now()
-
 
 def _summarise(prunable: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]:
     """Group jobs by kind, state, owner and code."""
@@ -206,15 +207,6 @@ class BoundedCount(NamedTuple):
 
     jobs: int
     stopped: str | None
-
-
-class ArgRow(NamedTuple):
-    """Indexed argument of a job."""
-
-    job_id: str
-    kind: str
-    name: str
-    value: str
 
 
 class SearchQueries(Queries):
@@ -368,8 +360,8 @@ class SearchQueries(Queries):
     # --- Arguments ---
     def write_args(self, rows: Sequence[ArgRow]) -> None:
         """Index arguments of jobs. Existing entries stay."""
-        for row in rows:
-            self.tx.rows("write_arg", **row._asdict())
+        if rows:
+            self.tx.run_set("write_args", rows)
 
     def delete_args(self, ids: Sequence[str]) -> None:
         """Remove jobs from the index of arguments."""

@@ -91,18 +91,10 @@ SELECT {AttemptRow} FROM {p}attempt WHERE job_id = :id
 UNION ALL {part:first_attempt_row} AND id = :id
 ORDER BY 2
 
--- name: find_unique_holder
--- Find the job that holds a unique key.
-SELECT id, payload, unique_until FROM {p}job WHERE unique_hash = :unique_hash
-
 -- name: release_unique_key
 -- Release the unique key of a job whose hold has expired.
 -- The condition on unique_hash keeps a second enqueuer from releasing the key of a newer holder.
 UPDATE {p}job SET unique_hash = NULL WHERE id = :id AND unique_hash = :unique_hash AND unique_until <= :now
-
--- name: find_key_holders
--- Find the jobs that hold unique keys.
-SELECT unique_hash, id FROM {p}job WHERE unique_hash {in:hashes}
 
 -- name: list_due_deadlines
 -- Lock waiting jobs whose deadline has passed. SKIP LOCKED: upkeep never waits.
@@ -169,7 +161,6 @@ ORDER BY job_id DESC LIMIT 2 OFFSET :skip
 -- Find the id at which a page of matching jobs ends, and the id after it.
 SELECT id FROM {p}job WHERE {matching} AND id < :before ORDER BY id DESC LIMIT 2 OFFSET :skip
 
--- name: write_arg
--- Store an indexed argument of a job.
-INSERT INTO {p}job_arg (name, value, job_id, kind) VALUES (:name, :value, :job_id, :kind)
-ON CONFLICT (name, value, job_id) DO NOTHING
+-- name: find_unique_holders
+-- Find the jobs that hold unique keys.
+SELECT unique_hash, id, payload, unique_until FROM {p}job WHERE unique_hash {in:hashes}

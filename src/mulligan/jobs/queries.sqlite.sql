@@ -34,3 +34,8 @@ ORDER BY finished_at LIMIT :limit
 SELECT {JobRow} FROM {p}job
 WHERE id IN (SELECT id FROM {p}job WHERE {matching} AND id < :before AND id >= :floor)
 ORDER BY id DESC LIMIT :limit
+
+-- name: write_args
+-- Store an indexed argument of a job.
+INSERT INTO {p}job_arg (name, value, job_id, kind) VALUES (:name, :value, :job_id, :kind)
+ON CONFLICT (name, value, job_id) DO NOTHING

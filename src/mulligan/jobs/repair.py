@@ -20,14 +20,14 @@ from mulligan.core.errors import (
     DurationOrTime,
     IllegalMove,
     MulliganError,
-    NotFound,
     ReasonMissing,
     StoreUnavailable,
     UniqueTaken,
+    unknown_job,
 )
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
-from mulligan.core.job import JobRow, Lane, State
+from mulligan.core.job import ArgRow, JobRow, Lane, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.jobs.preconditions import (
     UNCHANGED,
@@ -43,7 +43,7 @@ from mulligan.jobs.preconditions import (
     spend_manual_retry,
     unique_hash_after,
 )
-from mulligan.jobs.queries import ArgRow, JobQueries, SearchQueries
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.manifest.specs import Handler
 from mulligan.storage.base import Move, Store, Transaction
 from mulligan.worker.job_log import log_manual_action
@@ -463,5 +463,5 @@ def _load_job(tx: Transaction, job_id: str, owner: str | None = None) -> JobRow:
     """Return a job's row. Another owner's job is reported exactly like one that does not exist."""
     row = JobQueries(tx).get_job(job_id)
     if row is None or owner not in (None, row.owner):
-        raise NotFound(f"no job {job_id!r}")
+        raise unknown_job(job_id)
     return row

@@ -9,12 +9,12 @@ from typing import Self
 
 from mulligan.core.attempt import Verb
 from mulligan.core.errors import NotFound, Refused
-from mulligan.core.job import AttemptRow, Job, JobRow
+from mulligan.core.job import ArgRow, AttemptRow, Job, JobRow
 from mulligan.core.json import index_entries
 from mulligan.failures.queries import FailureQueries
 from mulligan.jobs.conditions import ARGUMENT_PREFIX, INDEXED_PREFIX, Where
 from mulligan.jobs.filter import Filter
-from mulligan.jobs.queries import ArgRow, BoundedCount, BoundedPage, JobQueries, SearchQueries
+from mulligan.jobs.queries import BoundedCount, BoundedPage, JobQueries, SearchQueries
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec
 from mulligan.storage.base import Store, Transaction

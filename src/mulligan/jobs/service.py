@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.core.durations import Micros
-from mulligan.core.errors import DurationOrTime, NotFound, Refused, StoreUnavailable, WaitTimeout
+from mulligan.core.errors import (
+    DurationOrTime,
+    NotFound,
+    Refused,
+    StoreUnavailable,
+    WaitTimeout,
+    unknown_job,
+)
 from mulligan.core.event import EventList
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import AttemptRow, Job, NewJob, State, as_columns
+from mulligan.core.job import COUNT_CAP, AttemptRow, Job, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair
@@ -21,9 +26,9 @@ from mulligan.jobs.explain import Explanation, explain_job
 from mulligan.jobs.filter import parse_filter
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.search import CappedCount, JobList, build_count, build_job_list, resolve_filter
-from mulligan.jobs.view import load_job_views, view_new_job, view_new_jobs
+from mulligan.jobs.view import load_job_views
 from mulligan.manifest.specs import Handler, KindSpec
-from mulligan.storage.base import Inserted, Store, Transaction
+from mulligan.storage.base import Store
 
 JobViews = list[Job]  # The classes below have a method named list.
 AttemptList = list[AttemptRow]
@@ -32,7 +37,7 @@ Overrides = Mapping[str, Any]
 POLL_INTERVAL = 0.05
 MAX_POLL_INTERVAL = 0.5
 MAX_JOBS_LISTED = 1000
-DEFAULT_COUNT_CAP = 10_000
+DEFAULT_COUNT_CAP = COUNT_CAP
 MAX_IDS_NAMED = 5  # ids listed when a prefix matches several
 WAIT_ENDS_IN = frozenset({*TERMINAL, State.PARKED})
 
@@ -67,7 +72,7 @@ class Jobs:
         with self._store.read() as tx:
             row = JobQueries(tx).get_job(job_id)
             if row is None or owner not in (None, row.owner):
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return load_job_views(tx, [row], self.get)[0]
 
     def resolve(self, prefix: str) -> str:
@@ -79,7 +84,7 @@ class Jobs:
         with self._store.read() as tx:
             found = JobQueries(tx).find_jobs(prefix, MAX_IDS_NAMED + 1)
         if not found:
-            raise NotFound(_no_such_job(prefix))
+            raise unknown_job(prefix)
         if len(found) > 1:
             raise NotFound(describe_ambiguous_id("job", prefix, found))
         return found[0]
@@ -135,21 +140,21 @@ class Jobs:
         with self._store.read() as tx:
             row = JobQueries(tx).get_job(job_id)
             if row is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return explain_job(tx, row, self._settings.retry, self.get, private=private)
 
     def history(self, job_id: str) -> EventList:
         """Return every stored event of a job, oldest first."""
         with self._store.read() as tx:
             if JobQueries(tx).get_job(job_id) is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return EventQueries(tx).list_events_of_job(job_id)
 
     def attempts(self, job_id: str) -> AttemptList:
         """Return every finished attempt, oldest first, with both parts of its failure."""
         with self._store.read() as tx:
             if JobQueries(tx).get_job(job_id) is None:
-                raise NotFound(_no_such_job(job_id))
+                raise unknown_job(job_id)
             return JobQueries(tx).list_attempts(job_id)
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
@@ -178,7 +183,7 @@ class Jobs:
         except StoreUnavailable:
             return "in an unknown state (database unavailable)"
         if row is None:
-            raise NotFound(_no_such_job(job_id))
+            raise unknown_job(job_id)
         return row.state
 
     # --- Repair ---
@@ -245,39 +250,6 @@ class Jobs:
         repair.discard(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
-    # --- Views of enqueued jobs ---
-    def view_inserted(self, new: NewJob, now: Micros) -> Job:
-        """Return the view of one job that was just inserted."""
-        return view_new_job(new, now, self.get)
-
-    def view_all_inserted(self, new: Sequence[NewJob], now: Micros) -> JobViews:
-        """Return the views of jobs that were just inserted."""
-        columns = as_columns(new) if len(new) > 1 else None
-        if columns is None:
-            return [self.view_inserted(job, now) for job in new]
-        return view_new_jobs(columns, now, self.get)
-
-    def view_enqueued(
-        self, tx: Transaction, new: Sequence[NewJob], answers: Sequence[Inserted]
-    ) -> JobViews:
-        """Return the jobs as they are stored. Only duplicates of existing jobs must be read."""
-        now = answers[0].created_at if answers else 0
-        if all(answer.fresh and answer.created_at == now for answer in answers):
-            return self.view_all_inserted(new, now)
-        views = []
-        for job, answer in zip(new, answers, strict=True):
-            if answer.fresh:
-                views.append(self.view_inserted(job, answer.created_at))
-            else:
-                views.append(self._view_duplicate(tx, answer.id))
-        return views
-
-    def _view_duplicate(self, tx: Transaction, job_id: str) -> Job:
-        row = JobQueries(tx).get_job(job_id)
-        if row is None:
-            raise NotFound(_no_such_job(job_id))
-        return replace(load_job_views(tx, [row], self.get)[0], deduplicated=True)
-
 
 class _Poll:
     """Pauses between two reads of a job that is waited for, and the timeout."""
@@ -306,7 +278,3 @@ def describe_ambiguous_id(what: str, prefix: str, found: Sequence[str]) -> str:
     if len(found) > MAX_IDS_NAMED:
         ids += ", …"
     return f"{prefix!r} begins more than one {what} id: {ids}. Type more characters."
-
-
-def _no_such_job(job_id: str) -> str:
-    return f"no job {job_id!r}"

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from mulligan.core.durations import Micros, to_datetime
-from mulligan.core.format import format_time
+from mulligan.core.errors import unknown_job
 from mulligan.core.job import (
-    OPTION_FIELDS,
     AttemptRow,
     Gate,
     Job,
     JobRow,
     Limit,
     LimitKey,
-    NewJob,
-    NewJobColumns,
     State,
 )
 from mulligan.guards.capacity import count_running
@@ -60,6 +57,14 @@ def load_job_views(
         phase = derive_phase(row, gates, now, known_kinds, limit_state)
         views.append(build_job_view(row, latest.get(row.id), phase, reload))
     return views
+
+
+def view_holder(tx: Transaction, job_id: str, reload: Callable[[str], Job]) -> Job:
+    """Return the job that holds the unique key of a duplicate, marked as deduplicated."""
+    row = JobQueries(tx).get_job(job_id)
+    if row is None:
+        raise unknown_job(job_id)
+    return replace(load_job_views(tx, [row], reload)[0], deduplicated=True)
 
 
 def load_limit_state(tx: Transaction, now: Micros) -> LimitState:
@@ -136,98 +141,6 @@ def build_job_view(
         cost=row.cost,
         _reload=reload,
     )
-
-
-def view_new_job(new: NewJob, now: Micros, reload: Callable[[str], Job]) -> Job:
-    """Return the view of a job that was just inserted, without reading it back."""
-    payload, _ = _decode(new.payload)
-    return _build_job(_new_job_fields(new, now, payload, reload))
-
-
-_decode = json.JSONDecoder().raw_decode  # Faster than json.loads; safe because we wrote the text.
-
-
-def view_new_jobs(new: NewJobColumns, now: Micros, reload: Callable[[str], Job]) -> list[Job]:
-    """Return the views of jobs that were just inserted. Shared fields are built once."""
-    fields = _new_job_fields(new.template, now, None, reload)
-    payloads = new.decoded
-    if payloads is None:
-        payloads = json.loads(f"[{','.join(new.payloads)}]")
-    return [
-        _build_job({**fields, "id": id_, "payload": payload})
-        for id_, payload in zip(new.ids, payloads, strict=True)
-    ]
-
-
-def _build_job(fields: dict[str, Any]) -> Job:
-    """Create a Job from all its fields at once: faster than the frozen dataclass's `__init__`."""
-    job = object.__new__(Job)
-    object.__setattr__(job, "__dict__", fields)
-    return job
-
-
-def _new_job_fields(
-    new: NewJob, now: Micros, payload: Any, reload: Callable[[str], Job]
-) -> dict[str, Any]:
-    created_at = to_datetime(now)
-    fields = {
-        **_shared_fields(new.kind, new.queue, new[OPTION_FIELDS]),
-        "id": new.id,
-        "payload": payload,
-        "created_at": created_at,
-        "run_at": created_at,
-        "_reload": reload,
-    }
-    if new.delay or new.run_at is not None:
-        due = now + new.delay if new.run_at is None else new.run_at
-        fields["run_at"] = to_datetime(due)
-        if due > now:
-            fields["phase"] = "scheduled"
-            fields["why"] = f"scheduled for {format_time(due)}"
-    if new.deadline is not None:
-        fields["deadline_at"] = to_datetime(now + new.deadline)
-    elif new.deadline_at is not None:
-        fields["deadline_at"] = to_datetime(new.deadline_at)
-    return fields
-
-
-@lru_cache(maxsize=512)
-def _shared_fields(kind: str, queue: str, options: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the fields that new jobs with equal options share, and defaults for the others."""
-    new = NewJob("", kind, queue, "", *options)
-    return {
-        "id": "",
-        "kind": kind,
-        "queue": queue,
-        "owner": new.owner,
-        "state": State.QUEUED,
-        "phase": "ready",
-        "why": "waiting for a free worker",
-        "payload": None,
-        "result": None,
-        "priority": new.priority,
-        "progress": None,
-        "attempt": 0,
-        "attempts": 0,
-        "failures": 0,
-        "losses": 0,
-        "max_retries": new.max_retries,
-        "generation": 1,
-        "token": 0,
-        "batch_id": new.batch_id,
-        "unique_key": new.unique_key,
-        "uses": tuple(filter(None, new.uses.split(","))) if new.uses else (),
-        "created_at": None,
-        "run_at": None,
-        "started_at": None,
-        "finished_at": None,
-        "deadline_at": None,
-        "error": None,
-        "next_retry_at": None,
-        "deduplicated": False,
-        "cost": 0.0,
-        "_reload": None,
-    }
 
 
 def _error(row: JobRow, latest: AttemptRow | None) -> Mapping[str, Any] | None:

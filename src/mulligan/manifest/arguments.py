@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import pydantic
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.core.errors import ConfigError, PayloadRefused
-from mulligan.core.json import decode, make_encoder
+from mulligan.core.json import decode, make_chunk_encoder
 
 
 class Arguments:
@@ -122,11 +123,6 @@ class Arguments:
             payload[name] = value
         return payload
 
-    @property
-    def is_flat(self) -> bool:
-        """True if payloads contain only texts, numbers, booleans and null."""
-        return self._exact_types is not None
-
     def encode_all(self, calls: Iterable[Mapping[str, Any]]) -> list[Any]:
         """Encode the arguments of many calls; flat ones are checked column by column.
 
@@ -134,7 +130,7 @@ class Arguments:
         """
         if self._exact_types is None:
             return [self.encode(call if type(call) is dict else dict(call)) for call in calls]
-        payloads = [dict(call) for call in calls]
+        payloads = [*map(dict, calls)]
         if self._are_exact(payloads):
             return payloads
         return [self.encode(payload) for payload in payloads]
@@ -144,9 +140,12 @@ class Arguments:
         if self._exact_types is None or {*map(tuple, payloads)} != {self._fields}:
             return False
         for name, types_ in self._exact_types:
-            column = [payload[name] for payload in payloads]
-            if not _is_exact_column(column, types_):
+            column = [*map(itemgetter(name), payloads)]
+            if not {*map(type, column)} <= types_:
                 return False
+            for value in column:
+                if type(value) is str and not value.isascii():  # it may contain a lone surrogate
+                    return False
         return True
 
     def decode(self, text: str) -> dict[str, Any]:
@@ -261,15 +260,6 @@ def _find_exact_types(
     return tuple(exact)
 
 
-def _is_exact_column(column: Sequence[Any], types_: frozenset[type]) -> bool:
-    column_types = {*map(type, column)}
-    if not column_types <= types_:
-        return False
-    if str not in column_types:
-        return True
-    return all(value.isascii() for value in column if type(value) is str)
-
-
 _JSON_TYPES = frozenset({int, str, bool, float, type(None)})
 _ABSENT = object()
 
@@ -319,7 +309,7 @@ def _format_errors(name: str, errors: ValidationError) -> str:
 _dump_any = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, default=to_jsonable_python
 ).encode
-_dump_json_values = make_encoder(",", ":")  # several times faster, for JSON types only
+_encode_chunks = make_chunk_encoder(",", ":")  # several times faster, for JSON types only
 
 
 def to_json(value: Any, what: str) -> str:
@@ -328,7 +318,7 @@ def to_json(value: Any, what: str) -> str:
     NUL and lone surrogates are escaped, so that both databases store them unchanged.
     """
     try:
-        text = _dump_json_values(value)
+        text = "".join(_encode_chunks(value, 0))
     except (TypeError, ValueError, RecursionError):
         text = _dump_or_refuse(value, what)
     if len(text) > MAX_DEPTH and _is_deeper(text, MAX_DEPTH):
@@ -342,7 +332,7 @@ def to_json_many(values: Sequence[dict[str, Any]]) -> list[str] | None:
     Return None if that is not possible; the caller then encodes each value.
     """
     try:
-        text = _dump_json_values(values)
+        text = "".join(_encode_chunks(values, 0))
     except (TypeError, ValueError, RecursionError):
         return None
     if text.count(_BOUNDARY) != len(values) - 1:  # it also occurs inside a value

@@ -5,7 +5,7 @@ The newest manifest that declares a thing wins, for a day after its workers last
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import Limit, LimitKey
@@ -183,3 +183,21 @@ def merge_breaker_configs(manifests: Iterable[Manifest]) -> dict[str, BreakerCon
 
 def breaker_configs(manifest: Manifest) -> dict[str, BreakerConfig]:
     return {key: spec.breaker_config for key, spec in manifest.dependencies.items()}
+
+
+class DeclarationCache:
+    """Limits and breaker terms of all active manifests, as last read."""
+
+    def __init__(self) -> None:
+        self.limits: Mapping[LimitKey, Limit] = {}
+        self.breakers: Mapping[str, BreakerConfig] = {}
+        self._read_at: Micros = 0
+
+    def refresh(self, tx: Transaction, now: Micros, *, max_age: Micros) -> None:
+        """Read the manifests again if they were read longer than `max_age` ago."""
+        if abs(now - self._read_at) <= max_age:
+            return
+        manifests = load_active_manifests(tx, now)
+        self.limits = merge_declared_limits(manifests)
+        self.breakers = merge_breaker_configs(manifests)
+        self._read_at = now

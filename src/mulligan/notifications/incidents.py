@@ -15,7 +15,7 @@ from mulligan.config import Settings
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import new_id
-from mulligan.failures.groups import ALL_OWNERS
+from mulligan.core.job import ALL_OWNERS
 from mulligan.failures.queries import FailureQueries
 from mulligan.notifications import rules
 from mulligan.notifications.message import Message, build_cap_message, build_incident_message

@@ -21,7 +21,7 @@ from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.core.event import Event, EventType, NewEvent
 from mulligan.core.ids import new_id
 from mulligan.events.queries import EventQueries
-from mulligan.jobs.enqueue import check_text
+from mulligan.jobs.options import check_text
 from mulligan.manifest.declared import load_declared_subscriptions
 from mulligan.manifest.specs import ENDPOINT_PREFIX, SubscriptionSpec, check_name
 from mulligan.notifications.channels import (

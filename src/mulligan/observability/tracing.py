@@ -22,6 +22,7 @@ from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.job import NewJob
 from mulligan.core.tracing import (
     NO_SPAN,
+    OPENTELEMETRY,
     OnAttemptEnd,
     Tracer,
     current_attempt,
@@ -32,7 +33,6 @@ from mulligan.core.tracing import (
 
 log = logging.getLogger("mulligan.trace")
 
-_API = "opentelemetry.trace"
 _NO_PROVIDER = frozenset({"ProxyTracerProvider", "NoOpTracerProvider"})
 
 
@@ -43,11 +43,8 @@ class OtelTracer(Tracer):
         self._enabled = settings.enabled
         self._child = settings.parenting == "child"
 
-    def skips_inserts(self) -> bool:
-        return not self._enabled or _API not in sys.modules
-
     def trace_insert(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
-        api = sys.modules.get(_API) if self._enabled else None
+        api = sys.modules.get(OPENTELEMETRY) if self._enabled else None
         return nullcontext(new) if api is None or not new else self._insert_span(api, new)
 
     @contextmanager
@@ -65,7 +62,7 @@ class OtelTracer(Tracer):
             yield new if trace is None else [job._replace(trace=job.trace or trace) for job in new]
 
     def trace_attempt(self, lease: Lease) -> AbstractContextManager[OnAttemptEnd]:
-        api = sys.modules.get(_API) if self._enabled else None
+        api = sys.modules.get(OPENTELEMETRY) if self._enabled else None
         if api is None or not _is_recorded(api):
             return NO_SPAN
         return self._attempt_span(api, lease)
@@ -85,7 +82,7 @@ class OtelTracer(Tracer):
             yield _ignore_outcome if span is None else partial(_record_outcome, api, span)
 
     def environment(self, lease: Lease) -> dict[str, str]:
-        api = sys.modules.get(_API) if self._enabled else None
+        api = sys.modules.get(OPENTELEMETRY) if self._enabled else None
         current = None if api is None else _current_trace(api)
         return trace_environment(current or lease.trace)
 
@@ -129,7 +126,7 @@ class OtelTracer(Tracer):
 
 def current_trace_ids() -> dict[str, str]:
     """Return trace ids for log lines: of the current span, and of the enqueuing trace."""
-    api = sys.modules.get(_API)
+    api = sys.modules.get(OPENTELEMETRY)
     found: dict[str, str] = {}
     if api is not None:
         span = api.get_current_span().get_span_context()

@@ -23,8 +23,7 @@ from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import DependencyOpen, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import JobRow, State
-from mulligan.failures.groups import ALL_OWNERS
+from mulligan.core.job import ALL_OWNERS, JobRow, State
 from mulligan.failures.redact import scrub
 from mulligan.jobs import repair
 from mulligan.jobs.preconditions import (

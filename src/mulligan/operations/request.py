@@ -14,9 +14,8 @@ from mulligan.core.attempt import Verb
 from mulligan.core.durations import Micros
 from mulligan.core.errors import ConfigError, IllegalMove, Refused
 from mulligan.core.format import format_time
-from mulligan.core.job import State, unique_hash
+from mulligan.core.job import ALL_OWNERS, State, unique_hash
 from mulligan.core.lifecycle import MOVES
-from mulligan.failures.groups import ALL_OWNERS
 from mulligan.failures.queries import FailureQueries
 from mulligan.guards.gates import check_rate
 from mulligan.guards.queries import GuardQueries

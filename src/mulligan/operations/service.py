@@ -12,8 +12,7 @@ from mulligan.core.durations import optional_datetime, to_datetime
 from mulligan.core.errors import IllegalMove, KeyMismatch, NotFound, Refused
 from mulligan.core.event import EventType
 from mulligan.core.ids import LENGTH, first_id, new_id
-from mulligan.core.job import State
-from mulligan.failures.groups import ALL_OWNERS
+from mulligan.core.job import ALL_OWNERS, State
 from mulligan.jobs.service import DEFAULT_COUNT_CAP, MAX_IDS_NAMED, describe_ambiguous_id
 from mulligan.operations.chore import (
     ACTIVE_STATES,

@@ -118,34 +118,20 @@ def _uncharged_reason(dependency_down: str, kind_held: str) -> Reason | None:
 
 def decide_success(lease: Lease, outcome: Outcome) -> Decision:
     """Decide about a handler that returned. Its result stands even if a stop was requested."""
-    if (
-        outcome.result == "null"
-        and not (outcome.cost or outcome.skipped or lease.alone)
-        and lease.cancel_reason is None
-    ):
-        return _returned_none(
-            lease.failures, lease.losses, lease.snoozes, lease.counts, lease.settings
-        )
     reason = _success_reason(lease, outcome)
     return Decision(
         Verb.SUCCEED,
         State.SUCCEEDED,
         reason.ground,
         reason.text,
-        None,  # run_at
-        lease.failures,
-        _refund_loss(lease) if lease.alone else lease.losses,
-        lease.snoozes,
-        False,  # alone
-        outcome.result,
-        None,  # failure
-        (),  # choices
-        None,  # hold
-        outcome.cost,
-        lease.counts,
-        lease.settings,
-        None,  # then
-        outcome.skipped,
+        failures=lease.failures,
+        losses=_refund_loss(lease) if lease.alone else lease.losses,
+        snoozes=lease.snoozes,
+        result=outcome.result,
+        cost=outcome.cost,
+        counts=lease.counts,
+        settings=lease.settings,
+        skipped=outcome.skipped,
     )
 
 
@@ -156,25 +142,6 @@ def _success_reason(lease: Lease, outcome: Outcome) -> Reason:
     if stop_requested:
         return reasons.RETURNED_BEFORE_STOP
     return reasons.RETURNED
-
-
-@lru_cache(maxsize=256)
-def _returned_none(
-    failures: int, losses: int, snoozes: int, counts: str | None, settings: str | None
-) -> Decision:
-    """Build the decision for a handler that returned None; cached, because most attempts do."""
-    return Decision(
-        Verb.SUCCEED,
-        State.SUCCEEDED,
-        reasons.RETURNED.ground,
-        reasons.RETURNED.text,
-        failures=failures,
-        losses=losses,
-        snoozes=snoozes,
-        result="null",
-        counts=counts,
-        settings=settings,
-    )
 
 
 # --- One rule for each way to end ---

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, tzinfo
 from functools import lru_cache
@@ -20,12 +20,13 @@ from zoneinfo import ZoneInfo, available_timezones
 from mulligan.config import WorkerSection
 from mulligan.core.durations import SECOND, Micros, check_duration
 from mulligan.core.errors import ConfigError, PayloadRefused, StoreUnavailable
-from mulligan.core.event import EventType, NewEvent
+from mulligan.core.event import EventType, NewEvent, queued_event
 from mulligan.core.ids import new_id
 from mulligan.core.job import NewJob
 from mulligan.core.json import index_entries
 from mulligan.guards.limits import owner_share
-from mulligan.jobs.enqueue import EnqueueOptions, new_job
+from mulligan.jobs.enqueue import new_job
+from mulligan.jobs.options import EnqueueOptions
 from mulligan.manifest.declared import MANIFEST_LIFETIME, find_active
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import (
@@ -46,7 +47,7 @@ from mulligan.schedules.rules import (
     plan_slots,
     restart_cursor,
 )
-from mulligan.storage.base import Inserted, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 from mulligan.worker.upkeep import BATCH_SIZE
 
 log = logging.getLogger("mulligan.schedules")
@@ -366,27 +367,3 @@ def _insert_slots(
         )
         tx.write_events([skipped])
     return len(fresh)
-
-
-def manual_queued_events(
-    actor: str, new: Sequence[NewJob], answers: Sequence[Inserted]
-) -> list[NewEvent]:
-    """Return the events of jobs that a person enqueued; duplicates have none."""
-    data: dict[str, Any] = {"before": {}, "after": {"state": "queued"}}
-    return [
-        queued_event(job, answer.run_at, actor, data)
-        for job, answer in zip(new, answers, strict=True)
-        if answer.fresh
-    ]
-
-
-def queued_event(job: NewJob, run_at: Micros, actor: str, data: Mapping[str, Any]) -> NewEvent:
-    """Return the `job.queued` event of a new job."""
-    return NewEvent(
-        EventType.JOB_QUEUED,
-        job_id=job.id,
-        batch_id=job.batch_id,
-        owner=job.owner,
-        actor=actor,
-        data={"kind": job.kind, "queue": job.queue, "run_at": run_at, **data},
-    )

@@ -14,13 +14,13 @@ from mulligan.core.durations import Micros, resolve_end, to_datetime
 from mulligan.core.errors import ConfigError, DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Job
+from mulligan.jobs.enqueue import insert
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.specs import ScheduleSpec
 from mulligan.schedules.chore import (
     Timetable,
     load_timetable,
     load_timezone,
-    queued_event,
     resume_schedule,
 )
 from mulligan.schedules.queries import ScheduleQueries, ScheduleRow
@@ -152,15 +152,8 @@ class Schedules:
             table = self._timetable(tx)
             spec = _find_spec(table, name)
             job = table.job_for(spec, None, tx.now())
-            [answer] = tx.insert_jobs([job], announce=False)
-            data = {
-                "schedule": name,
-                "reason": reason,
-                "before": {},
-                "after": {"state": "queued"},
-            }
-            tx.write_queued_events([queued_event(job, answer.run_at, self._actor, data)])
-            return self._jobs.view_enqueued(tx, [job], [answer])[0]
+            data = {"schedule": name, "reason": reason}
+            return insert(tx, [job], self._jobs.get, actor=self._actor, data=data)[0]
 
     def _timetable(self, tx: Transaction) -> Timetable:
         stored = load_timetable(tx)

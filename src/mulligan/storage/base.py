@@ -16,36 +16,26 @@ from typing import Any, ClassVar, Protocol
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.event import NewEvent
-from mulligan.core.job import NewJob
+from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
 from mulligan.storage.rows import (
-    ClaimPosition,
-    ClaimState,
     Inserted,
     Move,
     Refusal,
-    RetryRow,
+    RefusalReason,
     Settlement,
-    SharedRetryTexts,
-    SuccessRow,
-    UnlimitedLanes,
 )
 from mulligan.storage.statements import SqlDialect
 
 __all__ = [
-    "ClaimPosition",
-    "ClaimState",
     "Inserted",
     "Move",
     "Queries",
     "Refusal",
-    "RetryRow",
+    "RefusalReason",
     "Settlement",
-    "SharedRetryTexts",
     "StatementConditions",
     "Store",
-    "SuccessRow",
     "Transaction",
-    "UnlimitedLanes",
 ]
 
 
@@ -64,10 +54,8 @@ class Transaction(ABC):
 
     dialect: ClassVar[SqlDialect]
     channel = ""  # of notifications, where the database has them
-    # Jobs to choose for each free slot. More than one if several workers claim at once, because a
-    # claim skips jobs that another worker has locked.
-    candidates_per_slot = 1
 
+    # --- Clock ---
     @abstractmethod
     def now(self) -> Micros:
         """Return the time by the clock that decides: PostgreSQL's, or the host's on SQLite."""
@@ -112,64 +100,35 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        """Insert jobs that have no unique key. Return the time of the insert."""
-
-    @abstractmethod
     def write_queued_events(self, events: Sequence[NewEvent]) -> None:
         """Write the `job.queued` events of jobs that this transaction inserted without one."""
 
     # --- Claim ---
     @abstractmethod
-    def read_claim_state(self) -> ClaimState:
-        """Read what a claim must know: clock, gates, limits, guards and lanes with jobs."""
+    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+        """Read what a claim must know: clock, gates, limits, guards and lanes with jobs.
 
-    def read_state_and_claim(
-        self, worker: str, lanes: UnlimitedLanes, limit: int
-    ) -> tuple[ClaimState, list[Lease]]:
-        """Call `read_claim_state` and, if there is no choice, `claim_from_lane` in one round trip.
-
-        Claims only if exactly one lane is due, it is one of `lanes`, and no gate or operator's
-        limit is in force. A store may always return no leases.
+        Also list the due jobs of the `expected` lanes, like `list_due_jobs`: a claim that guesses
+        its lanes saves a round trip.
         """
-        del worker, lanes, limit
-        return self.read_claim_state(), []
-
-    def read_state_and_claim_one(
-        self, worker: str, lanes: UnlimitedLanes
-    ) -> tuple[ClaimState, list[Lease]]:
-        """Work like `read_state_and_claim` for one job. The state returned is that after the claim.
-
-        Cheaper if probably no more than one job waits.
-        """
-        del worker, lanes
-        return self.read_claim_state(), []
-
-    def claim_from_position(self, worker: str, position: ClaimPosition, limit: int) -> list[Lease]:
-        """Continue a claim like `claim_from_lane` where the last one ended.
-
-        Only while no gate or limit has changed, and if the store is faster that way. A store may
-        always return no leases.
-        """
-        del worker, position, limit
-        return []
 
     @abstractmethod
-    def list_due_jobs(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        """List due jobs of (lane, priority) pairs as (priority, run_at, id, lane), in that order.
+    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
+        """List the first due jobs of each lane and priority, at most `depth` of each.
 
-        Locks nothing. `each` limits the jobs of each pair.
+        Locks nothing.
+        """
+
+    @abstractmethod
+    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
+        """Claim picked jobs. Return their leases in this order.
+
+        If another worker has taken some of them meanwhile, claim the next jobs of their lanes.
         """
 
     @abstractmethod
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         """Claim at most `limit` of the jobs, in their order. Skip those that are locked."""
-
-    @abstractmethod
-    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        """Call `list_due_jobs` for one (lane, priority) and `claim_jobs` in one statement."""
 
     # --- Settle ---
     @abstractmethod
@@ -179,40 +138,6 @@ class Transaction(ABC):
         Fenced by id, worker, token and state. Attempts whose fence fails are returned as refusals
         and change nothing.
         """
-
-    @abstractmethod
-    def settle_successes(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        """Settle attempts that returned and change nothing but the job's state and result.
-
-        Return (id, token) of those that were written. The others are left to `settle`, which finds
-        out why. A store may always write none.
-        """
-
-    def settle_successes_by_location(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        """Call `settle_successes` as a transaction of its own, which may be faster."""
-        return self.settle_successes(worker, successes)
-
-    supports_settle_retries = False  # whether `settle_retries` writes anything
-
-    def settle_retries(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        """Settle attempts that are retried under one shared decision, as `settle_successes` does.
-
-        `row` is the settlement of one of them.
-        """
-        del row, texts, retries
-        return set()
-
-    def settle_retries_by_location(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        """Call `settle_retries` as a transaction of its own, which may be faster."""
-        return self.settle_retries(row, texts, retries)
 
     @abstractmethod
     def write_events(self, events: Iterable[NewEvent]) -> None:

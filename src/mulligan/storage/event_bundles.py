@@ -16,17 +16,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from mulligan.core.attempt import Lease
 from mulligan.core.event import Event
-from mulligan.storage.rows import Settlement, SuccessRow
+from mulligan.storage.rows import Settlement
 
 # Events in one bundle, as in the schema's functions. Readers look this far beyond a range.
 BUNDLE_LIMIT = 1000
 
-Row = TypeVar("Row", Lease, SuccessRow, Settlement)
+Row = TypeVar("Row", Lease, Settlement)
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -112,40 +112,6 @@ def bundle_rows(
             bundles.append(EventBundle(at, event_type, len(part), _rows_text(part, data)))
     return singles, bundles
 
-
-def bundle_uniform_events(
-    event: PendingEvent, ids: Sequence[str]
-) -> tuple[list[PendingEvent], list[EventBundle]]:
-    """Bundle events that differ from `event` only in the job id."""
-    tail = _line_tail(event.batch_id, event.owner, event.attempt, event.token)
-    singles: list[PendingEvent] = []
-    bundles: list[EventBundle] = []
-    for part in _split(ids):
-        if len(part) == 1:
-            singles.append(event._replace(job_id=part[0]))
-        else:
-            text = _uniform_text(event.data, part, tail)
-            bundles.append(EventBundle(event.at, event.type, len(part), text))
-    return singles, bundles
-
-
-def bundle_texts(
-    event: PendingEvent, texts: Sequence[tuple[str, str]]
-) -> tuple[list[PendingEvent], list[EventBundle]]:
-    """Bundle events that differ from `event` only in the job id and the data."""
-    tail = _line_tail(event.batch_id, event.owner, event.attempt, event.token)
-    singles: list[PendingEvent] = []
-    bundles: list[EventBundle] = []
-    for part in _split(texts):
-        if len(part) == 1:
-            job_id, data = part[0]
-            singles.append(event._replace(job_id=job_id, data=data))
-            continue
-        lines = [
-            _uniform_text(data, [job_id for job_id, _ in group], tail)
-            for data, group in groupby(part, key=itemgetter(1))
-        ]
-        bundles.append(EventBundle(event.at, event.type, len(part), "\n".join(lines)))
     return singles, bundles
 
 

@@ -27,9 +27,14 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from mulligan.core.durations import Micros
 from mulligan.core.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
 from mulligan.storage import maintenance as migrations
-from mulligan.storage.base import MAX_IDLE_WAIT, Store, UnlimitedLanes
+from mulligan.storage.base import MAX_IDLE_WAIT, Store
 from mulligan.storage.foreign import PostgresConnection, open_postgres_connection
-from mulligan.storage.postgres_transaction import PooledConnection, PostgresTransaction, warm_up
+from mulligan.storage.postgres_transaction import (
+    PooledConnection,
+    PostgresTransaction,
+    warm_up,
+    warm_up_claim,
+)
 from mulligan.storage.url import mask_password
 
 # --- Notifications ---
@@ -431,7 +436,7 @@ class PostgresStore(Store):
         connection.prepare_threshold = 0
         connection.execute(CACHE_PLANS, prepare=False)
         tx = PostgresTransaction(connection, self, autocommit=True)
-        tx.read_state_and_claim_one("", UnlimitedLanes((), 0, 0))
+        warm_up_claim(tx)
 
     def _call_with(self, connection: psycopg.Connection[Any], call: Callable[[], T]) -> T:
         """Let transactions within `call` use the listening connection, whose session is awake."""

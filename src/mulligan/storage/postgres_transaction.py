@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -13,37 +14,23 @@ from psycopg import errors as pg
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
-from mulligan.core.job import NewJob
+from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
 from mulligan.storage.base import (
-    ClaimPosition,
-    ClaimState,
-    Inserted,
     Move,
-    RetryRow,
     Settlement,
-    SharedRetryTexts,
     StatementConditions,
-    SuccessRow,
     Transaction,
-    UnlimitedLanes,
 )
 from mulligan.storage.foreign import PostgresConnection
 from mulligan.storage.rows import (
-    DEFAULT_VALUES,
-    PER_ATTEMPT_FIELDS,
     ClaimCandidate,
-    LocatedSuccessColumns,
-    PerAttemptColumns,
-    RetryColumns,
-    SuccessColumns,
-    arg_rows,
+    LaneShare,
     format_array,
-    insert_columns,
     replace_unstorable,
     unique_race,
     unique_taken,
 )
-from mulligan.storage.sql import load_statement
+from mulligan.storage.sql import load_statement, set_columns
 from mulligan.storage.statements import SqlDialect
 from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
@@ -51,79 +38,64 @@ from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
 NO_WORKER = ""
 PREPARE_AFTER = 2  # executions until the driver prepares a statement
-WARM_UP_ROWS = 10  # as many rows as select the variants for large sets
+WARM_UP_ROWS = 2  # a set of rows has another statement than one row
 
 
 def warm_up(tx: Transaction) -> None:
     """Run the statements of claims and settlements for a worker that does not exist."""
     now = tx.now()
-    names = [str(number) for number in range(WARM_UP_ROWS)]
-    # No job has these ids, so rows at these locations are not changed.
-    successes = [
-        SuccessRow(name, 1, 1, 1, now, "null", "", None, name, f"(0,{name})") for name in names
-    ]
-    retries = [RetryRow(name, f"(0,{name})", now, "", 0, 0) for name in names]
+    success = _sample_settlement(now, state="succeeded", finished=True, succeeded_by=NO_WORKER)
+    failure = _sample_settlement(now, state="queued", run_at=now, code="UNKNOWN")
     for _ in range(PREPARE_AFTER):
-        tx.read_state_and_claim(NO_WORKER, UnlimitedLanes((), now, now), 1)
-        tx.claim_from_position(NO_WORKER, ClaimPosition("", 0, now, now, now), 1)
-        tx.claim_from_lane(NO_WORKER, "", 0, 1)
-        tx.settle_successes_by_location(NO_WORKER, successes)
-        tx.settle_retries_by_location(
-            _sample_retry(now), SharedRetryTexts("", "", "", "", ""), retries
-        )
+        warm_up_claim(tx)
+        tx.settle([success] * WARM_UP_ROWS)
+        tx.settle([failure] * WARM_UP_ROWS)
 
 
-def _sample_retry(now: int) -> Settlement:
-    """Build a retry with typical values: a statement is prepared for their types."""
+def warm_up_claim(tx: Transaction) -> None:
+    """Run the statements of a claim for a worker that does not exist."""
+    tx.read_claim_state([("", 0)], 1)
+    tx.claim_candidates(NO_WORKER, [Candidate(0, 0, "", "")])
+
+
+def _sample_settlement(now: Micros, **columns: Any) -> Settlement:
+    """Build a settlement of a job that does not exist."""
     return Settlement(
         id="",
         worker=NO_WORKER,
         token=1,
-        cancel_known=False,
-        state="queued",
-        run_at=now,
-        failures=1,
-        losses=0,
-        snoozes=0,
-        alone=False,
-        result=None,
-        error=None,
-        choices=None,
+        failures=0,
         reason="",
-        finished=False,
-        release_key=False,
-        cost=0.0,
         generation=1,
         attempt=1,
         settled_by=NO_WORKER,
         started_at=now,
-        ended="failed",
-        verb="retry",
-        code="",
-        cls="",
-        rule="",
-        public="",
-        evidence="{}",
-        private="",
-        fingerprint="",
+        ended="",
+        verb="",
         event="",
         owner="",
-        batch_id=None,
         data="",
-        counts="{}",
-        judged="{}",
+        **columns,
     )
 
 
 # --- Transaction ---
 
-CLAIM_STATE_COLUMNS = 7  # in rows of `read_state_and_claim`, before the columns of a lease
 LARGE_SET = 10  # rows; larger sets send shared values once
+# Columns of a settlement that are left out if no row of the set has a value in them. Two groups
+# make four statements, so that each is soon prepared.
+FAILURE_COLUMNS = frozenset(
+    {"run_at", "counts", "code", "cls", "rule", "public", "evidence", "private", "fingerprint"}
+    | {"judged"}
+)
+RARE_COLUMNS = frozenset(
+    {"cancel_known", "losses", "snoozes", "alone", "error", "choices", "release_key", "cost"}
+    | {"settings", "queue", "lane"}
+)
+OPTIONAL_COLUMNS = (FAILURE_COLUMNS, RARE_COLUMNS)
 # A cached plan may date from when the table was empty. Plans of slower statements are discarded.
 SLOW_STATEMENT = 0.05  # seconds
 SLOW_PER_ROW = 0.0001  # seconds more for each row of a set
-# Columns of an insert that its job.queued event contains.
-QUEUED_EVENT_COLUMNS = frozenset({"kind", "queue", "owner", "batch_id", "delay", "at"})
 
 
 class PooledConnection(psycopg.Connection[Any]):
@@ -151,7 +123,6 @@ class PostgresTransaction(SqlTransaction):
     """Transaction on one connection."""
 
     dialect = SqlDialect.POSTGRES
-    candidates_per_slot = 3
 
     def __init__(
         self, connection: PostgresConnection, store: StoreContext, *, autocommit: bool = False
@@ -217,7 +188,13 @@ class PostgresTransaction(SqlTransaction):
         row_count = len(next(iter(columns.values())))
         if row_count == 1:
             row = {name: column[0] for name, column in columns.items()}
-            return self._run(statement, row | params, single_row=True)
+            return self._run(
+                statement,
+                row | params,
+                reuse_cursor=True,
+                single_row=True,
+                is_transaction=self._autocommit,
+            )
         if row_count < LARGE_SET:
             arrays = {name: format_array(column) for name, column in columns.items()}
             return self._run(statement, arrays | params)
@@ -237,127 +214,45 @@ class PostgresTransaction(SqlTransaction):
         return int(self.rows("now")[0][0])
 
     # --- Enqueue ---
-    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        inserted = self._insert(jobs, announce=announce, unconstrained=True)
-        return int(inserted[0][2])
-
-    def insert_new_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        inserted = self._insert(jobs, announce=announce, unconstrained=False)
-        return {
-            job_id: Inserted(job_id, fresh=True, run_at=run_at, created_at=created_at)
-            for job_id, run_at, created_at, *_ in inserted
-        }
-
-    def _insert(
-        self, jobs: Sequence[NewJob], *, announce: bool, unconstrained: bool
-    ) -> list[tuple[Any, ...]]:
-        """Insert jobs. If no insert can be refused, return one row instead of one per job."""
-        params = {
-            "announce": announce,
-            "channel": self._store.channel if announce or self._store.notify_callers else None,
-            "max_rows": 1 if unconstrained else None,
-            **_arg_columns(jobs),
-        }
-        insert = self._insert_one if len(jobs) == 1 else self._insert_many
+    def insert_rows(self, jobs: Sequence[NewJob], *, announce: bool) -> tuple[int, Micros]:
+        columns = dict(zip(NewJob._fields, zip(*jobs, strict=True), strict=True))
+        notify = announce or self._store.notify_callers
         try:
-            return insert(
-                jobs, params, unconstrained=unconstrained, is_transaction=self._autocommit
+            [row] = self._run_columns(
+                "insert_jobs",
+                {name: columns[name] for name in set_columns(NewJob)},
+                announce=announce,
+                channel=self._store.channel if notify else None,
             )
         except pg.SerializationFailure as error:
             # Only in a caller's transaction: our own are READ COMMITTED.
             key = next((job.unique_key for job in jobs if job.unique_hash), None)
             raise unique_race(key) from error
-
-    def _insert_one(
-        self, jobs: Sequence[NewJob], params: dict[str, Any], **variant: Any
-    ) -> list[tuple[Any, ...]]:
-        shared, defaulted, _ = insert_columns(jobs)
-        statement = "insert_jobs_with_args" if "arg_jobs" in params else "insert_job"
-        return self._run(
-            statement,
-            shared | params,
-            reuse_cursor=True,
-            single_row=True,
-            defaulted=defaulted,
-            **variant,
-        )
-
-    def _insert_many(
-        self, jobs: Sequence[NewJob], params: dict[str, Any], **variant: Any
-    ) -> list[tuple[Any, ...]]:
-        shared, defaulted, varying = insert_columns(jobs)
-        statement = "insert_jobs_with_args" if "arg_jobs" in params else "insert_jobs"
-        arrays = {name: format_array(column) for name, column in varying.items()}
-        if len(jobs) >= LARGE_SET:
-            events_equal = not varying.keys() & QUEUED_EVENT_COLUMNS
-            if variant["unconstrained"] and statement == "insert_jobs" and events_equal:
-                statement = "insert_equal_jobs"
-            variant |= {"shared": frozenset(shared), "defaulted": defaulted}
-            return self._run(statement, shared | arrays | params, row_count=len(jobs), **variant)
-        # Small sets of any shape share one statement, whose plan is cached.
-        values = shared | {name: DEFAULT_VALUES[name] for name in defaulted}
-        filled = {name: format_array([value] * len(jobs)) for name, value in values.items()}
-        return self._run(statement, filled | arrays | params, **variant)
+        count, now, *_ = row
+        return count, now or self.now()
 
     def announce_jobs(self, limit: int) -> int:
         return len(self.rows("announce_jobs", limit=limit))
 
     # --- Claim ---
-    def read_state_and_claim(
-        self, worker: str, lanes: UnlimitedLanes, limit: int
-    ) -> tuple[ClaimState, list[Lease]]:
-        params = _claim_params(worker, lanes, limit)
-        rows = self._run("read_state_and_claim", params, row_count=limit)
-        leases = [Lease._make(row[CLAIM_STATE_COLUMNS:]) for row in rows if row[0] == "lease"]
-        state_rows = (row[:CLAIM_STATE_COLUMNS] for row in rows[len(leases) :])
-        return self.parse_claim_state(state_rows), leases
+    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+        params = self._lane_params(expected, depth) | {"max_lanes": MAX_LANES}
+        row_count = len(expected) * depth
+        reuse_cursor = row_count <= LARGE_SET
+        rows = self._run("read_claim_state", params, row_count=row_count, reuse_cursor=reuse_cursor)
+        return self.parse_claim_state(rows)
 
-    def read_state_and_claim_one(
-        self, worker: str, lanes: UnlimitedLanes
-    ) -> tuple[ClaimState, list[Lease]]:
-        first, *rest = self._run(
-            "read_state_and_claim_one",
-            _claim_params(worker, lanes, 1),
-            reuse_cursor=True,
-            single_row=True,
-            is_transaction=self._autocommit,
-        )
-        if first[0] != "lease":
-            rows = (first, *rest)
-            return self.parse_claim_state(row[:CLAIM_STATE_COLUMNS] for row in rows), []
-        state = self.parse_claim_state(row[:CLAIM_STATE_COLUMNS] for row in rest)
-        # The state was read before the claim: replace the lane's first due time by its next one.
-        _, lane, _, priority, next_run_at, *_ = first
-        waiting = [entry for entry in state.lanes if entry[:2] != (lane, priority)]
-        if next_run_at is not None:
-            waiting.append((lane, priority, next_run_at))
-        return state._replace(lanes=waiting), [Lease._make(first[CLAIM_STATE_COLUMNS:])]
+    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
+        params = self._lane_params(lanes, depth)
+        rows = self._run("list_due_jobs", params, row_count=len(lanes) * depth)
+        return [*map(Candidate._make, rows)]
 
-    def claim_from_position(self, worker: str, position: ClaimPosition, limit: int) -> list[Lease]:
-        params = position._asdict() | {"worker": worker, "limit": limit}
-        rows = self._run("claim_from_position", params, row_count=limit)
-        return [Lease._make(row) for row in rows]
-
-    def list_due_jobs(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        if not lanes:
-            return []
-        if len(lanes) == 1:
-            lane, priority = lanes[0]
-            rows = self.rows(
-                "list_due_jobs", lane=lane, priority=priority, limit=min(limit, each or limit)
-            )
-        else:
-            keys, priorities = map(format_array, zip(*lanes, strict=True))
-            rows = self.rows(
-                "list_due_jobs_of_lanes",
-                lanes=keys,
-                priorities=priorities,
-                limit=limit,
-                each=each or limit,
-            )
-        return [(row[0], row[1], row[2], row[3]) for row in rows]
+    def _lane_params(self, lanes: Sequence[LaneRef], depth: int) -> dict[str, Any]:
+        return {
+            "lanes": format_array([lane for lane, _ in lanes]),
+            "priorities": format_array([priority for _, priority in lanes]),
+            "depth": depth,
+        }
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
@@ -365,8 +260,13 @@ class PostgresTransaction(SqlTransaction):
         if not isinstance(connection, psycopg.Connection) or not connection.autocommit:
             yield
             return
-        with connection.transaction():
-            yield
+        single_statements = self._autocommit
+        self._autocommit = False
+        try:
+            with connection.transaction():
+                yield
+        finally:
+            self._autocommit = single_statements
 
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         if not ids:
@@ -376,54 +276,46 @@ class PostgresTransaction(SqlTransaction):
         rows = self._run_set("claim_jobs", candidates, worker=worker, limit=limit)
         return sorted(map(Lease._make, rows), key=lambda lease: order[lease.id])
 
-    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        params = {"worker": worker, "lane": lane, "priority": priority, "limit": limit}
-        rows = self._run("claim_from_lane", params, row_count=limit)
-        return [Lease._make(row) for row in rows]
+    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
+        if not picked:
+            return []
+        # By lane and not by id: workers that picked the same jobs get different ones.
+        counts = Counter((job.lane, job.priority) for job in picked)
+        since = {(job.lane, job.priority): job.run_at for job in reversed(picked)}
+        shares = [LaneShare(*lane, since[lane], jobs) for lane, jobs in counts.items()]
+        columns = LaneShare._make(map(format_array, zip(*shares, strict=True)))
+        params = columns._asdict() | {"worker": worker}
+        rows = self._run(
+            "claim_from_lanes",
+            params,
+            row_count=len(picked),
+            reuse_cursor=len(picked) <= LARGE_SET,
+            is_transaction=self._autocommit,
+        )
+        order = {job.id: place for place, job in enumerate(picked)}
+        last = len(order)
+        return sorted(map(Lease._make, rows), key=lambda lease: order.get(lease.id, last))
 
     # --- Settle ---
     def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
         if not settlements:
             return set()
-        count = len(settlements)
-        columns = Settlement._make(zip(*settlements, strict=True))._asdict()
-        varying = {name for name, column in columns.items() if column.count(column[0]) < count}
-        if count < LARGE_SET or not varying <= PER_ATTEMPT_FIELDS:
-            return _fences(self._run_columns("settle", columns))
-        arrays = {name: format_array(columns[name]) for name in PerAttemptColumns._fields}
-        params = settlements[0]._asdict() | arrays
-        return _fences(self._run("settle_equal", params, row_count=count))
+        if len(settlements) == 1:
+            rows = self._run("settle", settlements[0]._asdict(), single_row=True)
+        else:
+            rows = self._settle_set(settlements)
+        return {(row[0], row[1]) for row in rows}
 
-    def settle_successes(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        return self._settle_successes("settle_successes", SuccessColumns, worker, successes)
-
-    def settle_successes_by_location(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        return self._settle_successes(
-            "settle_successes_by_location", LocatedSuccessColumns, worker, successes
-        )
-
-    def _settle_successes(
-        self,
-        statement: str,
-        row_type: type[SuccessColumns | LocatedSuccessColumns],
-        worker: str,
-        successes: Sequence[SuccessRow],
-    ) -> set[tuple[str, int]]:
-        columns: Any = SuccessRow._make(zip(*successes, strict=True))
-        sent = {name: getattr(columns, name) for name in row_type._fields}
-        return _fences(self._run_columns(statement, sent, worker=worker))
-
-    def settle_retries_by_location(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        columns: Any = RetryRow._make(zip(*retries, strict=True))
-        arrays = {name: format_array(getattr(columns, name)) for name in RetryColumns._fields}
-        params = row._asdict() | texts._asdict() | arrays
-        return _fences(self._run("settle_retries_by_location", params, row_count=len(retries)))
+    def _settle_set(self, settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
+        columns = dict(zip(Settlement._fields, zip(*settlements, strict=True), strict=True))
+        defaulted: frozenset[str] = frozenset()
+        for group in OPTIONAL_COLUMNS:
+            if not any(any(columns[name]) for name in group):
+                defaulted |= group
+        arrays = {
+            name: format_array(column) for name, column in columns.items() if name not in defaulted
+        }
+        return self._run("settle", arrays, row_count=len(settlements), defaulted=defaulted)
 
     # --- Other statements ---
     def move_job(self, move: Move) -> bool:
@@ -433,30 +325,6 @@ class PostgresTransaction(SqlTransaction):
                 return super().move_job(move)
         except pg.UniqueViolation as error:
             raise unique_taken(move.id, str(error.diag.message_detail)) from error
-
-
-def _fences(rows: Sequence[tuple[Any, ...]]) -> set[tuple[str, int]]:
-    return {(row[0], row[1]) for row in rows}
-
-
-def _claim_params(worker: str, unlimited: UnlimitedLanes, limit: int) -> dict[str, Any]:
-    return {
-        "unlimited": format_array(unlimited.lanes),
-        "since": unlimited.since,
-        "until": unlimited.until,
-        "worker": worker,
-        "limit": limit,
-        "lanes": MAX_LANES,
-    }
-
-
-def _arg_columns(jobs: Sequence[NewJob]) -> dict[str, str]:
-    """Return the indexed arguments of jobs, one array per column. Empty if there are none."""
-    rows = arg_rows(jobs)
-    if not rows:
-        return {}
-    ids, _, names, values = map(format_array, zip(*rows, strict=True))
-    return {"arg_jobs": ids, "arg_names": names, "arg_values": values}
 
 
 def _has_rows(cursor: Any) -> bool:

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -34,7 +34,7 @@ from mulligan.storage.sqlite_handle import (
     StdlibHandle,
     create_private_file,
 )
-from mulligan.storage.sqlite_transaction import PREFIX, SqliteTransaction
+from mulligan.storage.sqlite_transaction import PREFIX, SqliteTransaction, read_clock_offset
 
 # --- File watch: inotify on Linux, short sleeps elsewhere ---
 
@@ -165,6 +165,7 @@ class SqliteStore(Store):
 
     # --- Connections ---
     def _checkout(self) -> Handle:
+        """Take a connection from the pool, or open one."""
         if self._inherited:
             raise StoreUnavailable(FORKED_ERROR.format(file=self.file))
         watching = self._watching.available
@@ -174,9 +175,11 @@ class SqliteStore(Store):
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        if self._stdlib:
-            return StdlibHandle.open(str(self.file))
-        return ApswHandle.open(str(self.file))
+        library = StdlibHandle if self._stdlib else ApswHandle
+        try:
+            return library.open(str(self.file))
+        except UNAVAILABLE as error:
+            raise unavailable(self.file, error) from error
 
     def return_handle(self, handle: Handle) -> None:
         """Return a connection to the pool."""
@@ -207,29 +210,27 @@ class SqliteStore(Store):
         self._lock = threading.Lock()
         self._inherited = not self._closed and libraries.is_file_open(self._key)
 
-    def _transaction(self, begin: str) -> AbstractContextManager[Handle]:
-        return _Transaction(self, begin, _identity)
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Handle]:
+        """Borrow a connection for one transaction. Roll it back if the block fails."""
+        with self._borrowed() as handle:
+            handle.command(begin)
+            yield handle
+            handle.command("COMMIT")
 
     @contextmanager
     def _borrowed(self) -> Iterator[Handle]:
         """Borrow a connection for a block. Roll back what the block leaves open if it fails."""
-        handle = self.borrow_handle()
+        handle = self._checkout()
         try:
             yield handle
         except BaseException as error:
-            self.discard_failed(handle, error)
+            self._discard_failed(handle, error)
             raise
         else:
             self.return_handle(handle)
 
-    def borrow_handle(self) -> Handle:
-        """Take a connection from the pool, or open one."""
-        try:
-            return self._checkout()
-        except UNAVAILABLE as error:
-            raise unavailable(self.file, error) from error
-
-    def discard_failed(self, handle: Handle, error: BaseException) -> None:
+    def _discard_failed(self, handle: Handle, error: BaseException) -> None:
         """Return a connection after a failure. Raise StoreUnavailable if the file is unusable."""
         self._abandon(handle)
         if isinstance(error, UNAVAILABLE):
@@ -243,13 +244,29 @@ class SqliteStore(Store):
         except Exception:  # noqa: BLE001 - the connection is not used again
             handle.close()
 
-    def begin(self) -> AbstractContextManager[SqliteTransaction]:
-        return _Transaction(self, "BEGIN IMMEDIATE", SqliteTransaction.for_writer, write=True)
+    @contextmanager
+    def begin(self) -> Iterator[SqliteTransaction]:
+        """Hold the write lock during the block.
+
+        If no other connection has committed since the last transaction of this one, the clock
+        offset is unchanged and need not be read.
+        """
+        with self._borrowed() as handle:
+            handle.command("BEGIN IMMEDIATE")
+            version = handle.version()
+            if version is None or version != handle.last_version:
+                handle.last_version = version
+                handle.clock_offset = read_clock_offset(handle)
+            yield SqliteTransaction(handle, handle.clock_offset)
+            handle.command("COMMIT")
+            handle.last_version = handle.version()
 
     single_statement = begin
 
-    def read(self) -> AbstractContextManager[SqliteTransaction]:
-        return _Transaction(self, "BEGIN", SqliteTransaction)
+    @contextmanager
+    def read(self) -> Iterator[SqliteTransaction]:
+        with self._transaction("BEGIN") as handle:
+            yield SqliteTransaction(handle)
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -444,45 +461,6 @@ class _WatchingConnection(threading.local):
 
     connection: Handle | None = None
     available: Handle | None = None  # the same, unless a transaction uses it
-
-
-class _Transaction(AbstractContextManager[T]):
-    """Transaction as a block. Not a generator: every enqueue pays for it."""
-
-    def __init__(
-        self, store: SqliteStore, begin: str, wrap: Callable[[Handle], T], *, write: bool = False
-    ) -> None:
-        """Prepare a block. `write`: it holds the write lock, so the clock offset cannot change."""
-        self._store = store
-        self._begin = begin
-        self._wrap = wrap
-        self._write = write
-
-    def __enter__(self) -> T:
-        self._handle = handle = self._store.borrow_handle()
-        try:
-            handle.command(self._begin)
-            return self._wrap(handle)
-        except BaseException as error:
-            self._store.discard_failed(handle, error)
-            raise
-
-    def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._store.discard_failed(self._handle, error)
-            return
-        try:
-            self._handle.command("COMMIT")
-        except BaseException as failed:
-            self._store.discard_failed(self._handle, failed)
-            raise
-        if self._write:
-            self._handle.last_version = self._handle.version()
-        self._store.return_handle(self._handle)
-
-
-def _identity(handle: Handle) -> Handle:
-    return handle
 
 
 def unavailable(file: Path, error: BaseException) -> StoreUnavailable:

@@ -299,7 +299,7 @@ class ApswHandle(Handle):
 
     def execute_many(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
         before = self.connection.total_changes()
-        self.connection.executemany(sql, rows)
+        self._cursor.executemany(sql, rows)
         return self.connection.total_changes() - before
 
     def changes(self) -> int:

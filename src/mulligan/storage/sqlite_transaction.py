@@ -3,64 +3,43 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
 from itertools import groupby, repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.event import EventType
-from mulligan.core.job import OPTION_FIELDS, NewJob, NewJobColumns, as_columns
+from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
 from mulligan.core.json import make_encoder
-from mulligan.storage.base import (
-    Inserted,
-    Move,
-    RetryRow,
-    Settlement,
-    SharedRetryTexts,
-    StatementConditions,
-    SuccessRow,
-)
+from mulligan.storage.base import Move, Settlement, StatementConditions
 from mulligan.storage.event_bundles import (
     EventBundle,
     PendingEvent,
     Row,
     bundle_events,
     bundle_rows,
-    bundle_texts,
-    bundle_uniform_events,
 )
 from mulligan.storage.rows import (
-    arg_rows,
-    due_time,
-    insert_columns,
-    insert_row,
-    lane_key,
     replace_unstorable,
-    shared_columns,
     unique_taken,
 )
-from mulligan.storage.sql import (
-    load_positional,
-    load_positional_insert,
-    load_positional_single,
-    load_statement,
-)
+from mulligan.storage.sql import load_positional, load_statement
 from mulligan.storage.sqlite_handle import CONSTRAINT, Handle
 from mulligan.storage.statements import SQLITE_PREFIX, SqlDialect
-from mulligan.storage.transaction import SqlTransaction
+from mulligan.storage.transaction import MAX_LANES, SqlTransaction
 
 PREFIX = SQLITE_PREFIX
 CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
 # Names of the fields of rows that are bound by position.
 EVENT_COLUMNS = ("now", "event", "id", "batch_id", "owner", "attempt", "token", "data")
+INSERT_FIELDS = (*NewJob._fields, "now", "announce")
 SETTLE_COLUMNS = (*Settlement._fields, "now")
-SUCCESS_COLUMNS = (*SuccessRow._fields, "worker", "now")
-# Equal rows are written by one statement per group if groups have at least this size on average.
-MIN_GROUP_SIZE = 8
 
 _encode = make_encoder(", ", ": ")
 
@@ -69,25 +48,11 @@ class SqliteTransaction(SqlTransaction):
     """Transaction on one connection. SQLite has one writer, so nothing is ever locked by others."""
 
     dialect = SqlDialect.SQLITE
-    supports_settle_retries = True
 
     def __init__(self, handle: Handle, clock_offset: Micros | None = None) -> None:
         self._handle = handle
-        offset = _read_clock_offset(handle) if clock_offset is None else clock_offset
+        offset = read_clock_offset(handle) if clock_offset is None else clock_offset
         self._now = time.time_ns() // 1000 + offset
-
-    @classmethod
-    def for_writer(cls, handle: Handle) -> SqliteTransaction:
-        """Create a transaction that holds the write lock.
-
-        If nobody has committed since the last transaction of this connection, the clock offset is
-        unchanged and need not be read.
-        """
-        version = handle.version()
-        if version is None or version != handle.last_version:
-            handle.last_version = version
-            handle.clock_offset = _read_clock_offset(handle)
-        return cls(handle, handle.clock_offset)
 
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(statement, {"now": self._now} | params)
@@ -138,69 +103,32 @@ class SqliteTransaction(SqlTransaction):
             storable = [tuple(map(replace_unstorable, row)) for row in rows]
             return self._handle.execute_many(text, storable)
 
-    def _execute_row(self, text: str, row: tuple[Any, ...]) -> None:
-        try:
-            self._handle.execute_one(text, row)
-        except UnicodeEncodeError:
-            self._handle.execute_one(text, tuple(map(replace_unstorable, row)))
-
     # --- Enqueue ---
-    def insert_unconstrained(self, jobs: Sequence[NewJob], *, announce: bool) -> Micros:
-        if len(jobs) == 1:
-            self._insert_one(jobs[0], announce=announce)
-            return self._now
-        shared, defaulted, varying = insert_columns(jobs)
-        text, names = load_positional_insert("insert_unconstrained_job", PREFIX, defaulted)
-        values = {**shared, "announce": announce, "now": self._now}
-        columns = [varying.get(name) or repeat(values[name], len(jobs)) for name in names]
-        self._execute_rows(text, [*zip(*columns, strict=True)])
-        job_columns = as_columns(jobs)
-        if job_columns is None or job_columns.template.args:
-            due_times = [(job, due_time(job, self._now)) for job in jobs]
-            self._write_args_and_events(due_times, announce=announce)
-        elif announce:
-            self._announce_columns(job_columns)
-        return self._now
+    def insert_rows(self, jobs: Sequence[NewJob], *, announce: bool) -> tuple[int, Micros]:
+        rows = [*map(operator.add, jobs, repeat((self._now, announce)))]
+        insert, job_params = load_positional("insert_jobs", PREFIX, INSERT_FIELDS)
+        with self.savepoint() if len(jobs) > 1 else nullcontext():
+            count = self._handle.execute_many(insert, [*map(job_params, rows)])
+            if count == len(jobs) == 1 and announce:
+                insert, event_params = load_positional("write_queued_event", PREFIX, INSERT_FIELDS)
+                self._handle.execute_many(insert, [event_params(rows[0])])
+            elif count and announce:
+                self._write_queued_events(jobs if count == len(jobs) else self._stored(jobs))
+        return count, self._now
 
-    def _insert_one(self, job: NewJob, *, announce: bool) -> None:
+    def _stored(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        """Return the jobs that were inserted. The unique keys of the others were held."""
+        ids = self.array_param([job.id for job in jobs])
+        found = {row[0] for row in self.rows("list_existing_ids", ids=ids)}
+        return [job for job in jobs if job.id in found]
+
+    def _write_queued_events(self, jobs: Sequence[NewJob]) -> None:
         now = self._now
-        insert, shared, insert_event, data_head = _single_insert(
-            job.kind, job.queue, job[OPTION_FIELDS], job.trace
-        )
-        self._execute_row(insert, (job.id, job.payload, now, announce, *shared))
-        if job.args:
-            self._write_args(arg_rows([job]))
-        if announce:
-            data = f"{data_head}{due_time(job, now)}}}"
-            event = (now, _QUEUED, job.id, job.batch_id, job.owner, None, None, data)
-            self._execute_row(insert_event, event)
-
-    def insert_new_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> dict[str, Inserted]:
-        inserted = []
+        rows = []
         for job in jobs:
-            rows = self.rows("insert_job", **_insert_params(job), announce=announce)
-            if rows:
-                inserted.append((job, rows[0][1]))
-        self._write_args_and_events(inserted, announce=announce)
-        return {
-            job.id: Inserted(job.id, fresh=True, run_at=run_at, created_at=self._now)
-            for job, run_at in inserted
-        }
-
-    def _write_args_and_events(
-        self, inserted: Sequence[tuple[NewJob, Micros]], *, announce: bool
-    ) -> None:
-        """Write indexed arguments and job.queued events of new jobs with their due times."""
-        self._write_args(arg_rows([job for job, _ in inserted]))
-        if announce:
-            self._write_queued(
-                (job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, self._now)
-                for job, run_at in inserted
-            )
-
-    def _write_args(self, rows: Iterable[tuple[str, str, str, str]]) -> None:
-        for job_id, kind, name, value in rows:
-            self.rows("write_arg", job_id=job_id, kind=kind, name=name, value=value)
+            run_at = now + job.delay if job.run_at is None else job.run_at
+            rows.append((job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, now))
+        self._write_queued(rows)
 
     # --- Events of jobs ---
     def _write_queued(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -210,13 +138,6 @@ class SqliteTransaction(SqlTransaction):
             data = _queued_data(kind, queue, run_at)
             events.append(PendingEvent(at, _QUEUED, job_id, batch_id, owner, None, None, data))
         self._write_pending(*bundle_events(events))
-
-    def _announce_columns(self, columns: NewJobColumns) -> None:
-        """Write job.queued events of jobs that differ only in id and payload."""
-        job = columns.template
-        data = _queued_data(job.kind, job.queue, due_time(job, self._now))
-        event = PendingEvent(self._now, _QUEUED, "", job.batch_id, job.owner, None, None, data)
-        self._write_pending(*bundle_uniform_events(event, columns.ids))
 
     def _write_row_events(
         self, event_type: str, rows: Sequence[Row], data: Callable[[Row], str]
@@ -243,25 +164,22 @@ class SqliteTransaction(SqlTransaction):
         return len(rows)
 
     # --- Claim ---
-    def list_due_jobs(
-        self, lanes: Sequence[tuple[str, int]], limit: int, *, each: int | None = None
-    ) -> list[tuple[int, Micros, str, str]]:
-        found: list[Any] = []
-        lane_limit = min(limit, each or limit)
-        for lane, priority in lanes:
-            found += self.rows("list_due_jobs", lane=lane, priority=priority, limit=lane_limit)
-        return sorted(found)[:limit]
+    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+        state = self.parse_claim_state(self.rows("read_claim_state", max_lanes=MAX_LANES))
+        return state._replace(candidates=self.list_due_jobs(expected, depth))
 
-    def claim_from_lane(self, worker: str, lane: str, priority: int, limit: int) -> list[Lease]:
-        if not self._is_open(worker):
-            return []
-        rows = self.rows(
-            "list_claimable_in_lane", worker=worker, lane=lane, priority=priority, limit=limit
-        )
-        return self._claim(worker, rows)
+    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
+        found: list[Candidate] = []
+        for lane, priority in lanes:
+            rows = self.rows("list_due_jobs", lane=lane, priority=priority, depth=depth)
+            found += map(Candidate._make, rows)
+        return found
+
+    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
+        return self.claim_jobs(worker, [job.id for job in picked], len(picked))
 
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        if not self._is_open(worker):
+        if not ids or not self._is_open(worker):
             return []
         rows = self.rows("list_claimable_jobs", worker=worker, ids=self.array_param(ids))
         by_id = {row[1]: row for row in rows}
@@ -273,7 +191,7 @@ class SqliteTransaction(SqlTransaction):
         return bool(self.rows("is_open_worker", worker=worker))
 
     def _claim(self, worker: str, claimable: Sequence[tuple[Any, ...]]) -> list[Lease]:
-        """Claim rows of `lease_after_claim`: rowid, the columns of the lease, `announced`.
+        """Claim rows of `list_claimable_jobs`: rowid, the columns of the lease, `announced`.
 
         This transaction holds the write lock, so the rows cannot have changed since they were read.
         """
@@ -290,126 +208,31 @@ class SqliteTransaction(SqlTransaction):
 
     # --- Settle ---
     def settle_fenced(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        written = settlements
-        if not self._settle_all(settlements):
-            written = [row for row in settlements if self._settle_all([row])]
-        for event_type, group in groupby(written, key=attrgetter("event")):
+        written = self._settle_jobs(settlements)
+        attempts = [(*row, self._now) for row in written if row.succeeded_by is None]
+        self._run_many("write_attempts", SETTLE_COLUMNS, attempts)
+        by_type = sorted(written, key=attrgetter("event"))
+        for event_type, group in groupby(by_type, key=attrgetter("event")):
             self._write_row_events(event_type, [*group], attrgetter("data"))
         return {(row.id, row.token) for row in written}
 
-    def _settle_all(self, settlements: Sequence[Settlement]) -> bool:
-        """Settle all or none. False: a fence did not hold."""
-        return self._all_or_none(len(settlements), *self._settle_steps(settlements))
+    def _settle_jobs(self, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
+        """Update the jobs whose fence holds, and return their settlements.
 
-    def _settle_steps(self, settlements: Sequence[Settlement]) -> Iterator[Callable[[], int]]:
-        """Yield the update and the insert of attempts: per group of equal decisions, or per row."""
-        groups: dict[tuple[Any, ...], list[Settlement]] = {}
-        for row in settlements:
-            groups.setdefault(_decision_fields(row), []).append(row)
-        if len(groups) * MIN_GROUP_SIZE > len(settlements):
-            rows = [(*row, self._now) for row in settlements]
-            yield partial(self._run_many, "settle", SETTLE_COLUMNS, rows)
-            yield partial(self._run_many, "write_attempts", SETTLE_COLUMNS, rows)
-            return
-        group_params = [self._group_params(group) for group in groups.values()]
-        yield partial(self._run_groups, "settle_equal", group_params)
-        yield partial(self._run_groups, "write_equal_attempts", group_params)
-
-    def _group_params(self, group: Sequence[Settlement]) -> dict[str, Any]:
-        return group[0]._asdict() | {
-            "ids": self.array_param([row.id for row in group]),
-            "privates": json.dumps(dict(map(_id_and_private, group))),
-        }
-
-    def settle_successes(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> set[tuple[str, int]]:
-        if not self._all_or_none(len(successes), *self._success_steps(worker, successes)):
-            return set()
-        self._write_row_events(EventType.JOB_SUCCEEDED.value, successes, attrgetter("data"))
-        return {(row.id, row.token) for row in successes}
-
-    def _success_steps(
-        self, worker: str, successes: Sequence[SuccessRow]
-    ) -> Iterator[Callable[[], int]]:
-        """Yield the update and the insert of attempts: per group of equal rows, or per row.
-
-        First attempts (token 1) have no attempt row: their jobs' rows contain everything.
+        Usually all do, so all are tried at once first.
         """
-        first_attempts = sum([row.token == 1 for row in successes])
-        groups: dict[tuple[Any, ...], list[str]] = {}
-        for row in successes:
-            key = _first_attempt_fields(row) if row.token == 1 else _later_attempt_fields(row)
-            groups.setdefault(key, []).append(row.id)
-        if len(groups) * MIN_GROUP_SIZE > len(successes):
-            rows = [(*row, worker, self._now) for row in successes]
-            later = [row for row, success in zip(rows, successes, strict=True) if success.token > 1]
-            yield partial(self._run_many, "settle_successes", SUCCESS_COLUMNS, rows)
-            yield (
-                lambda: (
-                    first_attempts
-                    + self._run_many("write_success_attempts", SUCCESS_COLUMNS, later)
-                )
-            )
-            return
-        group_params = [
-            dict(zip(_LATER_ATTEMPT_FIELDS, key, strict=False))
-            | {"worker": worker, "ids": self.array_param(ids)}
-            for key, ids in groups.items()
-        ]
-        later_groups = [params for params in group_params if params["token"] != 1]
-        yield partial(self._run_groups, "settle_equal_successes", group_params)
-        yield (
-            lambda: first_attempts + self._run_groups("write_equal_success_attempts", later_groups)
-        )
-
-    def settle_retries(
-        self, row: Settlement, texts: SharedRetryTexts, retries: Sequence[RetryRow]
-    ) -> set[tuple[str, int]]:
-        params = row._asdict() | texts._asdict()
-        if not self._all_or_none(len(retries), *self._retry_steps(params, retries)):
-            return set()
-        event = PendingEvent(
-            self._now, row.event, "", row.batch_id, row.owner, row.attempt, row.token, ""
-        )
-        data = [
-            (one.id, f"{texts.event_head}{one.duration_ms}{texts.event_middle}{one.waited_ms}}}")
-            for one in retries
-        ]
-        self._write_pending(*bundle_texts(event, data))
-        return {(one.id, row.token) for one in retries}
-
-    def _retry_steps(
-        self, params: dict[str, Any], retries: Sequence[RetryRow]
-    ) -> Iterator[Callable[[], int]]:
-        """Yield the update of all jobs, and the insert of attempts per start time."""
-        messages_by_start: dict[Micros, dict[str, str]] = {}
-        for one in retries:
-            messages_by_start.setdefault(one.started_at, {})[one.id] = one.message
-        ids = self.array_param([one.id for one in retries])
-        group_params = [
-            params | {"started_at": started_at, "messages": json.dumps(messages)}
-            for started_at, messages in messages_by_start.items()
-        ]
-        yield partial(self._run_groups, "settle_retries", [params | {"ids": ids}])
-        yield partial(self._run_groups, "write_retry_attempts", group_params)
-
-    def _run_groups(self, statement: str, groups: Iterable[dict[str, Any]]) -> int:
-        """Run a statement for each group. Return the number of changed rows."""
-        changed = 0
-        for params in groups:
-            self.rows(statement, **params)
-            changed += self._handle.changes()
-        return changed
-
-    def _all_or_none(self, count: int, *steps: Callable[[], int]) -> bool:
-        """Run steps that each must change `count` rows. Undo all and return False otherwise."""
-        self.run_command("SAVEPOINT mulligan_all")
-        complete = all(step() == count for step in steps)
-        if not complete:
-            self.run_command("ROLLBACK TO SAVEPOINT mulligan_all")
-        self.run_command("RELEASE SAVEPOINT mulligan_all")
-        return complete
+        rows = [(*row, self._now) for row in settlements]
+        self.run_command("SAVEPOINT mulligan_settle")
+        written = settlements
+        if self._run_many("settle", SETTLE_COLUMNS, rows) < len(rows):
+            self.run_command("ROLLBACK TO SAVEPOINT mulligan_settle")
+            written = [
+                settlement
+                for settlement, row in zip(settlements, rows, strict=True)
+                if self._run_many("settle", SETTLE_COLUMNS, [row])
+            ]
+        self.run_command("RELEASE SAVEPOINT mulligan_settle")
+        return written
 
     # --- Other statements ---
     def move_job(self, move: Move) -> bool:
@@ -425,27 +248,9 @@ class SqliteTransaction(SqlTransaction):
         return [] if found == ["ok"] else found
 
 
-def _read_clock_offset(handle: Handle) -> Micros:
+def read_clock_offset(handle: Handle) -> Micros:
     found = handle.execute(CLOCK_OFFSET_QUERY)
     return int(found[0][0]) if found else 0
-
-
-# --- Groups of rows that one statement can write ---
-
-_LATER_ATTEMPT_FIELDS = ("token", "result", "generation", "attempt", "started_at")
-_first_attempt_fields = attrgetter(*_LATER_ATTEMPT_FIELDS[:2])
-_later_attempt_fields = attrgetter(*_LATER_ATTEMPT_FIELDS)
-
-# Fields in which settlements of a group may differ: parameters of write_equal_attempts, columns
-# that it reads from the job's row, and fields of the event.
-_GROUP_PARAMS = ("id", "private")
-_JOB_COLUMNS = ("generation", "attempt", "started_at")
-_EVENT_FIELDS = ("owner", "batch_id", "data")
-_varying_fields = {*_GROUP_PARAMS, *_JOB_COLUMNS, *_EVENT_FIELDS}
-_id_and_private = itemgetter(*map(Settlement._fields.index, _GROUP_PARAMS))
-_decision_fields = itemgetter(
-    *[place for place, name in enumerate(Settlement._fields) if name not in _varying_fields]
-)
 
 
 # --- Inserts ---
@@ -453,34 +258,7 @@ _decision_fields = itemgetter(
 _QUEUED = EventType.JOB_QUEUED.value
 
 
-def _insert_params(job: NewJob) -> dict[str, Any]:
-    return insert_row(job, lane_key(job))._asdict()
-
-
 @lru_cache(maxsize=64)  # the same for all jobs of a bulk enqueue
 def _queued_data(kind: str, queue: str, run_at: Micros) -> str:
     """Return the data of a job.queued event as JSON."""
-    return f"{_queued_data_head(kind, queue)}{run_at}}}"
-
-
-def _queued_data_head(kind: str, queue: str) -> str:
-    """Return the data of a job.queued event up to the value of `run_at`."""
-    return _encode({"kind": kind, "queue": queue, "run_at": 0}).removesuffix("0}")
-
-
-@lru_cache(maxsize=512)
-def _single_insert(
-    kind: str, queue: str, options: tuple[Any, ...], trace: str | None
-) -> tuple[str, tuple[Any, ...], str, str]:
-    """Prepare the insert of one job with these options.
-
-    Return the insert, its parameters after id, payload, now and announce, the insert of the event,
-    and the head of the event's data.
-    """
-    shared, defaulted = shared_columns(kind, queue, options, trace)
-    insert, names = load_positional_single(
-        "insert_unconstrained_job", PREFIX, defaulted, ("id", "payload", "now", "announce")
-    )
-    insert_event, _ = load_positional("write_job_event", PREFIX, EVENT_COLUMNS)
-    values = tuple(shared[name] for name in names)
-    return insert, values, insert_event, _queued_data_head(kind, queue)
+    return _encode({"kind": kind, "queue": queue, "run_at": run_at})

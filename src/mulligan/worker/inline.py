@@ -46,7 +46,7 @@ from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.registry import worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.execute import STOPPED, execute_async, execute_sync, run_process_hooks
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from mulligan.worker.supervisor.periodic import PeriodicTask
 
 
@@ -76,7 +76,7 @@ class InlineWorker:
         self._periodic_tasks = periodic_tasks
         self.worker = f"w_{new_id()}"
         self._claimer = create_claimer(self.worker, manifest)
-        self._claimer.settle_endings = self._settle_fail_fast
+        self._claimer.prober.settle_endings = self._settle_fail_fast
         self._kind_observer = build_kind_observer(settings.guards)
         self._context: Context | None = None  # of the running attempt
         self._task: asyncio.Task[Any] | None = None
@@ -219,20 +219,20 @@ class InlineWorker:
         watch = self._claimer.observer
         with self._store.begin() as unit:
             now = unit.now()
-            verdicts = settle(
-                unit,
-                [ending],
+            context = SettleContext(
                 self.policies,
                 now,
                 self._rng,
                 observer=watch,
                 kind_observer=self._kind_observer,
             )
+            verdicts = settle(unit, [ending], context)
         watch.commit()
         log_verdicts(verdicts, self.policies, now)
 
     def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
-        settle(unit, endings, self.policies, unit.now(), self._rng, wait_for_batches=False)
+        context = SettleContext(self.policies, unit.now(), self._rng, wait_for_batches=False)
+        settle(unit, endings, context)
 
     # --- AttemptHost: what contexts need ---
 

@@ -12,11 +12,10 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from mulligan.core.attempt import Decision, Ending, Failure, Lease, Verb, Verdict
+from mulligan.core.attempt import Decision, Failure, Lease, Verb, Verdict
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.format import format_duration
 from mulligan.core.job import JobRow, State
-from mulligan.failures.facts import PrivateTemplate
 from mulligan.jobs.sentences import explain_wait
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
@@ -96,47 +95,31 @@ def log_verdicts(
     if sampler is not None:
         _log_suppressed(sampler, now)
     unsuccessful = [
-        (lease, decision, message)
-        for lease, decision, message in verdicts
+        (lease, decision)
+        for lease, decision in verdicts
         if decision is not None and decision.verb is not Verb.SUCCEED
     ]
     for group, same in groupby(unsuccessful, key=lambda item: _log_group(item[0], item[1])):
-        items: Sequence[tuple[Lease, Decision, str | None]] = [*same]
+        items: Sequence[tuple[Lease, Decision]] = [*same]
         if sampler is not None:
             items = sampler.sample(group, items)
-        for lease, decision, message in items:
-            _log_ending(lease, decision, message, policies, now)
-    log_successes(
+        for lease, decision in items:
+            _log_ending(lease, decision, policies, now)
+    _log_successes(
         lease
-        for lease, decision, _ in verdicts
+        for lease, decision in verdicts
         if decision is not None and decision.verb is Verb.SUCCEED
     )
-
-
-def log_retries(
-    decision: Decision,
-    endings: Sequence[Ending],
-    policies: EffectivePolicies,
-    now: Micros,
-    sampler: LogSampler[LogGroup],
-) -> None:
-    """Log attempts with equal failures that will be retried."""
-    _log_suppressed(sampler, now)
-    if not endings:
-        return
-    for ending in sampler.sample(_log_group(endings[0].lease, decision), endings):
-        _log_ending(ending.lease, decision, ending.message, policies, now)
 
 
 def _log_ending(
     lease: Lease,
     decision: Decision,
-    message: str | None,
     policies: EffectivePolicies,
     now: Micros,
 ) -> None:
     if decision.failure is not None and log.isEnabledFor(logging.ERROR):
-        _log_failure(lease, decision.failure, message)
+        _log_failure(lease, decision.failure)
     if decision.verb is Verb.RETRY and log.isEnabledFor(logging.INFO):
         _log_retry(lease, decision, policies.for_job(lease), now)
     elif decision.state in _END_PHRASES and log.isEnabledFor(logging.WARNING):
@@ -166,17 +149,15 @@ def _log_suppressed(sampler: LogSampler[LogGroup], now: Micros) -> None:
         )
 
 
-def log_successes(leases: Iterable[Lease]) -> None:
+def _log_successes(leases: Iterable[Lease]) -> None:
     """Log attempts that succeeded, at level debug."""
     if log.isEnabledFor(logging.DEBUG):
         for lease in leases:
             log.debug("attempt %d of %s succeeded", lease.attempt, lease.kind, extra=_ids(lease))
 
 
-def _log_failure(lease: Lease, failure: Failure, message: str | None) -> None:
+def _log_failure(lease: Lease, failure: Failure) -> None:
     private = failure.private
-    if message is not None and isinstance(private, PrivateTemplate):
-        private = private.render(message)
     error = private.get("message") or failure.public
     extra = {
         **_ids(lease),

@@ -7,7 +7,6 @@ To a runner:
 From a runner:
     ["settings", values]   ["ready", manifest]   ["load_failed", error]
     ["returned", [seq, ms, seq, ms, …]]
-    ["failed", failure, head, tail, [seq, ms, message, …]]
     ["ended", [[seq, …outcome], …]]
     ["progress", [[seq, fraction, text], …]]
     ["checkpoint", request, seq, name, value]
@@ -23,16 +22,12 @@ import socket
 import struct
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome
 from mulligan.core.job import PreviousAttempts
-from mulligan.core.json import encode
-from mulligan.failures.facts import PrivateTemplate
 
 # --- Connection: length-prefixed messages over a socket pair ---
 
@@ -203,7 +198,6 @@ JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # of every attempt that 
 MAX_MS = 2**53
 _RETURNED = Ended.RETURNED.value
 _RETURNED_LENGTH = 5  # items of a returned attempt that was not skipped
-MAX_SHARED_FAILURE = 32_768  # characters of the part that failures share
 STOPPED = "stopped"  # the code stopped on request; the supervisor knows why
 _ENDED_BY_VALUE = {ended.value: ended for ended in Ended}
 _CLS_BY_VALUE = {cls.value: cls for cls in Cls}
@@ -278,66 +272,7 @@ def _are_numbers(values: list[int]) -> bool:
     )
 
 
-# --- Failures that differ only in their messages ---
-
-
-def shared_failure_to_wire(
-    failure: Failure, template: PrivateTemplate, ends: list[Any]
-) -> list[Any]:
-    """Encode attempts whose failures differ only in their messages."""
-    return ["failed", failure_to_wire(failure), template.head, template.tail, ends]
-
-
-def fits_shared_limit(item: list[Any], head: str, tail: str) -> bool:
-    """True if the shared part is small: each of thousands of failures will contain it."""
-    return len(head) + len(tail) + len(encode(item)) <= MAX_SHARED_FAILURE
-
-
-def shared_failure_from_wire(item: list[Any], head: str, tail: str) -> Outcome:
-    """Decode the part that such failures share."""
-    failure = failure_from_wire(item)
-    if (
-        failure is None
-        or type(head) is not str
-        or type(tail) is not str
-        or not fits_shared_limit(item, head, tail)
-    ):
-        message = "invalid shared part of failures"
-        raise ValueError(message)
-    template = PrivateTemplate(as_dict(failure.private), head, tail)
-    return Outcome(Ended.FAILED, failure=replace(failure, private=template))
-
-
-class SharedFailureCache:
-    """Remembers the last shared parts, so that equal failures get the same outcome object."""
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[list[Any], Outcome]] = deque(maxlen=8)
-
-    def outcome(self, shared: list[Any]) -> Outcome:
-        """Decode a shared part, or return the outcome of an equal one."""
-        for known, outcome in self._recent:
-            if known == shared:
-                return outcome
-        outcome = shared_failure_from_wire(*shared)
-        self._recent.append((shared, outcome))
-        return outcome
-
-
-def failed_from_wire(ends: list[Any]) -> tuple[list[int], list[int], list[str]]:
-    """Decode attempts that share a failure: seqs, milliseconds and messages."""
-    seqs = ends[::3]
-    times = ends[1::3]
-    messages = ends[2::3]
-    if (
-        len(ends) % 3
-        or {*map(type, messages)} != {str}
-        or not _are_numbers(seqs)
-        or not _are_numbers(times)
-    ):
-        message = "invalid message about failed attempts"
-        raise ValueError(message)
-    return seqs, times, messages
+# --- Failures ---
 
 
 def failure_to_wire(failure: Failure | None) -> list[Any] | None:

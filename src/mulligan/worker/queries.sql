@@ -37,13 +37,13 @@ SELECT {WorkerRow} FROM {p}worker WHERE :closed OR closed_at IS NULL ORDER BY st
 
 -- name: list_leases
 -- List the leases of one worker.
-SELECT {as_lease} FROM {p}job WHERE state = 'running' AND worker = :worker
+SELECT {Lease} FROM {p}job WHERE state = 'running' AND worker = :worker
 
 -- name: list_orphans
 -- Find running jobs whose worker is closed or missing. A sweeper that dies loses nothing.
 -- ORDER BY an expression: with the bare id the planner would walk all jobs in order of id, instead
 -- of sorting the few that run.
-SELECT {as_lease} FROM {p}job WHERE state = 'running'
+SELECT {Lease} FROM {p}job WHERE state = 'running'
   AND NOT EXISTS (SELECT 1 FROM {p}worker AS w WHERE w.id = worker AND w.closed_at IS NULL)
 ORDER BY id || '' LIMIT :limit
 

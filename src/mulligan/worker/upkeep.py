@@ -31,7 +31,7 @@ from mulligan.storage.base import Move, Store, Transaction
 from mulligan.worker.job_log import log_verdicts
 from mulligan.worker.liveness import is_certainly_dead, kill_marked
 from mulligan.worker.queries import RetentionQueries, WorkerQueries
-from mulligan.worker.settle import settle
+from mulligan.worker.settle import SettleContext, settle
 from mulligan.worker.settlement import failure_group, frees_unique_key, public_error
 
 log = logging.getLogger("mulligan.upkeep")
@@ -114,7 +114,7 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
     ]
     try:
         with store.begin() as unit:
-            verdicts = settle(unit, endings, policies, now, rng, actor="upkeep")
+            verdicts = settle(unit, endings, SettleContext(policies, now, rng, "upkeep"))
         log_verdicts(verdicts, policies, now)
         return verdicts
     except StoreUnavailable:
@@ -133,7 +133,7 @@ def _settle_orphan(
 ) -> list[Verdict]:
     try:
         with store.begin() as unit:
-            return settle(unit, [ending], policies, unit.now(), rng, actor="upkeep")
+            return settle(unit, [ending], SettleContext(policies, unit.now(), rng, "upkeep"))
     except StoreUnavailable:
         raise
     except Exception:

@@ -152,7 +152,7 @@ def _drains() -> Iterator[Bar]:
 
 
 def _retries() -> Iterator[Bar]:
-    for store, minimum in (("postgres", 0.35), ("sqlite", 0.3)):
+    for store in STORES:
         yield Bar(
             "retry path against the best other system on this store",
             store,
@@ -164,16 +164,38 @@ def _retries() -> Iterator[Bar]:
                 _best(run, "retry", peers(store), "jobs/s"),
             ),
         )
+
+
+def _mixes() -> Iterator[Bar]:
+    for store, least, aim in (("postgres", 5, 7), ("sqlite", 12, 18)):
         yield Bar(
-            "retry path against our own drain",
+            "mixed failures against the best other system on this store",
             store,
-            minimum,
+            least,
+            None,
+            " ×",
+            lambda run, store=store: _share(
+                run.figure("mixed failures", OURS[store], "jobs/s"),
+                _best(run, "mixed failures", peers(store), "jobs/s"),
+            ),
+            aim=aim,
+        )
+    for store in STORES:
+        yield Bar(
+            "CPU of the worker per job that fails once, mixed failures",
+            store,
+            None,
+            300,
+            " µs",
+            lambda run, store=store: run.figure("mixed failures", OURS[store], "CPU, µs/job"),
+        )
+        yield Bar(
+            "mixed jobs against no-ops of the same measurement",
+            store,
+            0.45,
             None,
             "",
-            lambda run, store=store: _share(
-                run.figure("retry", OURS[store], "jobs/s"),
-                run.figure("drain", OURS[store], "jobs/s"),
-            ),
+            lambda run, store=store: run.figure("mixed jobs", OURS[store], "jobs/s against no-ops"),
         )
 
 
@@ -311,6 +333,7 @@ def _costs(store: str) -> Iterator[Bar]:
 BARS = (
     *_drains(),
     *_retries(),
+    *_mixes(),
     *_enqueues(),
     *_latencies(),
     *(bar for store in STORES for bar in (*_troubles(store), *_costs(store))),

@@ -28,6 +28,7 @@ class Case(NamedTuple):
     stores: tuple[str, ...] = ("postgres", "sqlite", "redis")
     limits: bool = False  # also measure the databases alone
     rounds: int = 99  # at most; some cases repeat by themselves
+    ours_only: bool = False  # uses what other systems do not have
     once: bool = False  # measure other systems once, in parallel: the case mostly waits
 
 
@@ -60,6 +61,38 @@ def retry(contender: Contender, scale: float) -> Figures:
     with Sandbox(contender, "retry") as place:
         place.create_marks(n)
         return _measure_drain(place, "flaky", n, 1)
+
+
+def mixed_failures(contender: Contender, scale: float) -> Figures:
+    """Measure jobs that fail once, with exceptions of many libraries and distinct texts."""
+    return _measure_with_cpu(contender, scale, "mixed_failure", contender.jobs // 4)
+
+
+def mixed_jobs(contender: Contender, scale: float) -> Figures:
+    """Measure jobs of many kinds, queues and owners, and no-ops in the same measurement."""
+    figures = _measure_with_cpu(contender, scale, "mixed", contender.jobs // 2)
+    noop = _measure_with_cpu(contender, scale, "noop", contender.jobs // 2)
+    shares: Figures = {
+        "jobs/s against no-ops": float(figures["jobs/s"]) / float(noop["jobs/s"]),
+        "CPU of no-ops against them": float(noop["CPU, µs/job"]) / float(figures["CPU, µs/job"]),
+    }
+    return figures | {f"no-ops, {name}": value for name, value in noop.items()} | shares
+
+
+def _measure_with_cpu(contender: Contender, scale: float, task: str, jobs: int) -> Figures:
+    """Measure the rate and the CPU time of the worker's processes per job, without its start.
+
+    A second measurement with a tenth of the jobs contains the same start: the difference of the
+    CPU times divided by the difference of the jobs is the cost of one job.
+    """
+    used: list[tuple[int, float]] = []
+    for n in (_size(jobs // 10, scale), _size(jobs, scale)):
+        with Sandbox(contender, task) as place:
+            place.create_marks(n)
+            figures = _measure_drain(place, task, n, 1)
+            used.append((n, place.cpu_seconds()))
+    (few, little), (many, much) = used
+    return figures | {"CPU, µs/job": (much - little) / max(1, many - few) * 1e6}
 
 
 def _measure_drain(place: Sandbox, task: str, n: int, workers: int) -> Figures:
@@ -146,6 +179,8 @@ CASES = {
             stores=("postgres",),
         ),
         Case("retry", retry),
+        Case("mixed failures", mixed_failures),
+        Case("mixed jobs", mixed_jobs, ours_only=True),
         Case("latency", latency),
         Case("idle", idle),
         Case("import", measure_import),

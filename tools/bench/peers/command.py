@@ -3,6 +3,8 @@
 python -m bench peers                              everything; an hour or two
 python -m bench peers drain retry enqueue          these cases
 python -m bench peers drain --only mulligan pgqueuer limits
+python -m bench peers mixed --seed 7 --mix other_mix.py    other failures and jobs
+python -m bench peers mixed --no-fast              without Mulligan's accelerators
 python -m bench peers --report [FILE …]            write docs/performance.md from results
 """
 
@@ -15,7 +17,7 @@ import sys
 from pathlib import Path
 
 from bench import world
-from bench.peers import pages, results, run, tables
+from bench.peers import pages, results, run, sandbox, tables
 from bench.peers.contenders import choose_contenders
 from bench.peers.results import Measurement
 from rich.console import Console
@@ -30,11 +32,21 @@ def main(arguments: list[str]) -> None:
         pages.write(results.read(*(args.report or [newest()])))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit through the context managers
+    sandbox.RUN_ENVIRON.update(_run_environ(args))
     plan = _build_plan(args)
     result_file = run.open_result_file(plan)
     _run_plan(plan, result_file)
     tables.show(console, results.read(result_file.path))
     console.print(f"saved in {result_file.path.relative_to(world.ROOT)}")
+
+
+def _run_environ(args: argparse.Namespace) -> dict[str, str]:
+    environ = {"BENCH_SEED": str(args.seed)}
+    if args.mix:
+        environ["BENCH_MIX"] = str(args.mix.resolve())
+    if args.no_fast:
+        environ["MULLIGAN_WORKER__FAST"] = "false"
+    return environ
 
 
 def newest() -> Path:
@@ -59,6 +71,16 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         type=float,
         default=1.0,
         help="factor for the number of jobs; 0.05 tests the harness",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the mixed failures and jobs")
+    parser.add_argument(
+        "--mix",
+        type=Path,
+        metavar="FILE",
+        help="a module with `fail(i, seed)` that raises the mixed failures; default: ours",
+    )
+    parser.add_argument(
+        "--no-fast", action="store_true", help="run Mulligan with worker.fast = false"
     )
     parser.add_argument(
         "--report",

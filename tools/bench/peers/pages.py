@@ -28,6 +28,7 @@ RATES = {
     "drain, 2 ms away": ("drain, 2 ms away", "jobs/s", ""),
     "2 workers, 2 ms away": ("drain, 2 workers, 2 ms away", "jobs/s", ""),
     "retry": ("retry", "jobs/s", ""),
+    "mixed failures": ("mixed failures", "jobs/s", ""),
 }
 WAITS = {
     "p50, ms": ("latency", "p50, ms"),
@@ -41,6 +42,7 @@ WAITS = {
 CHARTS = {
     "drain": "No-ops drained by one worker",
     "retry": "Every job fails once",
+    "mixed failures": "Every job fails once, with exceptions of many libraries",
     "enqueue, bulk": "Enqueued in bulk",
     "enqueue, one": "Enqueued one at a time",
 }
@@ -236,7 +238,7 @@ def _picture_link(what: str, title: str) -> str:
 
 
 def _file(what: str) -> str:
-    return what.replace(", ", "-")
+    return what.replace(", ", "-").replace(" ", "-")
 
 
 # -- pictures ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from bench.peers import environments, servers
 from bench.peers.cases import CASES, Case
 from bench.peers.contenders import Contender
 from bench.peers.results import Measurement
-from bench.peers.sandbox import Sandbox
+from bench.peers.sandbox import RUN_ENVIRON, Sandbox
 
 RESULTS = Path(__file__).parent.parent / "results"
 PARALLEL = 6
@@ -57,6 +57,8 @@ class Plan(NamedTuple):
 
 
 def _applies(case: Case, contender: Contender) -> bool:
+    if case.ours_only and not contender.ours:
+        return False
     return contender.store in case.stores and (case.limits or not contender.limit)
 
 
@@ -134,6 +136,7 @@ def describe_run(plan: Plan) -> dict[str, Any]:
         "rounds": plan.rounds,
         "scale": plan.scale,
         "left out": plan.left_out,
+        "environ": dict(RUN_ENVIRON),
         "machine": machine(),
         "servers": servers.describe_servers({one.store for one in plan.contenders}),
         "rows": _rows(plan.contenders),

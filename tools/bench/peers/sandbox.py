@@ -19,10 +19,11 @@ from bench import world
 from bench.peers import environments, servers
 from bench.peers.contenders import Contender
 from bench.peers.proxy import Proxy
-from bench.world import process_tree
+from bench.world import cpu_seconds, process_tree
 
 AGENTS = Path(__file__).parent / "agents"
 COMMAND_TIMEOUT = 240.0  # seconds; default timeout of a command
+RUN_ENVIRON: dict[str, str] = {}  # of every agent and worker of this run, from its options
 
 
 class MeasurementFailed(RuntimeError):
@@ -65,6 +66,7 @@ class Sandbox:
             "BENCH_FAST": str(int(fast)),
             "BENCH_CONCURRENCY": str(concurrency),
             "MULLIGAN_WORKER__STATE_DIR": str(self.folder / "state"),
+            **RUN_ENVIRON,
             **self._database_environ(),
         }
         self._for_workers = self._env | (self._proxied_environ(latency) if latency else {})
@@ -189,6 +191,10 @@ class Sandbox:
     def _has(self, what: str, number: int) -> bool:
         path = self.folder / f"{what}-{number}"
         return path.exists() and path.stat().st_size > 0
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that all processes of the workers have used."""
+        return sum(cpu_seconds(process_tree(worker.pid)) for worker in self._workers)
 
     def events(self, kind: str) -> list[BodyEvent]:
         path = self.folder / "events"

@@ -10,14 +10,16 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from mulligan.batches.service import Batch, insert_jobs
+from mulligan.batches.service import Batch
 from mulligan.core.errors import DurationOrTime, Refused, UnknownKind
 from mulligan.core.job import Job, NewJob
 from mulligan.failures.rules import format_validation_error
+from mulligan.guards.gates import Dependencies, Queues
 from mulligan.http.api.auth import Caller, owned_batch
 from mulligan.http.api.problems import forbidden
 from mulligan.http.api.requests import IdempotencyKey, JsonAnswer, RequestBody, json_body, run_once
 from mulligan.http.api.serialize import JsonObject, job_to_json, to_json
+from mulligan.jobs.enqueue import insert
 from mulligan.jobs.filter import parse_seconds
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import check_user_name, unknown_kind_message
@@ -97,8 +99,7 @@ def _insert(
 ) -> JsonAnswer:
     """Insert the jobs and the stored answer in one transaction."""
     with caller.context.store().begin() as tx:
-        inserted = insert_jobs(tx, new_jobs, announce=True)
-        answer = answer_for(caller.services.jobs.view_enqueued(tx, *inserted))
+        answer = answer_for(insert(tx, new_jobs, caller.services.jobs.get))
         key.store_answer(tx, answer)
     return answer
 
@@ -255,6 +256,37 @@ def limit_changes(body: LimitRequest) -> dict[str, Any]:
 async def run_action(request: Request, caller: Caller, action: Callable[[], Any]) -> Response:
     """Run an action once per Idempotency-Key and answer with the new state of its object."""
     return await run_once(request, caller, lambda _: JsonAnswer(200, to_json(action())))
+
+
+async def run_with_reason(
+    request: Request, caller: Caller, body: ReasonRequest, method: Callable[..., Any], name: str
+) -> Response:
+    """Call a method of a service with the reason in the body."""
+    return await run_action(request, caller, lambda: method(name, reason=body.reason))
+
+
+async def run_until(
+    request: Request, caller: Caller, body: UntilRequest, method: Callable[..., Any], name: str
+) -> Response:
+    """Call a method of a service with the end and the reason in the body."""
+    until = parse_time("until", body.until)
+    return await run_action(request, caller, lambda: method(name, until=until, reason=body.reason))
+
+
+async def change_limits(
+    request: Request,
+    caller: Caller,
+    body: LimitRequest,
+    service: Queues | Dependencies,
+    name: str,
+) -> Response:
+    """Set or clear the limits of a queue or dependency."""
+    if body.clear:
+        return await run_with_reason(request, caller, body, service.clear, name)
+    changes = limit_changes(body)
+    return await run_action(
+        request, caller, lambda: service.set(name, **changes, reason=body.reason)
+    )
 
 
 # --- Status links ---

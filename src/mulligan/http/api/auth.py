@@ -87,7 +87,7 @@ async def _authenticate(request: Request, bucket: str) -> Caller:
     text = _key_text(request)
     key_hash = hashlib.sha256(text.encode()).digest()
     context.rates.check_guesses(request, key_hash)
-    key = await context.run(lambda: context.app.keys.known(text))
+    key = await context.run(lambda: context.app.keys.authenticate(text))
     if key is None:
         context.rates.record_wrong_key(request, key_hash)
         raise _unauthenticated(INVALID_KEY)
@@ -218,7 +218,7 @@ class ApiContext:
         now = time.monotonic()
         if now - self._key_used_at.get(key.id, -KEY_USE_INTERVAL) >= KEY_USE_INTERVAL:
             self._key_used_at[key.id] = now
-            self._threads.run_detached(lambda: self.app.keys.used(key))
+            self._threads.run_detached(lambda: self.app.keys.record_use(key))
 
     def close(self) -> None:
         self.hub.close()

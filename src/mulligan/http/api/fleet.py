@@ -16,9 +16,10 @@ from mulligan.http.api.actions import (
     ReasonRequest,
     UntilBody,
     UntilRequest,
-    limit_changes,
-    parse_time,
+    change_limits,
     run_action,
+    run_until,
+    run_with_reason,
 )
 from mulligan.http.api.auth import Caller, OperatorOfAll, ViewerOfAll
 from mulligan.http.api.openapi import (
@@ -67,10 +68,7 @@ async def pause_queue(
     request: Request, caller: OperatorOfAll, name: str, body: UntilBody
 ) -> Response:
     """Pause a queue: no more jobs of it start. Running jobs continue."""
-    until = parse_time("until", body.until)
-    return await run_action(
-        request, caller, lambda: caller.services.queues.pause(name, until=until, reason=body.reason)
-    )
+    return await run_until(request, caller, body, caller.services.queues.pause, name)
 
 
 @queue_router.post(
@@ -80,9 +78,7 @@ async def resume_queue(
     request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
 ) -> Response:
     """Resume a paused queue."""
-    return await run_action(
-        request, caller, lambda: caller.services.queues.resume(name, reason=body.reason)
-    )
+    return await run_with_reason(request, caller, body, caller.services.queues.resume, name)
 
 
 @queue_router.patch("/queues/{name}", **responses(QUEUE), openapi_extra=describe_body(LimitRequest))
@@ -91,11 +87,7 @@ async def limit_queue(
 ) -> Response:
     """Set limits that override those declared in code, until they end or are cleared."""
     queues = caller.services.queues
-    if body.clear:
-        return await run_action(request, caller, lambda: queues.clear(name, reason=body.reason))
-    return await run_action(
-        request, caller, lambda: queues.set(name, **limit_changes(body), reason=body.reason)
-    )
+    return await change_limits(request, caller, body, queues, name)
 
 
 @queue_router.get("/workers", **responses(WORKERS))
@@ -178,10 +170,7 @@ async def hold_kind(
     request: Request, caller: OperatorOfAll, name: str, body: UntilBody
 ) -> Response:
     """Hold a kind: none of its jobs starts until then or until a release."""
-    until = parse_time("until", body.until)
-    return await run_action(
-        request, caller, lambda: caller.services.kinds.hold(name, until=until, reason=body.reason)
-    )
+    return await run_until(request, caller, body, caller.services.kinds.hold, name)
 
 
 @kind_router.post("/{name}/release", **responses(KIND), openapi_extra=describe_body(ReasonRequest))
@@ -189,9 +178,7 @@ async def release_kind(
     request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
 ) -> Response:
     """Release a kind and reset its breaker."""
-    return await run_action(
-        request, caller, lambda: caller.services.kinds.release(name, reason=body.reason)
-    )
+    return await run_with_reason(request, caller, body, caller.services.kinds.release, name)
 
 
 # --- Dependencies ---
@@ -212,12 +199,7 @@ async def open_dependency(
     request: Request, caller: OperatorOfAll, key: str, body: UntilBody
 ) -> Response:
     """Open the circuit breaker of a dependency: its jobs wait."""
-    until = parse_time("until", body.until)
-    return await run_action(
-        request,
-        caller,
-        lambda: caller.services.dependencies.open(key, until=until, reason=body.reason),
-    )
+    return await run_until(request, caller, body, caller.services.dependencies.open, key)
 
 
 @dependency_router.post(
@@ -227,12 +209,7 @@ async def close_dependency(
     request: Request, caller: OperatorOfAll, key: str, body: UntilBody
 ) -> Response:
     """Close the circuit breaker. With `until` it stays closed even if calls fail."""
-    until = parse_time("until", body.until)
-    return await run_action(
-        request,
-        caller,
-        lambda: caller.services.dependencies.close(key, until=until, reason=body.reason),
-    )
+    return await run_until(request, caller, body, caller.services.dependencies.close, key)
 
 
 @dependency_router.post(
@@ -242,9 +219,7 @@ async def probe_dependency(
     request: Request, caller: OperatorOfAll, key: str, body: ReasonBody
 ) -> Response:
     """Request a probe of the dependency now."""
-    return await run_action(
-        request, caller, lambda: caller.services.dependencies.probe(key, reason=body.reason)
-    )
+    return await run_with_reason(request, caller, body, caller.services.dependencies.probe, key)
 
 
 @dependency_router.get("/{key:path}", **responses(DEPENDENCY))
@@ -261,13 +236,7 @@ async def limit_dependency(
 ) -> Response:
     """Set limits that override those declared in code, until they end or are cleared."""
     dependencies = caller.services.dependencies
-    if body.clear:
-        return await run_action(
-            request, caller, lambda: dependencies.clear(key, reason=body.reason)
-        )
-    return await run_action(
-        request, caller, lambda: dependencies.set(key, **limit_changes(body), reason=body.reason)
-    )
+    return await change_limits(request, caller, body, dependencies, key)
 
 
 # --- Schedules ---
@@ -305,12 +274,7 @@ async def pause_schedule(
     request: Request, caller: OperatorOfAll, name: str, body: UntilBody
 ) -> Response:
     """Pause a schedule: it enqueues no jobs until then or until it is resumed."""
-    until = parse_time("until", body.until)
-    return await run_action(
-        request,
-        caller,
-        lambda: caller.services.schedules.pause(name, until=until, reason=body.reason),
-    )
+    return await run_until(request, caller, body, caller.services.schedules.pause, name)
 
 
 @schedule_router.post(
@@ -320,9 +284,7 @@ async def resume_schedule(
     request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
 ) -> Response:
     """Resume a schedule. Times that passed meanwhile are not made up for."""
-    return await run_action(
-        request, caller, lambda: caller.services.schedules.resume(name, reason=body.reason)
-    )
+    return await run_with_reason(request, caller, body, caller.services.schedules.resume, name)
 
 
 @schedule_router.post(

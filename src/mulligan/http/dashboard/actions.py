@@ -15,7 +15,7 @@ from mulligan.core.format import format_duration, format_rate
 from mulligan.core.job import Job
 from mulligan.guards.gates import UNCHANGED
 from mulligan.http.dashboard.charts import Bar, bars
-from mulligan.http.dashboard.renderer import Renderer, root_path
+from mulligan.http.dashboard.renderer import Renderer, form_route, root_path, screen
 from mulligan.http.dashboard.sign_in import local_path
 from mulligan.http.dashboard.view_models import filter_link, split_filter
 from mulligan.http.services import VisitorServices
@@ -29,6 +29,7 @@ from mulligan.worker.registry import request_drain
 
 Form = Mapping[str, str]
 ActionFunction = Callable[[VisitorServices, str, Form], str]
+Method = Callable[[VisitorServices], Callable[..., Any]]  # a method of a service
 WEEK = 7 * 86_400.0  # seconds
 HOUR = 3600.0  # seconds
 
@@ -173,27 +174,24 @@ def _parse_rate(text: str) -> Any:
     return None if text == "none" else text
 
 
-def _set_queue(services: VisitorServices, name: str, form: Form) -> str:
-    queue = services.queues.set(name, **_limits(form))
-    limits = format_limits(queue.concurrency, queue.rate)
-    return f"Queue {name}: {limits}. This overrides the limits in code."
+def _limit_action(method: Method, sentence: str) -> ActionFunction:
+    """Return an action that sets limits. `sentence` gets the name and the new limits."""
+
+    def run(services: VisitorServices, name: str, form: Form) -> str:
+        status = method(services)(name, **_limits(form))
+        return sentence.format(name, format_limits(status.concurrency, status.rate))
+
+    return run
 
 
-def _clear_queue(services: VisitorServices, name: str, form: Form) -> str:
-    queue = services.queues.clear(name, reason=_reason(form))
-    return f"Queue {name} uses the limits in code: {format_limits(queue.concurrency, queue.rate)}."
+def _clear_action(method: Method, sentence: str) -> ActionFunction:
+    """Return an action that removes an operator's limits."""
 
+    def run(services: VisitorServices, name: str, form: Form) -> str:
+        status = method(services)(name, reason=_reason(form))
+        return sentence.format(name, format_limits(status.concurrency, status.rate))
 
-def _set_dependency(services: VisitorServices, key: str, form: Form) -> str:
-    dependency = services.dependencies.set(key, **_limits(form))
-    limits = format_limits(dependency.concurrency, dependency.rate)
-    return f"{key}: {limits}. This overrides the limits in code."
-
-
-def _clear_dependency(services: VisitorServices, key: str, form: Form) -> str:
-    dependency = services.dependencies.clear(key, reason=_reason(form))
-    limits = format_limits(dependency.concurrency, dependency.rate)
-    return f"{key} uses the limits in code: {limits}."
+    return run
 
 
 def format_limits(concurrency: int | None, rate: float | None) -> str:
@@ -206,42 +204,27 @@ def format_limits(concurrency: int | None, rate: float | None) -> str:
     return ", ".join(limits) or "no limit"
 
 
-# --- Queues, kinds, dependencies, workers ---
+# --- Gates and workers ---
 
 
-def _pause_queue(services: VisitorServices, queue: str, form: Form) -> str:
-    services.queues.pause(queue, until=_until(form), reason=_reason(form))
-    return f"Queue {queue} is paused: no more jobs start. Running jobs continue."
+def _gate_action(method: Method, sentence: str) -> ActionFunction:
+    """Return an action that opens a gate or requests a probe. `sentence` gets the name."""
+
+    def run(services: VisitorServices, name: str, form: Form) -> str:
+        method(services)(name, reason=_reason(form))
+        return sentence.format(name)
+
+    return run
 
 
-def _resume_queue(services: VisitorServices, queue: str, form: Form) -> str:
-    services.queues.resume(queue, reason=_reason(form))
-    return f"Queue {queue} is resumed."
+def _timed_gate_action(method: Method, sentence: str) -> ActionFunction:
+    """Return an action that closes a gate, until a time if the form names one."""
 
+    def run(services: VisitorServices, name: str, form: Form) -> str:
+        method(services)(name, until=_until(form), reason=_reason(form))
+        return sentence.format(name)
 
-def _hold_kind(services: VisitorServices, kind: str, form: Form) -> str:
-    services.kinds.hold(kind, until=_until(form), reason=_reason(form))
-    return f"Kind {kind} is held: its jobs wait."
-
-
-def _release_kind(services: VisitorServices, kind: str, form: Form) -> str:
-    services.kinds.release(kind, reason=_reason(form))
-    return f"Kind {kind} is released."
-
-
-def _open_breaker(services: VisitorServices, key: str, form: Form) -> str:
-    services.dependencies.open(key, until=_until(form), reason=_reason(form))
-    return f"The breaker of {key} is open: its jobs wait."
-
-
-def _close_breaker(services: VisitorServices, key: str, form: Form) -> str:
-    services.dependencies.close(key, reason=_reason(form))
-    return f"The breaker of {key} is closed: its jobs start, slowly at first."
-
-
-def _probe_dependency(services: VisitorServices, key: str, form: Form) -> str:
-    services.dependencies.probe(key, reason=_reason(form))
-    return f"Probe of {key} requested. A worker will run it shortly."
+    return run
 
 
 def _drain_worker(services: VisitorServices, worker: str, form: Form) -> str:
@@ -291,16 +274,6 @@ def _retry_delivery(services: VisitorServices, delivery: str, form: Form) -> str
 # --- Schedules ---
 
 
-def _pause_schedule(services: VisitorServices, schedule: str, form: Form) -> str:
-    services.schedules.pause(schedule, until=_until(form), reason=_reason(form))
-    return f"Schedule {schedule} is paused. A job due in the next seconds may still be enqueued."
-
-
-def _resume_schedule(services: VisitorServices, schedule: str, form: Form) -> str:
-    services.schedules.resume(schedule, reason=_reason(form))
-    return f"Schedule {schedule} is resumed. Times that passed meanwhile are not made up for."
-
-
 def _run_schedule(services: VisitorServices, schedule: str, form: Form) -> str:
     job = services.schedules.run(schedule, reason=_reason(form))
     return f"Enqueued job {job.id}."
@@ -331,18 +304,81 @@ ACTIONS: Mapping[tuple[str, str], PageAction] = {
     ),
     ("jobs", "share"): PageAction(_share_job, "/jobs/{id}"),
     ("batches", "share"): PageAction(_share_batch, "/batches/{id}"),
-    ("queues", "set"): PageAction(_set_queue, "/queues", shared=True),
-    ("queues", "clear"): PageAction(_clear_queue, "/queues", shared=True),
-    ("dependencies", "set"): PageAction(_set_dependency, "/dependencies", shared=True),
-    ("dependencies", "clear"): PageAction(_clear_dependency, "/dependencies", shared=True),
+    ("queues", "set"): PageAction(
+        _limit_action(
+            lambda services: services.queues.set, "Queue {}: {}. This overrides the limits in code."
+        ),
+        "/queues",
+        shared=True,
+    ),
+    ("queues", "clear"): PageAction(
+        _clear_action(
+            lambda services: services.queues.clear, "Queue {} uses the limits in code: {}."
+        ),
+        "/queues",
+        shared=True,
+    ),
+    ("dependencies", "set"): PageAction(
+        _limit_action(
+            lambda services: services.dependencies.set, "{}: {}. This overrides the limits in code."
+        ),
+        "/dependencies",
+        shared=True,
+    ),
+    ("dependencies", "clear"): PageAction(
+        _clear_action(
+            lambda services: services.dependencies.clear, "{} uses the limits in code: {}."
+        ),
+        "/dependencies",
+        shared=True,
+    ),
     ("workers", "drain"): PageAction(_drain_worker, "/queues", shared=True),
-    ("queues", "pause"): PageAction(_pause_queue, "/queues", shared=True),
-    ("queues", "resume"): PageAction(_resume_queue, "/queues", shared=True),
-    ("kinds", "hold"): PageAction(_hold_kind, "/queues", shared=True),
-    ("kinds", "release"): PageAction(_release_kind, "/queues", shared=True),
-    ("dependencies", "open"): PageAction(_open_breaker, "/dependencies", shared=True),
-    ("dependencies", "close"): PageAction(_close_breaker, "/dependencies", shared=True),
-    ("dependencies", "probe"): PageAction(_probe_dependency, "/dependencies", shared=True),
+    ("queues", "pause"): PageAction(
+        _timed_gate_action(
+            lambda services: services.queues.pause,
+            "Queue {} is paused: no more jobs start. Running jobs continue.",
+        ),
+        "/queues",
+        shared=True,
+    ),
+    ("queues", "resume"): PageAction(
+        _gate_action(lambda services: services.queues.resume, "Queue {} is resumed."),
+        "/queues",
+        shared=True,
+    ),
+    ("kinds", "hold"): PageAction(
+        _timed_gate_action(lambda services: services.kinds.hold, "Kind {} is held: its jobs wait."),
+        "/queues",
+        shared=True,
+    ),
+    ("kinds", "release"): PageAction(
+        _gate_action(lambda services: services.kinds.release, "Kind {} is released."),
+        "/queues",
+        shared=True,
+    ),
+    ("dependencies", "open"): PageAction(
+        _timed_gate_action(
+            lambda services: services.dependencies.open, "The breaker of {} is open: its jobs wait."
+        ),
+        "/dependencies",
+        shared=True,
+    ),
+    ("dependencies", "close"): PageAction(
+        _gate_action(
+            lambda services: services.dependencies.close,
+            "The breaker of {} is closed: its jobs start, slowly at first.",
+        ),
+        "/dependencies",
+        shared=True,
+    ),
+    ("dependencies", "probe"): PageAction(
+        _gate_action(
+            lambda services: services.dependencies.probe,
+            "Probe of {} requested. A worker will run it shortly.",
+        ),
+        "/dependencies",
+        shared=True,
+    ),
     ("alerts", "silence"): PageAction(_silence_alert, "/alerts", shared=True),
     ("alerts", "unsilence"): PageAction(_unsilence_alert, "/alerts", shared=True),
     ("subscriptions", "test"): PageAction(_test_subscription, "/notifications"),
@@ -353,8 +389,22 @@ ACTIONS: Mapping[tuple[str, str], PageAction] = {
         _subscription_action("disable", "Disabled."), "/notifications"
     ),
     ("deliveries", "retry"): PageAction(_retry_delivery, "/notifications"),
-    ("schedules", "pause"): PageAction(_pause_schedule, "/schedules", shared=True),
-    ("schedules", "resume"): PageAction(_resume_schedule, "/schedules", shared=True),
+    ("schedules", "pause"): PageAction(
+        _timed_gate_action(
+            lambda services: services.schedules.pause,
+            "Schedule {} is paused. A job due in the next seconds may still be enqueued.",
+        ),
+        "/schedules",
+        shared=True,
+    ),
+    ("schedules", "resume"): PageAction(
+        _gate_action(
+            lambda services: services.schedules.resume,
+            "Schedule {} is resumed. Times that passed meanwhile are not made up for.",
+        ),
+        "/schedules",
+        shared=True,
+    ),
     ("schedules", "run"): PageAction(_run_schedule, "/schedules", shared=True),
 }
 
@@ -380,6 +430,7 @@ class ActionScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @form_route("/{noun}/{name}/{verb}")
     async def act(self, request: Request, noun: str, name: str, verb: str) -> Response:
         """Run one action of the table."""
         action = find_action(noun, verb)
@@ -397,6 +448,7 @@ class ActionScreens:
             return self._renderer.redirect(request, back, f"Not done: {refused}", "bad")
         return self._renderer.redirect(request, back, sentence)
 
+    @form_route("/jobs")
     async def act_on_selected(self, request: Request) -> Response:
         """Run an action on the selected jobs, one by one. A refused job does not stop the rest."""
         back = "/jobs"
@@ -412,6 +464,7 @@ class ActionScreens:
             return self._renderer.redirect(request, back, f"Not done: {refused}", "bad")
         return self._renderer.redirect(request, back, sentence)
 
+    @screen("/operations/new")
     async def preview(
         self,
         request: Request,
@@ -440,6 +493,7 @@ class ActionScreens:
         }
         return self._renderer.page(request, "preview.html", "operations", **values)
 
+    @form_route("/operations")
     async def start(self, request: Request) -> Response:
         """Start a bulk action."""
 

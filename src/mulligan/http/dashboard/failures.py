@@ -13,7 +13,7 @@ from mulligan.core.format import format_actor
 from mulligan.failures.groups import GroupState
 from mulligan.failures.service import FailureGroup, FailureSample
 from mulligan.http.dashboard.charts import Sparkline, bars, column_chart, sparkline
-from mulligan.http.dashboard.renderer import Renderer, root_path
+from mulligan.http.dashboard.renderer import MenuEntry, Renderer, root_path, screen
 from mulligan.http.dashboard.view_models import (
     Badge,
     TimeLabel,
@@ -59,6 +59,7 @@ class FailureScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/failures", MenuEntry("Now", 2, "failures", "Failures", "✕"))
     async def inbox(self, request: Request, filter: str = "") -> Response:  # noqa: A002 - as in the URL
         text = filter.strip()
         root = root_path(request)
@@ -83,6 +84,7 @@ class FailureScreens:
             request, "failures.html", "failures", group_filter=text, chips=chips, **values
         )
 
+    @screen("/failures/{fingerprint}")
     async def group(self, request: Request, fingerprint: str) -> Response:
         root = root_path(request)
 

@@ -14,7 +14,7 @@ from mulligan.core.format import format_actor, format_duration, format_rate
 from mulligan.events.queries import EventQueries
 from mulligan.events.service import build_event_filter, build_owner_filter
 from mulligan.http.dashboard.charts import BarPart, stacked_bar
-from mulligan.http.dashboard.renderer import Renderer, check_filter, root_path
+from mulligan.http.dashboard.renderer import MenuEntry, Renderer, check_filter, root_path, screen
 from mulligan.http.dashboard.view_models import (
     Badge,
     choice_chips,
@@ -71,6 +71,7 @@ class HistoryScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/operations", MenuEntry("Control", 3, "operations", "Operations", "⚙"))
     async def operations(self, request: Request, before: str = "") -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             operations = services.operations.list(
@@ -86,6 +87,7 @@ class HistoryScreens:
         values = await self._renderer.read(request, load)
         return self._renderer.page(request, "operations.html", "operations", **values)
 
+    @screen("/operations/{operation}")
     async def operation(self, request: Request, operation: str) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             found = services.operations.get(operation, owner=services.owner)
@@ -106,6 +108,7 @@ class HistoryScreens:
         values = await self._renderer.read(request, load)
         return self._renderer.page(request, "operation.html", "operations", **values)
 
+    @screen("/events", MenuEntry("Monitor", 5, "events", "Events", "∿"))
     async def events(self, request: Request, before: EventId = 0, filter: str = "") -> Response:  # noqa: A002 - as in the URL
         text = check_filter(filter)
         path = f"{root_path(request)}/events"
@@ -123,6 +126,7 @@ class HistoryScreens:
             request, "events.html", "events", event_filter=text, before=before, **values
         )
 
+    @screen("/audit", MenuEntry("Monitor", 6, "audit", "Audit", "✎"))
     async def audit(
         self, request: Request, before: EventId = 0, actor: str = "", job: str = ""
     ) -> Response:

@@ -15,7 +15,7 @@ from mulligan.core.format import format_duration, format_ordinal
 from mulligan.core.statistics import Share
 from mulligan.doctor import FAIL, OK, WARN, Check, effective_settings, run_checks
 from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, column_chart, load_outcomes
-from mulligan.http.dashboard.renderer import Renderer
+from mulligan.http.dashboard.renderer import MenuEntry, Renderer, screen
 from mulligan.http.dashboard.sessions import NotAllowed
 from mulligan.http.dashboard.view_models import Badge
 from mulligan.http.services import VisitorServices
@@ -45,6 +45,7 @@ class InsightScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/insight", MenuEntry("Monitor", 3, "insight", "Insight", "▥"))
     async def insight(self, request: Request, since: str = "7d", kind: str = "") -> Response:
         chosen = since if since in PERIODS else "7d"
 
@@ -199,6 +200,7 @@ class DoctorScreen:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/doctor", MenuEntry("Monitor", 7, "doctor", "Doctor", "✚"))
     async def show(self, request: Request) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             if not services.visitor.role.includes(Role.ADMIN):

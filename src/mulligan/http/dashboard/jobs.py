@@ -14,10 +14,12 @@ from mulligan.core.job import Job, State
 from mulligan.http.dashboard.charts import BarPart, bars, stacked_bar
 from mulligan.http.dashboard.renderer import (
     PAGE,
+    MenuEntry,
     Renderer,
     check_filter,
     load_story,
     root_path,
+    screen,
 )
 from mulligan.http.dashboard.retry import describe_retry
 from mulligan.http.dashboard.view_models import (
@@ -51,6 +53,7 @@ class JobScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/jobs", MenuEntry("Now", 3, "jobs", "Jobs", "≣"))
     async def list(self, request: Request, filter: str = "", before: str = "") -> Response:  # noqa: A002 - as in the URL
         text = check_filter(filter, before)
         root = root_path(request)
@@ -85,6 +88,7 @@ class JobScreens:
             request, "list.html", "jobs", filter=text, before=before, **values
         )
 
+    @screen("/jobs/{job_id}")
     async def one(self, request: Request, job_id: str) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             story = load_story(services, job_id)
@@ -150,6 +154,7 @@ class BatchScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/batches", MenuEntry("Now", 4, "batches", "Batches", "▤"))
     async def list(self, request: Request, state: str = "", before: str = "") -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             batches = services.batches.list(
@@ -170,6 +175,7 @@ class BatchScreens:
             request, "batches.html", "batches", state=state, states=list(BatchState), **values
         )
 
+    @screen("/batches/{batch_id}")
     async def one(self, request: Request, batch_id: str) -> Response:
         root = root_path(request)
 

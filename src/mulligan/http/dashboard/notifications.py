@@ -13,7 +13,7 @@ from mulligan.alerts.service import SAME_CAUSE, AlertRule, AlertStatus
 from mulligan.core.durations import Micros, to_micros
 from mulligan.core.format import format_duration
 from mulligan.core.job import State
-from mulligan.http.dashboard.renderer import Renderer
+from mulligan.http.dashboard.renderer import MenuEntry, Renderer, screen
 from mulligan.http.dashboard.view_models import (
     BADGES,
     Badge,
@@ -50,6 +50,7 @@ class NotificationScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/alerts", MenuEntry("Monitor", 1, "alerts", "Alerts", "▲"))
     async def alerts(self, request: Request) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             alerts = services.alerts.list(all=True)
@@ -65,6 +66,7 @@ class NotificationScreens:
         values = await self._renderer.read(request, load, shared=True)
         return self._renderer.page(request, "alerts.html", "alerts", **values)
 
+    @screen("/notifications", MenuEntry("Monitor", 2, "notifications", "Notifications", "✉"))
     async def deliveries(self, request: Request, state: str = "", before: str = "") -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             subscriptions = services.subscriptions.list(owner=services.owner)

@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse
 from mulligan.alerts.service import AlertStatus
 from mulligan.core.durations import Micros
 from mulligan.core.format import format_actor
-from mulligan.core.job import Job, State
+from mulligan.core.job import COUNT_CAP, Job, State
 from mulligan.failures.groups import GroupState
 from mulligan.failures.service import FailureGroup
 from mulligan.guards.gate_status import Dependency, KindStatus, Queue, list_impaired
@@ -20,7 +20,7 @@ from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, load_outcomes
 from mulligan.http.dashboard.failures import group_row
 from mulligan.http.dashboard.history import operation_row
 from mulligan.http.dashboard.queues import dependency_row, worker_row
-from mulligan.http.dashboard.renderer import COUNT_CAP, Renderer, root_path
+from mulligan.http.dashboard.renderer import MenuEntry, Renderer, root_path, screen
 from mulligan.http.dashboard.view_models import BADGES, format_count, job_list_row
 from mulligan.http.services import VisitorServices
 from mulligan.jobs.queries import SearchQueries
@@ -64,6 +64,7 @@ class OverviewScreen:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/", MenuEntry("Now", 1, "overview", "Overview", "◉"))
     async def show(self, request: Request, filter: str = "", window: str = "1h") -> Response:  # noqa: A002 - as in the URL
         root = root_path(request)
         if filter.strip():

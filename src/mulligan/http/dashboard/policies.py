@@ -20,7 +20,7 @@ from mulligan.failures.queries import ClassifiedAttemptRow, RuleHitRow
 from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
 from mulligan.failures.rules import NAME_CONDITIONS, NUMBER_CONDITIONS, Rule
 from mulligan.http.dashboard.charts import Curve, Delay, delay_curve
-from mulligan.http.dashboard.renderer import Renderer
+from mulligan.http.dashboard.renderer import MenuEntry, Renderer, form_route, screen
 from mulligan.http.dashboard.view_models import Badge, time_label
 from mulligan.http.services import VisitorServices
 from mulligan.jobs.sentences import CLASS_MEANINGS
@@ -266,6 +266,8 @@ class PolicyScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/policies", MenuEntry("Monitor", 4, "policies", "Policies", "↻"))
+    @screen("/policies/what-if")
     async def show(self, request: Request, kind: str = "") -> Response:
         values = await self._renderer.read(
             request, lambda services: _load(services, kind), shared=True
@@ -274,6 +276,7 @@ class PolicyScreens:
             request, "policies.html", "policies", form=EMPTY_FORM, result=None, error="", **values
         )
 
+    @form_route("/policies/what-if")
     async def what_if(self, request: Request) -> Response:
         """Classify a pasted error. It is a POST, so that the error is not part of the address."""
 
@@ -292,6 +295,7 @@ class PolicyScreens:
         values = await self._renderer.submit(request, work, Role.VIEWER, shared=True)
         return self._renderer.page(request, "policies.html", "policies", still=True, **values)
 
+    @screen("/policies/rules/{rule:path}")
     async def rule(self, request: Request, rule: str, kind: str = "") -> Response:
         """Show one rule with the newest failures that it matched."""
 

@@ -12,7 +12,7 @@ from mulligan.core.durations import Micros, to_micros
 from mulligan.core.format import format_actor, format_elapsed, format_rate
 from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.http.dashboard.actions import format_limits
-from mulligan.http.dashboard.renderer import Renderer
+from mulligan.http.dashboard.renderer import MenuEntry, Renderer, screen
 from mulligan.http.dashboard.view_models import (
     OPEN,
     RECOVERING,
@@ -50,6 +50,7 @@ class QueueScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/queues", MenuEntry("Control", 1, "queues", "Queues and workers", "⇶"))
     async def queues(self, request: Request) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             queues = services.queues.list()
@@ -66,6 +67,7 @@ class QueueScreens:
         values = await self._renderer.read(request, load, shared=True)
         return self._renderer.page(request, "queues.html", "queues", **values)
 
+    @screen("/dependencies", MenuEntry("Control", 2, "dependencies", "Dependencies", "⊗"))
     async def dependencies(self, request: Request) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             dependencies = services.dependencies.list()
@@ -79,6 +81,7 @@ class QueueScreens:
         values = await self._renderer.read(request, load, shared=True)
         return self._renderer.page(request, "dependencies.html", "dependencies", **values)
 
+    @screen("/schedules", MenuEntry("Control", 4, "schedules", "Schedules", "◷"))
     async def schedules(self, request: Request) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             schedules = services.schedules.list()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Request, Response
@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from mulligan.access.keys import Role, Sessions, Visitor, hash_token
 from mulligan.config import Settings
 from mulligan.core.durations import Micros
-from mulligan.core.errors import NotFound, Refused
+from mulligan.core.errors import Refused, unknown_job
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, JobRow
@@ -27,7 +27,19 @@ from mulligan.http.services import DatabaseThreads, StoreOpener, VisitorServices
 from mulligan.jobs.queries import JobQueries
 from mulligan.storage.url import mask_password
 
-# --- Menu ---
+# --- Routes and menu ---
+
+SECTIONS = ("Now", "Control", "Monitor")  # of the menu
+
+
+class MenuEntry(NamedTuple):
+    """Place of a screen in the menu."""
+
+    section: str
+    position: int
+    name: str  # passed to `Renderer.page` as `here`
+    title: str
+    icon: str
 
 
 class Screen(NamedTuple):
@@ -39,38 +51,65 @@ class Screen(NamedTuple):
     icon: str
 
 
-MENU: tuple[tuple[str, tuple[Screen, ...]], ...] = (
-    (
-        "Now",
-        (
-            Screen("overview", "/", "Overview", "◉"),
-            Screen("failures", "/failures", "Failures", "✕"),
-            Screen("jobs", "/jobs", "Jobs", "≣"),
-            Screen("batches", "/batches", "Batches", "▤"),
-        ),
-    ),
-    (
-        "Control",
-        (
-            Screen("queues", "/queues", "Queues and workers", "⇶"),
-            Screen("dependencies", "/dependencies", "Dependencies", "⊗"),
-            Screen("operations", "/operations", "Operations", "⚙"),
-            Screen("schedules", "/schedules", "Schedules", "◷"),
-        ),
-    ),
-    (
-        "Monitor",
-        (
-            Screen("alerts", "/alerts", "Alerts", "▲"),
-            Screen("notifications", "/notifications", "Notifications", "✉"),
-            Screen("insight", "/insight", "Insight", "▥"),
-            Screen("policies", "/policies", "Policies", "↻"),
-            Screen("events", "/events", "Events", "∿"),
-            Screen("audit", "/audit", "Audit", "✎"),
-            Screen("doctor", "/doctor", "Doctor", "✚"),
-        ),
-    ),
-)
+class ScreenRoute(NamedTuple):
+    """A path of the dashboard, and the method of a class of screens that answers it."""
+
+    path: str
+    methods: tuple[str, ...]
+    handler: str
+    menu: MenuEntry | None = None
+
+
+Menu = tuple[tuple[str, tuple[Screen, ...]], ...]
+H = TypeVar("H", bound=Callable[..., Any])
+_ROUTES = "screen_routes"  # attribute of a decorated method
+
+
+def screen(path: str, menu: MenuEntry | None = None) -> Callable[[H], H]:
+    """Answer GET requests to a path with the decorated method."""
+    return _route(path, ("GET", "HEAD"), menu)
+
+
+def form_route(path: str) -> Callable[[H], H]:
+    """Answer forms that are sent to a path with the decorated method."""
+    return _route(path, ("POST",), None)
+
+
+def _route(path: str, methods: tuple[str, ...], menu: MenuEntry | None) -> Callable[[H], H]:
+    def decorate(method: H) -> H:
+        route = ScreenRoute(path, methods, method.__name__, menu)
+        setattr(method, _ROUTES, (route, *getattr(method, _ROUTES, ())))
+        return method
+
+    return decorate
+
+
+def routes_of(screens: type) -> list[ScreenRoute]:
+    """Return the routes that the methods of a class declare."""
+    return [route for method in vars(screens).values() for route in getattr(method, _ROUTES, ())]
+
+
+def specificity(route: ScreenRoute) -> list[bool]:
+    """Return a sort key: fixed parts of a path come before parameters."""
+    return [part.startswith("{") for part in route.path.split("/")]
+
+
+def build_menu(classes: Iterable[type]) -> Menu:
+    """Return the sections of the menu, each with its screens in order."""
+    routes = [route for screens in classes for route in routes_of(screens)]
+    return tuple((section, _section_screens(section, routes)) for section in SECTIONS)
+
+
+def _section_screens(section: str, routes: Iterable[ScreenRoute]) -> tuple[Screen, ...]:
+    entries = [
+        (route.menu, route.path)
+        for route in routes
+        if route.menu is not None and route.menu.section == section
+    ]
+    return tuple(
+        Screen(entry.name, path, entry.title, entry.icon)
+        for entry, path in sorted(entries, key=lambda pair: pair[0].position)
+    )
 
 
 # --- Rendering ---
@@ -86,8 +125,9 @@ RELOADED_PAGES = {"overview.html", "events.html", "message.html"}
 class Renderer:
     """Checks the visitor of a request, runs its database work and renders its page."""
 
-    def __init__(self, runner: VisitorRunner, settings: Settings) -> None:
+    def __init__(self, runner: VisitorRunner, settings: Settings, menu: Menu) -> None:
         self.runner = runner
+        self._menu = menu
         self._database = remove_secrets(mask_password(settings.database_url))
         self._templates = Environment(
             loader=PackageLoader("mulligan.http.dashboard"),
@@ -160,7 +200,7 @@ class Renderer:
         return {
             "database": "" if visitor is None else self._database,
             "root": root_path(request),
-            "menu": () if visitor is None else MENU,
+            "menu": () if visitor is None else self._menu,
             "theme": chosen_theme(request),
             "filter": "",
             "still": False,  # a response to a form: reloading its address would show another page
@@ -201,7 +241,6 @@ def chosen_theme(request: Request) -> str:
 
 # --- Database access ---
 
-COUNT_CAP = 10_000
 PAGE = 50
 
 
@@ -253,12 +292,12 @@ def load_story(services: VisitorServices, job_id: str) -> JobStory:
     Raise NotFound for another owner's job too, so that ids cannot be probed.
     """
     if len(job_id) != LENGTH or not job_id.isalnum():
-        raise NotFound(_no_job(job_id))
+        raise unknown_job(job_id)
     job = services.jobs.get(job_id, owner=services.owner)
     with services.store.read() as tx:
         row = JobQueries(tx).get_job(job_id)
         if row is None:
-            raise NotFound(_no_job(job_id))
+            raise unknown_job(job_id)
         return JobStory(
             tx.now(),
             row,
@@ -266,10 +305,6 @@ def load_story(services: VisitorServices, job_id: str) -> JobStory:
             JobQueries(tx).list_attempts(job_id),
             EventQueries(tx).list_events_of_job(job_id),
         )
-
-
-def _no_job(job_id: str) -> str:
-    return f"no job {job_id!r:.80}"
 
 
 # --- Live updates ---

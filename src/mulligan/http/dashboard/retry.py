@@ -15,7 +15,7 @@ from mulligan.core.errors import MulliganError, NotFound, Refused
 from mulligan.core.format import format_duration, format_time
 from mulligan.core.job import Job, JobRow, State
 from mulligan.guards.queries import GuardQueries
-from mulligan.http.dashboard.renderer import JobStory, Renderer, load_story
+from mulligan.http.dashboard.renderer import JobStory, Renderer, form_route, load_story, screen
 from mulligan.http.dashboard.view_models import job_badge
 from mulligan.http.services import VisitorServices
 from mulligan.jobs.filter import parse_seconds
@@ -180,6 +180,7 @@ class EditScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/jobs/{job_id}/edit")
     async def form(self, request: Request, job_id: str) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             story = load_story(services, job_id)
@@ -189,6 +190,7 @@ class EditScreens:
         values = await self._renderer.read(request, load)
         return self._renderer.page(request, "retry.html", "jobs", **values)
 
+    @form_route("/jobs/{job_id}/edit")
     async def submit(self, request: Request, job_id: str) -> Response:
         """Show what the form would change; with its field `do`, retry the job."""
 

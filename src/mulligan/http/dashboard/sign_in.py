@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from mulligan.core.errors import Refused
 from mulligan.http.dashboard import sessions
-from mulligan.http.dashboard.renderer import Renderer, root_path
+from mulligan.http.dashboard.renderer import Renderer, form_route, root_path, screen
 from mulligan.http.middleware import TokenBuckets, client_network
 
 SIGN_IN_BURST = 10  # wrong keys from one network at once
@@ -23,12 +23,14 @@ class SignInScreens:
         self._renderer = renderer
         self._tries = TokenBuckets(1 / SECONDS_PER_TRY, SIGN_IN_BURST)
 
+    @screen("/sign-in")
     async def show(self, request: Request, next: str = "/", link: str = "") -> Response:  # noqa: A002 - as in the URL
         """Show the form. A link is redeemed by POST only: previews and crawlers send GET."""
         return self._renderer.page(
             request, "sign_in.html", next=local_path(next), link=link, error=""
         )
 
+    @form_route("/sign-in")
     async def sign_in(self, request: Request) -> Response:
         sessions.check_origin(request)
         form = await sessions.read_form(request)
@@ -49,6 +51,7 @@ class SignInScreens:
         sessions.set_session(request, response, token)
         return response
 
+    @form_route("/sign-out")
     async def sign_out(self, request: Request) -> Response:
         sessions.check_origin(request)
         form = await sessions.read_form(request)

@@ -7,16 +7,16 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from mulligan.access.keys import ALL_OWNERS, Role, Visitor
+from mulligan.access.keys import Role, Visitor
 from mulligan.access.status_links import StatusGrant
 from mulligan.batches.service import Batch
 from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.errors import MulliganError, NotFound
 from mulligan.core.format import format_elapsed
-from mulligan.core.job import Job, State
+from mulligan.core.job import ALL_OWNERS, Job, State
 from mulligan.http.dashboard import sessions
 from mulligan.http.dashboard.jobs import BATCH_BADGES, batch_bar
-from mulligan.http.dashboard.renderer import Renderer
+from mulligan.http.dashboard.renderer import Renderer, form_route, screen
 from mulligan.http.dashboard.retry import EditableField, changed_fields, load_editable_fields
 from mulligan.http.dashboard.view_models import (
     BADGES,
@@ -53,6 +53,7 @@ class StatusScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
+    @screen("/status/{text}")
     async def show(self, request: Request, text: str, message: str = "") -> Response:
         """Show the page. `message` is the key of a sentence about the last retry."""
 
@@ -66,6 +67,7 @@ class StatusScreens:
         values["message"] = MESSAGES.get(message, "")
         return self._renderer.page(request, "status.html", text=text, **values)
 
+    @form_route("/status/{text}")
     async def retry(self, request: Request, text: str) -> Response:
         """Retry from the page. The link itself is the permission: no other site knows it."""
         sessions.check_origin(request)

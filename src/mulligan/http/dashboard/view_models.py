@@ -15,10 +15,10 @@ from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.event import Event
 from mulligan.core.format import format_duration, format_time
 from mulligan.core.ids import LENGTH
-from mulligan.core.job import AttemptRow, Job, State
+from mulligan.core.job import COUNT_CAP, AttemptRow, Job, State
 from mulligan.failures.redact import scrub
 from mulligan.http.dashboard.charts import timeline
-from mulligan.http.dashboard.renderer import COUNT_CAP, JobStory
+from mulligan.http.dashboard.renderer import JobStory
 from mulligan.http.services import VisitorServices
 from mulligan.jobs.queries import JobQueries
 

@@ -400,42 +400,6 @@ BEGIN
   RETURN total;
 END $$;
 
--- Write events of jobs that differ in nothing but their ids, without comparing anything.
-CREATE FUNCTION {p}write_uniform_events(
-  event_at BIGINT, event_type TEXT, jobs TEXT[], event_batch TEXT, event_owner TEXT, event_data TEXT
-) RETURNS INTEGER LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-  total CONSTANT INTEGER := cardinality(jobs);
-  tail CONSTANT TEXT := substr({p}bundle_line('', event_batch, event_owner, NULL, NULL), 3);
-  ids BIGINT[];
-  lo INTEGER := 1;
-  hi INTEGER;
-BEGIN
-  PERFORM {p}mark_events();
-  ids := ARRAY(SELECT nextval('{p}event_id_seq') FROM generate_series(1, total));
-  WHILE lo <= total LOOP
-    hi := least(lo + 999, total);
-    -- Another transaction drew an id in between: the bundle ends before it.
-    IF ids[hi] - ids[lo] <> hi - lo THEN
-      hi := (
-        SELECT min(k) FROM generate_series(lo, hi) AS k
-        WHERE ids[k + 1] IS DISTINCT FROM ids[k] + 1
-      );
-    END IF;
-    IF lo = hi THEN
-      INSERT INTO {p}event (id, at, type, job_id, batch_id, owner, data)
-      VALUES (ids[lo], event_at, event_type, jobs[lo], event_batch, event_owner, event_data);
-    ELSE
-      INSERT INTO {p}event (id, at, type, owner, data, bundle)
-      VALUES (ids[hi], event_at, event_type, '',
-              event_data || E'\n["' || array_to_string(jobs[lo:hi], tail || E'\n["') || tail,
-              hi - lo + 1);
-    END IF;
-    lo := hi + 1;
-  END LOOP;
-  RETURN total;
-END $$;
-
 
 -- pruned: how many jobs of a kind, state, owner and code retention has removed, and their id range.
 CREATE TABLE {p}pruned (

@@ -5,12 +5,10 @@
 
 - `:name`: a parameter. `:now` is the current time; on PostgreSQL it becomes the server's clock.
 - `{p}`: prefix of all names: a schema on PostgreSQL, `mulligan_` on SQLite.
-- `{job}`, `{lease}` …: the columns of that row type. `{no:lease}`: as many NULLs. `{as_lease}`: the
-  columns of a lease, selected from a job's row.
+- `{job}`, `{lease}` …: the columns of that row type. `{no:lease}`: as many NULLs.
 - `{part:name}`: the text of a fragment.
 - `{matching}`: the conditions of a filter.
 - `{set:name}` (PostgreSQL): a set of rows, passed as one array per column.
-- `{shared:name}` (PostgreSQL): one row with the columns that are equal in all rows of a set.
 """
 
 from __future__ import annotations
@@ -23,16 +21,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from mulligan.core.attempt import Lease
-from mulligan.core.job import AttemptRow, JobRow
+from mulligan.core.job import AttemptRow, JobRow, NewJob
 from mulligan.storage.base import Settlement
-from mulligan.storage.rows import (
-    ClaimCandidate,
-    InsertRow,
-    LocatedSuccessColumns,
-    PerAttemptColumns,
-    RetryColumns,
-    SuccessColumns,
-)
+from mulligan.storage.rows import ClaimCandidate, LaneShare
 from mulligan.storage.statements import (
     expand_dialect,
     expand_rows,
@@ -45,7 +36,6 @@ from mulligan.storage.statements import (
 _HERE = Path(__file__).parent
 _PART = re.compile(r"\{part:(\w+)\}")
 _SET = re.compile(r"\{set:(\w+)\}")
-_SHARED = re.compile(r"\{shared:(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
@@ -56,17 +46,14 @@ _COLUMNS: dict[str, type[Any]] = {
 }
 _SETS: dict[str, type[Any]] = {
     "settlement": Settlement,
-    "insert": InsertRow,
+    "new_job": NewJob,
     "candidate": ClaimCandidate,
-    "success": SuccessColumns,
-    "per_attempt": PerAttemptColumns,
-    "located_success": LocatedSuccessColumns,
-    "retry": RetryColumns,
+    "lane_share": LaneShare,
 }
 
 
 @lru_cache(maxsize=4096)  # filters have many shapes
-def load_statement(  # noqa: PLR0913 - variants of one text
+def load_statement(
     name: str,
     dialect: str,
     prefix: str,
@@ -74,26 +61,22 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     single_row: bool = False,
     shared: frozenset[str] = frozenset(),
     defaulted: frozenset[str] = frozenset(),
-    unconstrained: bool = False,
     is_transaction: bool = False,
     matching: str = "1 = 1",
 ) -> str:
     """Return the text of a statement, ready to execute.
 
     `single_row`: its set has one row. `shared`: columns that are equal in all rows of its set.
-    `defaulted`: columns with their default value. `unconstrained`: no row has a unique key.
-    `is_transaction`: the statement is a transaction. `matching`: the conditions of its filter.
+    `defaulted`: columns that are empty in all rows. `is_transaction`: the statement is a
+    transaction. `matching`: the conditions of its filter.
     """
     text = _statement_text(name, dialect).replace("{matching}", matching)
     while _PART.search(text):  # a fragment may contain fragments
         text = _PART.sub(lambda part: _part_text(part[1], dialect, single_row=single_row), text)
-    text = _insert_columns(text, dialect)
+    text = _insert_columns(text)
     text = _SET.sub(
         lambda match: _set(_set_type(name, dialect, match[1]), single_row, shared, defaulted), text
     )
-    text = _SHARED.sub(lambda match: _shared_row(_SETS[match[1]], shared, defaulted), text)
-    if unconstrained:
-        text = text.replace(_SKIP_CONFLICT, "")
     if is_transaction:
         text = text.replace("{p}mark_events()", _MARK_EVENTS_ONCE)
     text = expand_dialect(text, dialect)
@@ -103,10 +86,6 @@ def load_statement(  # noqa: PLR0913 - variants of one text
     return text.replace("{p}", prefix)
 
 
-# On PostgreSQL a lease contains the location of its row, so that its settlement needs no lookup.
-_ROW_LOCATION = {"postgres": "CAST(ctid AS text)", "sqlite": "NULL"}
-# Checking for a conflict costs an index probe per row.
-_SKIP_CONFLICT = "ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING"
 # In a statement that is a transaction no earlier mark can exist, so the lock alone is enough. It is
 # a tenth of the work of mark_events().
 _MARK_EVENTS_ONCE = (
@@ -115,9 +94,7 @@ _MARK_EVENTS_ONCE = (
 )
 
 
-def _insert_columns(text: str, dialect: str) -> str:
-    lease_columns = ", ".join(Lease._fields[:-1])
-    text = text.replace("{as_lease}", f"{lease_columns}, {_ROW_LOCATION[dialect]} AS row_location")
+def _insert_columns(text: str) -> str:
     for name, columns in _COLUMNS.items():
         text = text.replace(f"{{{name}}}", ", ".join(columns._fields))
         text = text.replace(f"{{no:{name}}}", ", ".join(["NULL"] * len(columns._fields)))
@@ -135,38 +112,6 @@ def load_positional(
     text = load_statement(name, "sqlite", prefix)
     used = list(dict.fromkeys(_PARAMETER.findall(text)))
     return _number(text, used), itemgetter(*(fields.index(parameter) for parameter in used))
-
-
-@cache
-def load_positional_insert(
-    name: str, prefix: str, defaulted: frozenset[str]
-) -> tuple[str, tuple[str, ...]]:
-    """Return an insert with literals for defaulted columns, and the names of its parameters."""
-    text = _with_defaults(name, prefix, defaulted)
-    used = tuple(dict.fromkeys(_PARAMETER.findall(text)))
-    return _number(text, used), used
-
-
-@cache
-def load_positional_single(
-    name: str, prefix: str, defaulted: frozenset[str], first: tuple[str, ...]
-) -> tuple[str, list[str]]:
-    """Return an insert whose first parameters are `first`, and the names of the others."""
-    text = _with_defaults(name, prefix, defaulted)
-    rest = [
-        parameter for parameter in dict.fromkeys(_PARAMETER.findall(text)) if parameter not in first
-    ]
-    return _number(text, (*first, *rest)), rest
-
-
-def _with_defaults(name: str, prefix: str, defaulted: frozenset[str]) -> str:
-    """Replace the parameters of defaulted columns by literals."""
-    hints = get_type_hints(InsertRow)
-
-    def replace(match: re.Match[str]) -> str:
-        return _literal(hints[match[1]]) if match[1] in defaulted else match[0]
-
-    return _PARAMETER.sub(replace, load_statement(name, "sqlite", prefix))
 
 
 def _number(text: str, parameters: Sequence[str]) -> str:
@@ -233,55 +178,52 @@ def _set(
     shared: frozenset[str],
     defaulted: frozenset[str],
 ) -> str:
-    hints = get_type_hints(row_type)
+    columns = set_columns(row_type)
     if single_row:
-        return _single_row_set(hints, _constants(hints, frozenset(), defaulted))
-    return _unnest(hints, _constants(hints, shared, defaulted))
+        return _single_row_set(columns)
+    empty = _empty_values(row_type)
+    texts = {name: f":{name}" for name in shared} | {name: empty[name] for name in defaulted}
+    constants = {name: f"{text}::{columns[name]} AS {name}" for name, text in texts.items()}
+    return _unnest(columns, constants)
 
 
-def _shared_row(row_type: type, shared: frozenset[str], defaulted: frozenset[str]) -> str:
-    columns = _constants(get_type_hints(row_type), shared, defaulted).values()
-    return f"(SELECT {', '.join(columns)}) AS shared"
+@cache
+def set_columns(row_type: type) -> dict[str, str]:
+    """Return the SQL type of each field that a set of these rows sends. Tuples are not sent."""
+    hints = get_type_hints(row_type)
+    return {name: _type_of(hint) for name, hint in hints.items() if "tuple" not in str(hint)}
 
 
-def _constants(
-    hints: dict[str, Any], shared: frozenset[str], defaulted: frozenset[str]
-) -> dict[str, str]:
-    """Return the columns that need no array, each as an expression."""
-    texts = {name: f":{name}" for name in shared}
-    texts |= {name: _literal(hints[name]) for name in defaulted}
-    return {
-        name: f"CAST({text} AS {_type_of(hints[name])}) AS {name}" for name, text in texts.items()
-    }
-
-
-def _unnest(hints: dict[str, Any], constants: dict[str, str]) -> str:
-    """Return a table of arrays, numbered so that the server may stop at a limit."""
-    varying = [name for name in hints if name not in constants]
-    names = ", ".join(varying)
-    arrays = ", ".join(f"CAST(:{name} AS {_type_of(hints[name])}[])" for name in varying)
-    if not constants:
-        return f"unnest({arrays}) WITH ORDINALITY AS i({names}, place)"
-    columns = ", ".join(constants.get(name, name) for name in hints)
-    rows = f"unnest({arrays}) WITH ORDINALITY AS u({names}, place)"
-    return f"(SELECT {columns}, place FROM {rows}) AS i"
-
-
-def _single_row_set(hints: dict[str, Any], constants: dict[str, str]) -> str:
-    """Return one row. The server caches its plan, unlike that of arrays of unknown length."""
-    columns = [
-        constants.get(name) or f"CAST(:{name} AS {_type_of(hints[name])}) AS {name}"
-        for name in hints
-    ]
-    return f"(SELECT {', '.join(columns)}, 1 AS place) AS i"
+@cache
+def _empty_values(row_type: type) -> dict[str, str]:
+    """Return the SQL literal of the empty value of each field."""
+    hints = get_type_hints(row_type)
+    return {name: _literal(hints[name]) for name in set_columns(row_type)}
 
 
 def _literal(hint: object) -> str:
-    """Return the default of a column as SQL."""
-    return "NULL" if "None" in str(hint) else _DEFAULT_LITERALS[_type_of(hint)]
+    return "NULL" if "None" in str(hint) else _EMPTY_LITERALS[_type_of(hint)]
 
 
-_DEFAULT_LITERALS = {"text": "''", "bigint": "0", "boolean": "false", "double precision": "0"}
+_EMPTY_LITERALS = {"text": "''", "bigint": "0", "boolean": "false", "double precision": "0"}
+
+
+def _unnest(columns: dict[str, str], constants: dict[str, str]) -> str:
+    """Return a table of arrays, numbered so that the server may stop at a limit."""
+    varying = [name for name in columns if name not in constants]
+    names = ", ".join(varying)
+    arrays = ", ".join(f":{name}::{columns[name]}[]" for name in varying)
+    if not constants:
+        return f"unnest({arrays}) WITH ORDINALITY AS i({names}, place)"
+    selected = ", ".join(constants.get(name, name) for name in columns)
+    rows = f"unnest({arrays}) WITH ORDINALITY AS u({names}, place)"
+    return f"(SELECT {selected}, place FROM {rows}) AS i"
+
+
+def _single_row_set(columns: dict[str, str]) -> str:
+    """Return one row. The server caches its plan, unlike that of arrays of unknown length."""
+    values = [f":{name}::{sql_type} AS {name}" for name, sql_type in columns.items()]
+    return f"(SELECT {', '.join(values)}, 1 AS place) AS i"
 
 
 def _type_of(hint: object) -> str:

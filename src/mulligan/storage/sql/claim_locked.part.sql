@@ -3,7 +3,7 @@
 taken AS (
   UPDATE {p}job SET {part:claim_assignments}
   WHERE ctid = ANY (ARRAY(SELECT row_location FROM locked))
-  RETURNING {as_lease}
+  RETURNING {lease}
 ), events AS (
   {part:queued_events}
   FROM taken WHERE id IN (SELECT locked_id FROM locked WHERE NOT was_announced)

@@ -15,4 +15,4 @@ SELECT 'now', NULL, NULL, :now, NULL, NULL, NULL
 UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
 UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits
 UNION ALL SELECT 'guard', scope, key, version, NULL, body, NULL FROM {p}guard WHERE active
-UNION ALL SELECT * FROM (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :lanes)
+UNION ALL SELECT * FROM (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :max_lanes)

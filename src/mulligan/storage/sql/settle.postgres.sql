@@ -23,7 +23,7 @@ WITH locked AS MATERIALIZED (
                       THEN COALESCE(NULLIF(locked.fingerprint, ''), 'code-' || COALESCE(locked.code, 'UNKNOWN')) END,
     result = locked.result, error = locked.error, choices = locked.choices, reason = locked.reason,
     cost = job.cost + locked.cost,
-    finished_at = CASE WHEN locked.finished THEN locked.at END,
+    finished_at = CASE WHEN locked.finished THEN locked.at END, succeeded_by = locked.succeeded_by,
     cancel_reason = CASE WHEN locked.state = 'queued' THEN NULL ELSE job.cancel_reason END,
     unique_hash = CASE WHEN locked.release_key THEN NULL ELSE job.unique_hash END
   FROM locked
@@ -34,7 +34,7 @@ WITH locked AS MATERIALIZED (
   INSERT INTO {p}attempt ({attempt})
   SELECT id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
          private, fingerprint, run_at, reason, cost, judged
-  FROM settled
+  FROM settled WHERE succeeded_by IS NULL
 ), events AS (
   SELECT at, event AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
 ), {part:write_events}

@@ -138,7 +138,7 @@ def durations(endings: Iterable[Ending], isolated_kinds: frozenset[str]) -> list
     """Return the durations in ms of jobs in shared runners, without deliveries."""
     return [
         took
-        for lease, _, took, _ in endings
+        for lease, _, took in endings
         if took is not None
         and lease.queue != DELIVERY_QUEUE
         and not (lease.alone or lease.kind in isolated_kinds)
@@ -236,7 +236,7 @@ class SideWriter:
 
 def is_simple(ending: Ending) -> bool:
     """True if the job was short and settling it touches no batch, dependency or delivery."""
-    lease, outcome, took, _ = ending
+    lease, outcome, took = ending
     return (
         took is not None
         and took <= SHORT_MS

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from mulligan.core.attempt import Cls, Lease
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
-from mulligan.core.errors import Duration, MulliganError, Refused
+from mulligan.core.errors import Duration, LeaseLost, Refused
 from mulligan.core.format import safe_text
 from mulligan.core.job import Job, PreviousAttempts, State
 from mulligan.core.tracing import OnAttemptEnd, Tracer
@@ -66,12 +66,6 @@ class _JobLog(logging.LoggerAdapter[logging.Logger]):
     ) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
         return msg, kwargs
-
-
-class LeaseLost(MulliganError):
-    """Another attempt holds this job now; whatever this one still does is refused."""
-
-    code = "LEASE_LOST"
 
 
 class Context:

@@ -26,7 +26,6 @@ from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import DELIVERY_QUEUE, Handler, Registry
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.worker.fast.failure_cache import CachedFailureOutcome, SharedFailure
 from mulligan.worker.liveness import make_workdir, remove_workdir
 from mulligan.worker.protocol import (
     JUST_RETURNED,
@@ -35,7 +34,6 @@ from mulligan.worker.protocol import (
     WireClosed,
     leases_from_wire,
     outcome_to_wire,
-    shared_failure_to_wire,
     stopped_to_wire,
 )
 from mulligan.worker.runner.context import Context
@@ -131,8 +129,6 @@ class Runner:
         self._attempts: dict[int, AttemptTask] = {}
         # Endings that have not been sent yet.
         self._returned: list[int] = []  # attempts that returned None: seq, ms, seq, ms, …
-        # Failures that differ only in their messages, by number: seq, ms, message, …
-        self._failed: dict[int, tuple[SharedFailure, list[Any]]] = {}
         self._ended: list[list[Any]] = []  # all others
         self._unsent = 0
         self._from_threads: list[tuple[AttemptTask, Outcome | None]] = []
@@ -309,7 +305,7 @@ class Runner:
         elif outcome is STOPPED:
             self._ended.append(stopped_to_wire(seq, took_ms, attempt.context.spent))
         else:
-            self._add_outcome(seq, outcome, took_ms)
+            self._ended.append(outcome_to_wire(seq, outcome, took_ms))
         del self._attempts[seq]
         self._status_page.stop(slot)
         if slot < self._first_delivery_slot:
@@ -320,14 +316,6 @@ class Runner:
             self._start(self._waiting.popleft(), self._free_slots)
         self._schedule_flush()
         collect_after(took_ns / 1e9)
-
-    def _add_outcome(self, seq: int, outcome: Outcome, took_ms: int) -> None:
-        if isinstance(outcome, CachedFailureOutcome):
-            shared = outcome.shared
-            _, ends = self._failed.setdefault(shared.number, (shared, []))
-            ends.extend((seq, took_ms, outcome.message))
-        else:
-            self._ended.append(outcome_to_wire(seq, outcome, took_ms))
 
     def _stop(self, seq: int) -> None:
         attempt = self._attempts.get(seq)
@@ -371,14 +359,11 @@ class Runner:
         messages: list[list[Any]] = []
         if self._returned:
             messages.append(["returned", self._returned])
-        for shared, ends in self._failed.values():
-            messages.append(shared_failure_to_wire(shared.failure, shared.template, ends))
         if self._ended:
             messages.append(["ended", self._ended])
         if messages:
             self._send_progress()  # the last progress of a job comes before its end
             self._returned = []
-            self._failed = {}
             self._ended = []
             self._unsent = 0
             self._send(*messages)

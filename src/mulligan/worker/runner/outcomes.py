@@ -17,7 +17,6 @@ from mulligan.failures.codes import bad_outcome, retry_requested
 from mulligan.failures.facts import Facts
 from mulligan.failures.redact import scrub, scrub_public
 from mulligan.retries.backoff import MAX_WAIT_SECONDS
-from mulligan.worker.fast.failure_cache import classify_cached
 
 Classifier = Callable[[Facts], Failure]
 
@@ -31,14 +30,7 @@ def outcome_of_exception(
     """Return the outcome of a raised exception: a requested outcome, or a failure."""
     if issubclass(type(exc), OutcomeRequest):  # `__class__` may be a property that raises
         return outcome_of_request(exc, now, classify)
-    if classify is not classify_facts:
-        return Outcome(Ended.FAILED, failure=classify(capture(exc, now / SECOND)), ended_at=now)
-
-    def capture_and_classify() -> tuple[Facts, Failure]:
-        facts = capture(exc, now / SECOND)
-        return facts, classify_facts(facts)
-
-    return classify_cached(exc, now, capture_and_classify)
+    return Outcome(Ended.FAILED, failure=classify(capture(exc, now / SECOND)), ended_at=now)
 
 
 def warm_up() -> None:

@@ -20,8 +20,8 @@ from mulligan.config import WorkerSection
 from mulligan.core.attempt import Ending, Lease
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import StoreUnavailable
+from mulligan.guards.capacity import SlotLimits
 from mulligan.manifest.specs import DELIVERY_QUEUE
-from mulligan.worker.claim import SlotLimits
 from mulligan.worker.fast.loop import Prefetch, SideWriter, delivery_slots, durations
 from mulligan.worker.supervisor.runners import Runners
 from mulligan.worker.supervisor.transactions import (

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from mulligan.config import WorkerSection
-from mulligan.core.attempt import Ending, Lease, Outcome
+from mulligan.core.attempt import Ending, Lease
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import DELIVERY_QUEUE, SYSTEM_PREFIX, KindSpec, Manifest
@@ -27,9 +27,7 @@ from mulligan.worker.liveness import session_memory
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     STOPPED,
-    SharedFailureCache,
     duration_from_wire,
-    failed_from_wire,
     outcome_from_wire,
     returned_from_wire,
 )
@@ -94,7 +92,6 @@ class Runners:
         )
         self._names = count(1)
         self._seqs = count(1)
-        self._shared_failures = SharedFailureCache()
         self._queue: list[Work] = []  # waiting for a single-use runner
         self._changed = asyncio.Event()
         self._memory_checked_ns = 0
@@ -440,8 +437,6 @@ class Runners:
         match message:
             case ["returned", ends]:
                 self._on_returned(runner, ends)
-            case ["failed", *shared, ends]:
-                self._on_failed(runner, self._shared_failures.outcome(shared), ends)
             case ["ended", items]:
                 self._on_ended(runner, items)
             case ["progress", items]:
@@ -506,19 +501,6 @@ class Runners:
             [
                 Ending(attempt.lease, JUST_RETURNED, took)
                 for attempt, took in ended
-                if attempt is not None
-            ]
-        )
-        self._drain_if_done(runner)
-
-    def _on_failed(self, runner: RunnerProcess, outcome: Outcome, ends: list[Any]) -> None:
-        """Handle attempts whose failures differ only in their messages."""
-        seqs, times, messages = failed_from_wire(ends)
-        ended = zip(runner.remove_attempts(seqs), times, messages, strict=True)
-        self._on_end(
-            [
-                Ending(attempt.lease, outcome, took, message)
-                for attempt, took, message in ended
                 if attempt is not None
             ]
         )

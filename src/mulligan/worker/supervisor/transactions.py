@@ -18,22 +18,20 @@ from mulligan.core.errors import StoreUnavailable
 from mulligan.core.job import PreviousAttempts
 from mulligan.failures.codes import outcome_refused
 from mulligan.failures.redact import scrub
+from mulligan.guards.capacity import SlotLimits
 from mulligan.guards.observer import KindObserver, fold_guards
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
-from mulligan.worker.claim import Claimer, ClaimResult, SlotLimits, load_previous_attempts
-from mulligan.worker.fast.grouped_endings import GroupedEndings
+from mulligan.worker.claim import Claimer, ClaimResult, load_previous_attempts
 from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.job_log import (
     LogGroup,
     LogSampler,
     log_claimed,
-    log_retries,
-    log_successes,
     log_verdicts,
 )
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.settle import finish_simple, settle
+from mulligan.worker.settle import SettleContext, settle
 
 log = logging.getLogger("mulligan.worker")
 
@@ -73,21 +71,21 @@ class LoopTransactions:
         # The side writer runs on another thread.
         self._side_rng = _new_rng()
         self._side_log_sampler: LogSampler[LogGroup] = LogSampler()
-        claimer.settle_endings = self._settle_fail_fast
+        claimer.prober.settle_endings = self._settle_fail_fast
 
     def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
-        settle(unit, endings, self._policies, unit.now(), self._rng, wait_for_batches=False)
+        context = SettleContext(self._policies, unit.now(), self._rng, wait_for_batches=False)
+        settle(unit, endings, context)
 
     def _settle(self, unit: Transaction, endings: Sequence[Ending], now: Micros) -> list[Verdict]:
-        return settle(
-            unit,
-            endings,
+        context = SettleContext(
             self._policies,
             now,
             self._rng,
             observer=self._observer,
             kind_observer=self._kind_observer,
         )
+        return settle(unit, endings, context)
 
     def settle_and_claim(
         self,
@@ -120,7 +118,7 @@ class LoopTransactions:
             if progress:
                 WorkerQueries(unit).update_progress(self._claimer.worker, progress)
             verdicts = self._settle(unit, endings, now) if endings else []
-            claimed = self._claimer.claim(unit, free, hinted=hinted, slots=slots)
+            claimed = self._claimer.claim(unit, free, slots=slots)
             leases = claimed.leases
             if known is not None:
                 leases = leases + self._forgotten_leases(unit, leases, known)
@@ -158,23 +156,11 @@ class LoopTransactions:
 
         Only endings of jobs without dependencies: the observer belongs to the loop's thread.
         """
-        grouped = GroupedEndings(self._policies, now, self._side_rng)
-        with self._store.single_statement() as unit:
-            written = finish_simple(unit, endings, grouped)
-        log_successes(written.returned)
-        for decision, retried in written.retried:
-            log_retries(decision, retried, self._policies, now, self._side_log_sampler)
-        verdicts: list[Verdict] = []
-        if written.rest:
-            with self._store.begin() as unit:
-                verdicts = settle(
-                    unit,
-                    written.rest,
-                    self._policies,
-                    now,
-                    self._side_rng,
-                    kind_observer=self._kind_observer,
-                )
+        context = SettleContext(
+            self._policies, now, self._side_rng, kind_observer=self._kind_observer
+        )
+        with self._store.begin() as unit:
+            verdicts = settle(unit, endings, context)
         log_verdicts(verdicts, self._policies, now, self._side_log_sampler)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:

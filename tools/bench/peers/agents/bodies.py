@@ -8,16 +8,22 @@ event; `marks` has a byte per job that was tried once.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import mmap
 import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+
+import failure_mix
 
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
 WORKER = os.environ.get("BENCH_WORKER", "0")
 SECONDS = 5.0  # a long job
+SEED = int(os.environ.get("BENCH_SEED", "1"))
+MIX = os.environ.get("BENCH_MIX", "")  # path of a module with its own `fail(i, seed)`
 
 _files: dict[str, int] = {}
 _marks: list[mmap.mmap] = []
@@ -44,6 +50,27 @@ def flaky(i: int) -> None:
         _write(f"tried-{WORKER}", b".")
         raise ConnectionError(f"request {i} to shard {i % 97} was reset after {i / 7:.3f} s")
     noop(i)
+
+
+def mixed_failure(i: int) -> None:
+    """Fail once, with one of many kinds of exceptions."""
+    if _first(i):
+        _write(f"tried-{WORKER}", b".")
+        _mix.fail(i, SEED)
+    noop(i)
+
+
+def _load_mix(path: str) -> ModuleType:
+    """Return the module whose failures are raised: ours, or the one at this path."""
+    spec = importlib.util.spec_from_file_location("other_mix", path) if path else None
+    if spec is None or spec.loader is None:
+        return failure_mix
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_mix = _load_mix(MIX)
 
 
 def _first(i: int) -> bool:
@@ -113,8 +140,10 @@ def _process_tree(pid: int) -> list[int]:
 
 
 TASKS: dict[str, Callable[[int], object]] = {
-    task.__name__: task for task in (noop, flaky, stamp, sleeper, innocent, poison, venom)
+    task.__name__: task
+    for task in (noop, flaky, mixed_failure, stamp, sleeper, innocent, poison, venom)
 }
+FAILING = ("flaky", "mixed_failure")  # tasks that fail once and must be retried at once
 ASYNC_TASKS = {
     **TASKS,
     "sleeper": sleeper_async,

@@ -14,7 +14,7 @@ QUICK: dict[str, Any] = {"heartbeat_timeout": 5000, "maintenance_chance": 100_00
 dramatiq.set_broker(RedisBroker(url=REDIS, **QUICK))
 AGAIN = {"min_backoff": 1, "max_backoff": 1}
 TASKS = {
-    name: dramatiq.actor(body, actor_name=name, **(AGAIN if name == "flaky" else {}))
+    name: dramatiq.actor(body, actor_name=name, **(AGAIN if name in bodies.FAILING else {}))
     for name, body in bodies.TASKS.items()
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import bodies
+import job_mix
 from talk import CASE, CONCURRENCY, FAST, Agent, serve
 
 from mulligan import Fixed, Mulligan, Policy
@@ -32,6 +33,11 @@ async def held(i: int) -> None:
 @app.job(policy=Policy(max_retries=3, backoff=Fixed(0)))
 async def flaky(i: int) -> None:
     bodies.flaky(i)
+
+
+@app.job(policy=Policy(max_retries=3, backoff=Fixed(0)))
+async def mixed_failure(i: int) -> None:
+    bodies.mixed_failure(i)
 
 
 @app.job
@@ -63,12 +69,14 @@ KINDS = {
     "noop": noop,
     "held": held,
     "flaky": flaky,
+    "mixed_failure": mixed_failure,
     "stamp": stamp,
     "sleeper": sleeper,
     "innocent": innocent,
     "poison": poison,
     "venom": venom,
 }
+MIXED = job_mix.declare_kinds(app)
 QUICK = {
     "MULLIGAN_WORKER__LEASE": "4",
     "MULLIGAN_WORKER__HEARTBEAT": "1",
@@ -90,6 +98,12 @@ class MulliganAgent(Agent):
 
     def enqueue_many(self, task: str, ids: Sequence[int]) -> None:
         KINDS[task].enqueue_many([{"i": i} for i in ids])
+
+    def fill(self, task: str, n: int) -> None:
+        if task == "mixed":
+            job_mix.enqueue(app, MIXED, n, bodies.SEED)
+        else:
+            super().fill(task, n)
 
     def pending(self) -> int:
         return self._count("queued") + self._count("running")

@@ -72,7 +72,7 @@ def _handler(body: Callable[[int], object]) -> Callable[[Any], Awaitable[None]]:
     async def handle(job: Any) -> None:
         try:
             done = body(int(job.payload))
-        except ConnectionError as error:
+        except Exception as error:
             raise RetryRequested(delay=timedelta(0)) from error
         if isawaitable(done):
             await done

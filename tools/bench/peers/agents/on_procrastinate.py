@@ -26,7 +26,7 @@ def _task(name: str, body: Callable[[int], object]) -> Any:
         if isawaitable(done):
             await done
 
-    again = {"retry": RetryStrategy(max_attempts=3, wait=0)} if name == "flaky" else {}
+    again = {"retry": RetryStrategy(max_attempts=3, wait=0)} if name in bodies.FAILING else {}
     return app.task(name=name, **again)(handle)
 
 

@@ -29,7 +29,7 @@ QUICK = ["--maintenance-interval", "5", "--job-monitoring-interval", "2", "--wor
 
 
 def _options(task: str) -> dict[str, Any]:
-    return {"retry": Retry(max=3)} if task == "flaky" or FAST else {}
+    return {"retry": Retry(max=3)} if task in bodies.FAILING or FAST else {}
 
 
 class RqAgent(Agent):

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from mulligan.access.keys import Key, KeyList, NewKey
 from mulligan.access.status_links import StatusGrant
 from mulligan.alerts.service import AlertList, AlertRule, RuleList
-from mulligan.app.services import Services
 from mulligan.batches.service import Batch, MemberFailures, RetriedMembers
 from mulligan.core.errors import DurationOrTime
 from mulligan.core.event import Event, EventList
@@ -147,9 +146,9 @@ class AsyncKeys:
         """List all keys, oldest first, including revoked and expired ones."""
     async def get(self, key: str) -> Key:
         """Return one key by its id. Raises `NotFound`."""
-    async def known(self, text: str) -> Key | None:
+    async def authenticate(self, text: str) -> Key | None:
         """Return the key with this text; None if it is unknown, revoked or expired."""
-    async def used(self, key: Key) -> None:
+    async def record_use(self, key: Key) -> None:
         """Record that a key was used now, at most once a minute."""
     async def create(self, scope: str, role: str, *, name: str='', expires: DurationOrTime | None=None, reason: str='') -> NewKey:
         """Create a key. Only this call returns its text."""
@@ -254,7 +253,7 @@ class AsyncDeliveries:
         """Send a message again, with the same id for the receiver."""
 
 class AsyncServices:
-    def __init__(self, services: Services) -> None: ...
+    def __init__(self, services: Any) -> None: ...
     jobs: AsyncJobs
     queues: AsyncQueues
     batches: AsyncBatches

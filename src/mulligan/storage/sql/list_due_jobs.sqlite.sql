@@ -3,4 +3,4 @@
 SELECT priority, run_at, id, lane FROM {p}job
 WHERE state = 'queued' AND lane = :lane AND priority = :priority AND run_at <= :now
   AND (deadline_at IS NULL OR deadline_at > :now)
-ORDER BY run_at, id LIMIT :limit
+ORDER BY run_at, id LIMIT :depth

@@ -1,14 +1,12 @@
-"""The failure cache: repeated failures at one location share all but their messages."""
+"""Repeated failures at one location: each is classified by what it says, and keeps its message."""
 
 from __future__ import annotations
 
 import pytest
 
-from mulligan.core.attempt import Outcome
 from mulligan.core.durations import SECOND
 from mulligan.failures.capture import capture
 from mulligan.failures.classify import classify_facts
-from mulligan.worker.fast import failure_cache
 from mulligan.worker.runner.outcomes import outcome_of_exception
 
 NOW = 1_700_000_000
@@ -48,7 +46,7 @@ def while_handling(exc, other):
 
 
 def failed(exc):
-    """Raise an exception at one location. Return its cached and its full classification."""
+    """Raise an exception at one location. Return the failure of its outcome, and its classification."""
     return raise_again(exc).failure, classify_facts(capture(exc, NOW))
 
 
@@ -57,11 +55,6 @@ def raise_again(exc):
         raise exc
     except BaseException as caught:  # noqa: BLE001
         return outcome_of_exception(caught, NOW * SECOND)
-
-
-@pytest.fixture(autouse=True)
-def _empty_cache(monkeypatch):
-    monkeypatch.setattr(failure_cache, "_cache", {})
 
 
 SECRET = "token=ghp_" + "a1" * 20
@@ -110,16 +103,15 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_cached_failure_equals_a_fully_classified_one(name):
+def test_a_repeated_failure_is_classified_like_the_first(name):
     for number in range(6):
-        known, whole = failed(FAILURES[name](number))
-        assert known == whole
-        assert SECRET not in str(known)
+        failure, classified = failed(FAILURES[name](number))
+        assert failure == classified
+        assert SECRET not in str(failure)
 
 
-def test_a_repeated_failure_is_not_classified_again(monkeypatch):
+def test_a_repeated_failure_keeps_its_message_and_its_fingerprint():
     first, _ = failed(ConnectionError("request 1 was reset"))
-    monkeypatch.setattr("mulligan.worker.runner.outcomes.capture", None)
     again, _ = failed(ConnectionError("request 2 was reset"))
     assert (again.fingerprint, again.private["message"]) == (
         first.fingerprint,
@@ -129,23 +121,7 @@ def test_a_repeated_failure_is_not_classified_again(monkeypatch):
     assert "request 1 was reset" not in str(again)
 
 
-def test_messages_that_differ_only_in_digits_are_checked_once(monkeypatch):
-    for number in (1, 2):
-        failed(ConnectionError(f"request {number} was reset"))
-    monkeypatch.setattr(failure_cache, "scrub", None)
-    again, _ = failed(ConnectionError("request 3 was reset"))
-    assert again.private["message"] == "request 3 was reset"
-
-
-def test_replacing_a_field_of_a_cached_outcome_returns_a_complete_outcome():
-    for number in range(2):
-        known = raise_again(ConnectionError(f"request {number} was reset"))
-    assert isinstance(known, failure_cache.CachedFailureOutcome)
-    assert type(changed := known._replace(cost=1.5)) is Outcome
-    assert (changed.cost, changed.failure, changed.ended_at) == (1.5, known.failure, NOW * SECOND)
-
-
-def test_failures_at_another_location_have_another_number():
+def test_failures_at_another_location_have_another_fingerprint():
     def elsewhere():
         raise ConnectionError("request 2 was reset")
 
@@ -154,10 +130,3 @@ def test_failures_at_another_location_have_another_number():
         elsewhere()
     assert outcome_of_exception(caught.value, 0).failure == classify_facts(capture(caught.value, 0))
     assert outcome_of_exception(caught.value, 0).failure.fingerprint != first.fingerprint
-
-
-def test_the_failure_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(failure_cache, "_MAX_ENTRIES", 3)
-    for number in range(10):
-        failed(type(f"Odd{number}", (ConnectionError,), {})("reset"))
-    assert 0 < len(failure_cache._cache) <= 3

@@ -1,6 +1,0 @@
--- Read the leases that `claim_jobs` will create from the next due jobs of one lane and priority.
--- One range scan of job_for_claim: jobs that are due later are never read.
-{part:lease_after_claim}
-WHERE state = 'queued' AND lane = :lane AND priority = :priority AND run_at <= :now
-  AND (deadline_at IS NULL OR deadline_at > :now)
-ORDER BY run_at, id LIMIT :limit
