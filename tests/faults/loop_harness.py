@@ -1,11 +1,21 @@
-"""Run the claim/settle loop on a real runner process, with a listener thread and no supervisor."""
+"""Run the claim/settle loop on a real runner process and a real store, without a supervisor."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
@@ -15,14 +25,15 @@ from typing import Any
 import pytest
 
 from mulligan.config import WorkerSection
-from mulligan.core.attempt import Lease, Outcome
+from mulligan.core.attempt import Ending, Lease, Outcome
 from mulligan.core.durations import Micros
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.ids import new_id
 from mulligan.core.job import PreviousAttempts
+from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.storage import Store
+from mulligan.storage.base import HintListener
 from mulligan.worker.claim import Claimer
-from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.protocol import outcome_to_wire
 from mulligan.worker.supervisor.loop import WorkLoop
 from mulligan.worker.supervisor.runner_process import KillReason, RunnerCommand, RunnerProcess
@@ -30,9 +41,7 @@ from mulligan.worker.supervisor.runners import Runners
 from mulligan.worker.supervisor.transactions import LoopTransactions, TransactionResult
 from support.store import KINDS, POLICIES, RETURNED, now, open_worker
 
-LISTENER = "listener"
-LOOP_THREAD = "loop_0"
-NEVER = float("-inf")
+MANIFEST = Manifest("app", "1", {name: KindSpec(name) for name in KINDS})
 LONG = 10_000  # ms: after jobs this long, the loop claims nothing ahead
 
 
@@ -53,7 +62,7 @@ class RecordedRunners(Runners):
         await self.wait_for_manifest()
 
     def dispatch(
-        self, leases: LeaseBatch, previous_attempts: Mapping[str, PreviousAttempts]
+        self, leases: Sequence[Lease], previous_attempts: Mapping[str, PreviousAttempts]
     ) -> None:
         super().dispatch(leases, previous_attempts)
         self.dispatched += [lease.fence for lease in leases]
@@ -89,42 +98,72 @@ class RecordedRunners(Runners):
 
 
 class RecordedTransactions(LoopTransactions):
-    """Transactions of the loop; records the thread of each one and whether two overlapped."""
+    """Transactions of the loop; records of each its endings, free slots and thread."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.threads: list[str] = []
-        self.overlaps = 0
-        self._busy = threading.Lock()
+        self.recorded: list[tuple[int, int]] = []
+        self.threads: set[str] = set()
 
-    def settle_and_claim(self, *arguments: Any, **options: Any) -> TransactionResult:
-        if not self._busy.acquire(blocking=False):
-            self.overlaps += 1
-        self.threads.append(threading.current_thread().name)
-        try:
-            return super().settle_and_claim(*arguments, **options)
-        finally:
-            self._busy.release()
+    def settle_and_claim(
+        self, endings: Sequence[Ending], free: int, *arguments: Any, **options: Any
+    ) -> TransactionResult:
+        self.recorded.append((len(endings), free))
+        self.threads.add(threading.current_thread().name)
+        return super().settle_and_claim(endings, free, *arguments, **options)
+
+
+class SilentListener(HintListener):
+    """Listener that gives a hint only if a test does."""
+
+    def __init__(self) -> None:
+        self.hinted = threading.Event()
+        self._reading, self._writing = os.pipe()
+
+    def hint(self) -> None:
+        self.hinted.set()
+        os.write(self._writing, b"x")
+
+    def wait(self, seconds: float, wake: int = -1) -> bool:
+        poll = select.poll()
+        for fd in (wake, self._reading):
+            poll.register(fd, select.POLLIN)
+        poll.poll(seconds * 1000)
+        if not self.hinted.is_set():
+            return False
+        self.hinted.clear()
+        os.read(self._reading, 1)
+        return True
+
+    def close(self) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
 
 
 class Scene:
-    """A claim/settle loop, a runner process to work for, and a thread that listens for hints."""
+    """A claim/settle loop on a store, and a runner process to work for."""
 
     runners: RecordedRunners
     loop: WorkLoop
 
     def __init__(
-        self, store: Store, *, concurrency: int = 4, side_writer: bool = False, poll: float = 60
+        self,
+        store: Store,
+        *,
+        concurrency: int = 4,
+        poll: float = 60,
+        listener: HintListener | None = None,
     ) -> None:
         # Unique on this machine: runners are killed with every process that carries the mark of its dead runner.
         self._worker = new_id()
         open_worker(store, self._worker)
         self.store = store
         self.may_claim = True
-        self.transactions = RecordedTransactions(store, POLICIES, Claimer(self._worker, KINDS))
-        self.listener = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LISTENER,))
-        self._thread = ThreadPoolExecutor(1, initializer=_name_thread, initargs=(LOOP_THREAD,))
-        self._side_thread = ThreadPoolExecutor(1) if side_writer else None
+        self.clocks: list[Micros] = []  # times of the store that the event loop was given
+        self.transactions = RecordedTransactions(
+            store.dedicated(), POLICIES, Claimer(self._worker, KINDS)
+        )
+        self._listener = listener
         self._settings = WorkerSection(concurrency=concurrency, poll=poll, runners=1)
 
     def play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
@@ -133,30 +172,31 @@ class Scene:
 
     async def _play(self, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         self._now = now(self.store)
+        self._began_ns = time.monotonic_ns()
         self.loop = WorkLoop(
             self._settings,
-            self._thread,
             self.clock,
-            lambda _: None,
-            lambda: self.may_claim,
-            self._side_thread,
+            self.clocks.append,
+            lambda: self.may_claim and self.runners.can_accept,
+            self._open_listener,
         )
         async with self._runner() as self.runners:
-            self.loop.attach(self.runners, self.transactions)
-            self.loop.wake.clear()  # the runner became ready before the loop was there to notice
-            loop = asyncio.create_task(self.loop.run())
-            await self.until(lambda: self.loop._offered)
+            self.loop.attach(self.runners, self.transactions, MANIFEST)
+            self.loop.start()
+            await self.until(lambda: self.transactions.recorded and self.loop.all_written)
+            self.transactions.recorded.clear()  # the first poll
             try:
-                await asyncio.wait_for(act(self), 60)
+                await asyncio.wait_for(act(self), 30)
             finally:
-                self.loop.stopping = True
-                self.loop.wake.set()
-                await loop
-                self._close_threads()
+                self.loop.stop()
+                await self.loop.run()
+
+    def _open_listener(self) -> HintListener:
+        return self._listener or self.store.open_listener()
 
     def clock(self) -> Micros:
-        """Return the time of the database when the scene began."""
-        return self._now
+        """Return the time of the database, estimated from the begin of the scene."""
+        return self._now + (time.monotonic_ns() - self._began_ns) // 1000
 
     @asynccontextmanager
     async def _runner(self) -> AsyncIterator[RecordedRunners]:
@@ -173,31 +213,10 @@ class Scene:
             finally:
                 await runners.close(KillReason.SHUTDOWN)
 
-    def _close_threads(self) -> None:
-        for thread in (self.listener, self._thread, self._side_thread):
-            if thread is not None:
-                thread.shutdown()
-
-    async def hint(self) -> None:
-        """Announce new work on the listener's thread."""
-        await asyncio.get_running_loop().run_in_executor(self.listener, self.loop.on_hint)
-
-    async def quiet(self) -> None:
-        """Let the listener report silence, after so long that it has to look for work itself."""
-        await asyncio.get_running_loop().run_in_executor(self.listener, self.report_silence)
-
-    def report_silence(self) -> None:
-        self.loop._last_poll = self.loop._last_listener_poll = NEVER
-        self.loop.on_quiet()
-
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition while the loop runs; `play` sets the deadline."""
         while not condition():  # noqa: ASYNC110 - the condition may be a row of the database
             await asyncio.sleep(0.001)
-
-
-def _name_thread(name: str) -> None:
-    threading.current_thread().name = name
 
 
 class StoreFault:
@@ -207,8 +226,9 @@ class StoreFault:
         self._committed = committed
         self.active = False
         self.failures = 0
+        dedicated = store.dedicated()
         for method in ("begin", "single_statement"):
-            monkeypatch.setattr(store, method, self._faulty(getattr(store, method)))
+            monkeypatch.setattr(dedicated, method, self._faulty(getattr(dedicated, method)))
 
     def _faulty(self, transaction: Callable[[], Any]) -> Callable[[], Any]:
         @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mulligan import Mulligan, State
-from mulligan.worker.fast.loop import MAX_CLAIM, MAX_PREFETCH, Prefetch
+from mulligan.worker.supervisor.slots import MAX_CLAIM, MAX_PREFETCH, Prefetch
 from support.waiting import until
 from support.worker import Worker
 

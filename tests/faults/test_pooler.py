@@ -34,7 +34,7 @@ listen_addr = 127.0.0.1
 listen_port = {listen}
 auth_type = any
 pool_mode = transaction
-default_pool_size = 10
+default_pool_size = 5
 max_client_conn = 200
 """
 

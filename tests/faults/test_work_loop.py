@@ -1,4 +1,4 @@
-"""The claim/settle loop: one transaction at a time, and no lease is lost or dispatched twice."""
+"""The claim/settle loop: jobs start on a hint or a poll, and no lease is lost or dispatched twice."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from typing import Any
 
 import pytest
 
-from faults.loop_harness import LISTENER, LONG, LOOP_THREAD, Scene, StoreFault
-from mulligan.core.errors import StoreUnavailable
+from faults.loop_harness import LONG, Scene, SilentListener, StoreFault
+from mulligan.core.attempt import Lease
 from mulligan.storage import Store
 from mulligan.worker.supervisor import loop as work_loop
-from mulligan.worker.supervisor.transactions import TransactionResult
-from support.store import KINDS, all_rows, enqueue, event_types, migrated, sql
+from support.store import (
+    KINDS,
+    all_rows,
+    enqueue,
+    event_types,
+    get,
+    migrated,
+    sql,
+)
 
 pytestmark = pytest.mark.processes
 
-LONG_POLL = 600.0  # seconds: a slow machine cannot use up a tenth of it
+SHORT = 1  # ms
 
 
 @pytest.fixture
@@ -29,283 +36,139 @@ def store(store_url: str) -> Iterator[Store]:
         yield opened
 
 
-def test_the_listener_claims_on_a_hint_while_the_loop_waits(store: Store) -> None:
-    scene = Scene(store)
+def states(store: Store) -> list[str]:
+    return sorted(row.state for row in all_rows(store))
+
+
+async def start_jobs(scene: Scene, count: int) -> list[Lease]:
+    """Enqueue jobs and wait until the runner has got all of them."""
+    enqueue(scene.store, count)
+    await scene.until(lambda: scene.runners.count == count and scene.loop.all_written)
+    return scene.runners.leases
+
+
+class SlowTransaction:
+    """Transaction of the loop that waits until `may_continue` is set."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.running, self.may_continue = threading.Event(), threading.Event()
+        settle_and_claim = scene.transactions.settle_and_claim
+
+        def slow(*arguments: Any, **options: Any) -> Any:
+            self.running.set()
+            assert self.may_continue.wait(30)
+            return settle_and_claim(*arguments, **options)
+
+        self.begin = lambda: monkeypatch.setattr(scene.transactions, "settle_and_claim", slow)
+
+
+# --- Hints and polls ---
+
+
+def test_a_job_is_claimed_after_a_hint(store: Store) -> None:
+    scene = Scene(store, poll=600)
 
     async def act(scene: Scene) -> None:
-        ids = enqueue(store, 3)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 3)
-        assert scene.transactions.threads == [LISTENER]
-        assert {fence[0] for fence in scene.runners.dispatched} == set(ids)
+        for _ in range(3):
+            ids = enqueue(store)
+            await scene.until(lambda: scene.runners.dispatched)
+            assert {fence[0] for fence in scene.runners.dispatched} == set(ids)
+            scene.runners.end(scene.runners.leases)
+            await scene.until(lambda: scene.loop.all_written)
+            scene.runners.dispatched.clear()
+
+    scene.play(act)
+    assert scene.transactions.threads == {"mulligan-transactions"}
+
+
+def test_jobs_are_claimed_by_the_poll_if_no_hint_comes(store: Store) -> None:
+    scene = Scene(store, poll=0.02, listener=SilentListener())
+
+    async def act(scene: Scene) -> None:
+        for count in (2, 3, 4):
+            enqueue(store)
+            await scene.until(lambda: scene.runners.count == count - 1)  # noqa: B023
 
     scene.play(act)
 
 
-def test_the_listener_polls_in_place_of_the_loop_when_no_hint_comes(
-    store: Store,
-) -> None:
-    scene = Scene(store)
+def test_a_job_that_becomes_due_between_two_polls_is_claimed_in_time(store: Store) -> None:
+    scene = Scene(store, poll=600, listener=(listener := SilentListener()))
 
     async def act(scene: Scene) -> None:
-        enqueue(store, 3)
-        await scene.quiet()
-        await scene.until(lambda: scene.runners.count == 3)
-        assert scene.transactions.threads == [LISTENER]
+        (job_id,) = enqueue(store)
+        sql(store, "UPDATE {p}job SET run_at = run_at + 300000")
+        listener.hint()
+        await scene.until(lambda: scene.runners.count == 1)
+        assert scene.runners.leases[0].id == job_id
 
     scene.play(act)
 
 
-def test_the_loop_is_not_woken_when_the_listener_finds_no_work(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene, calls_to_the_loop = Scene(store), []
+def test_an_idle_poll_does_not_wake_the_event_loop(store: Store) -> None:
+    scene = Scene(store, poll=0.01, listener=SilentListener())
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr(scene.loop, "_call_on_loop", calls_to_the_loop.append)
-        await scene.quiet()
-        assert 0 < scene.loop.on_quiet() <= 60  # it has just looked
-        assert scene.transactions.threads == [LISTENER]
-        scene.loop._wake_if_not_polled()
-        assert not scene.loop.wake.is_set()
+        await scene.until(lambda: len(scene.transactions.recorded) > 20)
+        assert scene.clocks == []
 
     scene.play(act)
-    assert calls_to_the_loop == [None]
 
 
-def test_the_listener_reports_a_jump_of_the_clock_to_the_loop(store: Store) -> None:
-    scene, reported = Scene(store), []
+def test_a_jump_of_the_clock_is_reported_to_the_event_loop(store: Store) -> None:
+    scene = Scene(store, poll=0.02, listener=SilentListener())
 
     async def act(scene: Scene) -> None:
-        scene.loop._on_clock = reported.append
-        await scene.quiet()
-        assert reported == []
         store.shift_clock(3_600_000_000)
-        await scene.quiet()
-        await scene.until(lambda: reported)
+        await scene.until(lambda: scene.clocks)
 
     scene.play(act)
 
 
-def test_a_loop_woken_while_the_listener_polls_runs_a_cycle_even_if_the_poll_is_empty(
+def test_a_wake_looks_for_due_jobs(store: Store) -> None:
+    scene = Scene(store, poll=600, listener=SilentListener())
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 2)
+        scene.loop.wake()
+        await scene.until(lambda: scene.runners.count == 2)
+
+    scene.play(act)
+
+
+def test_a_hint_during_a_transaction_is_followed_by_another_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene, running, may_continue = Scene(store), threading.Event(), threading.Event()
-    settle_and_claim = scene.transactions.settle_and_claim
-
-    def slow(*arguments: Any, **options: Any) -> Any:
-        result = settle_and_claim(*arguments, **options)
-        running.set()
-        assert may_continue.wait(30)
-        return result
+    scene = Scene(store, poll=600)
+    slow = SlowTransaction(scene, monkeypatch)
 
     async def act(scene: Scene) -> None:
-        monkeypatch.setattr(scene.transactions, "settle_and_claim", slow)
-        polling = asyncio.create_task(scene.quiet())
-        await scene.until(running.is_set)
+        slow.begin()
+        enqueue(store)
+        await scene.until(slow.running.is_set)
         enqueue(store, 2)
-        scene.loop.wake.set()
-        await scene.until(lambda: not scene.loop._offered)  # the loop waits for the listener
-        may_continue.set()
-        await polling
-        await scene.until(lambda: scene.runners.count == 2)
-        assert scene.transactions.threads == [LISTENER, LOOP_THREAD]
+        slow.may_continue.set()
+        await scene.until(lambda: scene.runners.count == 3)
 
     scene.play(act)
 
 
-def test_a_claim_of_the_listener_that_cannot_be_dispatched_does_not_block_the_loop(
-    store: Store,
-) -> None:
-    scene = Scene(store)
-
-    async def act(scene: Scene) -> None:
-        with failing_dispatch(scene) as tries:
-            enqueue(store, 2)
-            await scene.quiet()
-            await scene.until(lambda: tries)
-            scene.loop.wake.set()  # the loop finds the leases in the database
-            await scene.until(lambda: scene.runners.count == 2)
-            assert {fence[1] for fence in scene.runners.dispatched} == {1}
-
-    scene.play(act)
+# --- Slots ---
 
 
-def polls_until_the_loop_wakes(scene: Scene) -> float:
-    """Return how long the loop waits if nothing happens, in polls."""
-    timer = scene.loop._timer
-    assert timer is not None
-    return (timer.when() - asyncio.get_running_loop().time()) / LONG_POLL
-
-
-def test_the_loop_waits_two_polls_only_while_a_listener_polls(store: Store) -> None:
-    """A listener that loses its connection reports it as a hint, so a hint ends the longer wait."""
-    scene = Scene(store, poll=LONG_POLL)
-
-    async def act(scene: Scene) -> None:
-        assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
-        await scene.quiet()
-        scene.loop.wake.set()
-        await scene.until(
-            lambda: (
-                len(scene.transactions.threads) == 2
-                and not scene.loop.in_cycle
-                and scene.loop._offered
-            )
-        )
-        assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
-        await scene.hint()
-        await scene.until(lambda: not scene.loop._claiming)
-        assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
-
-    scene.play(act)
-
-
-def test_the_loop_does_not_rely_on_the_listener_during_an_outage(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Holds if the wait between two tries is as long as a poll."""
-    monkeypatch.setattr(work_loop, "OUTAGE_WAIT", (LONG_POLL, LONG_POLL))
-    scene = Scene(store, poll=LONG_POLL)
-
-    async def act(scene: Scene) -> None:
-        await scene.quiet()
-        scene.loop._finish_failed_claim(StoreUnavailable("away"))
-        assert 0.9 < polls_until_the_loop_wakes(scene) <= 1
-
-    scene.play(act)
-
-
-def test_the_loop_wakes_two_polls_after_the_last_poll_of_the_listener(store: Store) -> None:
-    scene = Scene(store, poll=LONG_POLL)
-
-    async def act(scene: Scene) -> None:
-        await scene.quiet()
-        scene.loop._wake_if_not_polled()
-        assert not scene.loop.wake.is_set()
-        assert 1.9 < polls_until_the_loop_wakes(scene) <= 2
-        scene.loop._last_poll -= 2 * LONG_POLL
-        scene.loop._wake_if_not_polled()
-        assert scene.loop.wake.is_set()
-
-    scene.play(act)
-
-
-def test_a_full_worker_is_woken_once_a_poll_however_often_the_listener_reports_silence(
-    store: Store,
-) -> None:
-    scene, calls_to_the_loop = Scene(store, concurrency=1, poll=LONG_POLL), []
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 2)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 1)
-        scene.loop._call_on_loop = calls_to_the_loop.append  # type: ignore[method-assign]
-        await scene.quiet()
-        for _ in range(50):
-            assert scene.loop.on_quiet() > 0.9 * LONG_POLL
-        scene.loop._decline_claim()
-
-    scene.play(act)
-    assert len(calls_to_the_loop) == 1
-
-
-def test_a_full_worker_polls_for_deliveries_each_time_silence_wakes_it(store: Store) -> None:
-    scene = Scene(store, concurrency=1)
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 1)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 1)
-        scene.loop._last_poll = scene.loop._last_listener_poll = (
-            asyncio.get_running_loop().time() - 59.5
-        )  # a little early
-        await asyncio.get_running_loop().run_in_executor(scene.listener, scene.loop.on_quiet)
-        await scene.until(lambda: scene.transactions.threads == [LISTENER, LOOP_THREAD])
-
-    scene.play(act)
-
-
-@pytest.mark.parametrize("listener_reported", [False, True])
-def test_the_loop_polls_when_no_listener_polls(store: Store, listener_reported: bool) -> None:
-    scene = Scene(store, poll=0.02)
-
-    async def act(scene: Scene) -> None:
-        if listener_reported:
-            await scene.quiet()
-        enqueue(store, 2)
-        await scene.until(lambda: scene.runners.count == 2)
-        assert LOOP_THREAD in scene.transactions.threads
-
-    scene.play(act)
-
-
-def test_the_listener_leaves_polling_to_the_loop_while_all_slots_are_taken(store: Store) -> None:
-    scene = Scene(store, concurrency=1)
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 2)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 1)
-        await scene.quiet()
-        await scene.until(
-            lambda: scene.transactions.threads == [LISTENER, LOOP_THREAD]
-        )  # for deliveries
-
-    scene.play(act)
-
-
-def test_a_hint_claims_nothing_while_no_slot_is_free(store: Store) -> None:
-    scene = Scene(store, concurrency=2)
+def test_hints_claim_nothing_while_no_slot_is_free(store: Store) -> None:
+    scene = Scene(store, concurrency=2, poll=600, listener=(listener := SilentListener()))
 
     async def act(scene: Scene) -> None:
         enqueue(store, 5)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 2)
-        await scene.hint()
-        assert len(scene.transactions.threads) == 1
+        listener.hint()
+        await scene.until(lambda: scene.runners.count == 2 and scene.loop.all_written)
+        transactions = len(scene.transactions.recorded)
+        for _ in range(20):
+            listener.hint()
+            await scene.until(lambda: not listener.hinted.is_set() and scene.loop.all_written)
+        assert len(scene.transactions.recorded) == transactions
         assert len(scene.runners.dispatched) == 2
-
-    scene.play(act)
-
-
-def test_a_hint_claims_nothing_while_claims_are_forbidden(store: Store) -> None:
-    scene = Scene(store, concurrency=2)
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 5)
-        scene.may_claim = False
-        await scene.hint()
-        await scene.until(lambda: not scene.loop.wake.is_set() and scene.loop._offered)
-        assert scene.transactions.threads == []
-        assert scene.runners.dispatched == []
-
-    scene.play(act)
-
-
-def test_a_hint_claims_nothing_while_no_runner_is_ready(store: Store) -> None:
-    scene = Scene(store, concurrency=2)
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 5)
-        scene.runners.runner.ready = False
-        await scene.hint()
-        await scene.until(lambda: not scene.loop.wake.is_set() and scene.loop._offered)
-        assert scene.transactions.threads == []
-        assert scene.runners.dispatched == []
-
-    scene.play(act)
-
-
-def test_a_claim_of_the_listener_that_fills_all_slots_is_followed_by_a_cycle(
-    store: Store,
-) -> None:
-    scene = Scene(store, concurrency=2)
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 5)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 2)
         while len(scene.runners.dispatched) < 5 or scene.runners.count:
             scene.runners.end_some(Random(1), 0.7, LONG)
             await scene.until(lambda: scene.loop.all_written)
@@ -314,19 +177,129 @@ def test_a_claim_of_the_listener_that_fills_all_slots_is_followed_by_a_cycle(
     assert scene.runners.most_active <= 2
 
 
-def test_a_claim_whose_result_the_listener_never_got_is_found_again(
+@pytest.mark.parametrize("cause", ["forbidden", "no runner"])
+def test_nothing_is_claimed_while_claims_are_impossible(store: Store, cause: str) -> None:
+    scene = Scene(store, poll=0.01)
+
+    async def act(scene: Scene) -> None:
+        scene.may_claim = cause != "forbidden"
+        scene.runners.runner.ready = cause != "no runner"
+        await scene.until(lambda: scene.loop.all_written)
+        scene.transactions.recorded.clear()
+        enqueue(store, 3)
+        polls = asyncio.get_running_loop().time() + 0.2
+        await scene.until(lambda: asyncio.get_running_loop().time() > polls)
+        assert scene.transactions.recorded == []
+        scene.may_claim = scene.runners.runner.ready = True
+        await scene.until(lambda: scene.runners.count == 3)
+
+    scene.play(act)
+
+
+def test_a_full_worker_polls_for_deliveries_once_a_poll(store: Store) -> None:
+    scene = Scene(store, concurrency=1, poll=0.05)
+
+    async def act(scene: Scene) -> None:
+        await start_jobs(scene, 1)
+        scene.transactions.recorded.clear()
+        await scene.until(lambda: len(scene.transactions.recorded) == 3)
+        assert scene.transactions.recorded == [(0, 0)] * 3
+
+    scene.play(act)
+
+
+def test_a_slot_is_free_only_when_the_ending_of_its_job_is_durable(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=2, poll=600)
+    slow = SlowTransaction(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        first, second = await start_jobs(scene, 2)
+        enqueue(store, 4)
+        slow.begin()
+        scene.runners.end([first])
+        await scene.until(slow.running.is_set)
+        scene.runners.end([second])
+        slow.may_continue.set()
+        await scene.until(lambda: len(scene.runners.dispatched) == 4)
+        assert scene.transactions.recorded[-2:] == [(1, 1), (1, 1)]
+
+    scene.play(act)
+    assert scene.runners.most_active <= 2
+
+
+def test_slots_stay_taken_until_endings_are_durable_and_no_job_is_lost_or_repeated(
+    store: Store,
+) -> None:
+    scene, total = Scene(store, concurrency=12), 600
+    enqueue(store, total)
+
+    async def act(scene: Scene) -> None:
+        rng = Random(5)
+        while any(row.state != "succeeded" for row in all_rows(store)):
+            scene.runners.end_some(rng, 0.8, SHORT)
+            await asyncio.sleep(rng.random() * 0.002)  # jobs end at random times
+
+    scene.play(act)
+    assert len(scene.runners.dispatched) == len(set(scene.runners.dispatched)) == total
+
+
+def test_jobs_are_claimed_ahead_after_short_ones(store: Store) -> None:
+    scene = Scene(store, concurrency=20)
+
+    async def act(scene: Scene) -> None:
+        leases = await start_jobs(scene, 20)
+        enqueue(store, 40)
+        scene.runners.end(leases, duration_ms=SHORT)
+        await scene.until(lambda: scene.runners.count == 40)  # twenty run, twenty wait
+        await scene.until(lambda: scene.loop.all_written)
+        scene.loop.stop_prefetch()
+        enqueue(store, 40)
+        scene.loop.wake()
+        await scene.until(lambda: scene.loop.all_written)
+        assert scene.runners.count == 40
+
+    scene.play(act)
+
+
+@pytest.mark.parametrize(
+    "kind", ["render", "report"], ids=["ended by the test", "ended by the runner"]
+)
+def test_concurrent_hints_and_endings_never_lose_or_repeat_a_job(store: Store, kind: str) -> None:
+    scene, total = Scene(store, concurrency=5), 120
+
+    def enqueue_all() -> None:
+        for _ in range(total):
+            enqueue(store, kind=kind)
+
+    async def act(scene: Scene) -> None:
+        rng = Random(3)
+        enqueuing = asyncio.get_running_loop().run_in_executor(None, enqueue_all)
+        while not enqueuing.done() or any(row.state != "succeeded" for row in all_rows(store)):
+            if kind == "render":
+                scene.runners.end_some(rng, 0.7, LONG)
+            await asyncio.sleep(rng.random() * 0.004)  # jobs end at random times
+
+    scene.play(act)
+    assert len(scene.runners.dispatched) == len(set(scene.runners.dispatched)) == total
+    assert {fence[1] for fence in scene.runners.dispatched} == {1}
+    assert scene.transactions.threads == {"mulligan-transactions"}
+
+
+# --- Errors ---
+
+
+def test_a_claim_whose_result_was_lost_is_found_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = StoreFault(store, monkeypatch, committed=True)
     scene = Scene(store)
 
     async def act(scene: Scene) -> None:
-        (job_id,) = enqueue(store)
         fault.active = True
-        await scene.hint()
-        await scene.until(
-            lambda: len(scene.transactions.threads) > 1
-        )  # the loop tries again without a hint
+        (job_id,) = enqueue(store)
+        await scene.until(lambda: len(scene.transactions.recorded) > 1)
         fault.active = False
         await scene.until(lambda: scene.runners.count)
         assert [lease.id for lease in scene.runners.leases] == [job_id]
@@ -335,96 +308,79 @@ def test_a_claim_whose_result_the_listener_never_got_is_found_again(
     scene.play(act)
 
 
-def test_an_error_in_a_claim_of_the_listener_stops_neither_the_loop_nor_the_listener(
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_outage_leaves_each_job_ended_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    fault = StoreFault(store, monkeypatch, committed=committed)
+    scene = Scene(store, concurrency=20)
+
+    async def act(scene: Scene) -> None:
+        leases = await start_jobs(scene, 8)
+        fault.active = True
+        scene.runners.end(leases[:3], duration_ms=SHORT)
+        await scene.until(lambda: fault.failures > 1)
+        assert len(scene.loop.unwritten) == 3
+        scene.runners.end(leases[3:], duration_ms=SHORT)
+        fault.active = False
+        await scene.until(lambda: scene.loop.all_written)
+        assert all(event_types(store, lease.id).count("succeeded") == 1 for lease in leases)
+        assert not scene.runners.leases  # none was dispatched again as an unknown lease
+
+    scene.play(act)
+
+
+def test_endings_during_an_outage_do_not_shorten_the_wait(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_loop, "OUTAGE_WAIT", (600.0, 600.0))
+    fault = StoreFault(store, monkeypatch, committed=False)
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        leases = await start_jobs(scene, 4)
+        fault.active = True
+        for lease in leases:
+            scene.runners.end([lease])
+            await scene.until(lambda: fault.failures == 1)
+        fault.active = False
+
+    scene.play(act)  # a loop that stops does not wait
+    assert states(store) == ["succeeded"] * 4
+
+
+def test_an_error_in_a_claim_does_not_stop_the_loop(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(store)
-    monkeypatch.setattr("mulligan.worker.supervisor.loop.OUTAGE_WAIT", (0.01, 0.01))
+    monkeypatch.setattr(work_loop, "OUTAGE_WAIT", (0.01, 0.01))
 
     async def act(scene: Scene) -> None:
         claimer = scene.transactions._claimer
         claimer.kinds = None  # type: ignore[assignment]
         enqueue(store)
-        await scene.hint()
-        await scene.until(lambda: len(scene.transactions.threads) > 1)
+        await scene.until(lambda: len(scene.transactions.recorded) > 1)
         claimer.kinds = KINDS
         await scene.until(lambda: scene.runners.count == 1)
         enqueue(store)
-        await scene.hint()
         await scene.until(lambda: scene.runners.count == 2)
 
     scene.play(act)
 
 
-@pytest.mark.parametrize(
-    "kind", ["render", "report"], ids=["ended by the test", "ended by the runner"]
-)
-def test_concurrent_hints_and_endings_never_overlap_transactions_nor_lose_or_repeat_a_job(
-    store: Store, kind: str
-) -> None:
-    scene, total, listener_rng = Scene(store, concurrency=5), 120, Random(4)
-
-    def listen() -> None:
-        for _ in range(total):
-            enqueue(store, kind=kind)
-            scene.loop.on_hint() if listener_rng.random() < 0.7 else scene.report_silence()
-        scene.loop.on_hint()
+def test_an_error_of_the_thread_ends_the_loop_with_it(store: Store) -> None:
+    scene = Scene(store)
 
     async def act(scene: Scene) -> None:
-        rng = Random(3)
-        listening = asyncio.get_running_loop().run_in_executor(scene.listener, listen)
-        while not listening.done() or any(row.state != "succeeded" for row in all_rows(store)):
-            if kind == "render":
-                scene.runners.end_some(rng, 0.7, LONG)
-            await asyncio.sleep(rng.random() * 0.004)  # jobs end at random times
+        def fail() -> bool:
+            raise ZeroDivisionError
 
-    scene.play(act)
-    assert scene.transactions.overlaps == 0
-    assert len(scene.runners.dispatched) == len(set(scene.runners.dispatched)) == total
-    assert {fence[1] for fence in scene.runners.dispatched} == {1}
-    assert set(scene.transactions.threads) == {LISTENER, LOOP_THREAD}
+        scene.loop._may_claim = fail
+        scene.loop.wake()
+        await scene.loop.run()
 
-
-@pytest.mark.parametrize(("losses", "dispatched"), [(0, 20), (1, 30)])
-def test_many_leases_are_dispatched_once_the_next_transaction_runs_and_hold_their_slots_meanwhile(
-    store: Store, monkeypatch: pytest.MonkeyPatch, losses: int, dispatched: int
-) -> None:
-    """Leases with losses are dispatched first: the next claim must know which run alone."""
-    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
-    scene, recorded = Scene(store, concurrency=20), []
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 40)
-        sql(store, "UPDATE {p}job SET losses = :losses", {"losses": losses})
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 20)
-        first, second = (scene.runners.leases[part] for part in (slice(10), slice(10, 20)))
-        slot_limits = scene.loop._slot_limits
-        settle_and_claim = scene.transactions.settle_and_claim
-
-        def recorded_slot_limits() -> Any:
-            found = slot_limits()
-            recorded.append((found[0], len(scene.runners.dispatched)))
-            return found
-
-        def claim_and_end_more(*arguments: Any, **options: Any) -> Any:
-            result = settle_and_claim(*arguments, **options)
-            if second:
-                asyncio.run_coroutine_threadsafe(end_second(), loop).result()
-            return result
-
-        async def end_second() -> None:
-            scene.runners.end(second)
-            second.clear()
-
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(scene.loop, "_slot_limits", recorded_slot_limits)
-        monkeypatch.setattr(scene.transactions, "settle_and_claim", claim_and_end_more)
-        scene.runners.end(first)
-        await scene.until(lambda: len(scene.runners.dispatched) == 40)
-        assert recorded[:2] == [(10, 20), (10, dispatched)]
-
-    scene.play(act)
+    with pytest.raises(ZeroDivisionError):
+        scene.play(act)
 
 
 @contextmanager
@@ -442,88 +398,86 @@ def failing_dispatch(scene: Scene) -> Iterator[list[int]]:
     yield tries
 
 
-@pytest.mark.parametrize("hinted", [False, True])
-def test_leases_that_could_not_be_dispatched_are_found_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch, hinted: bool
-) -> None:
-    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
+def test_leases_that_could_not_be_dispatched_are_found_again(store: Store) -> None:
     scene = Scene(store, concurrency=20)
 
     async def act(scene: Scene) -> None:
         with failing_dispatch(scene) as tries:
             enqueue(store, 12)
-            await scene.hint()
-            await scene.until(lambda: tries)
-            if hinted:
-                enqueue(store)
-                await scene.hint()
-            scene.loop.wake.set()  # the poll
-            await scene.until(lambda: scene.runners.count == 12 + hinted)
-            assert tries[0] == 12
+            await scene.until(lambda: scene.runners.count == 12)
+            assert tries == [12, 12]
             assert {fence[1] for fence in scene.runners.dispatched} == {1}  # no second claim
 
     scene.play(act)
 
 
-def test_leases_that_could_not_be_dispatched_during_a_transaction_are_found_by_the_next_one(
+# --- Messages of the event loop ---
+
+
+def test_the_loop_is_not_quiet_before_its_leases_are_dispatched(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
-    scene, running, may_continue = (
-        Scene(store, concurrency=20),
-        threading.Event(),
-        threading.Event(),
-    )
-    settle_and_claim = scene.transactions.settle_and_claim
-
-    def slow(*arguments: Any, **options: Any) -> Any:
-        running.set()
-        assert may_continue.wait(30)
-        return settle_and_claim(*arguments, **options)
-
-    async def act(scene: Scene) -> None:
-        enqueue(store, 10)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 10)
-        with failing_dispatch(scene) as tries:
-            dispatch, held_back = scene.runners.dispatch, list[Any]()
-            scene.runners.dispatch = lambda *work: held_back.append(work)  # type: ignore[method-assign]
-            enqueue(store, 6)
-            await scene.hint()
-            await scene.until(lambda: held_back)
-            monkeypatch.setattr(scene.transactions, "settle_and_claim", slow)
-            scene.runners.end(scene.runners.leases)
-            await scene.until(running.is_set)
-            scene.runners.dispatch = dispatch  # type: ignore[method-assign]
-            scene.loop._dispatch_deferred(
-                TransactionResult([], *held_back[0], now=0, next_due=None, more_due=False)
-            )
-            assert tries == [6]
-            may_continue.set()
-            await scene.until(lambda: not scene.loop.unwritten)
-            scene.loop.wake.set()  # the poll
-            await scene.until(lambda: scene.runners.count == 6)
-
-    scene.play(act)
-
-
-def test_leases_that_are_being_dispatched_hold_their_slots(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(work_loop, "DEFERRED_DISPATCH_SIZE", 5)
-    scene, free = Scene(store, concurrency=20), []
+    scene, quiet = Scene(store), []
 
     async def act(scene: Scene) -> None:
         dispatch = scene.runners.dispatch
 
-        def recorded_dispatch(leases: Any, previous_attempts: Any) -> None:
-            free.append(scene.loop._free_slots())
+        def recorded(leases: Any, previous_attempts: Any) -> None:
+            quiet.append(scene.loop.all_written)
             dispatch(leases, previous_attempts)
 
-        monkeypatch.setattr(scene.runners, "dispatch", recorded_dispatch)
-        enqueue(store, 12)
-        await scene.hint()
-        await scene.until(lambda: scene.runners.count == 12)
-        assert free == [8]
+        monkeypatch.setattr(scene.runners, "dispatch", recorded)
+        await start_jobs(scene, 2)
 
     scene.play(act)
+    assert set(quiet) == {False}
+
+
+def test_a_call_runs_on_the_transaction_thread_and_its_error_reaches_the_caller(
+    store: Store,
+) -> None:
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        name = await scene.loop.submit(lambda: threading.current_thread().name)
+        assert name == "mulligan-transactions"
+        with pytest.raises(ZeroDivisionError):
+            await scene.loop.submit(lambda: 1 / 0)
+        await start_jobs(scene, 1)  # the loop still works
+
+    scene.play(act)
+
+
+def test_the_last_progress_of_a_job_is_written_with_its_ending(store: Store) -> None:
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        first, second = await start_jobs(scene, 2)
+        scene.loop.progress[first.fence] = (0.5, "half")
+        scene.loop.progress[second.fence] = (0.9, "almost")
+        scene.runners.end([first])
+        await scene.until(lambda: scene.loop.all_written)
+        assert get(store, first.id).progress_message == "half"
+        assert set(scene.loop.progress) == {second.fence}
+
+    scene.play(act)
+
+
+def test_a_loop_that_stops_writes_the_endings_that_waited(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(store, concurrency=8)
+    slow = SlowTransaction(scene, monkeypatch)
+
+    async def act(scene: Scene) -> None:
+        leases = await start_jobs(scene, 8)
+        slow.begin()
+        scene.runners.end(leases[:1])
+        await scene.until(slow.running.is_set)
+        scene.runners.end(leases[1:])
+        scene.loop.stop()
+        slow.may_continue.set()
+
+    scene.play(act)
+    assert scene.loop.unwritten == []
+    assert states(store) == ["succeeded"] * 8

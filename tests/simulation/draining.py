@@ -84,7 +84,7 @@ def _run_worker(world: World, worker: Worker) -> None:
         return
     while worker.flights:
         worker.end(0, "returned")
-    worker.turns.check_dependencies([], idle=True)
+    worker.turns.check_dependencies([], fold=True)
     worker.turn(4, hinted=False)
 
 

@@ -247,7 +247,7 @@ def sweep(world: World, a: int, b: int, c: int) -> Answer:
 def watch(world: World, a: int, b: int, c: int) -> Answer:
     worker = world.worker(a)
     running = [(lease, 1000.0 * (b + 1)) for lease in worker.flights.values()]
-    worker.turns.check_dependencies(running, idle=True)
+    worker.turns.check_dependencies(running, fold=True)
 
 
 @step("run a periodic task", 4)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from contextlib import closing, contextmanager
+import contextlib
+from contextlib import closing
 from random import Random
 
 import psycopg
@@ -16,6 +15,8 @@ from mulligan.core.attempt import Ending
 from mulligan.core.errors import StoreUnavailable
 from mulligan.retries.decide import decide
 from mulligan.storage import open_store
+from mulligan.storage import postgres as postgres_store
+from mulligan.storage.postgres import ListenState
 from mulligan.storage.postgres_transaction import FAILURE_COLUMNS, RARE_COLUMNS
 from mulligan.storage.rows import format_array
 from mulligan.storage.sql import load_statement, statement_names
@@ -26,7 +27,6 @@ from support.store import (
     HOUR,
     POLICIES,
     RETURNED,
-    BackgroundCall,
     a_job,
     all_rows,
     claim,
@@ -101,11 +101,11 @@ def test_a_server_killed_and_started_again_has_every_acknowledged_row(postgres, 
     assert [row.id for row in all_rows(postgres)] == ids
 
 
-def test_a_stopped_server_is_unavailable(postgres_server):
-    with closing(open_store("postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2")) as store:
-        store._open_pool().timeout = 1.0
-        with pytest.raises(StoreUnavailable):
-            store.migrate()
+def test_a_stopped_server_is_unavailable(postgres_server, monkeypatch):
+    monkeypatch.setattr("mulligan.storage.postgres.CONNECT_PATIENCE", 1.0)
+    url = "postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2"
+    with closing(open_store(url)) as store, pytest.raises(StoreUnavailable):
+        store.migrate()
 
 
 def test_a_read_only_database_is_unavailable_for_writing(postgres):
@@ -144,83 +144,87 @@ def test_the_shown_url_has_no_password(postgres, postgres_url):
 
 
 # --- Notifications ---
-@contextmanager
-def pids_after_hints(store):
-    """Yield the server processes that statements after hints ran on."""
-    pids, stop = [], threading.Event()
-
-    def hint():
-        with store.single_statement() as tx:
-            pids.append(tx._connection.info.backend_pid)
-
-    listener = BackgroundCall(lambda: store.watch(hint, stop))
-    try:
-        yield pids
-    finally:
-        stop.set()
-        listener.result()
+LISTENERS = "SELECT pid, query FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
 
 
-def hears(store, pids):
-    """Insert until a second hint arrives. Every listener causes the first one itself."""
-
-    def hinted_again():
-        insert(store, a_job())
-        return len(pids) > 2
-
-    until(hinted_again, 30, "a hint after an insert")
-
-
-def test_the_first_claim_after_a_hint_has_a_cached_plan(postgres):
-    cached, stop = queue.SimpleQueue(), threading.Event()
-    checked = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%%job.started%%'"
-
-    def hint():
-        if postgres.listening_connection is not None:
-            cached.put(postgres.listening_connection.execute(checked, prepare=False).fetchall())
-
-    listener = BackgroundCall(lambda: postgres.watch(hint, stop))
-    try:
-        until(lambda: insert(postgres, a_job()) and not cached.empty(), 10, "a hint arrived")
-    finally:
-        stop.set()
-    listener.result()
-    assert cached.get() == [(1, 0)]
+@pytest.mark.parametrize("listen_url", ["", "{url}?sslmode=prefer"], ids=["same", "separate"])
+def test_the_listening_connection_runs_no_other_statement(postgres, postgres_url, listen_url):
+    store = open_store(postgres_url, listen_url=listen_url.format(url=postgres_url))
+    with closing(store), closing(store.open_listener()) as listener:
+        until(lambda: listener.wait(0.1) is None or listener.state is ListenState.LISTENING, 10)
+        while listener.wait(0):
+            pass
+        ((pid, _),) = sql(postgres, LISTENERS)
+        for _ in range(3):
+            insert(postgres, a_job())
+            assert listener.wait(10)
+            with store.dedicated().single_statement() as tx:
+                assert tx._connection.info.backend_pid != pid
+        assert sql(postgres, LISTENERS) == [(pid, f'LISTEN "{store.channel}"')]
 
 
-def test_statements_after_a_hint_use_the_listening_connection(postgres):
-    with pids_after_hints(postgres) as pids:
-        hears(postgres, pids)
-        with postgres.single_statement() as tx:
-            assert tx._connection.info.backend_pid != pids[-1], "others have their own"
-    assert len(set(pids[2:])) == 1
-    with postgres.single_statement() as tx:
-        assert tx._connection.info.backend_pid not in pids[2:], "it is closed with the watch"
+# --- Connections ---
+def count_connections(url):
+    with psycopg.connect(url) as connection:
+        query = "SELECT count(*) - 1 FROM pg_stat_activity WHERE datname = current_database()"
+        return connection.execute(query).fetchone()[0]
 
 
-def test_a_separate_listening_connection_runs_no_other_statements(postgres, postgres_url):
-    store = open_store(postgres_url, listen_url=f"{postgres_url}?sslmode=prefer")
-    with closing(store), pids_after_hints(store) as pids:
-        hears(store, pids)
-        query = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
-        ((listener,),) = sql(store, query)
-    assert len(pids) > 2
-    assert listener not in pids
+def test_a_store_uses_the_last_connection_again_and_closes_unneeded_ones(
+    postgres, postgres_url, monkeypatch
+):
+    before = count_connections(postgres_url)
+    with postgres.begin() as one, postgres.begin() as two:
+        one.now(), two.now()
+    until(lambda: count_connections(postgres_url) - before in {1, 2}, 10)
+    monkeypatch.setattr("mulligan.storage.postgres.MAX_IDLE", 0.0)
+    for _ in range(3):
+        with postgres.begin() as tx:
+            tx.now()
+    until(lambda: count_connections(postgres_url) <= 1, 10)
+
+
+def test_a_statement_without_an_answer_is_given_up_with_its_connection(postgres_url):
+    with closing(open_store(postgres_url)) as store:
+        store.limit_statements(0.2)
+        with store.read() as tx:
+            before = tx._connection.info.backend_pid
+            tx._connection.execute("SET statement_timeout = 0")  # like a server that hangs
+        with pytest.raises(StoreUnavailable, match="no answer for"), store.begin() as tx:
+            tx._connection.execute("SELECT pg_sleep(60)")
+        with store.read() as tx:
+            assert tx._connection.info.backend_pid != before
+
+
+def test_the_server_ends_a_statement_that_is_given_up(postgres_url):
+    with closing(open_store(postgres_url)) as store:
+        store.limit_statements(0.1)
+        with pytest.raises(StoreUnavailable, match="statement timeout"), store.read() as tx:
+            tx._connection.execute("SELECT pg_sleep(60)")
+
+
+def test_a_transaction_of_a_dedicated_store_begins_with_its_first_statement(postgres):
+    """BEGIN needs no round trip of its own, and an error still undoes everything."""
+    dedicated = postgres.dedicated()
+    with dedicated.begin() as tx:
+        tx.insert_jobs([a_job()], announce=True)
+    with contextlib.suppress(ZeroDivisionError), dedicated.begin() as tx:
+        tx.insert_jobs([a_job()], announce=True)
+        raise ZeroDivisionError
+    assert len(all_rows(postgres)) == 1
 
 
 def test_an_idle_connection_is_checked_only_if_it_has_input(postgres, postgres_url, monkeypatch):
-    checked = []
-    monkeypatch.setattr("mulligan.storage.postgres.IDLE_TRUST", 0.0)
-    monkeypatch.setattr(
-        "mulligan.storage.postgres.ConnectionPool.check_connection",
-        lambda connection: checked.append(connection.execute("SELECT 1")),
-    )
+    answers, checked = postgres_store._answers, []
+    monkeypatch.setattr(postgres_store, "IDLE_TRUST", 0.0)
+    monkeypatch.setattr(postgres_store, "_answers", lambda one: checked.append(one) or answers(one))
     enqueue(postgres)
     checked.clear()
     enqueue(postgres)
     assert checked == []
     end_all_others(postgres_url)
     enqueue(postgres)
+    assert checked != []
 
 
 # --- Plans ---
@@ -347,7 +351,7 @@ def test_a_dedicated_store_caches_plans_at_once(postgres):
     ids = enqueue(postgres, 3)
     assert [lease.id for lease in claim(dedicated, 3)] == ids
     postgres.close()
-    assert dedicated._pool is None
+    assert dedicated._connections is None
 
 
 def test_cached_plans_are_not_compiled(postgres):

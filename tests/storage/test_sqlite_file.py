@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import threading
@@ -15,7 +16,6 @@ import pytest
 from mulligan.core.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
 from mulligan.jobs.queries import SearchQueries
 from mulligan.storage import open_store
-from mulligan.storage import sqlite as sqlite_store
 from support.processes import (
     daemon,
     ended_well,
@@ -38,7 +38,6 @@ from support.store import (
     jobs,
     migrated,
 )
-from support.waiting import until
 
 pytestmark = pytest.mark.processes
 
@@ -272,59 +271,23 @@ def test_plans_do_not_depend_on_bound_values(sqlite):
     assert planned == []
 
 
-def test_writes_after_a_hint_cause_no_further_hint(sqlite):
-    hints, written, stop = [], [], threading.Event()
-
-    def hint():
-        insert(sqlite, a_job())
-        hints.append(1)
-
-    watcher = BackgroundCall(lambda: sqlite.watch(hint, stop))
-    try:
-        until(lambda: written.append(insert(sqlite, a_job())) or hints, 10, "the watch has begun")
+def test_writes_of_the_dedicated_store_cause_no_hint(sqlite):
+    with closing(sqlite.open_listener()) as listener:
+        dedicated = sqlite.dedicated()
         for _ in range(20):
-            before = len(hints)
-            written.append(insert(sqlite, a_job()))
-            until(lambda: len(hints) > before, 10, "a hint arrived")  # noqa: B023 - planned at once
-    finally:
-        stop.set()
-    watcher.result()
-    assert len(hints) <= len(written)
-    assert len(all_rows(sqlite)) == len(hints) + len(written)
+            insert(dedicated, a_job())
+            assert not listener.wait(0)
+            insert(sqlite, a_job())
+            assert listener.wait(10)
+            assert not listener.wait(0)
 
 
-def test_a_hint_while_busy_comes_afterwards(sqlite, monkeypatch):
-    monkeypatch.setattr(sqlite_store, "MAX_BUSY", 60)
-    hints, planned, busy, stop = [], [], threading.Event(), threading.Event()
-
-    def is_busy():
-        planned.append(len(hints))
-        return busy.is_set()
-
-    watcher = BackgroundCall(lambda: sqlite.watch(lambda: hints.append(1), stop, is_busy))
-    try:
-        until(lambda: insert(sqlite, a_job()) and hints, 10, "the watch has begun")
-        busy.set()
-        begun = len(planned)
-        until(lambda: len(planned) > begun + 3, 10, "a look that was under way is over")
-        before = len(hints)
-        insert(sqlite, a_job())
-        begun = len(planned)
-        until(lambda: len(planned) > begun + 20, 10, "it had time to look")
-        assert len(hints) == before
-        busy.clear()
-        until(lambda: len(hints) > before, 10, "a hint arrived")
-        busy.set()
-    finally:
-        stop.set()
-    watcher.result()  # even if it never ends
-
-
-def test_a_hint_comes_even_if_always_busy(sqlite):
-    hints, stop = [], threading.Event()
-    watcher = BackgroundCall(lambda: sqlite.watch(lambda: hints.append(1), stop, lambda: True))
-    try:
-        until(lambda: insert(sqlite, a_job()) and hints, 10, "a hint arrived")
-    finally:
-        stop.set()
-    watcher.result()
+def test_a_wait_for_hints_ends_when_it_is_woken(sqlite):
+    reading, writing = os.pipe()
+    with closing(sqlite.open_listener()) as listener:
+        os.write(writing, b"x")
+        began = time.monotonic()
+        assert not listener.wait(30, reading)
+        assert time.monotonic() - began < 10
+    os.close(reading)
+    os.close(writing)

@@ -207,10 +207,7 @@ def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Comm
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up on an unreachable server after one second."""
-    pool = postgres.ConnectionPool
-    monkeypatch.setattr(
-        postgres, "ConnectionPool", lambda dsn, **options: pool(dsn, **{**options, "timeout": 1})
-    )
+    monkeypatch.setattr(postgres, "CONNECT_PATIENCE", 1.0)
 
 
 @pytest.fixture

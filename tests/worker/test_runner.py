@@ -22,7 +22,6 @@ from mulligan import Context, Mulligan
 from mulligan.config import Settings
 from mulligan.core.attempt import Lease
 from mulligan.core.job import PreviousAttempts
-from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     StatusPage,
@@ -65,7 +64,7 @@ class RunnerHarness:
     def run(self, kind: str, payload: Any = None, *, send: bool = True, **changes: Any) -> Any:
         self._seq += 1
         lease = create_lease(kind, payload, self._seq)._replace(**changes)
-        message = leases_to_wire([self._seq], LeaseBatch([lease]).columns, {})
+        message = leases_to_wire([self._seq], [lease], {})
         if send:
             self.wire.send(message)
             return self._seq
@@ -216,7 +215,7 @@ def test_a_job_that_cannot_be_accepted_is_returned_and_the_others_run(app, serve
     harness = serve()
     leases = [create_lease("a", None, seq) for seq in (1, 2, 3)]
     for bad in ([{"page": "no JSON at all"}, None], [{}], [1, 2, 3]):
-        word, seqs, same, columns, _ = leases_to_wire([1, 2, 3], LeaseBatch(leases).columns, {})
+        word, seqs, same, columns, _ = leases_to_wire([1, 2, 3], leases, {})
         harness.ended.clear()
         harness.send_together([word, seqs, same, columns, {2: bad}])
         assert [harness.end(seq)[1] for seq in seqs] == ["returned", "stopped", "returned"]
@@ -230,7 +229,7 @@ def test_leases_that_cannot_be_decoded_are_all_returned(app, serve):
 
     harness = serve()
     word, seqs, same, columns, previous_attempts = leases_to_wire(
-        [1, 2], LeaseBatch([create_lease("a", None, seq) for seq in (1, 2)]).columns, {}
+        [1, 2], [create_lease("a", None, seq) for seq in (1, 2)], {}
     )
     (index, column), *_ = columns.items()
     for bad in (columns | {index: column[:1]}, {}, columns | {index: None}):
@@ -249,9 +248,7 @@ def test_leases_are_decoded_as_they_were_encoded(many):
         for n in range(many)
     ]
     previous_attempts = {many: PreviousAttempts({"page": "3"}, {"code": "GW_5XX"})}
-    encoded = marshal.dumps(
-        leases_to_wire([*range(1, many + 1)], LeaseBatch(leases).columns, previous_attempts)
-    )
+    encoded = marshal.dumps(leases_to_wire([*range(1, many + 1)], leases, previous_attempts))
     _, seqs, shared, columns, history = marshal.loads(encoded)  # noqa: S302 - encoded above
     assert [*leases_from_wire(len(seqs), shared, columns)] == leases
     assert {seq: PreviousAttempts(*values) for seq, values in history.items()} == previous_attempts

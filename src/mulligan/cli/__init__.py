@@ -45,7 +45,7 @@ EXIT_CODE_MEANINGS = {
     7: "`doctor --verify` found a broken invariant",
     130: "interrupted (Ctrl-C)",
 }
-DATABASE_DRIVERS = frozenset({"apsw", "psycopg", "psycopg_pool", "sqlite3"})
+DATABASE_DRIVERS = frozenset({"apsw", "psycopg", "sqlite3"})
 ACCESS_DENIED_SQLSTATES = frozenset({"28000", "28P01", "42501"})
 
 

@@ -690,6 +690,12 @@ def _hold_kind(tx: Transaction, kind: str, held: KindHold, now: Micros) -> None:
 # --- Chore ---
 
 
+def has_guards_to_fold(store: Store, dependencies: DependencyObserver, kinds: KindObserver) -> bool:
+    """True if there are tallies to fold, or guards that may change with time. Only reads."""
+    with store.read() as tx:
+        return bool(dependencies.find_pending_keys(tx) or kinds.find_pending_kinds(tx))
+
+
 def fold_guards(store: Store, dependencies: DependencyObserver, kinds: KindObserver) -> None:
     """Fold stored tallies and let guards react to the passed time. Cheap if no guard is active."""
     with store.read() as tx:

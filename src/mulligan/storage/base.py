@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Any, ClassVar, Protocol
 
 from mulligan.core.attempt import Lease
@@ -27,6 +27,7 @@ from mulligan.storage.rows import (
 from mulligan.storage.statements import SqlDialect
 
 __all__ = [
+    "HintListener",
     "Inserted",
     "Move",
     "Queries",
@@ -165,7 +166,25 @@ class Queries:
         self.tx = tx
 
 
-MAX_IDLE_WAIT = 1.0  # seconds between two calls of `idle` in `Store.watch`
+WATCH_STOP_INTERVAL = 1.0  # seconds after which `Store.watch` notices that it must stop
+
+
+class HintListener(ABC):
+    """Waits for hints that a job may have become due. Only one thread may use it.
+
+    A hint is only a hint: it may be missing, late or wrong, and the caller polls as well.
+    """
+
+    @abstractmethod
+    def wait(self, seconds: float, wake: int = -1) -> bool:
+        """Wait until there is a hint, `seconds` have passed, or descriptor `wake` is readable.
+
+        True: there was a hint. Neither blocks longer nor raises if the database is unavailable.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop listening."""
 
 
 class Store(ABC):
@@ -202,26 +221,25 @@ class Store(ABC):
         """Open a transaction and return its connection, for the user's own statements."""
 
     def dedicated(self) -> Store:
-        """Return a store with its own connections for frequent statements. Closes with this one."""
+        """Return a store with its own connections, for one thread. Closes with this one."""
         return self
+
+    def limit_statements(self, seconds: float) -> None:  # noqa: B027 - optional
+        """Give up a statement that got no answer for so long, and its connection with it."""
 
     def warm_up(self) -> None:  # noqa: B027 - optional
         """Run the statements of a worker without effect, so that their plans are cached."""
 
     @abstractmethod
-    def watch(
-        self,
-        hint: Callable[[], None],
-        stop: threading.Event,
-        busy: Callable[[], bool] = lambda: False,
-        idle: Callable[[], float] = lambda: MAX_IDLE_WAIT,
-    ) -> None:
-        """Call `hint` soon after a job may have become due. Return when `stop` is set.
+    def open_listener(self) -> HintListener:
+        """Listen for hints. Transactions of `dedicated()` need not cause one."""
 
-        A hint is only a hint. While `busy()` is true it may come later. While there are no hints,
-        call `idle`, which returns the seconds until its next call at the latest. If hints cannot
-        be received, call `hint` once and do not call `idle`.
-        """
+    def watch(self, hint: Callable[[], None], stop: threading.Event) -> None:
+        """Call `hint` soon after a job may have become due. Return when `stop` is set."""
+        with closing(self.open_listener()) as listener:
+            while not stop.is_set():
+                if listener.wait(WATCH_STOP_INTERVAL):
+                    hint()
 
     @abstractmethod
     def migrate(self, *, dry_run: bool = False) -> list[str]:

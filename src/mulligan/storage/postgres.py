@@ -6,6 +6,7 @@ LISTEN and prepared statements work on the way to the server is tested, not assu
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -15,63 +16,28 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, closing, contextmanager
+from enum import Enum, auto
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ExecStatus, PGconn, PollingStatus, TransactionStatus
+from psycopg.pq.abc import PGconn as Libpq
 
 from mulligan.core.durations import Micros
 from mulligan.core.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
 from mulligan.storage import maintenance as migrations
-from mulligan.storage.base import MAX_IDLE_WAIT, Store
+from mulligan.storage.base import HintListener, Store
 from mulligan.storage.foreign import PostgresConnection, open_postgres_connection
 from mulligan.storage.postgres_transaction import (
     PooledConnection,
     PostgresTransaction,
     warm_up,
-    warm_up_claim,
 )
 from mulligan.storage.url import mask_password
-
-# --- Notifications ---
-
-
-class NotifyReader:
-    """Read notifications with as few calls as possible, because an idle worker waits here."""
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-        self._payloads: list[str] = []
-        self._socket = select.poll()
-        self._socket.register(connection.fileno(), select.POLLIN)
-        # For notifications that arrive together with a result.
-        connection.add_notify_handler(lambda note: self._payloads.append(note.payload))
-
-    def wait_for_payloads(self, seconds: float) -> list[str]:
-        """Return the payloads received since the last call. Wait if there are none."""
-        if self._connection.closed:  # its descriptor may belong to another file by now
-            message = "the connection that listens is closed"
-            raise psycopg.OperationalError(message)
-        # What was read together with a result is in the driver; the socket does not show it.
-        self._collect()
-        if not self._payloads and self._socket.poll(seconds * 1000):
-            self._connection.pgconn.consume_input()
-            self._collect()
-        payloads, self._payloads = self._payloads, []
-        return payloads
-
-    def _collect(self) -> None:
-        while (note := self._connection.pgconn.notifies()) is not None:
-            self._payloads.append(note.extra.decode(errors="replace"))
-
-
-# --- Store ---
-
-log = logging.getLogger("mulligan.storage")
 
 # A server that vanishes silently must be noticed well within a lease.
 KEEPALIVE: dict[str, Any] = {
@@ -82,10 +48,280 @@ KEEPALIVE: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
     "application_name": "mulligan",
 }
+
+# --- Listener ---
+
+log = logging.getLogger("mulligan.storage")
+
+CONNECT_TIMEOUT = 5.0  # seconds; also for the answer to LISTEN
+RECONNECT_PAUSE = 1.0  # seconds between two tries to listen
+LISTEN_PROOF_TIMEOUT = 2.0  # seconds to wait for our own notification
+LISTEN_PROOF_INTERVAL = 60.0  # seconds between two tests of LISTEN
+
+
+class ListenState(Enum):
+    """State of a listening connection. Each has a time limit."""
+
+    CLOSED = auto()  # until the next try
+    CONNECTING = auto()
+    SUBSCRIBING = auto()  # LISTEN was sent
+    PROVING = auto()  # our own notification was sent
+    LISTENING = auto()  # our own notification arrived; until the next proof
+
+
+class PostgresListener(HintListener):
+    """Listens for notifications on a connection of its own, which runs no other statement.
+
+    Every step is non-blocking: a listening connection that is cut, hangs or cannot be opened
+    delays the calling thread by nothing. Whether notifications arrive is proven by one of our own,
+    sent through another connection: a transaction pooler accepts LISTEN and delivers nothing.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        notify: Callable[[str], None],
+        on_unproven: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create a listener. `on_unproven`: our first notification on a connection was lost."""
+        self._conninfo = make_conninfo(url, **KEEPALIVE).encode()
+        self._subscribe = f'LISTEN "{channel}"'.encode()
+        self._notify = notify
+        self._on_unproven = on_unproven
+        self._connection: Libpq | None = None
+        self._events = 0  # of the socket, to wait for
+        self._hinted = False
+        self._nonce = ""
+        self.is_proven = False  # a notification of ours has arrived on this connection
+        self._enter(ListenState.CLOSED, 0.0)
+
+    def _enter(self, state: ListenState, seconds: float) -> None:
+        self.state = state
+        self._until = time.monotonic() + seconds
+
+    def wait(self, seconds: float, wake: int = -1) -> bool:
+        deadline = time.monotonic() + seconds
+        while True:
+            self._check_time_limit()
+            left = min(deadline, self._until) - time.monotonic()
+            woken = not self._hinted and self._poll(max(0.0, left), wake)
+            if self._hinted or woken or time.monotonic() >= deadline:
+                hinted = self._hinted
+                self._hinted = False
+                return hinted
+
+    def _poll(self, seconds: float, wake: int) -> bool:
+        """Wait for the socket or `wake`, and handle the socket. True if `wake` is readable."""
+        poll = select.poll()
+        if wake >= 0:
+            poll.register(wake, select.POLLIN)
+        if self._connection is not None:
+            poll.register(self._connection.socket, self._events)
+        ready = [fd for fd, _ in poll.poll(seconds * 1000)]
+        if self._connection is not None and self._connection.socket in ready:
+            self._run(self._on_socket)
+        return wake in ready
+
+    def _run(self, step: Callable[[Libpq], None]) -> None:
+        """Run a step on the connection. Close it if the step fails."""
+        try:
+            if self._connection is not None:
+                step(self._connection)
+        except psycopg.Error as error:
+            self._disconnect(RECONNECT_PAUSE, str(error))
+
+    # --- Time limits ---
+
+    def _check_time_limit(self) -> None:
+        if time.monotonic() < self._until:
+            return
+        match self.state:
+            case ListenState.CLOSED:
+                self._connect()
+            case ListenState.CONNECTING | ListenState.SUBSCRIBING:
+                self._disconnect(RECONNECT_PAUSE, "no answer")
+            case ListenState.PROVING:
+                self._give_up_proof()
+            case ListenState.LISTENING:
+                self._begin_proof()
+
+    def _connect(self) -> None:
+        self.is_proven = False
+        self._events = select.POLLOUT
+        self._enter(ListenState.CONNECTING, CONNECT_TIMEOUT)
+        try:
+            self._connection = PGconn.connect_start(self._conninfo)
+        except psycopg.Error as error:
+            self._disconnect(RECONNECT_PAUSE, str(error))
+
+    def _disconnect(self, pause: float, reason: str) -> None:
+        """Close the connection. What was written since counts as a hint."""
+        log.debug("the connection that listens is closed: %s", reason)
+        if self._connection is not None:
+            self._connection.finish()
+            self._connection = None
+        self._hinted = True
+        self._enter(ListenState.CLOSED, pause)
+
+    def _begin_proof(self) -> None:
+        self._nonce = f"nonce {uuid4()}"
+        self._enter(ListenState.PROVING, LISTEN_PROOF_TIMEOUT)
+        try:
+            self._notify(self._nonce)
+        except StoreUnavailable:  # says nothing about the connection that listens
+            self._enter(ListenState.LISTENING, RECONNECT_PAUSE)
+        else:
+            self._enter(ListenState.PROVING, LISTEN_PROOF_TIMEOUT)
+
+    def _give_up_proof(self) -> None:
+        if self.is_proven:
+            self._disconnect(0.0, "it became silent")
+        else:
+            self._disconnect(LISTEN_PROOF_INTERVAL, "notifications do not arrive")
+            self._on_unproven()
+
+    # --- Messages ---
+
+    def _on_socket(self, connection: Libpq) -> None:
+        if self.state is ListenState.CONNECTING:
+            self._continue_connecting(connection)
+            return
+        connection.consume_input()
+        if self.state is ListenState.SUBSCRIBING and not connection.is_busy():
+            self._finish_subscribing(connection)
+        while (note := connection.notifies()) is not None:
+            self._on_payload(note.extra.decode(errors="replace"))
+
+    def _continue_connecting(self, connection: Libpq) -> None:
+        status = connection.connect_poll()
+        if status == PollingStatus.OK:
+            connection.send_query(self._subscribe)
+            self._enter(ListenState.SUBSCRIBING, CONNECT_TIMEOUT)
+        elif status == PollingStatus.FAILED:
+            raise psycopg.OperationalError(connection.get_error_message())
+        is_writing = status == PollingStatus.WRITING
+        self._events = select.POLLOUT if is_writing else select.POLLIN
+
+    def _finish_subscribing(self, connection: Libpq) -> None:
+        while (result := connection.get_result()) is not None:
+            if result.status != ExecStatus.COMMAND_OK:
+                raise psycopg.OperationalError(result.get_error_message())
+        self._hinted = True  # for what was written before LISTEN
+        self._begin_proof()
+
+    def _on_payload(self, payload: str) -> None:
+        if payload != self._nonce:
+            self._hinted = True
+        elif self.state is ListenState.PROVING:
+            self.is_proven = True
+            self._enter(ListenState.LISTENING, LISTEN_PROOF_INTERVAL)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.finish()
+            self._connection = None
+
+
+# --- Connections ---
+
+MAX_CONNECTIONS = 16  # of one store
+MAX_IDLE = 30.0  # seconds after which a connection that is not needed is closed
+CONNECT_PATIENCE = 10.0  # seconds that a caller waits for a connection
+CONNECT_RETRY = 0.2  # seconds between two tries
+
+
+class ConnectionStack:
+    """Connections of one store, last used first, so that the store opens no more than it needs."""
+
+    def __init__(
+        self,
+        connect: Callable[[], PooledConnection],
+        is_working: Callable[[PooledConnection], bool],
+        patience: float,
+    ) -> None:
+        self._connect = connect
+        self._is_working = is_working
+        self._patience = patience
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._idle: list[PooledConnection] = []  # oldest first
+        self._is_closed = False
+
+    def take(self) -> PooledConnection:
+        """Return an idle connection that works, or a new one."""
+        if not self._places.acquire(timeout=CONNECT_PATIENCE):
+            message = f"all {MAX_CONNECTIONS} connections are in use"
+            raise psycopg.OperationalError(message)
+        try:
+            return self._take_idle() or self._open()
+        except BaseException:
+            self._places.release()
+            raise
+
+    def _take_idle(self) -> PooledConnection | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if self._is_working(connection):
+                return connection
+            connection.close()
+
+    def _open(self) -> PooledConnection:
+        """Open a connection. Try again for a while: the server may be restarting."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                connection = self._connect()
+            except psycopg.OperationalError as error:
+                if _is_refusal(str(error)) or time.monotonic() + CONNECT_RETRY > deadline:
+                    raise
+            else:
+                connection.stack = self
+                return connection
+            time.sleep(CONNECT_RETRY)
+
+    def give_back(self, connection: PooledConnection) -> None:
+        """Take a connection back, and close those that were not needed lately."""
+        is_clean = _roll_back(connection)
+        oldest = time.monotonic() - MAX_IDLE
+        with self._lock:
+            unneeded = [idle for idle in self._idle if idle.last_used < oldest]
+            self._idle = [idle for idle in self._idle if idle.last_used >= oldest]
+            if is_clean and not self._is_closed:
+                self._idle.append(connection)
+            else:
+                unneeded.append(connection)
+        for idle in unneeded:
+            idle.close()
+        self._places.release()
+
+    def close(self) -> None:
+        """Close all connections, those in use when they are given back."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+def _roll_back(connection: PooledConnection) -> bool:
+    """Roll back what a block left open. False: the connection cannot be used any more."""
+    status = connection.pgconn.transaction_status
+    if status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+        with contextlib.suppress(psycopg.Error):
+            connection.rollback()
+        status = connection.pgconn.transaction_status
+    return bool(status == TransactionStatus.IDLE)
+
+
+# --- Store ---
+
 UNAVAILABLE = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
-    PoolTimeout,
     pg.SerializationFailure,
     pg.DeadlockDetected,
     pg.ReadOnlySqlTransaction,
@@ -93,8 +329,6 @@ UNAVAILABLE = (
 CONNECTION_ERRORS = (*UNAVAILABLE, psycopg.InternalError)
 IDLE_TRUST = 0.5  # seconds for which an idle connection is used without a check
 DISCARD_INTERVAL = 10.0  # seconds between two DISCARD PLANS of one connection
-LISTEN_PROOF_TIMEOUT = 2.0  # seconds to wait for our own notification
-LISTEN_PROOF_INTERVAL = 60.0  # seconds between two tests of LISTEN
 AUTHENTICATION_REFUSED = re.compile(
     r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist'
 )
@@ -102,17 +336,9 @@ AUTHENTICATION_REFUSED = re.compile(
 READ_COMMITTED = "SELECT set_config('default_transaction_isolation', 'read committed', false)"
 # A generic plan does not know the LIMIT, so it looks expensive and would be compiled on every run.
 CACHE_PLANS = (
-    f"{READ_COMMITTED}, set_config('plan_cache_mode', 'force_generic_plan', false), "
-    "set_config('jit', 'off', false)"
+    "set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
 )
-
-T = TypeVar("T")
-
-
-class _ListeningConnection(threading.local):
-    """Connection of a thread that listens, while it calls `hint` or `idle`."""
-
-    connection: psycopg.Connection[Any] | None = None
+ANSWER_TIME = 2.0  # seconds for the server's answer that a statement took too long
 
 
 class PostgresStore(Store):
@@ -140,9 +366,10 @@ class PostgresStore(Store):
         self.prepared = True
         self._caches_plans = False
         self._dedicated: PostgresStore | None = None
+        self._warned = False  # that LISTEN does not work
         self._lock = threading.Lock()
-        self._listening = _ListeningConnection()
-        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        self._connections: ConnectionStack | None = None
+        self._statement_limit: float | None = None
         self._last_failure = 0.0  # monotonic time of the last broken connection
         self._discarded: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = (
             weakref.WeakKeyDictionary()
@@ -163,29 +390,32 @@ class PostgresStore(Store):
                 )
                 store.prepared = self.prepared
                 store._caches_plans = True
-                store._listening = self._listening
                 self._dedicated = store
             return self._dedicated
 
-    def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
+    def limit_statements(self, seconds: float) -> None:
+        self._statement_limit = seconds
+
+    def _open_connections(self) -> ConnectionStack:
         with self._lock:
-            if self._pool is None:
-                options = KEEPALIVE | {"prepare_threshold": self._prepare_threshold}
-                self._pool = ConnectionPool(
-                    self.dsn,
-                    connection_class=PooledConnection,
-                    kwargs=options,
-                    min_size=0,
-                    max_size=16,
-                    max_idle=120,
-                    timeout=10,
-                    reconnect_timeout=0.5,
-                    open=True,
-                    name="mulligan",
-                    configure=self._configure,
-                    check=self._check,
-                )
-            return self._pool
+            if self._connections is None:
+                # The claim/settle loop has its own pauses between tries.
+                patience = 0.0 if self._caches_plans else CONNECT_PATIENCE
+                self._connections = ConnectionStack(self._connect, self._is_working, patience)
+            return self._connections
+
+    def _connect(self) -> PooledConnection:
+        options = KEEPALIVE | {"prepare_threshold": self._prepare_threshold}
+        connection = PooledConnection.connect(self.dsn, **options)
+        try:
+            if self._statement_limit is not None:
+                connection.statement_limit = self._statement_limit + ANSWER_TIME
+            self._configure(connection)
+            connection.last_used = time.monotonic()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     @property
     def _prepare_threshold(self) -> int | None:
@@ -196,11 +426,11 @@ class PostgresStore(Store):
 
     def after_fork(self) -> None:
         """Forget the parent's connections in a forked child: their sockets belong to the parent."""
-        _inherited.append(self._pool)
-        self._pool = None
+        _inherited.append(self._connections)
+        self._connections = None
         self._lock = threading.Lock()
 
-    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+    def _configure(self, connection: PooledConnection) -> None:
         """Set the isolation level of a new connection, and test for a pooler.
 
         Each statement must see what was committed before it, whatever the database's default is. A
@@ -211,38 +441,51 @@ class PostgresStore(Store):
         with connection.transaction():
             found = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
             pooled = found is not None and found[0] != connection.info.backend_pid
-            if not pooled:  # a pooler would pass the setting on to other clients
-                connection.execute(
-                    CACHE_PLANS if self._caches_plans else READ_COMMITTED, prepare=False
-                )
+            if not pooled:  # a pooler would pass the settings on to other clients
+                connection.execute(self._session_settings(), prepare=False)
         if pooled:
             connection.prepare_threshold = None
+        connection.merges_begin = self._caches_plans and not pooled
 
-    def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Test a connection if it is new, older than the last failure, or has unread input."""
-        last_used = connection.last_used if isinstance(connection, PooledConnection) else 0.0
-        idle = time.monotonic() - last_used
-        suspect = last_used <= self._last_failure
+    def _session_settings(self) -> str:
+        settings = [READ_COMMITTED]
+        if self._caches_plans:
+            settings.append(CACHE_PLANS)
+        if self._statement_limit is not None:
+            # Otherwise a statement that waits for a lock would go on after we gave it up.
+            milliseconds = round(self._statement_limit * 1000)
+            settings.append(f"set_config('statement_timeout', '{milliseconds}', false)")
+        return ", ".join(settings)
+
+    def _is_working(self, connection: PooledConnection) -> bool:
+        """Test a connection if it is older than the last failure, or has unread input."""
+        if connection.closed:
+            return False
+        idle = time.monotonic() - connection.last_used
+        suspect = connection.last_used <= self._last_failure
         if suspect or (idle > IDLE_TRUST and _has_input(connection)):
-            ConnectionPool.check_connection(connection)
+            return _answers(connection)
+        return True
 
     @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+    def _connection(self) -> Iterator[PooledConnection]:
         """Borrow a connection for one transaction."""
-        borrowed: list[psycopg.Connection[Any]] = []
+        borrowed: list[PooledConnection] = []
         try:
-            with self._open_pool().connection() as connection:
-                borrowed.append(connection)
-                if connection.autocommit:
-                    connection.autocommit = False
-                yield connection
-                self.mark_used(connection)
+            connection = self.borrow_connection(autocommit=False)
+            borrowed.append(connection)
+            yield connection
+            connection.commit()
+            self.mark_used(connection)
         except CONNECTION_ERRORS as error:
             self.raise_if_unavailable(error, borrowed)
             raise
+        finally:
+            for connection in borrowed:
+                self.return_connection(connection)
 
     def raise_if_unavailable(
-        self, error: BaseException, borrowed: Sequence[psycopg.Connection[Any]]
+        self, error: BaseException, borrowed: Sequence[PooledConnection]
     ) -> None:
         """Raise StoreUnavailable if the error means that the connection is broken."""
         if isinstance(error, psycopg.InternalError) and not isinstance(error, UNAVAILABLE):
@@ -256,29 +499,25 @@ class PostgresStore(Store):
         self._last_failure = time.monotonic()
         raise unavailable(error) from error
 
-    def borrow_connection(
-        self,
-    ) -> tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]]:
-        """Borrow a connection in autocommit mode. Return it with its pool."""
-        pool = self._pool or self._open_pool()
-        connection = pool.getconn()
+    def borrow_connection(self, *, autocommit: bool) -> PooledConnection:
+        """Borrow a connection."""
+        connections = self._connections or self._open_connections()
+        connection = connections.take()
         try:
-            if not connection.autocommit:
-                connection.autocommit = True
+            if connection.autocommit != autocommit:
+                connection.autocommit = autocommit
         except BaseException:
-            pool.putconn(connection)
+            connections.give_back(connection)
             raise
-        return pool, connection
+        return connection
 
-    def mark_used(self, connection: psycopg.Connection[Any]) -> None:
+    def return_connection(self, connection: PooledConnection) -> None:
+        """Give back a borrowed connection."""
+        connection.stack.give_back(connection)
+
+    def mark_used(self, connection: PooledConnection) -> None:
         """Record that a connection works."""
-        if isinstance(connection, PooledConnection):
-            connection.last_used = time.monotonic()
-
-    @property
-    def listening_connection(self) -> psycopg.Connection[Any] | None:
-        """Connection that listens in this thread, if `watch` is calling back."""
-        return self._listening.connection
+        connection.last_used = time.monotonic()
 
     def discard_plans(self, connection: PostgresConnection) -> None:
         """Discard cached plans, but not often: the statement may be slow for other reasons."""
@@ -374,92 +613,26 @@ class PostgresStore(Store):
             ]
 
     # --- Wake-ups and upkeep ---
-    def watch(
-        self,
-        hint: Callable[[], None],
-        stop: threading.Event,
-        busy: Callable[[], bool] = lambda: False,
-        idle: Callable[[], float] = lambda: MAX_IDLE_WAIT,
-    ) -> None:
-        """LISTEN until stopped. If LISTEN fails, the caller still polls."""
-        del busy  # listening does not delay writers
-        warned = False
-        while not stop.is_set():
-            try:
-                listening = self._listen(hint, stop, idle)
-            except UNAVAILABLE:
-                hint()  # no notifications from now on
-                stop.wait(1.0)
-                continue
-            if not listening and not stop.is_set():
-                hint()
-                if not warned:
-                    log.warning(
-                        "LISTEN does not reach this process (a transaction pooler?): polling "
-                        "instead, prepared statements off. Set listen_url to a direct connection "
-                        "to get wake-ups."
-                    )
-                    warned = True
-                self.disable_prepared_statements()
-                stop.wait(LISTEN_PROOF_INTERVAL)
+    def open_listener(self) -> HintListener:
+        return PostgresListener(
+            self._listen_dsn, self.channel, self._send_notification, self._on_unproven
+        )
 
-    def _listen(
-        self, hint: Callable[[], None], stop: threading.Event, idle: Callable[[], float]
-    ) -> bool:
-        """Listen until stopped. False: our own notification did not arrive, so none will."""
-        with PooledConnection.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
-            self._configure(connection)
-            reader = NotifyReader(connection)
-            connection.execute(f'LISTEN "{self.channel}"')
-            hint()  # for what was written before LISTEN
-            last_proof = 0.0
-            max_wait = MAX_IDLE_WAIT
-            while not stop.is_set():
-                if time.monotonic() - last_proof > LISTEN_PROOF_INTERVAL:
-                    if not self._test_listen(reader, hint):
-                        return False
-                    self._warm_up_listener(connection)
-                    last_proof = time.monotonic()
-                if reader.wait_for_payloads(min(max_wait, MAX_IDLE_WAIT)):
-                    self._call_with(connection, hint)
-                else:
-                    max_wait = self._call_with(connection, idle)
-        return True
+    def _send_notification(self, payload: str) -> None:
+        store = self._dedicated or self
+        with store.single_statement() as tx:
+            tx.notify(payload)
 
-    def _warm_up_listener(self, connection: psycopg.Connection[Any]) -> None:
-        """Run a claim without effect, so that the first claim after a hint has a cached plan.
-
-        The server would plan it ten times first, each time several times as long as the claim.
-        """
-        if self._listen_dsn != self.dsn or connection.prepare_threshold is None:
-            return
-        connection.prepare_threshold = 0
-        connection.execute(CACHE_PLANS, prepare=False)
-        tx = PostgresTransaction(connection, self, autocommit=True)
-        warm_up_claim(tx)
-
-    def _call_with(self, connection: psycopg.Connection[Any], call: Callable[[], T]) -> T:
-        """Let transactions within `call` use the listening connection, whose session is awake."""
-        if self._listen_dsn == self.dsn:
-            self._listening.connection = connection
-        try:
-            return call()
-        finally:
-            self._listening.connection = None
-
-    def _test_listen(self, reader: NotifyReader, hint: Callable[[], None]) -> bool:
-        """Send a notification to ourselves. True if it arrives."""
-        nonce = f"nonce {uuid4()}"
-        with self._connection() as other:
-            other.execute("SELECT pg_notify(%s, %s)", (self.channel, nonce))
-        deadline = time.monotonic() + LISTEN_PROOF_TIMEOUT
-        while (remaining := deadline - time.monotonic()) > 0:
-            payloads = reader.wait_for_payloads(remaining)
-            if any(payload != nonce for payload in payloads):
-                hint()
-            if nonce in payloads:
-                return True
-        return False
+    def _on_unproven(self) -> None:
+        """Assume a transaction pooler: it delivers no notifications."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "LISTEN does not reach this process (a transaction pooler?): polling "
+                "instead, prepared statements off. Set listen_url to a direct connection "
+                "to get wake-ups."
+            )
+        self.disable_prepared_statements()
 
     def disable_prepared_statements(self) -> None:
         """Stop preparing statements: a pooler is between us and the server."""
@@ -467,9 +640,9 @@ class PostgresStore(Store):
             if not self.prepared:
                 return
             self.prepared = False
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close(timeout=5)
+            connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
         if self._dedicated is not None:
             self._dedicated.disable_prepared_statements()
 
@@ -485,9 +658,12 @@ class PostgresStore(Store):
             raise unavailable(error) from error
 
     def receives_notifications(self) -> bool:
-        with psycopg.connect(self._listen_dsn, autocommit=True, **KEEPALIVE) as connection:
-            connection.execute(f'LISTEN "{self.channel}"')
-            return self._test_listen(NotifyReader(connection), lambda: None)
+        listener = PostgresListener(self._listen_dsn, self.channel, self._send_notification)
+        deadline = time.monotonic() + CONNECT_TIMEOUT + LISTEN_PROOF_TIMEOUT
+        with closing(listener):
+            while listener.state is not ListenState.LISTENING and time.monotonic() < deadline:
+                listener.wait(0.1)
+            return listener.is_proven
 
     def reclaim_space(self) -> None:
         """Do nothing: the schema makes autovacuum run early."""
@@ -548,9 +724,9 @@ class PostgresStore(Store):
 
     def close(self) -> None:
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close(timeout=5)
+            connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
         if self._dedicated is not None:
             self._dedicated.close()
 
@@ -563,32 +739,34 @@ class _Autocommit(AbstractContextManager[PostgresTransaction]):
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._borrowed: (
-            tuple[ConnectionPool[psycopg.Connection[Any]], psycopg.Connection[Any]] | None
-        ) = None
+        self._borrowed: PooledConnection | None = None
 
     def __enter__(self) -> PostgresTransaction:
-        listening = self._store.listening_connection
-        if listening is not None:
-            return PostgresTransaction(listening, self._store, autocommit=True)
         try:
-            self._borrowed = self._store.borrow_connection()
+            self._borrowed = self._store.borrow_connection(autocommit=True)
         except CONNECTION_ERRORS as error:
             self._store.raise_if_unavailable(error, ())
             raise
-        return PostgresTransaction(self._borrowed[1], self._store, autocommit=True)
+        return PostgresTransaction(self._borrowed, self._store, autocommit=True)
 
     def __exit__(self, cls: object, error: BaseException | None, trace: object) -> None:
-        if self._borrowed is None:
-            if isinstance(error, UNAVAILABLE):
-                raise unavailable(error) from error
+        connection = self._borrowed
+        if connection is None:
             return
-        pool, connection = self._borrowed
         if error is None:
             self._store.mark_used(connection)
-        pool.putconn(connection)
+        self._store.return_connection(connection)
         if isinstance(error, CONNECTION_ERRORS):
             self._store.raise_if_unavailable(error, [connection])
+
+
+def _answers(connection: PooledConnection) -> bool:
+    """True if the server answers on this connection."""
+    try:
+        connection.execute("SELECT 1", prepare=False)
+    except psycopg.Error:
+        return False
+    return _roll_back(connection)
 
 
 def _has_input(connection: psycopg.Connection[Any]) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.abc import PQGen
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
@@ -98,15 +99,57 @@ SLOW_STATEMENT = 0.05  # seconds
 SLOW_PER_ROW = 0.0001  # seconds more for each row of a set
 
 
+NO_PIPELINE = nullcontext()
+
+T = TypeVar("T")
+
+
+class StatementTimeout(psycopg.OperationalError):
+    """The server did not answer in time. Its connection is closed."""
+
+
 class PooledConnection(psycopg.Connection[Any]):
     """Connection of the store's pool."""
 
     last_used = 0.0  # monotonic time of its last success
+    round_trip = float("inf")  # seconds of its fastest statement
+    merges_begin = False  # BEGIN is sent together with the first statement
+    stack: Any = None  # the ConnectionStack that it belongs to
+    statement_limit: float | None = None  # seconds that a statement may take
+
+    def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
+        """Wait for the server, but no longer than the limit.
+
+        A connection can stay open and carry nothing, for instance through a load balancer. TCP
+        notices only a peer that does not acknowledge.
+        """
+        if self.statement_limit is None:
+            return super().wait(gen, *args, **kwargs)
+        try:
+            return super().wait(_limit_time(gen, self.statement_limit), *args, **kwargs)
+        except StatementTimeout:
+            self.close()
+            raise
 
     @cached_property
     def reused_cursor(self) -> psycopg.Cursor[Any]:
         """Cursor for short results. It keeps the driver's adapters, and the last result."""
         return self.cursor()
+
+
+def _limit_time(gen: PQGen[T], seconds: float) -> PQGen[T]:
+    """Raise StatementTimeout if the server takes longer. The driver resumes it every 0.1 s."""
+    deadline = time.monotonic() + seconds
+    try:
+        waits_for = next(gen)
+        while True:
+            ready = yield waits_for
+            if not ready and time.monotonic() > deadline:
+                message = f"no answer for {seconds:g} s"
+                raise StatementTimeout(message)
+            waits_for = gen.send(ready)
+    except StopIteration as result:
+        return cast("T", result.value)
 
 
 class StoreContext(Protocol):
@@ -132,6 +175,7 @@ class PostgresTransaction(SqlTransaction):
         self._store = store
         self._autocommit = autocommit
         self.channel = store.channel
+        self._began = autocommit
 
     def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
         return self._run(statement, params)
@@ -162,16 +206,40 @@ class PostgresTransaction(SqlTransaction):
             executor = executor.reused_cursor
         started = time.monotonic()
         try:
-            cursor = executor.execute(text, params, prepare=prepare)
+            with self._merged_begin():
+                cursor = executor.execute(text, params, prepare=prepare)
         except (UnicodeEncodeError, psycopg.DataError) as error:
             if getattr(error, "sqlstate", None):  # refused by the server, not by the driver
                 raise
             storable = {name: replace_unstorable(value) for name, value in params.items()}
             cursor = self._connection.execute(text, storable, prepare=prepare)
         elapsed = time.monotonic() - started
+        elapsed -= self._round_trip(elapsed)
         if prepare is None and elapsed > SLOW_STATEMENT + row_count * SLOW_PER_ROW:
             self._store.discard_plans(self._connection)
         return cursor.fetchall() if _has_rows(cursor) else []
+
+    def _merged_begin(self) -> AbstractContextManager[object]:
+        """Send BEGIN together with the first statement: one round trip instead of two."""
+        connection = self._connection
+        if self._began or not isinstance(connection, PooledConnection):
+            return NO_PIPELINE
+        self._began = True
+        return connection.pipeline() if connection.merges_begin else NO_PIPELINE
+
+    def _round_trip(self, elapsed: float) -> float:
+        """Return how long the network takes at least, by the fastest statement so far."""
+        connection = self._connection
+        if not isinstance(connection, PooledConnection):
+            return 0.0
+        connection.round_trip = min(connection.round_trip, elapsed)
+        return connection.round_trip
+
+    def notify(self, payload: str) -> None:
+        """Notify all listeners."""
+        self._connection.execute(
+            "SELECT pg_notify(%s, %s)", (self._store.channel, payload), prepare=False
+        )
 
     def run_command(self, text: str) -> None:
         self._connection.execute(text)

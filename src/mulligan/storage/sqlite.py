@@ -14,17 +14,17 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from mulligan.core.durations import Micros
 from mulligan.core.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
 from mulligan.storage import maintenance as migrations
 from mulligan.storage import sqlite_handle as libraries
-from mulligan.storage.base import MAX_IDLE_WAIT, Store
+from mulligan.storage.base import HintListener, Store
 from mulligan.storage.foreign import open_sqlite_handle
 from mulligan.storage.sqlite_handle import (
     BUSY_MS,
@@ -42,8 +42,17 @@ _MODIFY = 0x2
 _CREATE = 0x100
 _NONBLOCK = os.O_NONBLOCK
 _POLL_RESOLUTION = 0.001  # seconds
+_SLEEP_WITHOUT_INOTIFY = 0.05  # seconds
 _TIMERSLACK = 29  # PR_SET_TIMERSLACK
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+
+
+class WatchEvent(Enum):
+    """Why `FileWatch.wait` has returned."""
+
+    CHANGED = auto()
+    WOKEN = auto()
+    NOTHING = auto()
 
 
 class FileWatch:
@@ -53,34 +62,36 @@ class FileWatch:
         self._path = path
         self._fd = _open_inotify(path) if sys.platform == "linux" else -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+            self._fd = -1
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until the file changes. True: it changed. Without inotify, return soon."""
-        if self._fd < 0:
-            time.sleep(min(seconds, 0.05))
-            return False
+    def wait(self, seconds: float, wake: int = -1) -> WatchEvent:
+        """Wait until the file changes or `wake` is readable. Without inotify, return soon."""
+        woken = False
         if seconds < _POLL_RESOLUTION:
             time.sleep(seconds)
         else:
-            poll = select.poll()  # select() refuses descriptors beyond 1024
-            poll.register(self._fd, select.POLLIN)
-            poll.poll(seconds * 1000)
-        return self._drain()
+            woken = self._poll(seconds, wake)
+        if self._drain():
+            return WatchEvent.CHANGED
+        return WatchEvent.WOKEN if woken else WatchEvent.NOTHING
+
+    def _poll(self, seconds: float, wake: int) -> bool:
+        """Wait for a descriptor. True if `wake` is readable."""
+        poll = select.poll()  # select() refuses descriptors beyond 1024
+        for fd in (wake, self._fd):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        most = seconds if self._fd >= 0 else min(seconds, _SLEEP_WITHOUT_INOTIFY)
+        return any(fd == wake for fd, _ in poll.poll(most * 1000))
 
     def _drain(self) -> bool:
         """Read all pending events. True if there were any."""
         touched = False
+        if self._fd < 0:
+            return touched
         try:
             while os.read(self._fd, 65536):
                 touched = True
@@ -112,10 +123,6 @@ WATCH_INTERVAL = 0.5
 RECHECK_PAUSES = (0.0002, 0.0002, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 REST_AFTER = 0.01
 RECHECK_PAUSES_AFTER_REST = (*(0.0001,) * 8, *RECHECK_PAUSES[4:])
-BUSY_PAUSE = 0.002
-MAX_BUSY = (
-    0.1  # seconds; transactions may follow each other without end, and a hint may be a cancel
-)
 WAL_LIMIT = 64 * 1024 * 1024
 CHECKPOINT_WAIT_MS = 250  # how long reclaiming space may delay writers
 FORKED_ERROR = (
@@ -141,7 +148,7 @@ class SqliteStore(Store):
         self._key = libraries.bind_file(self.file, self._library)
         self._idle: list[Handle] = []
         self._lock = threading.Lock()
-        self._watching = _WatchingConnection()
+        self._dedicated: SqliteStore | None = None
         self._closed = False
         self._inherited = False  # forked while the parent had the file open
         _stores.add(self)
@@ -168,10 +175,6 @@ class SqliteStore(Store):
         """Take a connection from the pool, or open one."""
         if self._inherited:
             raise StoreUnavailable(FORKED_ERROR.format(file=self.file))
-        watching = self._watching.available
-        if watching is not None:
-            self._watching.available = None
-            return watching
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -183,9 +186,6 @@ class SqliteStore(Store):
 
     def return_handle(self, handle: Handle) -> None:
         """Return a connection to the pool."""
-        if handle is self._watching.connection:
-            self._watching.available = handle
-            return
         with self._lock:
             if not self._closed:
                 self._idle.append(handle)
@@ -213,13 +213,13 @@ class SqliteStore(Store):
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Handle]:
         """Borrow a connection for one transaction. Roll it back if the block fails."""
-        with self._borrowed() as handle:
+        with self.borrowed_handle() as handle:
             handle.command(begin)
             yield handle
             handle.command("COMMIT")
 
     @contextmanager
-    def _borrowed(self) -> Iterator[Handle]:
+    def borrowed_handle(self) -> Iterator[Handle]:
         """Borrow a connection for a block. Roll back what the block leaves open if it fails."""
         handle = self._checkout()
         try:
@@ -251,7 +251,7 @@ class SqliteStore(Store):
         If no other connection has committed since the last transaction of this one, the clock
         offset is unchanged and need not be read.
         """
-        with self._borrowed() as handle:
+        with self.borrowed_handle() as handle:
             handle.command("BEGIN IMMEDIATE")
             version = handle.version()
             if version is None or version != handle.last_version:
@@ -334,73 +334,26 @@ class SqliteStore(Store):
             ]
 
     # --- Wake-ups and upkeep ---
-    def watch(
-        self,
-        hint: Callable[[], None],
-        stop: threading.Event,
-        busy: Callable[[], bool] = lambda: False,
-        idle: Callable[[], float] = lambda: MAX_IDLE_WAIT,
-    ) -> None:
-        handle = self._checkout()
-        try:
-            with FileWatch(Path(f"{self.file}-wal")) as watch:
-                self._watch(handle, watch, hint, stop, busy, idle)
-        finally:
-            handle.close()
+    def open_listener(self) -> HintListener:
+        return FileListener(self.dedicated())
 
-    def _watch(
-        self,
-        handle: Handle,
-        watch: FileWatch,
-        hint: Callable[[], None],
-        stop: threading.Event,
-        busy: Callable[[], bool],
-        idle: Callable[[], float],
-    ) -> None:
-        known_version = handle.execute("PRAGMA data_version")
-        last_change = 0.0
-        max_wait = MAX_IDLE_WAIT
-        pauses: Iterator[float] = iter(())
-        while not stop.is_set():
-            # A change restarts the pauses, even within a series: it may be another commit.
-            if watch.wait(next(pauses, min(max_wait, WATCH_INTERVAL))):
-                rested = time.monotonic() - last_change > REST_AFTER
-                pauses = iter(RECHECK_PAUSES_AFTER_REST if rested else RECHECK_PAUSES)
-            self._wait_while_busy(busy, stop)
-            version = handle.execute("PRAGMA data_version")
-            if version != known_version:
-                known_version = version
-                self._call_with(handle, hint)
-                last_change = time.monotonic()
-            else:
-                max_wait = self._call_with(handle, idle)
+    def dedicated(self) -> SqliteStore:
+        """Return a store with its own connections.
 
-    def _wait_while_busy(self, busy: Callable[[], bool], stop: threading.Event) -> None:
-        """Wait while this process writes: every look at the file would delay the writer."""
-        deadline = time.monotonic() + MAX_BUSY
-        while busy() and time.monotonic() < deadline and not stop.is_set():
-            time.sleep(BUSY_PAUSE)
-
-    def _call_with(self, handle: Handle, call: Callable[[], T]) -> T:
-        """Let transactions within `call` use the watching connection.
-
-        `data_version` does not change by commits of the same connection. On another one, a claim
-        would count as a change and cause the next hint.
+        `PRAGMA data_version` ignores commits of its connection. On a connection of its own, the
+        thread that listens is not hinted by what it writes.
         """
-        self._watching.connection = handle
-        self._watching.available = handle
-        try:
-            return call()
-        finally:
-            self._watching.connection = None
-            self._watching.available = None
+        with self._lock:
+            if self._dedicated is None:
+                self._dedicated = SqliteStore(self.url)
+            return self._dedicated
 
     def reclaim_space(self) -> None:
         """Truncate a long WAL that a long read left behind."""
         wal = Path(f"{self.file}-wal")
         if self._stdlib or not wal.exists() or wal.stat().st_size <= WAL_LIMIT:
             return
-        with self._borrowed() as handle:
+        with self.borrowed_handle() as handle:
             _, frames, copied = handle.execute("PRAGMA wal_checkpoint(PASSIVE)")[0]
             # The reader is still active. Waiting for it would make all writers wait.
             if copied < frames:
@@ -451,16 +404,56 @@ class SqliteStore(Store):
                 return
             self._closed = True
             idle, self._idle = self._idle, []
+            dedicated, self._dedicated = self._dedicated, None
+        if dedicated is not None:
+            dedicated.close()
         for handle in idle:
             handle.close()
         libraries.unbind_file(self._key)
 
 
-class _WatchingConnection(threading.local):
-    """Connection of a thread that watches the file, while it calls `hint` or `idle`."""
+class FileListener(HintListener):
+    """Notices commits of other connections by `PRAGMA data_version`."""
 
-    connection: Handle | None = None
-    available: Handle | None = None  # the same, unless a transaction uses it
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._watch = FileWatch(Path(f"{store.file}-wal"))
+        self._known_version = self._read_version()
+        self._last_change = 0.0
+        self._pauses: Iterator[float] = iter(())
+
+    def wait(self, seconds: float, wake: int = -1) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._has_changed():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            event = self._watch.wait(min(left, next(self._pauses, WATCH_INTERVAL)), wake)
+            if event is WatchEvent.WOKEN:
+                return False
+            # A change restarts the pauses, even within a series: it may be another commit.
+            if event is WatchEvent.CHANGED:
+                rested = time.monotonic() - self._last_change > REST_AFTER
+                self._pauses = iter(RECHECK_PAUSES_AFTER_REST if rested else RECHECK_PAUSES)
+        self._last_change = time.monotonic()
+        return True
+
+    def _has_changed(self) -> bool:
+        version = self._read_version()
+        changed = version is not None and version != self._known_version
+        self._known_version = version
+        return changed
+
+    def _read_version(self) -> int | None:
+        """Return the number of the last commit of another connection. None: unavailable."""
+        try:
+            with self._store.borrowed_handle() as handle:
+                return int(handle.execute("PRAGMA data_version")[0][0])
+        except StoreUnavailable:
+            return None
+
+    def close(self) -> None:
+        self._watch.close()
 
 
 def unavailable(file: Path, error: BaseException) -> StoreUnavailable:

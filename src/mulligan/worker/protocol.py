@@ -157,10 +157,11 @@ class Wire:
 
 def leases_to_wire(
     seqs: list[int],
-    columns: Sequence[Sequence[Any]],
+    leases: Sequence[Lease],
     previous_attempts: Mapping[int, PreviousAttempts],
 ) -> list[Any]:
     """Encode leases by column: a value that all of them share is sent once."""
+    columns = list(zip(*leases, strict=True))
     is_single = len(seqs) == 1
     shared = {
         index: column[0]

@@ -1,8 +1,8 @@
 """The supervisor: claims, renews, settles and sweeps. It imports no handler and runs no user code.
 
 One event loop on the main thread watches the runners. Other threads talk to the database:
-transactions, renewals, chores and the listener. Nothing that a handler does can stop a renewal, and
-nothing that the database does can stop a time limit.
+transactions, renewals, chores and periodic tasks. Nothing that a handler does can stop a renewal,
+and nothing that the database does can stop a time limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +55,7 @@ log = logging.getLogger("mulligan.worker")
 NO_FILE = Path(os.devnull)
 OPERATIONS_INTERVAL = 1.0  # seconds between steps of operations
 OPERATIONS_IDLE_INTERVAL = 5.0  # seconds between checks for new operations
+STATEMENT_LIMIT = 10.0  # seconds; then the connection counts as broken
 FIRST_SWEEP = 1.0  # seconds after the start
 IDLE_TICK = 2.0  # seconds between checks of limits while nothing runs
 CLOCK_JUMP = 5 * SECOND  # change of the store's clock that starts a full sweep
@@ -88,7 +88,6 @@ class Supervisor:
         self._clock_offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
         self._operating = False
         self._guards_folded = time.monotonic()
-        self._stop_listening = threading.Event()
 
     # --- The store's clock ---
 
@@ -119,35 +118,29 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._on_signal)
         oom_count_rose()
         self._create_threads()
+        self._store.limit_statements(max(STATEMENT_LIMIT, self._settings.worker.lease / 2))
+        self._store.dedicated().limit_statements(STATEMENT_LIMIT)
         self._work_loop = WorkLoop(
             self._settings.worker,
-            self._transaction_thread,
             self.clock,
             self._set_clock,
             self._may_claim,
-            self._side_thread,
+            self._store.open_listener,
+            self._on_hint,
         )
+        self._work_loop.start()
         try:
             if not await self._start_unless_stopped():
                 return 0
         except AppLoadFailed as error:
             return await self._exit_load_failed(error)
         finish_loading()
-        tasks = self._start_tasks()
-        threading.Thread(target=self._listen, name="mulligan-listener", daemon=True).start()
-        try:
-            return await self._run_until_stopped(tasks)
-        finally:
-            self._stop_listening.set()
+        return await self._run_until_stopped(self._start_tasks())
 
     def _create_threads(self) -> None:
-        self._transaction_thread = ThreadPoolExecutor(1, "mulligan-transactions")
         self._chore_thread = ThreadPoolExecutor(1, "mulligan-chores")
         # Renewals have their own thread, so that a long sweep cannot delay one.
         self._renew_thread = ThreadPoolExecutor(1, "mulligan-renewals")
-        self._side_thread: ThreadPoolExecutor | None = None
-        if self._store.concurrent_writers:
-            self._side_thread = ThreadPoolExecutor(1, "mulligan-side-writer")
 
     def _start_tasks(self) -> list[asyncio.Task[None]]:
         """Start all loops; the claim/settle loop first."""
@@ -167,6 +160,7 @@ class Supervisor:
     async def _exit_load_failed(self, error: AppLoadFailed) -> int:
         log.error("cannot load %s: %s", self._options.app, error)
         await self._runners.close(KillReason.LOAD_FAILED)
+        self._work_loop.stop()
         self._liveness_file.close()
         stderr_forwarder.flush()
         return 2 if isinstance(error, DatabaseMismatch) else 1
@@ -190,6 +184,7 @@ class Supervisor:
                     self._chore_thread, self._chores.close_worker, self.worker
                 )
         self._liveness_file.close()
+        self._work_loop.stop()
         self._close_threads()
         return False
 
@@ -204,12 +199,14 @@ class Supervisor:
         self._runners = self._create_runners(work_folder(folder, self.worker))
         self._runners.start()
         await self._chore_until_done(partial(self._chores.recover_at_start, self.worker))
-        self._warm_up_connections()
+        warming_up = self._work_loop.submit(self._store.dedicated().warm_up)
+        warming_up.add_done_callback(_ignore_error)  # the first transaction will report any error
         manifest = await self._runners.wait_for_manifest()
         self._use_app_settings(self._runners.app_settings)
         self._create_transactions(manifest)
         self._registered = True
         await self._chore_until_done(partial(self._chores.register, self._row(manifest), manifest))
+        self._work_loop.attach(self._runners, self._transactions, manifest)
         log.info(
             "worker %s: %d kinds, concurrency %d, %s",
             self.worker,
@@ -226,6 +223,7 @@ class Supervisor:
         runners.on_progress = self._on_progress
         runners.on_checkpoint = self._write_checkpoint
         runners.on_death = self._on_runner_death
+        runners.on_recall = self._work_loop.stop_prefetch
         return runners
 
     def _create_transactions(self, manifest: Manifest) -> None:
@@ -233,8 +231,7 @@ class Supervisor:
             self._settings.retry, manifest.kinds_with_rules, manifest.queues
         )
         claimer = create_claimer(self.worker, manifest, self._options.queues)
-        self._runners.on_manifest = claimer.apply_manifest
-        self._runners.is_suspect = lambda lease: lease.losses >= policies.for_job(lease).max_losses
+        self._runners.on_manifest = self._work_loop.apply_manifest
         self._runners.all_written = lambda: self._work_loop.all_written
         self._transactions = LoopTransactions(
             self._store.dedicated(),
@@ -242,16 +239,7 @@ class Supervisor:
             claimer,
             build_kind_observer(self._settings.guards),
         )
-        self._work_loop.attach(self._runners, self._transactions)
-
-    def _warm_up_connections(self) -> None:
-        """Connect on each thread that will need a connection, while the app is being loaded."""
-        store = self._store.dedicated()
-        for thread in (self._transaction_thread, self._side_thread):
-            # No thread can be started now. The first transaction will report any error.
-            with contextlib.suppress(RuntimeError):
-                if thread is not None:
-                    thread.submit(store.warm_up)
+        self._runners.is_suspect = self._transactions.is_suspect
 
     def _use_app_settings(self, values: dict[str, Any]) -> None:
         """Use the settings that the app has set in its code. Refuse another database."""
@@ -299,35 +287,23 @@ class Supervisor:
             self._stopping.set()
         else:
             self._exit_now.set()
-        self._work_loop.wake.set()
+        self._work_loop.wake()
 
     def _on_drain_request(self, reason: str) -> None:
         if not self._stopping.is_set():
             log.info("draining: no new jobs; exit when all running jobs have ended (%s)", reason)
             self._wait_for_jobs = True
             self._stopping.set()
-            self._work_loop.wake.set()
+            self._work_loop.wake()
 
     def _may_claim(self) -> bool:
-        return not self._stopping.is_set() and not self._chores.must_not_claim()
+        """True if jobs may be claimed now. Called on the transaction thread."""
+        if self._stopping.is_set() or self._chores.must_not_claim():
+            return False
+        return self._runners.can_accept
 
-    def _listen(self) -> None:
-        """Wait for hints from the database until the worker exits. Runs on the listener thread."""
-
-        def on_hint() -> None:
-            self._hinted = True
-            self._work_loop.on_hint()
-
-        def is_busy() -> bool:
-            return self._work_loop.in_cycle
-
-        while not self._stop_listening.is_set():
-            try:
-                self._store.watch(on_hint, self._stop_listening, is_busy, self._work_loop.on_quiet)
-            except Exception:
-                log.exception("cannot listen for new jobs; polling continues")
-                self._work_loop.on_hint()
-                self._stop_listening.wait(10)
+    def _on_hint(self) -> None:
+        self._hinted = True
 
     # --- Limits, progress, checkpoints ---
 
@@ -353,7 +329,7 @@ class Supervisor:
         )
         while True:
             try:
-                written = bool(await self._loop.run_in_executor(self._transaction_thread, write))
+                written = await self._work_loop.submit(write)
             except StoreUnavailable:
                 await asyncio.sleep(OUTAGE_WAIT[1])
                 continue
@@ -464,9 +440,7 @@ class Supervisor:
         log.warning("worker %s was declared lost; continuing under a new id", self.worker)
         await self._runners.close(KillReason.WORKER_LOST)
         self._liveness_file.close()
-        self._work_loop.must_reconcile = False  # leases of the old id are not ours any more
         await self._start()
-        self._work_loop.wake.set()
 
     def _on_runner_death(self, evidence: dict[str, Any]) -> None:
         """Record the death as an event, if the database is available."""
@@ -484,27 +458,31 @@ class Supervisor:
         )
 
     async def _check_dependencies(self) -> None:
+        """Count overdue calls, and fold guards from time to time.
+
+        Whether there is anything to fold is read here, so that it delays no claim.
+        """
         now = time.monotonic()
-        idle = now - self._guards_folded >= self._settings.worker.sweep
-        running = self._runners.dependency_runtimes()
-        if idle:
+        fold = now - self._guards_folded >= self._settings.worker.sweep
+        if fold:
             self._guards_folded = now
-        if running or idle:
-            await self._loop.run_in_executor(
-                self._transaction_thread,
-                partial(self._transactions.check_dependencies, running, idle=idle),
-            )
+            find = self._transactions.has_guards_to_fold
+            fold = await self._loop.run_in_executor(self._renew_thread, find, self._store)
+        running = self._runners.dependency_runtimes()
+        if running or fold:
+            check = partial(self._transactions.check_dependencies, running, fold=fold)
+            await self._work_loop.submit(check)
 
     async def _sweep(self) -> None:
         if await self._loop.run_in_executor(self._chore_thread, self._chores.sweep, self.worker):
-            self._work_loop.wake.set()
+            self._work_loop.wake()
 
     async def _run_operations(self) -> None:
         moved, self._operating = await self._loop.run_in_executor(
             self._chore_thread, self._chores.run_operations
         )
         if moved:
-            self._work_loop.wake.set()
+            self._work_loop.wake()
 
     # --- Exit ---
 
@@ -526,8 +504,7 @@ class Supervisor:
 
     async def _end_tasks(self, work_loop: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
         """End all loops. The claim/settle loop holds endings and is never cancelled."""
-        self._work_loop.stopping = True
-        self._work_loop.wake.set()
+        self._work_loop.stop()
         await asyncio.gather(work_loop, return_exceptions=True)
         for task in others:
             task.cancel()
@@ -567,7 +544,7 @@ class Supervisor:
             try:
                 endings = self._work_loop.unwritten
                 await self._loop.run_in_executor(
-                    self._transaction_thread,
+                    self._renew_thread,
                     self._transactions.release_all,
                     endings,
                     self.clock(),
@@ -585,12 +562,10 @@ class Supervisor:
         self._close_threads()
 
     def _close_threads(self) -> None:
-        threads = (
-            self._transaction_thread,
-            self._chore_thread,
-            self._renew_thread,
-            self._side_thread,
-        )
-        for thread in threads:
-            if thread is not None:
-                thread.shutdown(wait=False)
+        for thread in (self._chore_thread, self._renew_thread):
+            thread.shutdown(wait=False)
+
+
+def _ignore_error(call: asyncio.Future[None]) -> None:
+    if not call.cancelled():
+        call.exception()

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,6 @@ from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.policy import parse_job_settings
-from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.liveness import MARK, kill_marked_with_retry, kill_session, remove_workdir
 from mulligan.worker.protocol import StatusPage, Wire, WireClosed, leases_to_wire
 from mulligan.worker.supervisor.fork_server import ForkedProcess, ForkReply, ForkServer
@@ -351,35 +350,15 @@ class RunnerProcess:
         if done:
             self._loop.remove_writer(self.wire.fileno())
 
-    def run(
-        self,
-        attempts: Sequence[ActiveAttempt],
-        leases: LeaseBatch,
-        previous_attempts: Mapping[str, PreviousAttempts],
-    ) -> None:
-        """Send attempts to the runner. `leases`: their leases in the same order."""
-        seqs = [attempt.seq for attempt in attempts]
-        self.attempts.update(zip(seqs, attempts, strict=True))
-        if any(leases.columns.uses):
-            self.dependency_users |= {
-                attempt.seq: attempt for attempt in attempts if attempt.lease.uses
-            }
-        history = {}
-        if previous_attempts:
-            history = {
-                attempt.seq: previous_attempts[attempt.lease.id]
-                for attempt in attempts
-                if attempt.lease.id in previous_attempts
-            }
-        self.send(leases_to_wire(seqs, leases.columns, history))
-
-    def run_with_history(
-        self, work: Sequence[tuple[ActiveAttempt, PreviousAttempts | None]]
-    ) -> None:
-        """Send attempts, each with the previous attempts of its job."""
-        attempts = [attempt for attempt, _ in work]
-        previous = {attempt.lease.id: history for attempt, history in work if history is not None}
-        self.run(attempts, LeaseBatch([attempt.lease for attempt in attempts]), previous)
+    def run(self, work: Sequence[tuple[ActiveAttempt, PreviousAttempts | None]]) -> None:
+        """Send attempts to the runner, each with the previous attempts of its job."""
+        self.attempts.update([(attempt.seq, attempt) for attempt, _ in work])
+        self.dependency_users.update(
+            [(attempt.seq, attempt) for attempt, _ in work if attempt.lease.uses]
+        )
+        history = {attempt.seq: previous for attempt, previous in work if previous is not None}
+        seqs = [attempt.seq for attempt, _ in work]
+        self.send(leases_to_wire(seqs, [attempt.lease for attempt, _ in work], history))
 
     def remove_attempts(self, seqs: Sequence[int]) -> list[ActiveAttempt | None]:
         """Forget ended attempts. Return them; None for one that is unknown or named twice."""

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -21,8 +20,7 @@ from mulligan.config import WorkerSection
 from mulligan.core.attempt import Ending, Lease
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
-from mulligan.manifest.specs import DELIVERY_QUEUE, SYSTEM_PREFIX, KindSpec, Manifest
-from mulligan.worker.fast.loop import LeaseBatch, delivery_slots, needs_single_use_runner
+from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.worker.liveness import session_memory
 from mulligan.worker.protocol import (
     JUST_RETURNED,
@@ -43,6 +41,11 @@ from mulligan.worker.supervisor.runner_process import (
     clean_up,
     death_evidence,
     describe_death,
+)
+from mulligan.worker.supervisor.slots import (
+    delivery_slots,
+    isolated_kinds,
+    needs_single_use_runner,
 )
 
 log = logging.getLogger("mulligan.worker")
@@ -78,10 +81,8 @@ class Runners:
         self.command = command
         self.manifest: Manifest | None = None
         self.isolated_kinds: frozenset[str] = frozenset()  # each job gets a single-use runner
-        self.used_by_all: frozenset[str] = frozenset()  # dependencies that every kind uses
         self.app_settings: dict[str, Any] = {}  # as the app sets them in its own process
         self.activity = asyncio.Event()  # jobs were dispatched
-        self.prefetch_stuck = False  # jobs had to be recalled from a runner
         self._settings = settings
         self._on_end = on_end
         self._clock = clock  # the store's clock, estimated
@@ -109,6 +110,7 @@ class Runners:
         self.on_progress: Callable[[ActiveAttempt, float | None, str], None] = lambda *_: None
         self.on_checkpoint: Callable[[ActiveAttempt, str, str], Any] = lambda *_: None
         self.on_death: Callable[[dict[str, Any]], None] = lambda _: None
+        self.on_recall: Callable[[], None] = lambda: None  # jobs did not start in a runner
 
     # --- Starting and stopping runners ---
 
@@ -214,7 +216,7 @@ class Runners:
         self._refill_timer = None
         self._refill()
 
-    # --- What is running. Also read by the listener thread, hence the copies of lists ---
+    # --- What is running ---
 
     def active_attempts(self) -> list[ActiveAttempt]:
         """Return all attempts of this worker: queued, running, and of dead runners."""
@@ -228,35 +230,6 @@ class Runners:
         sent = sum(len(runner.attempts) for runner in self._processes)
         return len(self._queue) + len(self._unsettled) + sent
 
-    def dependency_use(self) -> dict[str, int]:
-        """Return how many attempts use each dependency."""
-        queued = [attempt for attempt, _ in list(self._queue)]
-        attempts = (*queued, *list(self._unsettled), *self._dependency_users())
-        if not attempts:
-            return {}
-        return Counter(
-            [
-                key
-                for attempt in attempts
-                if attempt.lease.uses
-                for key in attempt.lease.uses.split(",")
-            ]
-        )
-
-    def _dependency_users(self) -> list[ActiveAttempt]:
-        return [
-            attempt
-            for runner in list(self._processes)
-            for attempt in list(runner.dependency_users.values())
-        ]
-
-    @property
-    def delivery_count(self) -> int:
-        """How many deliveries are running. All of them use a dependency, their endpoint."""
-        return sum(
-            1 for attempt in self._dependency_users() if attempt.lease.queue == DELIVERY_QUEUE
-        )
-
     def dependency_runtimes(self) -> list[tuple[Lease, float]]:
         """Return running attempts that use a dependency, and since how many milliseconds."""
         now = time.monotonic_ns()
@@ -268,43 +241,31 @@ class Runners:
 
     @property
     def can_accept(self) -> bool:
-        """True if new jobs may be claimed for these runners."""
-        if self._closing or self._has_suspect():
+        """True if new jobs may be claimed for these runners. Also read by other threads."""
+        if self._closing:
             return False
-        return any(runner.is_available and not runner.single_use for runner in self._processes)
+        processes = list(self._processes)
+        return any(runner.is_available and not runner.single_use for runner in processes)
 
     def _has_suspect(self) -> bool:
-        """True if this worker has a job that may kill the whole worker.
-
-        While it is here nothing else is claimed, because the kill would take those jobs with it.
-        """
-        if any(attempt.suspect for attempt, _ in list(self._queue)):
+        """True if this worker has a job that may kill the whole worker."""
+        if any(attempt.suspect for attempt, _ in self._queue):
             return True
         return any(
             attempt.suspect
-            for runner in list(self._processes)
+            for runner in self._processes
             if runner.single_use
-            for attempt in list(runner.attempts.values())
+            for attempt in runner.attempts.values()
         )
 
     # --- Dispatch ---
 
     def dispatch(
-        self, leases: LeaseBatch, previous_attempts: Mapping[str, PreviousAttempts]
+        self, leases: Sequence[Lease], previous_attempts: Mapping[str, PreviousAttempts]
     ) -> None:
         """Send claimed jobs to runners, or queue them for a single-use runner."""
         self.activity.set()
-        kinds = {} if self.manifest is None else self.manifest.kinds
-        runners = self._shared_runners()
-        if len(runners) == 1 and leases.is_uniform(self.isolated_kinds, self.command.worker, kinds):
-            now = time.monotonic_ns()
-            attempts = [
-                ActiveAttempt(seq, lease, kinds[lease.kind], now)
-                for lease, seq in zip(leases, self._seqs, strict=False)
-            ]
-            runners[0].run(attempts, leases, previous_attempts)
-        else:
-            self._assign(leases, previous_attempts)
+        self._assign(leases, previous_attempts)
         self._serve_queue()
 
     def _shared_runners(self) -> list[RunnerProcess]:
@@ -344,7 +305,7 @@ class Runners:
             self._release([attempt for attempt, _ in work])
             return
         if len(runners) == 1:
-            runners[0].run_with_history(work)
+            runners[0].run(work)
             return
         assigned: dict[str, list[Work]] = {}
         load = {runner.name: len(runner.attempts) for runner in runners}
@@ -354,7 +315,7 @@ class Runners:
             assigned.setdefault(name, []).append(item)
         for runner in runners:
             if runner.name in assigned:
-                runner.run_with_history(assigned[runner.name])
+                runner.run(assigned[runner.name])
 
     def _serve_queue(self) -> None:
         """Give each queued job a single-use runner: an idle one, or else a new one."""
@@ -367,7 +328,7 @@ class Runners:
             if not idle or not idle[0].ready:
                 break
             self._queue.remove(work)
-            idle.pop(0).run_with_history([work])
+            idle.pop(0).run([work])
         spare = 1 if self.isolated_kinds else 0
         missing = len(self._queue) + spare - len(idle)
         allowed = self._settings.concurrency + 1 - len(single_use)
@@ -403,7 +364,7 @@ class Runners:
             self._release(queued)
 
     def _recall_prefetched(self, runner: RunnerProcess) -> None:
-        self.prefetch_stuck = True
+        self.on_recall()
         started = runner.running_since()
         for attempt in list(runner.attempts.values()):
             if attempt.seq not in started:
@@ -474,8 +435,7 @@ class Runners:
             }
             manifest = replace(self.manifest, kinds=kinds)
         self.manifest = manifest
-        self.isolated_kinds = frozenset(name for name, spec in manifest.kinds.items() if spec.alone)
-        self.used_by_all = _dependencies_of_all_kinds(manifest)
+        self.isolated_kinds = isolated_kinds(manifest)
         self.on_manifest(manifest)
         if is_first:
             self._refill()
@@ -590,7 +550,7 @@ class Runners:
             return
         for attempt in list(runner.attempts.values()):
             if attempt.seq not in started and now_ns - attempt.sent_ns > PREFETCH_LIMIT_NS:
-                self.prefetch_stuck = True
+                self.on_recall()
                 runner.recall(attempt)
 
     def _check_memory(self, runner: RunnerProcess) -> None:
@@ -695,15 +655,3 @@ class Runners:
             self._refill()
         else:
             self._refill_later()
-
-
-def _dependencies_of_all_kinds(manifest: Manifest) -> frozenset[str]:
-    """Return the dependencies that every kind of the app uses."""
-    used = [
-        frozenset(spec.uses.split(","))
-        for name, spec in manifest.kinds.items()
-        if not name.startswith(SYSTEM_PREFIX)
-    ]
-    if not used:
-        return frozenset()
-    return used[0].intersection(*used[1:]) - {""}

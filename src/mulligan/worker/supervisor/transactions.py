@@ -19,11 +19,11 @@ from mulligan.core.job import PreviousAttempts
 from mulligan.failures.codes import outcome_refused
 from mulligan.failures.redact import scrub
 from mulligan.guards.capacity import SlotLimits
-from mulligan.guards.observer import KindObserver, fold_guards
+from mulligan.guards.observer import KindObserver, fold_guards, has_guards_to_fold
+from mulligan.manifest.specs import Manifest
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.claim import Claimer, ClaimResult, load_previous_attempts
-from mulligan.worker.fast.loop import LeaseBatch
 from mulligan.worker.job_log import (
     LogGroup,
     LogSampler,
@@ -42,7 +42,7 @@ class TransactionResult(NamedTuple):
     """Result of one transaction, and when to run the next."""
 
     verdicts: list[Verdict]
-    leases: LeaseBatch
+    leases: list[Lease]
     previous_attempts: Mapping[str, PreviousAttempts]
     now: Micros
     next_due: Micros | None
@@ -50,7 +50,7 @@ class TransactionResult(NamedTuple):
 
 
 class LoopTransactions:
-    """Transactions of one worker, run by its claim/settle loop and its side writer."""
+    """Transactions of one worker, run by its claim/settle loop."""
 
     def __init__(
         self,
@@ -66,12 +66,17 @@ class LoopTransactions:
         self._claimer = claimer
         self._observer = claimer.observer
         self._kind_observer = kind_observer or KindObserver()
-        self._rng = _new_rng()
+        self._rng = Random(SystemRandom().getrandbits(64))
         self._log_sampler: LogSampler[LogGroup] = LogSampler()
-        # The side writer runs on another thread.
-        self._side_rng = _new_rng()
-        self._side_log_sampler: LogSampler[LogGroup] = LogSampler()
         claimer.prober.settle_endings = self._settle_fail_fast
+
+    def apply_manifest(self, manifest: Manifest) -> None:
+        """Use the kinds of the app as it is now."""
+        self._claimer.apply_manifest(manifest)
+
+    def is_suspect(self, lease: Lease) -> bool:
+        """True if a job that has lost its runner so often may kill the whole worker."""
+        return lease.losses >= self._policies.for_job(lease).max_losses
 
     def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
         context = SettleContext(self._policies, unit.now(), self._rng, wait_for_batches=False)
@@ -104,13 +109,12 @@ class LoopTransactions:
         belong to a claim whose result was lost, and are returned too.
         """
         likely_due = free > 0 and (hinted or self._claimer.claimed_all)
-        if not (endings or likely_due or known is not None):
+        must_lock = not self._store.concurrent_writers
+        if must_lock and not (endings or likely_due or known is not None):
             poll = self._poll()
             is_due = poll.more_due if free > 0 else poll.deliveries_due
             if not is_due:
-                return TransactionResult(
-                    [], LeaseBatch(), {}, poll.now, poll.next_due, more_due=False
-                )
+                return TransactionResult([], [], {}, poll.now, poll.next_due, more_due=False)
         self._observer.begin()
         # A claim alone is one writing statement and needs no explicit transaction.
         only_claims = not (endings or progress or known is not None)
@@ -128,7 +132,7 @@ class LoopTransactions:
         log_claimed(leases, self._claimer.worker)
         return TransactionResult(
             verdicts,
-            LeaseBatch(leases),
+            leases,
             previous,
             claimed.now,
             claimed.next_due,
@@ -150,18 +154,6 @@ class LoopTransactions:
             for lease in WorkerQueries(unit).list_leases(self._claimer.worker)
             if lease.fence not in known and lease.fence not in just_claimed
         ]
-
-    def settle_simple(self, endings: Sequence[Ending], now: Micros) -> None:
-        """Settle endings on the side writer's thread, in parallel to the loop's transaction.
-
-        Only endings of jobs without dependencies: the observer belongs to the loop's thread.
-        """
-        context = SettleContext(
-            self._policies, now, self._side_rng, kind_observer=self._kind_observer
-        )
-        with self._store.begin() as unit:
-            verdicts = settle(unit, endings, context)
-        log_verdicts(verdicts, self._policies, now, self._side_log_sampler)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
         """Settle endings one by one, after the database refused them together.
@@ -207,11 +199,11 @@ class LoopTransactions:
         self._observer.commit()
         log_verdicts(verdicts, self._policies, now)
 
-    def check_dependencies(self, running: Sequence[tuple[Lease, float]], *, idle: bool) -> None:
-        """Count calls that take too long, and fold the guards if there are any or if `idle`."""
-        if self._observer.count_overdue(running) or idle:
+    def has_guards_to_fold(self, store: Store) -> bool:
+        """True if guards must be folded. Any thread may call this, with a store of its own."""
+        return has_guards_to_fold(store, self._observer, self._kind_observer)
+
+    def check_dependencies(self, running: Sequence[tuple[Lease, float]], *, fold: bool) -> None:
+        """Count calls that take too long, and fold the guards if there are any or if `fold`."""
+        if self._observer.count_overdue(running) or fold:
             fold_guards(self._store, self._observer, self._kind_observer)
-
-
-def _new_rng() -> Random:
-    return Random(SystemRandom().getrandbits(64))
