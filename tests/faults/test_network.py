@@ -113,5 +113,6 @@ def test_working_connections_that_hang_are_replaced(
     wait_until_listening(app, network, worker, starts)
     network.mute_existing()
     job = app.enqueue("nap", {"seconds": 0})
-    until(lambda: starts(job.id), 20, "the job starts over a new connection")
+    # At most 12 s for a statement that hangs, then 2 s for each other connection, and a renewal.
+    until(lambda: starts(job.id), 28, "the job starts over a new connection")
     assert app.jobs.wait(job.id, 20).state == "succeeded"

@@ -338,7 +338,7 @@ READ_COMMITTED = "SELECT set_config('default_transaction_isolation', 'read commi
 CACHE_PLANS = (
     "set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
 )
-ANSWER_TIME = 2.0  # seconds for the server's answer that a statement took too long
+ANSWER_TIME = 2.0  # seconds for an answer that takes the server no work
 
 
 class PostgresStore(Store):
@@ -761,11 +761,15 @@ class _Autocommit(AbstractContextManager[PostgresTransaction]):
 
 
 def _answers(connection: PooledConnection) -> bool:
-    """True if the server answers on this connection."""
+    """True if the server answers soon on this connection."""
+    limit = connection.statement_limit
+    connection.statement_limit = ANSWER_TIME
     try:
         connection.execute("SELECT 1", prepare=False)
     except psycopg.Error:
         return False
+    finally:
+        connection.statement_limit = limit
     return _roll_back(connection)
 
 

@@ -118,8 +118,8 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._on_signal)
         oom_count_rose()
         self._create_threads()
-        self._store.limit_statements(max(STATEMENT_LIMIT, self._settings.worker.lease / 2))
-        self._store.dedicated().limit_statements(STATEMENT_LIMIT)
+        for store in (self._store, self._store.dedicated()):
+            store.limit_statements(STATEMENT_LIMIT)
         self._work_loop = WorkLoop(
             self._settings.worker,
             self.clock,

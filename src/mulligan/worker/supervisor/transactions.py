@@ -109,8 +109,7 @@ class LoopTransactions:
         belong to a claim whose result was lost, and are returned too.
         """
         likely_due = free > 0 and (hinted or self._claimer.claimed_all)
-        must_lock = not self._store.concurrent_writers
-        if must_lock and not (endings or likely_due or known is not None):
+        if not (endings or likely_due or known is not None):
             poll = self._poll()
             is_due = poll.more_due if free > 0 else poll.deliveries_due
             if not is_due:
