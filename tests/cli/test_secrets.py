@@ -226,8 +226,8 @@ def test_a_refused_payload_is_not_quoted(app, call):
     job = NewJob(
         id=new_id(), kind="payload", queue="default", payload=text
     )  # as from an older version of the app
-    with app.store.begin() as unit:
-        unit.insert_jobs([job], announce=True)
+    with app.store.begin() as tx:
+        tx.insert_jobs([job], announce=True)
     app.run_inline()
     attempt = call("jobs", "explain", job.id).out
     assert "PAYLOAD_REFUSED" in attempt

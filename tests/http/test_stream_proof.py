@@ -63,12 +63,12 @@ class Client:
 
 def write(store, owner, number, pause):
     """A transaction of some events, held open for a moment: on PostgreSQL others overtake it."""
-    with store.begin() as unit:
-        unit.write_events(
+    with store.begin() as tx:
+        tx.write_events(
             [NewEvent(EventType.JOB_DIED, owner=owner, data={"kind": "works", "n": number})]
         )
         time.sleep(pause)
-        unit.write_events(
+        tx.write_events(
             [NewEvent(EventType.JOB_QUEUED, owner=owner, data={"kind": "works", "n": number})]
         )
 
@@ -119,8 +119,8 @@ def prove(app, clients, writers, transactions, serve=run_server):
             run_concurrently(
                 *(lambda seed=seed: writer(url, -seed - 1, half) for seed in range(writers))
             )
-            with app.store.begin() as unit:
-                unit.write_events([NewEvent(LAST, owner=owner) for owner in OWNERS])
+            with app.store.begin() as tx:
+                tx.write_events([NewEvent(LAST, owner=owner) for owner in OWNERS])
             for thread in threads:
                 thread.join(120)
             web.clients.clear()

@@ -163,12 +163,12 @@ def test_a_worker_that_has_renewed_meanwhile_is_not_closed(store):
     with store.begin() as tx:
         assert not WorkerQueries(tx).close_worker("w1", "no renewal", last_renewed=renewed_at)
         assert WorkerQueries(tx).close_worker(
-            "w1", "no renewal", last_renewed=worker_of_unit(tx).renewed_at
+            "w1", "no renewal", last_renewed=read_worker(tx).renewed_at
         )
     assert worker_of(store).closed_at is not None
 
 
-def worker_of_unit(tx):
+def read_worker(tx):
     return next(row for row in WorkerQueries(tx).list_workers(closed=True) if row.id == "w1")
 
 

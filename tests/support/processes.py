@@ -139,8 +139,8 @@ def fork_while_writing(url: str, log: str) -> None:
         inside, leave = threading.Event(), threading.Event()
 
         def write() -> str:
-            with store.begin() as unit:
-                (answer,) = unit.insert_jobs([a_job()], announce=True)
+            with store.begin() as tx:
+                (answer,) = tx.insert_jobs([a_job()], announce=True)
                 inside.set()
                 assert leave.wait(30)
             return answer.id

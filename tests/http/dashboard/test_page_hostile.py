@@ -36,9 +36,9 @@ def hostile_app(app):
 
     app.schedule(NAME, "0 3 * * *", odd, payload={"text": HOSTILE}, owner=HOSTILE)
     app.store.prepare()
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest(HOSTILE))
-        unit.write_events(
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest(HOSTILE))
+        tx.write_events(
             [
                 NewEvent(
                     EventType.QUEUE_CHANGED,
