@@ -10,6 +10,7 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.event import EventType, NewEvent
 from mulligan.doctor.verify import Clients, verify, witness
+from mulligan.events.queries import EventQueries
 from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FAILED,
@@ -210,7 +211,7 @@ def test_a_claim_by_a_lost_worker_breaks_s10(store):
     open_worker(store)
     close_worker(store)
     with store.begin() as tx:
-        tx.write_events([NewEvent(EventType.WORKER_LOST, data={"worker": "w1"})])
+        EventQueries(tx).write_events([NewEvent(EventType.WORKER_LOST, data={"worker": "w1"})])
     if is_postgres(store):
         store.shift_clock(60 * SECOND)
     sql(store, "UPDATE {p}worker SET closed_at = NULL")

@@ -160,7 +160,7 @@ def test_a_wrong_clock_is_reported_and_event_lag_is_measured(postgres_url):
     app = Mulligan(postgres_url)
     job = app.enqueue("x")
     with app.transaction() as connection:
-        app.store.join(connection).write_events([])
+        EventQueries(app.store.join(connection)).write_events([])
         connection.execute("SELECT mulligan.mark_events(), pg_sleep(0.05)")
         with app.store.read() as tx:
             assert EventQueries(tx).event_lag() > 0.04 * SECOND

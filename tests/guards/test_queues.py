@@ -254,7 +254,7 @@ def test_fair_queue_has_a_lane_per_owner_and_manual_retry_keeps_it(app):
     app.jobs.retry(job.id)
     by_name = app.enqueue("fails", {}, owner="acme")
     with app.store.read() as tx:
-        assert [lane for lane, _, _ in tx.read_claim_state().lanes] == [
+        assert [lane for lane, _, _ in GuardQueries(tx).read_claim_state().lanes] == [
             f"fair|fails||{owner_share('acme')}|0"
         ]
     assert by_name.queue == "fair"
@@ -269,7 +269,7 @@ def test_a_queue_may_be_declared_fair_after_its_first_job(app):
     app.queue("late", fair=True)
     theirs.enqueue()
     with app.store.read() as tx:
-        lanes = {lane for lane, _, _ in tx.read_claim_state().lanes}
+        lanes = {lane for lane, _, _ in GuardQueries(tx).read_claim_state().lanes}
     assert lanes == {"late|noop||0", f"late|noop||{owner_share('acme')}|0"}
 
 

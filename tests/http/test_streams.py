@@ -10,7 +10,7 @@ from mulligan.events.queries import EventQueries
 from mulligan.http.api import event_hub as hubs
 from mulligan.http.api import event_stream as streams
 from mulligan.http.api.event_hub import frame
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import LeaseQueries, WorkerQueries
 from support.waiting import until
 from support.web_server import StreamClient, get, run_server
 
@@ -88,7 +88,9 @@ def test_an_owner_receives_only_its_own_events_and_their_public_part(app, web):
 def test_events_of_internal_jobs_are_left_out(app, web):
     with app.store.begin() as tx:
         for kind in ("mulligan.deliver", "works"):
-            tx.write_events([NewEvent(EventType.JOB_DIED, owner="acme", data={"kind": kind})])
+            EventQueries(tx).write_events(
+                [NewEvent(EventType.JOB_DIED, owner="acme", data={"kind": kind})]
+            )
     ear = StreamClient(web, text(app, "acme"), query="?after=0")
     assert [frame.data["data"]["kind"] for frame in ear.events(1)] == ["works"]
 
@@ -145,7 +147,9 @@ def test_a_slow_client_loses_nothing(app, web, monkeypatch):
     until(lambda: web.hub._attached, 10, "a listener")
     with app.store.begin() as tx:
         for number in range(50):
-            tx.write_events([NewEvent(EventType.JOB_DIED, owner="acme", data={"n": number})])
+            EventQueries(tx).write_events(
+                [NewEvent(EventType.JOB_DIED, owner="acme", data={"n": number})]
+            )
     heard = [frame.data["data"]["n"] for frame in ear.events(50)]
     assert heard == list(range(50))
 
@@ -207,7 +211,7 @@ def test_progress_events_have_no_id(app, web, monkeypatch):
     job = app.enqueue("works", owner="acme")
     open_worker(app.store, "w_9")
     with app.store.begin() as tx:
-        (lease,) = tx.claim_jobs("w_9", [job.id], 1)
+        (lease,) = LeaseQueries(tx).claim_jobs("w_9", [job.id], 1)
     ear = StreamClient(web, text(app, "acme"), query=f"?filter=job:{job.id}").ready()
     stranger = StreamClient(web, text(app, "other"), query=f"?filter=job:{job.id}").ready()
     until(lambda: len(web.hub._attached) == 2, 10, "listeners")

@@ -20,6 +20,7 @@ from mulligan.core.errors import ConfigError, MulliganError, PayloadRefused, Ref
 from mulligan.core.ids import new_id
 from mulligan.core.job import NewJob
 from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries
 from support.app_tools import assert_other_jobs_run, error_code, load_private, run_job
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ def test_a_payload_of_an_older_schema_dies_and_others_run(app):
     stored += [(bare.name, text) for text in ('{"old_name":7}', "[1,2]", "7")]
     old = [NewJob(id=new_id(), kind=kind, queue="default", payload=text) for kind, text in stored]
     with app.store.begin() as tx:
-        tx.insert_jobs(old, announce=True)
+        JobQueries(tx).insert_jobs(old, announce=True)
     other = render.enqueue(clip=2)
     app.run_inline()
     for new in old:

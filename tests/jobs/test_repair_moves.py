@@ -20,6 +20,7 @@ from mulligan.jobs import repair
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.repair import ManualRetry
 from mulligan.worker import upkeep
+from mulligan.worker.queries import LeaseQueries
 from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     CANCELLED,
@@ -279,7 +280,7 @@ def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
         open_worker(store)
         (job_id,) = enqueue(store)
         with store.begin() as tx:
-            tx.claim_jobs("w1", [job_id], 1)
+            LeaseQueries(tx).claim_jobs("w1", [job_id], 1)
             pressed = BackgroundCall(
                 lambda: repair.cancel(store, job_id, actor="ann", reason="wrong file")
             )
@@ -320,9 +321,9 @@ def test_one_taken_key_does_not_stop_other_moves(store):
             move = repair._build_move(tx, row, Verb.RETRY_BY_HAND, State.QUEUED, "")
             if job_id == first:
                 with pytest.raises(UniqueTaken):
-                    tx.move_job(move)
+                    JobQueries(tx).move_job(move)
             else:
-                assert tx.move_job(move)
+                assert JobQueries(tx).move_job(move)
     assert (state_of(store, first), state_of(store, neighbour)) == ("dead", "queued")
 
 
@@ -333,7 +334,7 @@ def test_another_constraint_error_is_not_reported_as_a_taken_key(store):
             tx, JobQueries(tx).get_job(job_id), Verb.DISCARD, State.CANCELLED, ""
         )
     with pytest.raises(Exception, match="job_sound"), store.begin() as tx:
-        tx.move_job(move._replace(error="{}"))
+        JobQueries(tx).move_job(move._replace(error="{}"))
     assert state_of(store, job_id) == "dead"
 
 
@@ -345,7 +346,7 @@ def test_a_move_is_rolled_back_with_its_transaction(store):
             tx, JobQueries(tx).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
         )
     with rolled_back(store.begin()) as tx:
-        assert tx.move_job(move)
+        assert JobQueries(tx).move_job(move)
     assert state_of(store, job_id) == "dead"
 
 
@@ -360,7 +361,7 @@ def test_a_move_requires_the_job_as_it_was_read(store, change):
         move = repair._build_move(
             tx, JobQueries(tx).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
         )
-        assert not tx.move_job(move._replace(**change))
+        assert not JobQueries(tx).move_job(move._replace(**change))
     assert get(store, job_id) == before
 
 

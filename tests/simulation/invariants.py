@@ -500,7 +500,7 @@ class Ledger:
 
     def _within_limits(self, leases: Sequence[Lease], now: Micros) -> None:
         with self._store.read() as tx:
-            data = tx.read_claim_state().limits
+            data = GuardQueries(tx).read_claim_state().limits
             running = GuardQueries(tx).count_running()
         limits = merge_limits(self._world.workers[0].turns._claimer.app_limits, data)
         for (scope, key), limit in limits.items():

@@ -12,7 +12,7 @@ from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.worker import upkeep
-from mulligan.worker.queries import RetentionQueries, WorkerQueries
+from mulligan.worker.queries import LeaseQueries, RetentionQueries, WorkerQueries
 from support.store import (
     HOUR,
     BackgroundCall,
@@ -255,7 +255,7 @@ def test_a_renewal_does_not_wait_for_claims_or_settlements(postgres):
     lease = claim_new_job(postgres)
     enqueue(postgres, 3)
     with postgres.begin() as tx:
-        tx.claim_jobs(
+        LeaseQueries(tx).claim_jobs(
             "w1", [row.id for row in SearchQueries(tx).list_jobs({"state": "queued"}, 9, None)], 9
         )
         WorkerQueries(tx).update_progress("w1", [(lease.id, 1, 0.5, "half")])

@@ -10,6 +10,7 @@ from mulligan import Fail, Hold, Policy, Retry
 from mulligan.core.errors import IllegalMove
 from mulligan.guards.capacity import SlotLimits
 from mulligan.guards.observer import DependencyObserver
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.window import DependencyTally
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import DependencySpec
@@ -169,7 +170,7 @@ def test_a_limit_that_another_worker_has_used_up_is_respected(app):
         observer.fold(tx, "gateway", DependencyTally(retried=60), now)
         assert observer.retries_left("gateway", now) == 0
         other.fold(tx, "gateway", DependencyTally(first_ok=600), now)
-        observer.load_guards(tx.read_claim_state().guards)
+        observer.load_guards(GuardQueries(tx).read_claim_state().guards)
         assert observer.retries_left("gateway", now) > 0
 
 

@@ -16,6 +16,7 @@ from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
 from mulligan.core.job import Gate, NewJob, WorkerRow
 from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.worker.claim import Claimer
 from mulligan.worker.queries import WorkerQueries
 
@@ -162,7 +163,7 @@ def _claimer(place: World, n: int) -> Claimer:
     jobs = [NewJob(id=new_id(), kind="other", queue="other", payload="{}") for _ in range(n)]
     with place.app.store.begin() as tx:
         WorkerQueries(tx).insert_worker(row)
-        tx.insert_jobs(jobs, announce=True)
+        JobQueries(tx).insert_jobs(jobs, announce=True)
     return Claimer(worker, frozenset({"other", "held", "noop"}))
 
 

@@ -20,6 +20,7 @@ from mulligan.core.durations import SECOND, Micros, optional_datetime, resolve_e
 from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import ALL_OWNERS
+from mulligan.events.queries import EventQueries
 from mulligan.jobs.options import check_text
 from mulligan.storage.base import Store, Transaction
 
@@ -191,7 +192,7 @@ class Keys:
         after: dict[str, Any],
     ) -> None:
         data = {"key": key, "reason": reason, "before": before, "after": after}
-        tx.write_events([NewEvent(type_, actor=self._actor, data=data)])
+        EventQueries(tx).write_events([NewEvent(type_, actor=self._actor, data=data)])
 
 
 def is_key(text: str) -> bool:

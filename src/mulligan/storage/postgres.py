@@ -35,7 +35,6 @@ from mulligan.storage.foreign import PostgresConnection, open_postgres_connectio
 from mulligan.storage.postgres_transaction import (
     PooledConnection,
     PostgresTransaction,
-    warm_up,
 )
 from mulligan.storage.url import mask_password
 
@@ -540,11 +539,6 @@ class PostgresStore(Store):
     def read(self) -> AbstractContextManager[PostgresTransaction]:
         """Run each statement for itself. Use `snapshot` if results must agree."""
         return _Autocommit(self)
-
-    def warm_up(self) -> None:
-        if self.prepared:
-            with self.single_statement() as tx:
-                warm_up(tx)
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:

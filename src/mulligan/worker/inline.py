@@ -25,6 +25,7 @@ from mulligan.core.errors import Refused, StoreUnavailable
 from mulligan.core.ids import new_id
 from mulligan.core.job import Lane, PreviousAttempts
 from mulligan.guards.observer import build_kind_observer, fold_guards
+from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Handler, Manifest, Registry
 from mulligan.operations import chore as operations
@@ -119,7 +120,7 @@ class InlineWorker:
         with self._store.read() as tx:
             waits = any(
                 Lane.parse(key).kind in self._claimer.kinds
-                for key, _, _ in tx.read_claim_state().lanes
+                for key, _, _ in GuardQueries(tx).read_claim_state().lanes
             )
         return self._next_due if waits else None
 

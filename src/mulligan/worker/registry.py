@@ -14,6 +14,7 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import WorkerRow
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.specs import Manifest
 from mulligan.storage.base import Store, Transaction
 from mulligan.storage.url import boot_id
@@ -75,7 +76,9 @@ def request_drain(tx: Transaction, workers: Iterable[WorkerRow], actor: str, rea
                 "before": {"draining": row.draining},
                 "after": {"draining": True},
             }
-            tx.write_events([NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=data)])
+            EventQueries(tx).write_events(
+                [NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=data)]
+            )
 
 
 def worker_row(
@@ -147,5 +150,7 @@ def mark_restored(store: Store, actor: str = "python", reason: str = "") -> Rest
             "before": {"workers": restored.workers},
             "after": {"workers": 0},
         }
-        tx.write_events([NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=data)])
+        EventQueries(tx).write_events(
+            [NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=data)]
+        )
         return restored

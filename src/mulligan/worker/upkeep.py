@@ -23,11 +23,12 @@ from mulligan.core.lifecycle import event_for, next_state
 from mulligan.events.queries import EventQueries
 from mulligan.failures.codes import deadline_passed, unknown_kind, worker_lost
 from mulligan.guards.observer import PROBE_KIND
-from mulligan.jobs.queries import JobQueries
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries, Move
 from mulligan.manifest.declared import load_kinds, load_queues, load_recent_manifests
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.storage.base import Move, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_verdicts
 from mulligan.worker.liveness import is_certainly_dead, kill_marked
 from mulligan.worker.queries import RetentionQueries, WorkerQueries
@@ -92,7 +93,7 @@ def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
             # Before the commit: its processes on this host must be gone before its jobs run again.
             kill_marked(worker.id)
             data = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
-            tx.write_events([NewEvent(EventType.WORKER_LOST, data=data)])
+            EventQueries(tx).write_events([NewEvent(EventType.WORKER_LOST, data=data)])
             log.warning("worker %s on %s is lost: %s", worker.id, worker.host, reason)
     return closed
 
@@ -154,7 +155,7 @@ def expire_deadlines(store: Store) -> int:
 def expire_unknown_kinds(store: Store, after: float) -> int:
     """End overdue jobs of kinds that no live worker and no recent manifest has."""
     with store.begin() as tx:
-        look = tx.read_claim_state()
+        look = GuardQueries(tx).read_claim_state()
         known = known_kinds(tx, look.now)
         lanes = {key for key, _, _ in look.lanes if Lane.parse(key).kind not in known}
         before = look.now - round(after * SECOND)
@@ -192,7 +193,7 @@ def known_kinds(tx: Transaction, now: int) -> frozenset[str]:
 def expire_job(tx: Transaction, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
     """Move a queued or parked job to dead, with this failure as its error."""
     state = next_state(Verb.EXPIRE, State(row.state))
-    done = tx.move_job(
+    done = JobQueries(tx).move_job(
         Move(
             id=row.id,
             from_state=row.state,
@@ -213,7 +214,7 @@ def expire_job(tx: Transaction, row: JobRow, failure: Failure, actor: str = "upk
         )
     )
     if done:
-        tx.write_events(
+        EventQueries(tx).write_events(
             [
                 NewEvent(
                     event_for(Verb.EXPIRE),
@@ -292,4 +293,4 @@ def _prune(
 def announce_inserted(store: Store) -> int:
     """Write missing job.queued events of jobs inserted in callers' transactions."""
     with store.begin() as tx:
-        return tx.announce_jobs(BATCH_SIZE)
+        return JobQueries(tx).announce_jobs(BATCH_SIZE)

@@ -8,6 +8,7 @@ import pytest
 
 from mulligan import Context, Fail, Park, Rule, Webhook
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.declared import publish_manifest
 from support.dashboard_client import sign_in_with_key
 
@@ -38,7 +39,7 @@ def hostile_app(app):
     app.store.prepare()
     with app.store.begin() as tx:
         publish_manifest(tx, app.manifest(HOSTILE))
-        tx.write_events(
+        EventQueries(tx).write_events(
             [
                 NewEvent(
                     EventType.QUEUE_CHANGED,

@@ -20,6 +20,7 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import WorkerRow
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Manifest
 from mulligan.operations import chore as operations
@@ -59,7 +60,7 @@ class Chores:
         """Write the event of a runner's death."""
         event = NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **evidence})
         with self._store.begin() as tx:
-            tx.write_events([event])
+            EventQueries(tx).write_events([event])
 
     # --- Start ---
 
