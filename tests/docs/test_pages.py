@@ -119,9 +119,9 @@ FOR_THE_RUNNER |= {"started_programs", "end_programs"}
         ("the members of a context", members(mulligan.Context) - FOR_THE_RUNNER),
         (
             "the verbs of app.jobs",
-            members(Jobs),
+            members(Jobs) - {"wait_async"},  # app.aio.jobs.wait
         ),
-        ("the verbs of app.batches", members(Batches) - {"begin"}),
+        ("the verbs of app.batches", members(Batches) - {"begin", "seal_async"}),
         ("what a batch has", members(mulligan.Batch)),
     ],
 )

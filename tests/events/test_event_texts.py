@@ -1,17 +1,18 @@
-"""The fast path that writes event data as text gives the same JSON as the encoder."""
+"""Event data and judgements of an ending are JSON with its public facts."""
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 import pytest
 
 from mulligan.config import RetrySection
-from mulligan.core.attempt import Cls, Ended, Ending, Ground, Outcome
+from mulligan.core.attempt import Cls, Ended, Ending, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.worker import settlement
+from mulligan.worker.settlement import settlement_row
 from support.builders import NOW, make_failure, make_lease
 
 LAYERS = EffectivePolicies(RetrySection(), {})
@@ -48,32 +49,40 @@ OUTCOMES = [
 ]
 
 
+def _settle(lease, outcome, took=None):
+    ending = Ending(lease, outcome, took)
+    decision = decide(lease, outcome, LAYERS.for_job(lease), NOW, Random(1))
+    return decision, settlement_row(ending, decision, LAYERS, NOW, "")
+
+
 @pytest.mark.parametrize("took", [None, 0, 12])
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("lease", LEASES)
-def test_event_data_equals_the_encoded_fields(lease, outcome, took):
-    ending = Ending(lease, outcome, took)
-    decision = decide(lease, outcome, LAYERS.for_job(lease), NOW, Random(1))
-    parsed = settlement.encode_object(settlement._event_fields(ending, decision, LAYERS))
-    assert settlement.event_data(ending, decision, LAYERS) == parsed
-    if decision.ground is Ground.RETURNED and not decision.cost:
-        assert settlement.success_data(ending, decision.reason) == parsed
+def test_event_data_is_json_with_the_public_facts_of_an_ending(lease, outcome, took):
+    decision, row = _settle(lease, outcome, took)
+    data = json.loads(row.data)
+    assert (data["kind"], data["queue"]) == (lease.kind, lease.queue)
+    assert data.get("reason", "") == decision.reason
+    assert data.get("duration_ms") == took
+    assert data.get("failed_before", 0) == lease.failures
+    assert data.get("uses", "") == lease.uses
+    assert data.get("cost", 0) == decision.cost
+    assert data["wait_ms"] == max(0, (lease.started_at - lease.run_at) // 1000)
+    assert "private" not in data
+    if decision.failure is not None:
+        public = (decision.failure.code, decision.failure.public, decision.failure.rule)
+        assert (data["code"], data["message"], data["rule"]) == public
 
 
 @pytest.mark.parametrize(
     "judged", [{}, {"table": "17b0"}, {"table": 7}, {"table": "17b0", "also": ["x"]}, {"also": []}]
 )
 @pytest.mark.parametrize("terms", [{}, {"max_retries": 1}])
-def test_the_judgement_equals_its_encoded_fields(judged, terms):
+def test_a_judgement_has_the_rules_words_the_ground_and_the_count(judged, terms):
     failure = make_failure(judged=judged, terms=terms)
-    decision = decide(
-        make_lease(),
-        Outcome(Ended.FAILED, failure=failure),
-        LAYERS.for_job(make_lease()),
-        NOW,
-        Random(1),
-    )
-    ground = {"ground": "retry", "retry_count": decision.retry_count}
-    expected = dict(judged) | ground | ({"terms": terms} if terms else {})
+    decision, row = _settle(make_lease(), Outcome(Ended.FAILED, failure=failure))
+    expected = judged | {"ground": "retry", "retry_count": decision.retry_count}
+    if terms:
+        expected["terms"] = terms
     assert decision.retry_count.startswith("1 of ")
-    assert settlement._judgement(decision, None) == settlement.encode_object(expected)
+    assert json.loads(row.judged) == expected

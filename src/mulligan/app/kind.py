@@ -36,7 +36,6 @@ from mulligan.jobs.options import (
     format_uses,
     job_template,
 )
-from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.arguments import Arguments, build_callback, check_editable
 from mulligan.manifest.specs import DEFAULT_TIMEOUT, Handler, KindSpec, check_name
 from mulligan.retries.policy import Policy, encode_policy
@@ -223,6 +222,7 @@ class Kind(Generic[P, R]):
 def _kill(tx: Transaction, job: Job, handler: Handler, reason: Fail) -> None:
     """End a job that this transaction inserted, so that no worker ever sees it queued."""
     from mulligan.failures.classify import classify_facts
+    from mulligan.jobs.queries import JobQueries
     from mulligan.worker.runner.outcomes import outcome_of_request
     from mulligan.worker.upkeep import expire_jobs
 

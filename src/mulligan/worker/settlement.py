@@ -176,7 +176,7 @@ def _event_fields(
     if decision.run_at is not None and decision.state is State.QUEUED:
         fields["next_retry_at"] = decision.run_at
     if decision.failure is not None:
-        fields |= public_error(decision.failure)
+        fields = fields | public_error(decision.failure) | fields
     if decision.verb in _CHARGED:
         fields["failures"] = decision.failures
         fields["max_retries"] = policies.for_job(lease).max_retries
@@ -212,16 +212,16 @@ def failure_group(failure: Failure | None) -> str:
 
 
 def public_error(failure: Failure | None) -> dict[str, Any]:
-    """Return the part of a failure that owners may see."""
+    """Return what owners may see of a failure. Evidence never replaces the other fields."""
     if failure is None:
         return {"code": "UNKNOWN", "class": "unknown", "message": "", "rule": ""}
-    return {
+    error = {
         "code": failure.code,
         "class": failure.cls.value,
         "message": failure.public,
         "rule": failure.rule,
-        **failure.evidence,
     }
+    return {**error, **failure.evidence, **error} if failure.evidence else error
 
 
 def stale_event(ending: Ending, actor: str) -> NewEvent:

@@ -29,6 +29,7 @@ from mulligan.core.errors import StoreUnavailable
 from mulligan.guards.capacity import SlotLimits
 from mulligan.manifest.specs import Manifest
 from mulligan.storage.base import HintListener
+from mulligan.worker.fast.second_writer import SecondWriter
 from mulligan.worker.supervisor.runners import Runners
 from mulligan.worker.supervisor.slots import HeldSlots, count_without_deliveries
 from mulligan.worker.supervisor.transactions import (
@@ -56,6 +57,7 @@ class Mail:
     """Messages of the event loop to the transaction thread."""
 
     endings: list[Ending] = field(default_factory=list)
+    settled: list[Ending] = field(default_factory=list)  # by the second writer; durable
     progress: list[ProgressUpdate] = field(default_factory=list)  # of jobs that ended
     calls: list[Call] = field(default_factory=list)
     undispatched: list[Lease] = field(default_factory=list)  # no runner has got them
@@ -101,7 +103,7 @@ class Mailbox:
                 os.write(self._signal_fd, b"\0")
 
     def unwritten(self) -> list[Ending]:
-        """Return the endings that are not durable yet."""
+        """Return the endings in the mailbox: they are not durable yet."""
         with self._lock:
             return list(self._mail.endings)
 
@@ -117,18 +119,28 @@ class Mailbox:
 
     # --- Transaction thread ---
 
+    def is_stopping(self) -> bool:
+        """True if the thread must end."""
+        with self._lock:
+            return self._mail.stopping
+
     def take(self) -> Mail:
         """Return the mail. The thread counts as busy until `rest`."""
         with self._lock:
             self._thread_is_busy = True
             mail, last = self._mail, self._mail
-            self._mail = Mail(last.endings, last.progress, stopping=last.stopping)
+            self._mail = Mail(last.endings, progress=last.progress, stopping=last.stopping)
             if self._is_signalled:
                 os.read(self.wake_fd, 1)
                 self._is_signalled = False
             mail.endings = list(last.endings)
             mail.progress = list(last.progress)
             return mail
+
+    def add_endings(self, endings: list[Ending]) -> None:
+        """Add endings that the second writer has given back."""
+        with self._lock:
+            self._mail.endings += endings
 
     def remove_durable(self, mail: Mail) -> None:
         """Remove endings and progress that are durable now."""
@@ -161,8 +173,13 @@ class WorkLoop:
         may_claim: Callable[[], bool],
         open_listener: Callable[[], HintListener],
         on_hint: Callable[[], None] = lambda: None,
+        *,
+        concurrent_writers: bool = False,
     ) -> None:
-        """Create a loop. The transaction thread calls `clock`, `may_claim` and `on_hint`."""
+        """Create a loop. The transaction thread calls `clock`, `may_claim` and `on_hint`.
+
+        `concurrent_writers`: the store lets several transactions write at once.
+        """
         # State of the event loop.
         self.progress: dict[tuple[str, int], tuple[float | None, str]] = {}
         self._loop = asyncio.get_running_loop()
@@ -171,6 +188,11 @@ class WorkLoop:
         self._runners: Runners | None = None
         # Shared state.
         self._mailbox = Mailbox()
+        self._second_writer: SecondWriter | None = None
+        if concurrent_writers and settings.fast:
+            self._second_writer = SecondWriter(
+                self._settle_in_parallel, self._add_settled, self._add_failed
+            )
         # State of the transaction thread.
         self._settings = settings
         self._clock = clock
@@ -190,6 +212,8 @@ class WorkLoop:
 
     def start(self) -> None:
         """Start the transaction thread. It claims nothing before `attach`."""
+        if self._second_writer is not None:
+            self._second_writer.start()
         threading.Thread(target=self._run, name="mulligan-transactions", daemon=True).start()
 
     async def run(self) -> None:
@@ -224,8 +248,11 @@ class WorkLoop:
         progress = [
             (*fence, *self.progress.pop(fence)) for fence in fences if fence in self.progress
         ]
+        rest = endings
+        if self._second_writer is not None and not progress:
+            rest = self._second_writer.accept(endings)
         with self._mailbox.write() as mail:
-            mail.endings += endings
+            mail.endings += rest
             mail.progress += progress
             mail.jobs_may_be_due = mail.jobs_may_be_due or not endings
 
@@ -244,12 +271,18 @@ class WorkLoop:
     @property
     def all_written(self) -> bool:
         """True if all endings are durable, no transaction runs, and all leases are dispatched."""
-        return self._mailbox.is_quiet()
+        return self._mailbox.is_quiet() and not self.unwritten
 
     @property
     def unwritten(self) -> list[Ending]:
         """Endings that are not durable yet. They exist only in this process."""
-        return self._mailbox.unwritten()
+        if self._second_writer is None:
+            return self._mailbox.unwritten()
+        # In this order: the second writer puts a failed batch into the mailbox before it lets go.
+        unwritten = self._second_writer.unwritten()
+        known = {ending.lease.fence for ending in unwritten}
+        in_mail = self._mailbox.unwritten()
+        return unwritten + [ending for ending in in_mail if ending.lease.fence not in known]
 
     # --- Event loop: results of the thread ---
 
@@ -296,6 +329,8 @@ class WorkLoop:
         if listener.wait(max(0.0, self._next_poll - time.monotonic()), self._mailbox.wake_fd):
             self._hinted = True
             self._on_hint()
+        stopping = self._mailbox.is_stopping()
+        self._withdraw_endings(stopping=stopping)
         mail = self._mailbox.take()
         for call in mail.calls:
             call()
@@ -304,11 +339,14 @@ class WorkLoop:
         if mail.undispatched:
             self._slots.remove([lease.fence for lease in mail.undispatched])
             self._must_reconcile = True
+        if mail.settled:
+            self._slots.remove([ending.lease.fence for ending in mail.settled])
+            self._slots.note_durations(mail.settled)
         if self._transactions is None:
             self._next_poll = time.monotonic() + self._settings.poll
         elif mail.stopping or time.monotonic() >= self._retry_at:
             self._work(self._transactions, mail)
-        return not mail.stopping
+        return not stopping
 
     def _attach(self, transactions: LoopTransactions, manifest: Manifest) -> None:
         self._transactions = transactions
@@ -329,7 +367,8 @@ class WorkLoop:
         ended = [ending.lease for ending in mail.endings]
         self._slots.remove([lease.fence for lease in ended])  # free once this is committed
         free = self._slots.free() if may_claim else 0
-        wants_jobs = free > 0 and (is_poll or self._hinted or mail.jobs_may_be_due)
+        may_be_due = mail.jobs_may_be_due or bool(mail.settled)
+        wants_jobs = free > 0 and (is_poll or self._hinted or may_be_due)
         wants_deliveries = is_poll and may_claim and self._slots.free_deliveries() > 0
         if not (mail.endings or wants_jobs or wants_deliveries or self._must_reconcile):
             if is_poll:
@@ -367,6 +406,8 @@ class WorkLoop:
         self._outage_wait = 0.0
         self._must_reconcile = False
         self._hinted = False
+        if self._second_writer is not None:
+            self._second_writer.resume()
         self._slots.note_durations(mail.endings)
         self._slots.add(result.leases, transactions.is_suspect)
         self._slots.adapt_prefetch(free, result.leases)
@@ -385,6 +426,28 @@ class WorkLoop:
         if result.next_due is None:
             return poll
         return min(poll, max(MIN_PAUSE, (result.next_due - result.now) / SECOND))
+
+    # --- Second writer ---
+
+    def _withdraw_endings(self, *, stopping: bool) -> None:
+        """Take back the endings that wait for the second writer: this thread is free to settle."""
+        writer = self._second_writer
+        if writer is not None:
+            self._mailbox.add_endings(writer.stop() if stopping else writer.withdraw())
+
+    def _settle_in_parallel(self, endings: list[Ending]) -> None:
+        if self._transactions is None:
+            message = "the worker is not registered"
+            raise StoreUnavailable(message)
+        self._transactions.settle_in_parallel(endings, self._clock())
+
+    def _add_settled(self, endings: list[Ending]) -> None:
+        with self._mailbox.write() as mail:
+            mail.settled += endings
+
+    def _add_failed(self, endings: list[Ending]) -> None:
+        with self._mailbox.write() as mail:
+            mail.endings += endings
 
     # --- Transaction thread: errors ---
 

@@ -128,6 +128,7 @@ class Supervisor:
             self._may_claim,
             self._store.open_listener,
             self._on_hint,
+            concurrent_writers=self._store.concurrent_writers,
         )
         self._work_loop.start()
         try:

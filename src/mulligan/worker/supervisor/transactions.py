@@ -68,6 +68,9 @@ class LoopTransactions:
         self._kind_observer = kind_observer or KindObserver()
         self._rng = Random(SystemRandom().getrandbits(64))
         self._log_sampler: LogSampler[LogGroup] = LogSampler()
+        # The second writer runs on its own thread.
+        self._parallel_rng = Random(SystemRandom().getrandbits(64))
+        self._parallel_log_sampler: LogSampler[LogGroup] = LogSampler()
         claimer.prober.settle_endings = self._settle_fail_fast
 
     def apply_manifest(self, manifest: Manifest) -> None:
@@ -153,6 +156,18 @@ class LoopTransactions:
             for lease in WorkerQueries(tx).list_leases(self._claimer.worker)
             if lease.fence not in known and lease.fence not in just_claimed
         ]
+
+    def settle_in_parallel(self, endings: Sequence[Ending], now: Micros) -> None:
+        """Settle endings on another thread, in parallel to `settle_and_claim`.
+
+        Only endings of jobs without dependencies: the observer belongs to the other thread.
+        """
+        context = SettleContext(
+            self._policies, now, self._parallel_rng, kind_observer=self._kind_observer
+        )
+        with self._store.begin() as tx:
+            verdicts = settle(tx, endings, context)
+        log_verdicts(verdicts, self._policies, now, self._parallel_log_sampler)
 
     def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
         """Settle endings one by one, after the database refused them together.
