@@ -21,10 +21,9 @@ from mulligan.jobs.queries import Inserted, JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import Policy
 from mulligan.storage import Store, open_store
-from mulligan.storage.url import boot_id
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
-from mulligan.worker.queries import LeaseQueries, WorkerQueries
+from mulligan.worker.queries import LeaseQueries, WorkerQueries, boot_id
 from mulligan.worker.settle import SettleContext, settle
 from support.builders import make_failure
 

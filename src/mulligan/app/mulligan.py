@@ -115,7 +115,7 @@ class Mulligan(AppServices):
         On SQLite that transaction may hold the only write lock. Creating the tables would wait for
         it in vain, so refuse with advice.
         """
-        from mulligan.storage.url import sqlite_path
+        from mulligan.storage import sqlite_path
 
         if "store" not in vars(self) and sqlite_path(self.settings.database_url) is not None:
             self._refuse_empty_database()

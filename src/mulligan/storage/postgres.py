@@ -29,6 +29,7 @@ from psycopg.pq.abc import PGconn as Libpq
 
 from mulligan.core.durations import Micros
 from mulligan.core.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
+from mulligan.core.format import mask_password
 from mulligan.storage import maintenance as migrations
 from mulligan.storage.base import HintListener, Store
 from mulligan.storage.foreign import PostgresConnection, open_postgres_connection
@@ -36,7 +37,6 @@ from mulligan.storage.postgres_transaction import (
     PooledConnection,
     PostgresTransaction,
 )
-from mulligan.storage.url import mask_password
 
 # A server that vanishes silently must be noticed well within a lease.
 KEEPALIVE: dict[str, Any] = {

@@ -7,8 +7,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Lease
@@ -20,7 +22,8 @@ from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import JobQueries
 from mulligan.storage.base import Queries, Store, Transaction
 from mulligan.storage.statements import SqlDialect
-from mulligan.storage.url import boot_id
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Renewal(NamedTuple):
@@ -137,6 +140,12 @@ class WorkerQueries(Queries):
             return False
         self.tx.rows("reset_losses", **fence)
         return True
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of this boot of the host. Monotonic times of other boots mean nothing."""
+    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else "unknown-boot"
 
 
 def _monotonic_now() -> Micros:

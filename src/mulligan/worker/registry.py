@@ -17,9 +17,8 @@ from mulligan.core.job import WorkerRow
 from mulligan.events.queries import EventQueries
 from mulligan.manifest.specs import Manifest
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.url import boot_id
 from mulligan.worker.liveness import LivenessFile, is_certainly_dead
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import WorkerQueries, boot_id
 
 LIVE_STATES = ("live", "draining")
 

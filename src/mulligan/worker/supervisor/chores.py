@@ -26,10 +26,9 @@ from mulligan.manifest.specs import Manifest
 from mulligan.operations import chore as operations
 from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store
-from mulligan.storage.url import boot_id
 from mulligan.worker import liveness, upkeep
 from mulligan.worker.job_log import SweepResult, log_sweep
-from mulligan.worker.queries import Renewal, WorkerQueries
+from mulligan.worker.queries import Renewal, WorkerQueries, boot_id
 
 log = logging.getLogger("mulligan.upkeep")
 

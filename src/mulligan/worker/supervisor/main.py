@@ -23,6 +23,7 @@ from typing import Any
 from mulligan.config import Settings, read_settings
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import StoreUnavailable
+from mulligan.core.format import mask_password
 from mulligan.core.ids import new_id
 from mulligan.core.job import WorkerRow
 from mulligan.failures.redact import remove_secrets
@@ -30,8 +31,8 @@ from mulligan.guards.observer import build_kind_observer
 from mulligan.manifest.specs import SYSTEM_PREFIX, Manifest
 from mulligan.operations import chore as operations
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.storage import same_database
 from mulligan.storage.base import Store
-from mulligan.storage.url import mask_password, same_database
 from mulligan.worker.claim import create_claimer
 from mulligan.worker.liveness import LivenessFile, state_folder, work_folder
 from mulligan.worker.queries import warm_up
