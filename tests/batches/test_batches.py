@@ -793,8 +793,8 @@ def test_batches_work_from_async_code(app, work, ended):
 
 def test_the_stored_on_complete_job_is_plain_json(app, work, ended):
     batch = app.batch("spring", on_complete=ended, owner="acme")
-    with app.store.read() as unit:
-        row = BatchQueries(unit).get_batch(batch.id)
+    with app.store.read() as tx:
+        row = BatchQueries(tx).get_batch(batch.id)
     options = json.loads(row.on_complete)
     assert (options["kind"], options["owner"], json.loads(options["payload"])) == (
         "ended",

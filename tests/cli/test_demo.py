@@ -69,8 +69,8 @@ def _attempt(app: Mulligan, filter: str, code: str) -> bool:  # noqa: A002 - as 
 
 
 def _happened(app: Mulligan, type_: str, dependency: str = "") -> bool:
-    with app.store.read() as unit:
-        events = EventQueries(unit).list_events_after(0, 20_000)
+    with app.store.read() as tx:
+        events = EventQueries(tx).list_events_after(0, 20_000)
     return any(
         one.type == type_ and dependency in ("", one.data.get("dependency")) for one in events
     )

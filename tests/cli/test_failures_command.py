@@ -121,10 +121,10 @@ def test_mute_resolve_and_reopen_record_actor_and_reason(call, app, groups):
     assert rows(answer)[0][1] == "resolved"
     assert f"mulligan failures retry {name}" in answer.err
     assert rows(call("failures", "reopen", name))[0][1] == "open"
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         events = [
             event
-            for event in EventQueries(unit).list_events_after(0, 10_000)
+            for event in EventQueries(tx).list_events_after(0, 10_000)
             if event.type.startswith("failure.")
         ]
     assert [event.type for event in events] == [

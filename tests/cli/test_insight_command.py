@@ -112,10 +112,10 @@ def test_the_async_method_returns_the_same(past):
 
 def test_recent_rates_are_shown_if_workers_have_counted_them(call, past):
     assert "Recently" not in call("insight", "-o", "table").out
-    with past.store.begin() as unit:
-        minute = unit.now() // MINUTE
+    with past.store.begin() as tx:
+        minute = tx.now() // MINUTE
         labels = '{"kind":"render","outcome":"%s","queue":"default","try":"%s"}'
-        StatQueries(unit).add_stats(
+        StatQueries(tx).add_stats(
             [
                 StatRow(minute, "tries", labels % ("succeeded", 2), 8, 0),
                 StatRow(minute, "tries", labels % ("dead", 1), 2, 0),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.storage.url import same_database
+from mulligan.storage import same_database
 
 
 def test_a_dry_run_changes_nothing_and_the_real_one_is_safe_to_repeat(call, empty_url, folder):

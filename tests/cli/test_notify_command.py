@@ -89,8 +89,8 @@ def test_a_test_message_is_listed_as_a_delivery(call, hook):
 
 def test_doctor_reports_failing_and_disabled_subscriptions(call, app, hook):
     assert "1 known, all on, none failing" in call("doctor").out
-    with app.store.begin() as unit:
-        NotificationQueries(unit).record_failed_delivery(hook["id"])
+    with app.store.begin() as tx:
+        NotificationQueries(tx).record_failed_delivery(hook["id"])
     assert "1 failures in a row for" in call("doctor").out
     call("notify", "disable", hook["id"], "--reason", "too loud")
     answer = call("doctor").out

@@ -26,8 +26,8 @@ def repair_app(app):
     def fixed() -> Fail:
         return Fail("X", final=True)
 
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest("here"))
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest("here"))
     return app
 
 

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from mulligan.core.ids import new_id
 from mulligan.core.job import NewJob
 from mulligan.http.app import create_app
+from mulligan.jobs.queries import JobQueries
 from support.cli_fixtures import app_on
 from support.waiting import until
 
@@ -226,8 +227,8 @@ def test_a_refused_payload_is_not_quoted(app, call):
     job = NewJob(
         id=new_id(), kind="payload", queue="default", payload=text
     )  # as from an older version of the app
-    with app.store.begin() as unit:
-        unit.insert_jobs([job], announce=True)
+    with app.store.begin() as tx:
+        JobQueries(tx).insert_jobs([job], announce=True)
     app.run_inline()
     attempt = call("jobs", "explain", job.id).out
     assert "PAYLOAD_REFUSED" in attempt

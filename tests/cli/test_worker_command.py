@@ -66,8 +66,8 @@ def test_a_worker_runs_jobs_and_exits_cleanly(start, call, app, store_url):
 
 
 def readers(app):
-    with app.open().store.read() as unit:
-        return {row.name for row in EventQueries(unit).list_readers()}
+    with app.open().store.read() as tx:
+        return {row.name for row in EventQueries(tx).list_readers()}
 
 
 def test_a_worker_uses_the_database_that_the_app_sets_in_code(start, folder):

@@ -10,6 +10,7 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.event import EventType, NewEvent
 from mulligan.doctor.verify import Clients, verify, witness
+from mulligan.events.queries import EventQueries
 from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FAILED,
@@ -154,8 +155,8 @@ def test_a_success_written_by_another_worker_breaks_s7(store):
 
 def insert_late_checkpoint(store):
     lease = claim_new_job(store)
-    with store.begin() as unit:
-        assert WorkerQueries(unit).save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
+    with store.begin() as tx:
+        assert WorkerQueries(tx).save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
     settle_leases(store, lease, LOST)
     sql(store, "UPDATE {p}checkpoint SET at = at + 60000000")
 
@@ -209,8 +210,8 @@ def test_a_row_that_differs_from_its_events_breaks_s18(store):
 def test_a_claim_by_a_lost_worker_breaks_s10(store):
     open_worker(store)
     close_worker(store)
-    with store.begin() as unit:
-        unit.write_events([NewEvent(EventType.WORKER_LOST, data={"worker": "w1"})])
+    with store.begin() as tx:
+        EventQueries(tx).write_events([NewEvent(EventType.WORKER_LOST, data={"worker": "w1"})])
     if is_postgres(store):
         store.shift_clock(60 * SECOND)
     sql(store, "UPDATE {p}worker SET closed_at = NULL")

@@ -67,9 +67,9 @@ def test_a_unique_key_that_outlives_the_retention_of_its_job_is_reported(sqlite_
 
     app.run_inline()
     short = settings(RETENTION__SUCCEEDED="86400")
-    with app.store.read() as unit:
-        (found,) = runtime._unique_keys(unit, short)
-        assert list(runtime._unique_keys(unit, settings())) == []
+    with app.store.read() as tx:
+        (found,) = runtime._unique_keys(tx, short)
+        assert list(runtime._unique_keys(tx, settings())) == []
     app.close()
     assert "once" in found.found
     assert found.next == "MULLIGAN_RETENTION__SUCCEEDED=259200"
@@ -160,10 +160,10 @@ def test_a_wrong_clock_is_reported_and_event_lag_is_measured(postgres_url):
     app = Mulligan(postgres_url)
     job = app.enqueue("x")
     with app.transaction() as connection:
-        app.store.join(connection).write_events([])
+        EventQueries(app.store.join(connection)).write_events([])
         connection.execute("SELECT mulligan.mark_events(), pg_sleep(0.05)")
-        with app.store.read() as unit:
-            assert EventQueries(unit).event_lag() > 0.04 * SECOND
+        with app.store.read() as tx:
+            assert EventQueries(tx).event_lag() > 0.04 * SECOND
     app.store.shift_clock(600 * SECOND)
     _, checks = run_checks(settings(DATABASE_URL=postgres_url))
     app.close()
@@ -177,8 +177,8 @@ def test_due_jobs_in_a_queue_without_workers_are_reported(store_url):
     app.enqueue("render", queue="slow")
     app.enqueue("render", queue="mail")
     open_worker(app.store, kinds='["render"]', queues='["mail"]')
-    with app.store.read() as unit:
-        (found,) = runtime._unserved_queues(unit, settings())
+    with app.store.read() as tx:
+        (found,) = runtime._unserved_queues(tx, settings())
     app.close()
     assert "render in queue slow" in found.found
 
@@ -199,8 +199,8 @@ def guarded(store_url):
 
 
 def run_guard_checks(app):
-    with app.store.read() as unit:
-        return list(runtime.guard_checks(unit, app.settings))
+    with app.store.read() as tx:
+        return list(runtime.guard_checks(tx, app.settings))
 
 
 def test_an_open_breaker_is_reported_with_its_duration_held_jobs_and_command(guarded):
@@ -222,14 +222,14 @@ def test_an_open_breaker_is_reported_with_its_duration_held_jobs_and_command(gua
 
 
 def test_a_throttled_dependency_is_reported(guarded):
-    with guarded.store.begin() as unit:
-        row = GuardQueries(unit).lock_guard(("dependency", "gateway"))
+    with guarded.store.begin() as tx:
+        row = GuardQueries(tx).lock_guard(("dependency", "gateway"))
         body = GuardState(
             throttle=ThrottleState(
-                limit=3, base=10, changed_at=unit.now(), until=unit.now() + 900 * SECOND
+                limit=3, base=10, changed_at=tx.now(), until=tx.now() + 900 * SECOND
             )
         ).to_json()
-        GuardQueries(unit).update_guard(row._replace(active=True, body=body))
+        GuardQueries(tx).update_guard(row._replace(active=True, body=body))
     (check,) = run_guard_checks(guarded)
     assert check.found == "gateway requested fewer calls: 3 at a time for now"
 

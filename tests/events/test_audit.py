@@ -14,7 +14,7 @@ from mulligan.core.errors import Refused
 from mulligan.core.event import EventType
 from mulligan.guards.queries import GuardQueries
 from mulligan.operations.chore import run_operations
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import LeaseQueries, WorkerQueries
 from mulligan.worker.registry import mark_restored, request_drain
 from support.app_tools import advance, run_job
 from support.store import a_job, open_worker
@@ -109,7 +109,7 @@ def start_job(app):
     job = app.enqueue("works")
     open_worker(app.store, "w_9")
     with app.store.begin() as tx:
-        assert tx.claim_jobs("w_9", [job.id], 1)
+        assert LeaseQueries(tx).claim_jobs("w_9", [job.id], 1)
     return job.id
 
 

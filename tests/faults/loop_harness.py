@@ -235,8 +235,8 @@ class StoreFault:
         def begin() -> Iterator[Any]:
             if self.active and not self._committed:
                 self._fail("the database does not answer")
-            with transaction() as unit:
-                yield unit
+            with transaction() as tx:
+                yield tx
             if self.active:
                 self._fail("the connection broke before the answer came")
 

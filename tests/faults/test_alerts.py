@@ -113,10 +113,10 @@ def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path,
                 break
         assert {8, 9, 10} <= observed <= set(range(1, 11))
         assert not app.queues.get("pages").set_by_hand
-        with app.store.read() as unit:
+        with app.store.read() as tx:
             events = [
                 event
-                for event in EventQueries(unit).list_events_after(0, 1_000_000)
+                for event in EventQueries(tx).list_events_after(0, 1_000_000)
                 if event.actor == "alert"
             ]
         assert [

@@ -57,10 +57,10 @@ def seconds_to_requeue_after_kill_of_a_runner(app: Mulligan, start: Start, start
 
 
 def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         events = [
             event
-            for event in EventQueries(unit).list_events_after(0, 10_000)
+            for event in EventQueries(tx).list_events_after(0, 10_000)
             if event.type == "worker.runner_died"
         ]
     return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
@@ -150,8 +150,8 @@ def test_a_segmentation_fault_stores_its_trace_as_private_evidence(
     dead = app.jobs.wait(app.enqueue("crash_hard", {}).id, 20)
     assert dead.error is not None
     assert dead.error["signal"] == signal.SIGSEGV
-    with app.store.read() as unit:
-        [attempt] = JobQueries(unit).list_attempts(dead.id)
+    with app.store.read() as tx:
+        [attempt] = JobQueries(tx).list_attempts(dead.id)
     assert "Segmentation fault" in (attempt.private or "")
 
 

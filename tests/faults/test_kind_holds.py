@@ -38,9 +38,9 @@ def test_two_workers_hold_a_broken_kind_notify_once_and_lose_few_jobs(start, app
 
 
 def alerts(app):
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         return [
             event
-            for event in EventQueries(unit).list_events_after(0, 10_000)
+            for event in EventQueries(tx).list_events_after(0, 10_000)
             if event.type.startswith("alert.")
         ]

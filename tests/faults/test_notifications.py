@@ -85,8 +85,8 @@ def advance(app: Mulligan, seconds: float) -> None:
 
 
 def left(app: Mulligan) -> int:
-    with app.store.read() as unit:
-        found = SearchQueries(unit).list_jobs_bounded(
+    with app.store.read() as tx:
+        found = SearchQueries(tx).list_jobs_bounded(
             {"queue": "mulligan.deliveries", "state": ("queued", "running"), "kind": KINDS},
             1000,
             None,
@@ -202,8 +202,8 @@ def test_ten_thousand_deaths_of_one_cause_send_a_handful_of_notifications(
             app.enqueue("dies", {"n": chunk * 1000 + n})
     until(lambda: deaths(app) >= 10_000, 240, "all dead")
     took = time.monotonic() - began
-    with app.store.read() as unit:
-        incidents = NotificationQueries(unit).list_incidents(None, 10)
+    with app.store.read() as tx:
+        incidents = NotificationQueries(tx).list_incidents(None, 10)
     assert len(incidents) == 1
     until(lambda: _read_up(app), 60, "the log is read")
     advance(app, 1000)
@@ -219,9 +219,9 @@ def test_ten_thousand_deaths_of_one_cause_send_a_handful_of_notifications(
 
 
 def _read_up(app: Mulligan) -> bool:
-    with app.store.read() as unit:
-        reader = EventQueries(unit).get_reader("dispatch")
-        return reader is not None and reader.cursor >= EventQueries(unit).newest_event()
+    with app.store.read() as tx:
+        reader = EventQueries(tx).get_reader("dispatch")
+        return reader is not None and reader.cursor >= EventQueries(tx).newest_event()
 
 
 def test_a_long_transaction_of_another_program_delays_no_notification(app, hire, web, store_url):

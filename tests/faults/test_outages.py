@@ -159,9 +159,9 @@ def test_workers_in_separate_pid_namespaces_never_declare_each_other_dead(
             done = app.jobs.wait(job.id, 30)
             assert (done.state, done.losses) == (State.SUCCEEDED, 0)
             assert len(starts(job.id)) == 1
-        with app.store.read() as unit:
+        with app.store.read() as tx:
             assert all(
-                worker.closed_at is None for worker in WorkerQueries(unit).list_workers(closed=True)
+                worker.closed_at is None for worker in WorkerQueries(tx).list_workers(closed=True)
             )
     finally:
         for worker in contained:

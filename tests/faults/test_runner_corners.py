@@ -244,8 +244,8 @@ def test_a_job_that_its_runner_cannot_accept_is_released_uncharged_and_the_other
 ) -> None:
     app.store.prepare()
     broken = claim_new_job(app.store, kind="reads_checkpoint", worker="earlier")
-    with app.store.begin() as unit:
-        WorkerQueries(unit).save_checkpoint(
+    with app.store.begin() as tx:
+        WorkerQueries(tx).save_checkpoint(
             broken.id, broken.worker, broken.token, "page", "no JSON at all"
         )
     settle_leases(app.store, broken, RELEASED)  # a second attempt reads the checkpoints

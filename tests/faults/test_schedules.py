@@ -56,10 +56,10 @@ class Ledger:
         return len(self.ran() & {job_id for (job_id,) in after})
 
     def skipped(self) -> list[int]:
-        with self._app.store.read() as unit:
+        with self._app.store.read() as tx:
             reported = [
                 event.data
-                for event in EventQueries(unit).list_events_after(0, 100_000)
+                for event in EventQueries(tx).list_events_after(0, 100_000)
                 if event.type == "schedule.skipped"
             ]
         ranges = [range(data["first"], data["last"] + 1, SECOND) for data in reported]

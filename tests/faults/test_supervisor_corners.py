@@ -136,8 +136,8 @@ def test_a_job_whose_ending_is_refused_in_any_form_is_not_run_again_and_the_othe
 
 
 def nothing_is_left(app: Mulligan, worker: Worker, folder: Path) -> bool:
-    with app.store.read() as unit:
-        rows = WorkerQueries(unit).list_workers(closed=False)
+    with app.store.read() as tx:
+        rows = WorkerQueries(tx).list_workers(closed=False)
     return not (rows or worker.runners_left() or list((folder / "state").rglob("*.life")))
 
 

@@ -165,8 +165,8 @@ class UnavailableStore:
         self._begun += 1
         if self._begun == 2:
             raise StoreUnavailable("no answer")
-        with self._store.begin() as unit:
-            yield unit
+        with self._store.begin() as tx:
+            yield tx
 
 
 @pytest.mark.seed("000-34")

@@ -21,10 +21,10 @@ from support.store import open_worker
 
 
 def dependency_events(app, prefix="dependency."):
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         return [
             (event.type, event.actor, event.data)
-            for event in EventQueries(unit).list_events_after(0, 1000)
+            for event in EventQueries(tx).list_events_after(0, 1000)
             if event.type.startswith(prefix)
         ]
 
@@ -197,13 +197,13 @@ def test_probe_of_a_lost_worker_does_not_block_the_breaker(app, line, call):
     advance(app, 31)
     open_worker(app.store, "w9")
     claimer = create_claimer("w9", app.manifest())
-    with app.store.begin() as unit:
-        [lease] = claimer.claim(unit, 1).leases
+    with app.store.begin() as tx:
+        [lease] = claimer.claim(tx, 1).leases
     assert app.dependencies.get("gateway").probing
     app.run_inline()
     assert len(line.calls) == 4, "one at a time"
-    with app.store.begin() as unit:
-        WorkerQueries(unit).close_worker(claimer.worker, "died", last_renewed=None)
+    with app.store.begin() as tx:
+        WorkerQueries(tx).close_worker(claimer.worker, "died", last_renewed=None)
     run_until_ended(app, jobs)
     assert job_states(jobs) == {"succeeded"}
     assert lease.timeout is not None
@@ -230,8 +230,8 @@ def test_fail_fast_ends_new_jobs_with_its_own_code(app, line, call):
 
 def test_fail_fast_deaths_do_not_count_as_failures(app, line, call):
     break_gateway(app, line, call, mode="fail_fast")
-    with app.store.read() as unit:
-        [row] = GuardQueries(unit).list_guards()
+    with app.store.read() as tx:
+        [row] = GuardQueries(tx).list_guards()
     assert parse_guard(row.body).window.failed == 0
 
 

@@ -196,9 +196,9 @@ def test_probe_jobs_are_hidden_by_default(app, probed):
     assert app.jobs.get(probe.id).kind == "mulligan.probe"
     assert {job.kind for job in app.jobs.list()} == {"call"}
     assert app.jobs.count() == len(probed)
-    with app.store.read() as unit:
-        assert dict(SearchQueries(unit).count_jobs_by_state(100)) == {
-            **dict.fromkeys(dict(SearchQueries(unit).count_jobs_by_state(1)), 0),
+    with app.store.read() as tx:
+        assert dict(SearchQueries(tx).count_jobs_by_state(100)) == {
+            **dict.fromkeys(dict(SearchQueries(tx).count_jobs_by_state(1)), 0),
             "queued": len(probed),
         }
     assert [queue.name for queue in app.queues.list()] == ["default"]
@@ -233,7 +233,7 @@ def test_uncharged_failures_are_not_failures_in_insight(app, calls, gateway):
     uncharged = sum(one.verb == "hold" for job in jobs for one in app.jobs.attempts(job.id))
     charged = sum(one.verb == "retry" for job in jobs for one in app.jobs.attempts(job.id))
     assert uncharged
-    with app.store.read() as unit:
-        tally = _load_counts(unit, unit.now(), 3_600_000_000, None, None)
+    with app.store.read() as tx:
+        tally = _load_counts(tx, tx.now(), 3_600_000_000, None, None)
     assert sum(one.failures for one in tally.failures) == charged
     assert app.policy.backtest([], since=3600).report.failures == charged

@@ -49,10 +49,10 @@ def states(jobs):
 
 
 def list_events(app, *prefixes):
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         return [
             event
-            for event in EventQueries(unit).list_events_after(0, 10_000)
+            for event in EventQueries(tx).list_events_after(0, 10_000)
             if event.type.startswith(prefixes)
         ]
 
@@ -204,28 +204,28 @@ def test_kind_breaker_can_be_switched_off(make_app, world):
     jobs = feed(fail, 30)
     app.run_inline()
     assert states(jobs) == ["dead"] * 30
-    with app.store.read() as unit:
-        assert GuardQueries(unit).list_guards() == []
+    with app.store.read() as tx:
+        assert GuardQueries(tx).list_guards() == []
 
 
 def test_flush_without_deaths_writes_no_state(app, draw, world):
     world.broken = ""
     feed(draw, 10)
     app.run_inline()
-    with app.store.read() as unit:
-        assert GuardQueries(unit).list_guards() == []
+    with app.store.read() as tx:
+        assert GuardQueries(tx).list_guards() == []
 
 
 def test_stored_deaths_are_folded_later(app, draw):
     """A worker stores deaths as tallies if another one has locked the guard."""
-    with app.store.begin() as unit:
+    with app.store.begin() as tx:
         dead = [
-            KindDeath(f"j{n}", OWNERS[n % 3], unit.now(), "v2-x", "X", "It broke.", False)
+            KindDeath(f"j{n}", OWNERS[n % 3], tx.now(), "v2-x", "X", "It broke.", False)
             for n in range(5)
         ]
-        GuardQueries(unit).append_tally(("kind", "draw"), json.dumps(dead))
-    with app.store.begin() as unit:
-        KindObserver().fold_pending(unit, KindObserver().find_pending_kinds(unit), unit.now())
+        GuardQueries(tx).append_tally(("kind", "draw"), json.dumps(dead))
+    with app.store.begin() as tx:
+        KindObserver().fold_pending(tx, KindObserver().find_pending_kinds(tx), tx.now())
     assert app.kinds.get("draw").held
     assert draw
 
@@ -239,16 +239,16 @@ def test_last_success_is_found_by_kind_within_the_search_limit(app, draw, world)
     advance(app, 10)
     for _ in range(3):
         run_job(app, other.enqueue())
-    with app.store.read() as unit:
-        at, looked = GuardQueries(unit).find_last_success("draw", 10)
+    with app.store.read() as tx:
+        at, looked = GuardQueries(tx).find_last_success("draw", 10)
         assert at is not None
         assert done.finished_at is not None
         assert abs(at / 1e6 - done.finished_at.timestamp()) < 0.001
         assert looked == at
-        at, looked = GuardQueries(unit).find_last_success("draw", 3)
+        at, looked = GuardQueries(tx).find_last_success("draw", 3)
         assert at is None
         assert looked > 0
-        assert GuardQueries(unit).find_last_success("nothing", 10) == (None, 0)
+        assert GuardQueries(tx).find_last_success("nothing", 10) == (None, 0)
 
 
 # -- manual --------------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ def noop(app):
 
 
 def events(app):
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         return [
             event
-            for event in EventQueries(unit).list_events_after(0, 1000)
+            for event in EventQueries(tx).list_events_after(0, 1000)
             if event.type.startswith("queue.")
         ]
 
@@ -253,8 +253,8 @@ def test_fair_queue_has_a_lane_per_owner_and_manual_retry_keeps_it(app):
     assert job.state == "dead"
     app.jobs.retry(job.id)
     by_name = app.enqueue("fails", {}, owner="acme")
-    with app.store.read() as unit:
-        assert [lane for lane, _, _ in unit.read_claim_state().lanes] == [
+    with app.store.read() as tx:
+        assert [lane for lane, _, _ in GuardQueries(tx).read_claim_state().lanes] == [
             f"fair|fails||{owner_share('acme')}|0"
         ]
     assert by_name.queue == "fair"
@@ -268,8 +268,8 @@ def test_a_queue_may_be_declared_fair_after_its_first_job(app):
     theirs.enqueue()
     app.queue("late", fair=True)
     theirs.enqueue()
-    with app.store.read() as unit:
-        lanes = {lane for lane, _, _ in unit.read_claim_state().lanes}
+    with app.store.read() as tx:
+        lanes = {lane for lane, _, _ in GuardQueries(tx).read_claim_state().lanes}
     assert lanes == {"late|noop||0", f"late|noop||{owner_share('acme')}|0"}
 
 
@@ -284,8 +284,8 @@ def test_two_workers_share_one_limit(start, make_app):
 
     def all_done():
         nonlocal most
-        with app.store.read() as unit:
-            most = max(most, sum(count for _, _, count in GuardQueries(unit).count_running()))
+        with app.store.read() as tx:
+            most = max(most, sum(count for _, _, count in GuardQueries(tx).count_running()))
         return all(job.refresh().state == "succeeded" for job in made)
 
     until(all_done, 20, "nine naps, three at a time")

@@ -49,8 +49,8 @@ def app(settings: Settings) -> Iterator[Mulligan]:
 @pytest.fixture
 def client(app: Mulligan) -> Iterator[TestClient]:
     """The server as `mulligan web` runs it: without the app, from the stored manifest."""
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest("site:app"))
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest("site:app"))
     with TestClient(
         create_app(app.settings), base_url="http://localhost", raise_server_exceptions=False
     ) as client:

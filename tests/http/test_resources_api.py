@@ -335,8 +335,8 @@ def test_insight_needs_scope_star(app, call, key):
 
 def test_a_schedule_is_listed_previewed_and_run(app, call):
     app.schedule("nightly", "0 3 * * *", "works", {"text": "x"}, timezone="Europe/Berlin")
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest("site:app"))
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest("site:app"))
     (one,) = call("GET", "/schedules")["schedules"]
     assert (one["name"], one["kind"], one["timezone"]) == ("nightly", "works", "Europe/Berlin")
     assert len(call("GET", "/schedules/nightly/next?n=3")["next"]) == 3

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries
 from mulligan.storage import open_store
 from support.store import is_postgres, read_event_table, run_concurrently, sql
 from support.waiting import until
@@ -63,12 +64,12 @@ class Client:
 
 def write(store, owner, number, pause):
     """A transaction of some events, held open for a moment: on PostgreSQL others overtake it."""
-    with store.begin() as unit:
-        unit.write_events(
+    with store.begin() as tx:
+        EventQueries(tx).write_events(
             [NewEvent(EventType.JOB_DIED, owner=owner, data={"kind": "works", "n": number})]
         )
         time.sleep(pause)
-        unit.write_events(
+        EventQueries(tx).write_events(
             [NewEvent(EventType.JOB_QUEUED, owner=owner, data={"kind": "works", "n": number})]
         )
 
@@ -119,8 +120,8 @@ def prove(app, clients, writers, transactions, serve=run_server):
             run_concurrently(
                 *(lambda seed=seed: writer(url, -seed - 1, half) for seed in range(writers))
             )
-            with app.store.begin() as unit:
-                unit.write_events([NewEvent(LAST, owner=owner) for owner in OWNERS])
+            with app.store.begin() as tx:
+                EventQueries(tx).write_events([NewEvent(LAST, owner=owner) for owner in OWNERS])
             for thread in threads:
                 thread.join(120)
             web.clients.clear()

@@ -10,7 +10,7 @@ from mulligan.events.queries import EventQueries
 from mulligan.http.api import event_hub as hubs
 from mulligan.http.api import event_stream as streams
 from mulligan.http.api.event_hub import frame
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import LeaseQueries, WorkerQueries
 from support.waiting import until
 from support.web_server import StreamClient, get, run_server
 
@@ -86,9 +86,11 @@ def test_an_owner_receives_only_its_own_events_and_their_public_part(app, web):
 
 @pytest.mark.any_store
 def test_events_of_internal_jobs_are_left_out(app, web):
-    with app.store.begin() as unit:
+    with app.store.begin() as tx:
         for kind in ("mulligan.deliver", "works"):
-            unit.write_events([NewEvent(EventType.JOB_DIED, owner="acme", data={"kind": kind})])
+            EventQueries(tx).write_events(
+                [NewEvent(EventType.JOB_DIED, owner="acme", data={"kind": kind})]
+            )
     ear = StreamClient(web, text(app, "acme"), query="?after=0")
     assert [frame.data["data"]["kind"] for frame in ear.events(1)] == ["works"]
 
@@ -124,8 +126,8 @@ def test_events_removed_by_retention_and_unknown_ids_are_reported_as_a_gap(app, 
     monkeypatch.setattr(streams, "ID_WAIT", 0.25)
     for _ in range(3):
         app.enqueue("works")
-    with app.store.begin() as unit:
-        EventQueries(unit).prune_events(unit.now() + 1, 2)
+    with app.store.begin() as tx:
+        EventQueries(tx).prune_events(tx.now() + 1, 2)
     app.enqueue("works")
     ear = StreamClient(web, text(app), last=0)
     ear.events(2)
@@ -143,9 +145,11 @@ def test_a_slow_client_loses_nothing(app, web, monkeypatch):
     key = text(app)
     ear = StreamClient(web, key).ready()
     until(lambda: web.hub._attached, 10, "a listener")
-    with app.store.begin() as unit:
+    with app.store.begin() as tx:
         for number in range(50):
-            unit.write_events([NewEvent(EventType.JOB_DIED, owner="acme", data={"n": number})])
+            EventQueries(tx).write_events(
+                [NewEvent(EventType.JOB_DIED, owner="acme", data={"n": number})]
+            )
     heard = [frame.data["data"]["n"] for frame in ear.events(50)]
     assert heard == list(range(50))
 
@@ -206,15 +210,13 @@ def test_progress_events_have_no_id(app, web, monkeypatch):
 
     job = app.enqueue("works", owner="acme")
     open_worker(app.store, "w_9")
-    with app.store.begin() as unit:
-        (lease,) = unit.claim_jobs("w_9", [job.id], 1)
+    with app.store.begin() as tx:
+        (lease,) = LeaseQueries(tx).claim_jobs("w_9", [job.id], 1)
     ear = StreamClient(web, text(app, "acme"), query=f"?filter=job:{job.id}").ready()
     stranger = StreamClient(web, text(app, "other"), query=f"?filter=job:{job.id}").ready()
     until(lambda: len(web.hub._attached) == 2, 10, "listeners")
-    with app.store.begin() as unit:
-        WorkerQueries(unit).update_progress(
-            "w_9", [(job.id, lease.token, 0.25, "a quarter\nid: 7")]
-        )
+    with app.store.begin() as tx:
+        WorkerQueries(tx).update_progress("w_9", [(job.id, lease.token, 0.25, "a quarter\nid: 7")])
     ear.read_until(lambda ear: ear.frames)
     assert (ear.frames[0].id, ear.frames[0].event) == (None, "job.progress")
     assert (ear.frames[0].data["job_id"], ear.frames[0].data["progress"]) == (job.id, 0.25)

@@ -159,8 +159,8 @@ def test_index_kind_refuses_a_kind_without_an_index(app, note):
 
 def test_a_changed_payload_is_reindexed(app, bill):
     job = bill.enqueue(customer=1)
-    with app.store.begin() as unit:
-        reindex_job(unit, KindSpec("bill", index=("customer",)), job.id, '{"customer":2}')
+    with app.store.begin() as tx:
+        reindex_job(tx, KindSpec("bill", index=("customer",)), job.id, '{"customer":2}')
     assert (app.jobs.count("arg.customer:1"), app.jobs.count("arg.customer:2")) == (0, 1)
 
 

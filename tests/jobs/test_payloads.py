@@ -20,6 +20,7 @@ from mulligan.core.errors import ConfigError, MulliganError, PayloadRefused, Ref
 from mulligan.core.ids import new_id
 from mulligan.core.job import NewJob
 from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries
 from support.app_tools import assert_other_jobs_run, error_code, load_private, run_job
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def nothing_was_written(app: Mulligan) -> bool:
-    with app.store.read() as unit:
-        return app.jobs.list() == [] and EventQueries(unit).list_events_after(0, 10) == []
+    with app.store.read() as tx:
+        return app.jobs.list() == [] and EventQueries(tx).list_events_after(0, 10) == []
 
 
 def nested(levels: int) -> list[Any]:
@@ -332,8 +333,8 @@ def test_a_payload_of_an_older_schema_dies_and_others_run(app):
     stored = [(render.name, text) for text in texts]
     stored += [(bare.name, text) for text in ('{"old_name":7}', "[1,2]", "7")]
     old = [NewJob(id=new_id(), kind=kind, queue="default", payload=text) for kind, text in stored]
-    with app.store.begin() as unit:
-        unit.insert_jobs(old, announce=True)
+    with app.store.begin() as tx:
+        JobQueries(tx).insert_jobs(old, announce=True)
     other = render.enqueue(clip=2)
     app.run_inline()
     for new in old:

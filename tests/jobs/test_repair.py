@@ -59,8 +59,8 @@ def dead(app, broken):
 
 def apart(app) -> Jobs:
     """Return the jobs service as CLI and dashboard use it: from stored manifests, without the app."""
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest("test"))
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest("test"))
     return Jobs(lambda: app.store, app.settings, actor="cli:ann")
 
 
@@ -387,8 +387,8 @@ def test_an_error_in_can_retry_fails_the_attempt_and_it_is_called_again(app, gua
     job = run_job(app, guarded.enqueue(clip=7))
     app.answer = ConnectionError("bucket is away")
     apart(app).retry(job.id)
-    with app.store.read() as unit:
-        assert JobQueries(unit).get_job(job.id).state == "queued"
+    with app.store.read() as tx:
+        assert JobQueries(tx).get_job(job.id).state == "queued"
     app.run_inline(until_idle=False)
     row = load_row(app, job)
     assert (row.state, row.failures, len(app.called)) == ("queued", 1, 2)

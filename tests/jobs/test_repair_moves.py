@@ -20,6 +20,7 @@ from mulligan.jobs import repair
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.repair import ManualRetry
 from mulligan.worker import upkeep
+from mulligan.worker.queries import LeaseQueries
 from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     CANCELLED,
@@ -278,8 +279,8 @@ def test_a_cancel_that_meets_a_claim_asks_the_running_job_to_stop(postgres_url):
     with migrated(postgres_url) as store:
         open_worker(store)
         (job_id,) = enqueue(store)
-        with store.begin() as unit:
-            unit.claim_jobs("w1", [job_id], 1)
+        with store.begin() as tx:
+            LeaseQueries(tx).claim_jobs("w1", [job_id], 1)
             pressed = BackgroundCall(
                 lambda: repair.cancel(store, job_id, actor="ann", reason="wrong file")
             )
@@ -314,38 +315,38 @@ def test_a_retry_reserves_the_key_again(store):
 def test_one_taken_key_does_not_stop_other_moves(store):
     first, neighbour = run_once(store, FATAL, job=unique_job("k")), run_once(store, FATAL)
     insert(store, unique_job("k"))
-    with store.begin() as unit:
+    with store.begin() as tx:
         for job_id in (first, neighbour):
-            row = JobQueries(unit).get_job(job_id)
-            move = repair._build_move(unit, row, Verb.RETRY_BY_HAND, State.QUEUED, "")
+            row = JobQueries(tx).get_job(job_id)
+            move = repair._build_move(tx, row, Verb.RETRY_BY_HAND, State.QUEUED, "")
             if job_id == first:
                 with pytest.raises(UniqueTaken):
-                    unit.move_job(move)
+                    JobQueries(tx).move_job(move)
             else:
-                assert unit.move_job(move)
+                assert JobQueries(tx).move_job(move)
     assert (state_of(store, first), state_of(store, neighbour)) == ("dead", "queued")
 
 
 def test_another_constraint_error_is_not_reported_as_a_taken_key(store):
     job_id = run_once(store, FATAL)
-    with store.read() as unit:
+    with store.read() as tx:
         move = repair._build_move(
-            unit, JobQueries(unit).get_job(job_id), Verb.DISCARD, State.CANCELLED, ""
+            tx, JobQueries(tx).get_job(job_id), Verb.DISCARD, State.CANCELLED, ""
         )
-    with pytest.raises(Exception, match="job_sound"), store.begin() as unit:
-        unit.move_job(move._replace(error="{}"))
+    with pytest.raises(Exception, match="job_sound"), store.begin() as tx:
+        JobQueries(tx).move_job(move._replace(error="{}"))
     assert state_of(store, job_id) == "dead"
 
 
 @pytest.mark.seed("004-34")
 def test_a_move_is_rolled_back_with_its_transaction(store):
     job_id = run_once(store, FATAL)
-    with store.read() as unit:
+    with store.read() as tx:
         move = repair._build_move(
-            unit, JobQueries(unit).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
+            tx, JobQueries(tx).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
         )
-    with rolled_back(store.begin()) as unit:
-        assert unit.move_job(move)
+    with rolled_back(store.begin()) as tx:
+        assert JobQueries(tx).move_job(move)
     assert state_of(store, job_id) == "dead"
 
 
@@ -356,11 +357,11 @@ def test_a_move_is_rolled_back_with_its_transaction(store):
 def test_a_move_requires_the_job_as_it_was_read(store, change):
     job_id = run_once(store, FATAL)
     before = get(store, job_id)
-    with store.begin() as unit:
+    with store.begin() as tx:
         move = repair._build_move(
-            unit, JobQueries(unit).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
+            tx, JobQueries(tx).get_job(job_id), Verb.RETRY_BY_HAND, State.QUEUED, ""
         )
-        assert not unit.move_job(move._replace(**change))
+        assert not JobQueries(tx).move_job(move._replace(**change))
     assert get(store, job_id) == before
 
 
@@ -395,17 +396,17 @@ def test_a_stale_worker_cannot_undo_what_a_person_did(store):
 
 # -- holds ---------------------------------------------------------------------------------------
 def holding(store, leases, actor=""):
-    with store.begin() as unit:
+    with store.begin() as tx:
         return settle(
-            unit,
+            tx,
             [Ending(lease, HELD) for lease in leases],
-            SettleContext(POLICIES, unit.now(), Random(7), actor),
+            SettleContext(POLICIES, tx.now(), Random(7), actor),
         )
 
 
 def closed(store):
-    with store.read() as unit:
-        return [gate.key for gate in GuardQueries(unit).list_gates()]
+    with store.read() as tx:
+        return [gate.key for gate in GuardQueries(tx).list_gates()]
 
 
 def test_a_hold_closes_the_dependency_in_the_transaction_of_its_job(store):
@@ -435,8 +436,8 @@ def test_a_hold_settled_twice_writes_one_event(store):
     lease = claim_new_job(store, uses="bucket")
     holding(store, [lease])
     holding(store, [lease])
-    with store.read() as unit:
-        assert [event.type for event in EventQueries(unit).list_events_after(0, 100)].count(
+    with store.read() as tx:
+        assert [event.type for event in EventQueries(tx).list_events_after(0, 100)].count(
             "dependency.opened"
         ) == 1
 

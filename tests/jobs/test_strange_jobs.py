@@ -139,9 +139,9 @@ def test_facts_limits_and_events_arrive_from_the_runner(
     late = app.enqueue("overstays", {}, deadline=3)
     flags = app.enqueue("flags")
     assert app.jobs.wait(flags.id, 20).state is State.DEAD
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         assert (
-            WorkerQueries(unit).get_previous_attempts([flags.id])[flags.id].checkpoints["flags"]
+            WorkerQueries(tx).get_previous_attempts([flags.id])[flags.id].checkpoints["flags"]
             == "[false,false,true]"
         )
     runner, program, where, folder = ended(app, "mark_of").result

@@ -178,8 +178,8 @@ class World:
         return self.app.jobs.list()
 
     def events(self) -> list[str]:
-        with self.app.store.read() as unit:
-            return [event.type for event in EventQueries(unit).list_events_after(0, 100)]
+        with self.app.store.read() as tx:
+            return [event.type for event in EventQueries(tx).list_events_after(0, 100)]
 
     def run(self) -> int:
         """Inline; a process on the standard library only enqueues, so there the jobs run after it has gone."""

@@ -478,7 +478,7 @@ def test_a_new_subscription_does_not_read_the_old_log(app):
 def test_an_event_whose_message_fails_does_not_stop_the_others(app):
     recorder = subscribe(app)
     with app.store.begin() as tx:
-        tx.write_events(
+        EventQueries(tx).write_events(
             [
                 NewEvent(
                     EventType.JOB_DIED,
@@ -486,7 +486,7 @@ def test_an_event_whose_message_fails_does_not_stop_the_others(app):
                 )
             ]
         )
-        tx.write_events(
+        EventQueries(tx).write_events(
             [NewEvent(EventType.JOB_DIED, data={"max_retries": "many", "failures": {}, "group": 7})]
         )
     kill_jobs(app)
@@ -497,7 +497,7 @@ def test_an_event_whose_message_fails_does_not_stop_the_others(app):
 def test_a_long_log_is_read_page_by_page(app):
     recorder = subscribe(app, "queue.paused")
     with app.store.begin() as tx:
-        tx.write_events(
+        EventQueries(tx).write_events(
             NewEvent(
                 EventType.QUEUE_PAUSED if n % 400 == 0 else EventType.QUEUE_RESUMED,
                 data={"queue": "q"},
@@ -512,7 +512,7 @@ def test_many_messages_are_enqueued_in_small_transactions(app):
     recorder = subscribe(app, "queue.paused")
     other = subscribe(app, "queue.*", filter="queue:q7")
     with app.store.begin() as tx:
-        tx.write_events(
+        EventQueries(tx).write_events(
             NewEvent(EventType.QUEUE_PAUSED, data={"queue": f"q{n}"}) for n in range(120)
         )
     dispatcher = Dispatcher(app.settings)
@@ -541,7 +541,9 @@ def test_events_after_a_clock_jump_are_sent_once_workers_renewed_their_manifests
     dispatcher.run_once(app.store)
     advance(app, 2 * 86_400)
     with app.store.begin() as tx:
-        tx.write_events([NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})])
+        EventQueries(tx).write_events(
+            [NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})]
+        )
     dispatcher.run_once(app.store)
     with app.store.begin() as tx:
         publish_manifest(tx, manifest)

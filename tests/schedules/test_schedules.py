@@ -65,10 +65,10 @@ def jobs(app):
 
 
 def skips(app):
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         return [
             event
-            for event in EventQueries(unit).list_events_after(0, 10_000)
+            for event in EventQueries(tx).list_events_after(0, 10_000)
             if event.type == "schedule.skipped"
         ]
 
@@ -395,11 +395,9 @@ def test_a_release_without_the_schedule_ends_it(make_app):
 
 # -- pause ---------------------------------------------------------------------------------------
 def events_of_type(app, type_):
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         return [
-            event
-            for event in EventQueries(unit).list_events_after(0, 10_000)
-            if event.type == type_
+            event for event in EventQueries(tx).list_events_after(0, 10_000) if event.type == type_
         ]
 
 
@@ -435,9 +433,9 @@ def test_a_pause_ends_at_its_time_even_if_the_schedule_changed(app, sums):
     app.run_inline()
     app.schedules.pause("each", until=5 * MINUTE)
     assert app.schedules.get("each").paused
-    with app.store.begin() as unit:
-        [row] = ScheduleQueries(unit).list_schedules()
-        assert not ScheduleQueries(unit).advance_schedule(
+    with app.store.begin() as tx:
+        [row] = ScheduleQueries(tx).list_schedules()
+        assert not ScheduleQueries(tx).advance_schedule(
             row, from_cursor=row.cursor
         )  # whoever had looked before the pause
     advance(app, 8 * MINUTE)

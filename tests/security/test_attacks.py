@@ -266,7 +266,6 @@ def test_secrets_are_compared_in_constant_time():
     assert found == ["requests.py: row.request != key.hash"]
     for name in (
         "access/keys.py",
-        "access/status_links.py",
         "http/dashboard/sessions.py",
         "http/api/requests.py",
     ):

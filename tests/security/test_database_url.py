@@ -7,7 +7,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.cli import main
 from mulligan.core.errors import ConfigError
-from mulligan.storage.url import mask_password
+from mulligan.core.format import mask_password
 
 MALFORMED = (
     "postgresql://ann:hunter2@127.0.0.1:1/db",

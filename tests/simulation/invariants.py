@@ -174,10 +174,10 @@ class Ledger:
         self._kinds: dict[str, str] = {}
 
     def query(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
-        with self._store.read() as unit:
-            if hasattr(unit, "_handle"):
-                return unit._handle.execute(text.replace("{p}", self._prefix))
-            return unit._connection.execute(text.replace("{p}", self._prefix)).fetchall()
+        with self._store.read() as tx:
+            if hasattr(tx, "_handle"):
+                return tx._handle.execute(text.replace("{p}", self._prefix))
+            return tx._connection.execute(text.replace("{p}", self._prefix)).fetchall()
 
     # --- Answers of calls ---
     def add_accepted(self, ids: Iterable[str]) -> None:
@@ -471,8 +471,8 @@ class Ledger:
 
     # -- S13, S15: claims -------------------------------------------------------------------------
     def gates(self) -> list[Gate]:
-        with self._store.read() as unit:
-            return GuardQueries(unit).list_gates()
+        with self._store.read() as tx:
+            return GuardQueries(tx).list_gates()
 
     def claimed(self, leases: Sequence[Lease], before: Sequence[Gate]) -> None:
         """Check that no job started in a lane that was closed before and after the claim.
@@ -499,9 +499,9 @@ class Ledger:
         return row is not None and row.state == "running" and row.token == lease.token
 
     def _within_limits(self, leases: Sequence[Lease], now: Micros) -> None:
-        with self._store.read() as unit:
-            data = unit.read_claim_state().limits
-            running = GuardQueries(unit).count_running()
+        with self._store.read() as tx:
+            data = GuardQueries(tx).read_claim_state().limits
+            running = GuardQueries(tx).count_running()
         limits = merge_limits(self._world.workers[0].turns._claimer.app_limits, data)
         for (scope, key), limit in limits.items():
             if limit.concurrency is None:

@@ -224,13 +224,13 @@ def leave(world: World, a: int, b: int, c: int) -> Answer:
 
 @step("ask to drain", 1)
 def drain(world: World, a: int, b: int, c: int) -> Answer:
-    with world.store.begin() as unit:
+    with world.store.begin() as tx:
         rows = [
             row
-            for row in WorkerQueries(unit).list_workers(closed=False)
+            for row in WorkerQueries(tx).list_workers(closed=False)
             if row.id == world.worker(a).id
         ]
-        request_drain(unit, rows, "ann", "an update")
+        request_drain(tx, rows, "ann", "an update")
 
 
 @step("sweep", 6)

@@ -50,10 +50,10 @@ class Faulty:
     @contextmanager
     def begin(self) -> Iterator[Transaction]:
         fault = self._due()
-        with super().begin() as unit:  # type: ignore[misc]
+        with super().begin() as tx:  # type: ignore[misc]
             if fault is not None and fault.statement is not None:
-                _fail_after(unit, fault.statement, self._fail)
-            yield unit
+                _fail_after(tx, fault.statement, self._fail)
+            yield tx
             if fault is not None and fault.statement is not None:
                 self._fail()
         if fault is not None:
@@ -65,15 +65,15 @@ class Faulty:
         fault = self._due()
         if fault is not None and fault.statement is not None:
             self._fail()
-        with self.reliable_single_statement() as unit:  # type: ignore[attr-defined]
-            yield unit
+        with self.reliable_single_statement() as tx:  # type: ignore[attr-defined]
+            yield tx
         if fault is not None:
             self._fail()
 
 
-def _fail_after(unit: Transaction, statements: int, fail: Callable[[], None]) -> None:
+def _fail_after(tx: Transaction, statements: int, fail: Callable[[], None]) -> None:
     """Make the transaction fail after this number of statements."""
-    run, left = unit._run, [statements]
+    run, left = tx._run, [statements]
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         if left[0] <= 0:
@@ -81,7 +81,7 @@ def _fail_after(unit: Transaction, statements: int, fail: Callable[[], None]) ->
         left[0] -= 1
         return run(*args, **kwargs)
 
-    unit._run = counted
+    tx._run = counted
 
 
 class SimSqlite(Faulty, SqliteStore):
@@ -110,9 +110,9 @@ class SimPostgres(Faulty, PostgresStore):
             )
 
     def set_database_time(self) -> None:
-        with PostgresStore.single_statement(self) as unit:
+        with PostgresStore.single_statement(self) as tx:
             statement = f"UPDATE {self.prefix}meta SET value = %s WHERE key = 'simulated'"  # noqa: S608
-            unit._connection.execute(statement, (str(self.clock.wall),))
+            tx._connection.execute(statement, (str(self.clock.wall),))
 
 
 SimStore = SimSqlite | SimPostgres

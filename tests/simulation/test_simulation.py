@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mulligan.batches import completion as batching
-from mulligan.storage.sql import load_positional
+from mulligan.storage.statements import load_positional
 from mulligan.worker import upkeep
 from simulation.play import Script, play, read_script, write_script
 from simulation.runs import find_failure, script_of, shorten, stores

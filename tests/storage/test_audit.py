@@ -9,7 +9,7 @@ from mulligan.core.event import SYSTEM_ACTORS, EventType, NewEvent
 from mulligan.events.queries import AuditFilter, EventQueries
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import JobQueries
-from mulligan.storage.sql import load_statement
+from mulligan.storage.statements import load_statement
 from mulligan.worker.queries import RetentionQueries
 from support.store import HOUR, enqueue, migrated, now, sql, unique_job
 
@@ -24,7 +24,9 @@ def store(store_url):
 
 def write_actions(store, *actors, kind=EventType.QUEUE_CHANGED, owner="", job_id=None):
     with store.begin() as tx:
-        tx.write_events(NewEvent(kind, actor=actor, owner=owner, job_id=job_id) for actor in actors)
+        EventQueries(tx).write_events(
+            NewEvent(kind, actor=actor, owner=owner, job_id=job_id) for actor in actors
+        )
 
 
 def actors(store):
@@ -126,7 +128,7 @@ def test_full_token_buckets_of_owners_are_deleted(store):
 def test_the_holder_of_a_unique_key_is_found(store):
     job = unique_job("k", unique_for=60 * SECOND)
     with store.begin() as tx:
-        tx.insert_jobs([job], announce=True)
+        JobQueries(tx).insert_jobs([job], announce=True)
         assert JobQueries(tx).find_unique_holder(job.unique_hash) == job.id
         assert not JobQueries(tx).release_expired_key(job.unique_hash)
     store.shift_clock(61 * SECOND)

@@ -16,7 +16,7 @@ from mulligan.core.errors import BatchExpired, BatchSealed, NothingFailed
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.service import Jobs
 from mulligan.storage import open_store
-from mulligan.storage.sql import load_statement
+from mulligan.storage.statements import load_statement
 from mulligan.worker import upkeep
 from mulligan.worker.queries import WorkerQueries
 from support.store import (
@@ -197,7 +197,7 @@ def settle_while_a_caller_adds(store, store_url, seconds):
     with closing(open_store(store_url)) as caller, caller.transaction() as connection:
         tx = caller.join(connection)
         assert BatchQueries(tx).get_batch_for_share(batch_id) is not None
-        tx.insert_jobs(jobs(50, batch_id=batch_id), announce=False)
+        JobQueries(tx).insert_jobs(jobs(50, batch_id=batch_id), announce=False)
         ends = time.monotonic() + seconds
         for lease in (*leases, *others):
             settle_leases(store, lease)
@@ -249,7 +249,7 @@ def test_a_running_member_cannot_end_before_the_members_it_adds_are_committed(
                 )
             ending = BackgroundCall(lambda: settle_leases(postgres, lease))
             until(lambda: is_waiting_for_lock(postgres), 10, "its end waits")
-            (child,) = tx.insert_jobs(jobs(1, batch_id=batch_id), announce=False)
+            (child,) = JobQueries(tx).insert_jobs(jobs(1, batch_id=batch_id), announce=False)
         ending.result()
     assert row_of(postgres, batch_id).outcome is None
     settle_leases(postgres, claim_by_id(postgres, child.id))

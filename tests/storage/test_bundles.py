@@ -6,8 +6,9 @@ import psycopg
 import pytest
 
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events import bundles
 from mulligan.events.queries import EventQueries, StatQueries
-from mulligan.storage import event_bundles as bundles
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage.postgres_transaction import PostgresTransaction
 from support.store import (
     FAILED,
@@ -159,7 +160,7 @@ def test_jobs_that_differ_in_one_field_keep_their_own_values(store, unlike):
 def test_pages_of_any_size_read_every_event_once(store):
     ended(store, 30)
     with store.begin() as tx:
-        tx.write_events([NewEvent(EventType.QUEUE_CHANGED, actor="ann")])
+        EventQueries(tx).write_events([NewEvent(EventType.QUEUE_CHANGED, actor="ann")])
     enqueue(store, 7)
     whole = [event.id for event in log(store)]
     assert whole == [row[0] for row in read_event_table(store)]
@@ -235,7 +236,7 @@ def test_ids_of_a_pruned_bundle_are_not_reused(store):
 
 def test_a_rolled_back_bundle_leaves_no_events(store):
     with rolled_back(store.begin()) as tx:
-        tx.insert_jobs(jobs(5), announce=True)
+        JobQueries(tx).insert_jobs(jobs(5), announce=True)
     assert log(store) == []
 
 
@@ -245,7 +246,7 @@ def test_a_reader_waits_for_a_bundle_that_is_still_being_written(store):
     enqueue(store, 20)
     read = log(store)[-1].id
     with store.begin() as tx:
-        tx.insert_jobs(jobs(20), announce=True)
+        JobQueries(tx).insert_jobs(jobs(20), announce=True)
         BackgroundCall(lambda: enqueue(store, 20)).result()
         assert log(store, read) == []
     assert len(log(store, read)) == 40
@@ -256,7 +257,7 @@ def test_a_reader_waits_even_for_the_first_event(store, autocommit):
     if not is_postgres(store):
         pytest.skip("SQLite has one writer")
     with psycopg.connect(store.dsn) as connection:
-        PostgresTransaction(connection, store, autocommit=autocommit).insert_jobs(
+        JobQueries(PostgresTransaction(connection, store, autocommit=autocommit)).insert_jobs(
             jobs(1), announce=True
         )
         enqueue(store)

@@ -14,7 +14,7 @@ from mulligan.core.job import Gate, Lane
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import SearchQueries
 from mulligan.worker.claim import Claimer, load_previous_attempts
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import LeaseQueries, WorkerQueries
 from support.store import (
     FAILED,
     HOUR,
@@ -106,7 +106,7 @@ def test_a_claim_skips_jobs_that_cannot_be_claimed(store):
     sql(store, "UPDATE {p}job SET deadline_at = 1 WHERE id = :id", {"id": ids[0]})
     claim_by_id(store, ids[1])
     with store.begin() as tx:
-        assert [lease.id for lease in tx.claim_jobs("w1", ids, 3)] == ids[2:5]
+        assert [lease.id for lease in LeaseQueries(tx).claim_jobs("w1", ids, 3)] == ids[2:5]
 
 
 # --- Jobs that are not claimed ---
@@ -208,7 +208,10 @@ def test_two_workers_with_the_same_candidates_claim_each_job_once(store):
     open_worker(store, "w2")
     ids = enqueue(store, 20)
     with store.begin() as tx:
-        found = [job_id for _, _, job_id, _ in tx.list_due_jobs([("default|render||0", 0)], 20)]
+        found = [
+            job_id
+            for _, _, job_id, _ in GuardQueries(tx).list_due_jobs([("default|render||0", 0)], 20)
+        ]
     first, second = run_concurrently(
         lambda: claim_by_id(store, *found), lambda: claim_by_id(store, *found, worker="w2")
     )
@@ -240,15 +243,15 @@ def test_locked_rows_are_skipped_without_waiting(store):
     open_worker(store, "w2")
     ids = enqueue(store, 20)
     with store.begin() as tx:
-        assert len(tx.claim_jobs("w1", ids, 10)) == 10
+        assert len(LeaseQueries(tx).claim_jobs("w1", ids, 10)) == 10
         other = BackgroundCall(lambda: claim(store, 10, worker="w2"))
         assert [lease.id for lease in other.result()] == ids[10:]
 
 
 def claim_lane(tx, worker, n):
     """Claim the next `n` jobs of a lane."""
-    picked = tx.list_due_jobs([("default|render||0", 0)], n)
-    return [lease.id for lease in tx.claim_candidates(worker, picked)]
+    picked = GuardQueries(tx).list_due_jobs([("default|render||0", 0)], n)
+    return [lease.id for lease in LeaseQueries(tx).claim_candidates(worker, picked)]
 
 
 def test_a_lane_is_claimed_in_order_up_to_the_limit_by_an_open_worker(store):
@@ -297,7 +300,7 @@ def test_leases_of_a_lost_claim_response_can_be_listed(store):
 def test_a_rolled_back_claim_leaves_no_trace(store):
     (job_id,) = enqueue(store)
     with rolled_back(store.begin()) as tx:
-        assert tx.claim_jobs("w1", [job_id], 1)
+        assert LeaseQueries(tx).claim_jobs("w1", [job_id], 1)
     assert get(store, job_id)[4:6] == ("queued", 0)
     assert claim(store)[0].token == 1
 
@@ -321,7 +324,7 @@ def test_the_claim_state_lists_each_lane_and_priority_once_with_its_earliest_tim
         ],
     )
     with store.read() as tx:
-        look = tx.read_claim_state()
+        look = GuardQueries(tx).read_claim_state()
     assert sorted(look.lanes) == sorted(
         (Lane(queue, kind, uses, retry=False).key, priority, min(times))
         for (queue, kind, uses, priority), times in wanted.items()
@@ -332,7 +335,7 @@ def test_the_claim_state_lists_only_queued_jobs(store):
     enqueue(store, 3)
     settle_leases(store, claim(store, 3)[:2])
     with store.read() as tx:
-        assert tx.read_claim_state().lanes == []
+        assert GuardQueries(tx).read_claim_state().lanes == []
 
 
 def test_due_jobs_are_listed_in_order_up_to_the_limit(store):
@@ -340,13 +343,15 @@ def test_due_jobs_are_listed_in_order_up_to_the_limit(store):
     times = [at - 3, at - 1, at - 2, at + HOUR]
     ids = [one.id for one in insert(store, *[a_job(run_at=time) for time in times])]
     with store.read() as tx:
-        assert tx.list_due_jobs([("default|render||0", 0), ("no|such||0", 3)], 10) == [
+        assert GuardQueries(tx).list_due_jobs(
+            [("default|render||0", 0), ("no|such||0", 3)], 10
+        ) == [
             (0, at - 3, ids[0], "default|render||0"),
             (0, at - 2, ids[2], "default|render||0"),
             (0, at - 1, ids[1], "default|render||0"),
         ]
-        assert len(tx.list_due_jobs([("default|render||0", 0)], 2)) == 2
-        assert tx.list_due_jobs([], 5) == []
+        assert len(GuardQueries(tx).list_due_jobs([("default|render||0", 0)], 2)) == 2
+        assert GuardQueries(tx).list_due_jobs([], 5) == []
 
 
 def test_retries_have_their_own_lane_and_share(store):

@@ -15,6 +15,7 @@ from mulligan.manifest.specs import Manifest, QueueSpec
 from mulligan.storage.postgres_transaction import PostgresTransaction
 from mulligan.storage.sqlite_transaction import SqliteTransaction
 from mulligan.worker.claim import DECLARATIONS_TTL, MAX_EXPECTED_LANES, Claimer
+from mulligan.worker.queries import LeaseQueries
 from support.store import (
     KINDS,
     a_job,
@@ -185,9 +186,9 @@ def test_jobs_that_another_worker_took_are_replaced_by_the_next_of_their_lane(po
     open_worker(postgres, "w2")
     ids = enqueue(postgres, 20)
     with postgres.single_statement() as tx:
-        picked = tx.list_due_jobs([(LANE, 0)], 5)
-        assert [lease.id for lease in tx.claim_candidates("w2", picked)] == ids[:5]
-        assert [lease.id for lease in tx.claim_candidates("w1", picked)] == ids[5:10]
+        picked = GuardQueries(tx).list_due_jobs([(LANE, 0)], 5)
+        assert [lease.id for lease in LeaseQueries(tx).claim_candidates("w2", picked)] == ids[:5]
+        assert [lease.id for lease in LeaseQueries(tx).claim_candidates("w1", picked)] == ids[5:10]
 
 
 # --- Leases ---

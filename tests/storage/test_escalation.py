@@ -11,6 +11,7 @@ from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Ending, Outcome
 from mulligan.core.job import Lane
 from mulligan.guards.limits import owner_share
+from mulligan.guards.queries import GuardQueries
 from mulligan.jobs import repair as recover
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import KindSpec, Manifest, QueueSpec
@@ -52,7 +53,9 @@ def test_a_moved_job_is_only_in_its_new_lane(store):
     assert (row.queue, row.state) == ("big", "queued")
     assert lane_of(store, lease.id) == Lane("big", "render", "bucket", True).key
     with store.read() as tx:
-        assert [key for key, _, _ in tx.read_claim_state().lanes] == ["big|render|bucket|1"]
+        assert [key for key, _, _ in GuardQueries(tx).read_claim_state().lanes] == [
+            "big|render|bucket|1"
+        ]
     (again,) = claim(store)
     assert (again.queue, again.attempt) == ("big", 2)
     assert json.loads(again.counts) == {"classes": {"resource": 1}, "codes": {"OOM": 1}}

@@ -12,8 +12,9 @@ from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import State
 from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair as recover
-from mulligan.jobs.queries import SearchQueries
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.worker import upkeep
+from mulligan.worker.queries import LeaseQueries
 from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     CANCELLED,
@@ -49,7 +50,7 @@ from support.waiting import until
 
 
 def write_event(tx, name):
-    tx.write_events([NewEvent(EventType.QUEUE_CHANGED, actor=name)])
+    EventQueries(tx).write_events([NewEvent(EventType.QUEUE_CHANGED, actor=name)])
 
 
 def read_all(store, cursor=0):
@@ -103,7 +104,7 @@ def test_an_event_has_an_actor_data_and_a_time(store):
 def test_a_failed_transaction_writes_no_events(store):
     with rolled_back(store.begin()) as tx:
         write_event(tx, "never")
-        tx.insert_jobs([a_job()], announce=True)
+        JobQueries(tx).insert_jobs([a_job()], announce=True)
     assert read_all(store) == []
 
 
@@ -164,16 +165,16 @@ def finish_in(tx, lease):
 def insert_alone(tx, count):
     """Use the variant for a statement that is a transaction."""
     tx._autocommit = True
-    tx.insert_jobs(jobs(count), announce=True)
+    JobQueries(tx).insert_jobs(jobs(count), announce=True)
 
 
 VERBS = {
-    "insert": lambda tx, lease: tx.insert_jobs(jobs(2), announce=True),
-    "insert one": lambda tx, lease: tx.insert_jobs(jobs(1), announce=True),
+    "insert": lambda tx, lease: JobQueries(tx).insert_jobs(jobs(2), announce=True),
+    "insert one": lambda tx, lease: JobQueries(tx).insert_jobs(jobs(1), announce=True),
     "insert, alone": lambda tx, lease: insert_alone(tx, 20),
     "insert one, alone": lambda tx, lease: insert_alone(tx, 1),
-    "announce": lambda tx, lease: tx.announce_jobs(10),
-    "take": lambda tx, lease: tx.claim_jobs(
+    "announce": lambda tx, lease: JobQueries(tx).announce_jobs(10),
+    "take": lambda tx, lease: LeaseQueries(tx).claim_jobs(
         "w1", [row.id for row in SearchQueries(tx).list_jobs({"state": "queued"}, 5, None)], 5
     ),
     "settle": finish_in,
@@ -208,7 +209,7 @@ def test_an_unrelated_long_transaction_delays_no_reader(postgres):
 
 def test_a_long_transaction_of_a_caller_delays_no_reader(postgres):
     with postgres.transaction() as caller:
-        postgres.join(caller).insert_jobs(jobs(3), announce=False)
+        JobQueries(postgres.join(caller)).insert_jobs(jobs(3), announce=False)
         with postgres.begin() as tx:
             write_event(tx, "ours")
         assert names(read_all(postgres)) == ["ours"]
@@ -246,7 +247,7 @@ def test_a_reader_among_many_writers_reads_every_event_once_and_in_order(store):
                 for _ in range(rng.randint(1, 3)):
                     write_event(tx, "x")
                 if rng.random() < 0.1:
-                    tx.insert_jobs(jobs(1), announce=True)
+                    JobQueries(tx).insert_jobs(jobs(1), announce=True)
 
     reader = BackgroundCall(follow)
     run_concurrently(*[lambda seed=seed: write(seed) for seed in range(writers)])

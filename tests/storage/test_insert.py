@@ -10,11 +10,11 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConnectionRefused, UniqueMismatch
 from mulligan.core.ids import new_id
+from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair as recover
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.manifest.queries import ManifestQueries
-from mulligan.storage import open_store
-from mulligan.storage import sql as statements
+from mulligan.storage import open_store, statements
 from mulligan.worker import upkeep
 from mulligan.worker.queries import WorkerQueries
 from support.store import (
@@ -130,7 +130,7 @@ def test_due_jobs_notify_their_queue_once_and_later_ones_do_not(postgres, postgr
 
         def notified_queues(*new):
             with postgres.single_statement() as tx:
-                tx.insert_jobs(new, announce=True)
+                JobQueries(tx).insert_jobs(new, announce=True)
             return sorted(note.payload for note in listener.notifies(timeout=0.2))
 
         assert notified_queues(a_job(queue="fast")) == ["fast"]
@@ -185,9 +185,9 @@ def test_nothing_is_written_if_the_caller_continues_after_a_refusal(store):
     insert(store, unique_job("k", payload="1", unique_exact=True))
     with store.transaction() as connection:
         tx = store.join(connection)
-        mine = tx.insert_jobs([a_job()], announce=False)
+        mine = JobQueries(tx).insert_jobs([a_job()], announce=False)
         with pytest.raises(UniqueMismatch):
-            tx.insert_jobs(
+            JobQueries(tx).insert_jobs(
                 [*jobs(3), unique_job("k", payload="2", unique_exact=True)], announce=False
             )
     assert [row.id for row in all_rows(store)][1:] == [mine[0].id]
@@ -204,24 +204,24 @@ INVALID = {
 @pytest.mark.parametrize("new", INVALID.values(), ids=INVALID)
 def test_a_job_is_rolled_back_with_the_callers_transaction(store, new):
     with rolled_back(store.transaction()) as connection:
-        store.join(connection).insert_jobs(new, announce=False)
+        JobQueries(store.join(connection)).insert_jobs(new, announce=False)
     assert all_rows(store) == []
 
 
 def test_a_job_is_visible_once_the_callers_transaction_commits(store):
     with store.transaction() as connection:
-        store.join(connection).insert_jobs(jobs(3), announce=False)
+        JobQueries(store.join(connection)).insert_jobs(jobs(3), announce=False)
         assert all_rows(store) == []
     assert len(all_rows(store)) == 3
 
 
 def test_upkeep_writes_the_missing_event_of_a_callers_job_once(store):
     with store.transaction() as connection:
-        (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
+        (answer,) = JobQueries(store.join(connection)).insert_jobs([a_job()], announce=False)
     assert event_types(store, answer.id) == []
     with store.begin() as tx:
-        assert tx.announce_jobs(100) == 1
-        assert tx.announce_jobs(100) == 0
+        assert JobQueries(tx).announce_jobs(100) == 1
+        assert JobQueries(tx).announce_jobs(100) == 0
     (queued,) = job_events(store, answer.id)
     row = get(store, answer.id)
     assert (queued.type, queued.at, queued.owner) == ("job.queued", row.created_at, "acme")
@@ -231,7 +231,7 @@ def test_upkeep_writes_the_missing_event_of_a_callers_job_once(store):
 def test_missing_events_are_written_in_small_steps(store):
     insert(store, *jobs(25), announce=False)
     with store.begin() as tx:
-        assert [tx.announce_jobs(10) for _ in range(4)] == [10, 10, 5, 0]
+        assert [JobQueries(tx).announce_jobs(10) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_a_claim_writes_the_missing_queued_event_first(store):
@@ -240,7 +240,7 @@ def test_a_claim_writes_the_missing_queued_event_first(store):
     (job,) = insert(store, a_job(), announce=False)
     assert [lease.id for lease in claim(store)] == [job.id]
     with store.begin() as tx:
-        tx.announce_jobs(1000)
+        JobQueries(tx).announce_jobs(1000)
     assert event_types(store, job.id) == ["queued", "started"]
 
 
@@ -254,7 +254,7 @@ def test_a_move_of_an_unannounced_job_writes_its_queued_event_first(store, verb)
         store.shift_clock(HOUR)
         upkeep.expire_deadlines(store)
     with store.begin() as tx:
-        assert tx.announce_jobs(100) == 0
+        assert JobQueries(tx).announce_jobs(100) == 0
     assert event_types(store, job.id) == ["queued", "cancelled" if verb == "cancel" else "died"]
 
 
@@ -262,13 +262,13 @@ def test_an_insert_in_our_own_transaction_writes_its_event_at_once(store):
     (job_id,) = enqueue(store)
     assert event_types(store, job_id) == ["queued"]
     with store.begin() as tx:
-        assert tx.announce_jobs(10) == 0
+        assert JobQueries(tx).announce_jobs(10) == 0
 
 
 def test_notifications_from_callers_can_be_disabled(store_url, store):
     quiet = open_store(store_url, notify_callers=False)
     with quiet.transaction() as connection:
-        quiet.join(connection).insert_jobs(jobs(2), announce=False)
+        JobQueries(quiet.join(connection)).insert_jobs(jobs(2), announce=False)
     quiet.close()
     assert len(all_rows(store)) == 2
 
@@ -282,7 +282,7 @@ def test_an_unusable_connection_is_refused(store, connection):
 def test_a_callers_jobs_can_be_claimed_after_the_commit(store):
     open_worker(store)
     with store.transaction() as connection:
-        (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
+        (answer,) = JobQueries(store.join(connection)).insert_jobs([a_job()], announce=False)
         if is_postgres(store):  # on SQLite the caller holds the write lock
             assert claim(store) == []
     assert [lease.id for lease in claim(store)] == [answer.id]
@@ -292,7 +292,7 @@ def test_a_callers_jobs_can_be_claimed_after_the_commit(store):
     "verb",
     [
         lambda tx, text: (
-            tx.write_events([])
+            EventQueries(tx).write_events([])
             or WorkerQueries(tx).update_progress(
                 "w1", [(WorkerQueries(tx).list_leases("w1")[0].id, 1, 0.5, text)]
             )

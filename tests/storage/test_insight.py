@@ -11,7 +11,7 @@ from mulligan.core.durations import SECOND
 from mulligan.core.ids import first_id, new_id
 from mulligan.insight.queries import InsightQueries, InsightScope
 from mulligan.jobs import repair as recover
-from mulligan.storage.sql import load_statement
+from mulligan.storage.statements import load_statement
 from support.builders import make_failure
 from support.history import DAY, insert_finished_jobs
 from support.store import (

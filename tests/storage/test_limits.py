@@ -289,7 +289,7 @@ def test_a_retry_keeps_its_share(store):
     insert(store, *[shared_job("whale") for _ in range(3)])
     settle_leases(store, claim(store, 3), FAILED, policies=quick)
     with store.read() as tx:
-        (lane,) = {lane for lane, _, _ in tx.read_claim_state().lanes}
+        (lane,) = {lane for lane, _, _ in GuardQueries(tx).read_claim_state().lanes}
     assert lane == f"default|render||{owner_share('whale')}|1"
 
 

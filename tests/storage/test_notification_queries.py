@@ -54,7 +54,7 @@ def incident(name: str = "i1", **changes: object) -> IncidentRow:
 
 def something(store: Store) -> None:
     with store.begin() as tx:
-        tx.write_events([NewEvent(EventType.QUEUE_PAUSED, data={"queue": "x"})])
+        EventQueries(tx).write_events([NewEvent(EventType.QUEUE_PAUSED, data={"queue": "x"})])
 
 
 def test_a_new_reader_starts_at_the_newest_event_by_default(store):

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from mulligan.jobs.conditions import SearchPlan, build_conditions, follow_plan
-from mulligan.storage.sql import load_statement, statement_names
+from mulligan.storage.statements import load_statement, statement_names
 from support.store import sql
 
 WHOLE = re.compile(

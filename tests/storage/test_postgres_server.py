@@ -13,14 +13,15 @@ from storm.proxy import Proxies
 
 from mulligan.core.attempt import Ending
 from mulligan.core.errors import StoreUnavailable
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.retries.decide import decide
 from mulligan.storage import open_store
 from mulligan.storage import postgres as postgres_store
 from mulligan.storage.postgres import ListenState
-from mulligan.storage.postgres_transaction import FAILURE_COLUMNS, RARE_COLUMNS
-from mulligan.storage.rows import format_array
-from mulligan.storage.sql import load_statement, statement_names
-from mulligan.worker.queries import WorkerQueries
+from mulligan.storage.postgres_transaction import format_array
+from mulligan.storage.statements import load_statement, statement_names
+from mulligan.worker.queries import FAILURE_COLUMNS, RARE_COLUMNS, LeaseQueries, WorkerQueries
 from mulligan.worker.settlement import settlement_row
 from support.store import (
     FAILED,
@@ -66,9 +67,9 @@ def test_a_cut_connection_raises_unavailable_and_the_next_use_works(postgres, po
 
 
 def cut_while_inserting(tx, url):
-    tx.insert_jobs([a_job()], announce=True)
+    JobQueries(tx).insert_jobs([a_job()], announce=True)
     end_all_others(url)
-    tx.insert_jobs([a_job()], announce=True)
+    JobQueries(tx).insert_jobs([a_job()], announce=True)
 
 
 def test_connections_that_died_while_idle_cost_at_most_one_call(postgres, postgres_url):
@@ -115,7 +116,7 @@ def test_a_read_only_database_is_unavailable_for_writing(postgres):
     with pytest.raises(StoreUnavailable):
         enqueue(postgres)
     with pytest.raises(StoreUnavailable), postgres.single_statement() as tx:
-        tx.insert_jobs([a_job()], announce=True)
+        JobQueries(tx).insert_jobs([a_job()], announce=True)
     assert all_rows(postgres) == []
 
 
@@ -207,9 +208,9 @@ def test_a_transaction_of_a_dedicated_store_begins_with_its_first_statement(post
     """BEGIN needs no round trip of its own, and an error still undoes everything."""
     dedicated = postgres.dedicated()
     with dedicated.begin() as tx:
-        tx.insert_jobs([a_job()], announce=True)
+        JobQueries(tx).insert_jobs([a_job()], announce=True)
     with contextlib.suppress(ZeroDivisionError), dedicated.begin() as tx:
-        tx.insert_jobs([a_job()], announce=True)
+        JobQueries(tx).insert_jobs([a_job()], announce=True)
         raise ZeroDivisionError
     assert len(all_rows(postgres)) == 1
 
@@ -328,7 +329,7 @@ def test_a_slow_cached_plan_is_discarded(postgres, monkeypatch):
     with postgres.begin() as tx:  # plans are cached per connection
         for _ in range(12):
             enqueue_and_take(tx)
-        tx.insert_jobs(jobs(9000, delay=HOUR), announce=True)
+        JobQueries(tx).insert_jobs(jobs(9000, delay=HOUR), announce=True)
         assert rows_read_by(tx, enqueue_and_take) > 9000, "the cached plan reads the whole table"
         monkeypatch.setattr("mulligan.storage.postgres_transaction.SLOW_STATEMENT", 0.0)
         enqueue_and_take(tx)
@@ -373,9 +374,9 @@ def test_behind_a_pooler_no_statement_is_prepared(postgres):
 
 
 def enqueue_and_take(tx):
-    tx.insert_jobs([a_job()], announce=True)
-    picked = tx.list_due_jobs([("default|render||0", 0)], 20)
-    assert len(tx.claim_candidates("w1", picked)) == 1
+    JobQueries(tx).insert_jobs([a_job()], announce=True)
+    picked = GuardQueries(tx).list_due_jobs([("default|render||0", 0)], 20)
+    assert len(LeaseQueries(tx).claim_candidates("w1", picked)) == 1
 
 
 def rows_read_by(tx, what):
@@ -482,7 +483,7 @@ def test_formatted_arrays_equal_those_of_the_driver(postgres):
 def test_a_callers_long_transaction_delays_no_claim_or_settlement(postgres):
     open_worker(postgres)
     with postgres.transaction() as caller:
-        postgres.join(caller).insert_jobs([*jobs(5), unique_job("k")], announce=False)
+        JobQueries(postgres.join(caller)).insert_jobs([*jobs(5), unique_job("k")], announce=False)
         ids = enqueue(postgres, 5)
         assert len(settle_leases(postgres, claim(postgres, 5))) == 5
         assert {get(postgres, job_id).state for job_id in ids} == {"succeeded"}

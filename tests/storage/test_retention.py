@@ -188,10 +188,12 @@ def test_upkeep_applies_the_retention_of_each_state_and_kind(store):
 # --- Events ---
 def test_events_are_pruned_in_small_steps_oldest_first(store):
     with store.begin() as tx:
-        tx.write_events([NewEvent(EventType.QUEUE_CHANGED, owner=str(n)) for n in range(10)])
+        EventQueries(tx).write_events(
+            [NewEvent(EventType.QUEUE_CHANGED, owner=str(n)) for n in range(10)]
+        )
     store.shift_clock(DAY)
     with store.begin() as tx:
-        tx.write_events([NewEvent(EventType.QUEUE_CHANGED, owner="new")])
+        EventQueries(tx).write_events([NewEvent(EventType.QUEUE_CHANGED, owner="new")])
         before = tx.now() - HOUR
     with store.begin() as tx:
         assert EventQueries(tx).prune_events(before, 4) == 4
@@ -204,7 +206,7 @@ def test_events_are_pruned_in_small_steps_oldest_first(store):
 
 def test_pruning_does_not_read_all_recent_events(postgres):
     with postgres.begin() as tx:
-        tx.insert_jobs(jobs(3000), announce=True)
+        JobQueries(tx).insert_jobs(jobs(3000), announce=True)
     statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + statement_of("list_oldest_events")
     params = {"floor": 0, "limit": 100}
     with postgres.transaction() as connection:
@@ -213,7 +215,7 @@ def test_pruning_does_not_read_all_recent_events(postgres):
 
 
 def statement_of(verb):
-    from mulligan.storage.sql import load_statement
+    from mulligan.storage.statements import load_statement
 
     return load_statement(verb, "postgres", '"mulligan".')
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import mulligan
 from mulligan.storage import maintenance as migrations
-from mulligan.storage import sql as statements
 
 TABLE = re.compile(r"^CREATE TABLE \{p\}(\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 COLUMN = re.compile(r"^  ([a-z]\w*) +[A-Z]", re.MULTILINE)
@@ -51,7 +51,8 @@ def test_every_table_and_index_has_a_comment(dialect):
 
 
 def test_every_statement_file_starts_with_what_it_does():
-    folder = Path(statements.__file__).parent
-    first_lines = {file.name: file.read_text().splitlines()[0] for file in folder.glob("*.sql")}
+    folder = Path(mulligan.__file__).parent
+    files = folder.rglob("queries*.sql")
+    first_lines = {str(file): file.read_text().splitlines()[0] for file in files}
     assert first_lines
     assert [name for name, line in first_lines.items() if not re.match(r"-- [A-Z]", line)] == []

@@ -18,7 +18,7 @@ from mulligan.jobs.conditions import (
     leading_conditions,
 )
 from mulligan.jobs.queries import ArgRow, JobQueries, SearchQueries
-from mulligan.storage.sql import load_statement
+from mulligan.storage.statements import load_statement
 from support.store import (
     CANCELLED,
     FATAL,
@@ -101,8 +101,8 @@ def test_a_bulk_insert_with_arguments_on_a_server_is_two_statements(store, monke
             "_run",
             lambda verb, *args, **more: (value.append(verb), run(verb, *args, **more))[1],
         )
-        tx.insert_jobs([billed(n) for n in range(50)], announce=True)
-        tx.insert_jobs([a_job() for _ in range(50)], announce=True)
+        JobQueries(tx).insert_jobs([billed(n) for n in range(50)], announce=True)
+        JobQueries(tx).insert_jobs([a_job() for _ in range(50)], announce=True)
     assert value == ["insert_jobs", "write_args", "insert_jobs"]
     assert len(args_of(store)) == 50
 

@@ -13,7 +13,7 @@ from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import LeaseQueries, WorkerQueries
 from mulligan.worker.settle import SettleContext, settle
 from support.store import (
     CANCELLED,
@@ -528,4 +528,4 @@ def test_equal_settlements_are_fenced_one_by_one(store):
 def test_settling_nothing_does_nothing(store):
     assert settle_leases(store, []) == []
     with store.begin() as tx:
-        assert tx.settle([]) == []
+        assert LeaseQueries(tx).settle([]) == []

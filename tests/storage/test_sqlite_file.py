@@ -14,7 +14,8 @@ import apsw
 import pytest
 
 from mulligan.core.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
-from mulligan.jobs.queries import SearchQueries
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.storage import open_store
 from support.processes import (
     daemon,
@@ -82,10 +83,10 @@ def test_the_standard_library_serves_clients_with_their_own_connections(sqlite_u
     with migrated(sqlite_url.replace("sqlite:", "sqlite+stdlib:")) as store:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            store.join(connection).insert_jobs(jobs(3), announce=False)
+            JobQueries(store.join(connection)).insert_jobs(jobs(3), announce=False)
             connection.execute("ROLLBACK")
             connection.execute("BEGIN IMMEDIATE")
-            (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
+            (answer,) = JobQueries(store.join(connection)).insert_jobs([a_job()], announce=False)
             connection.execute("COMMIT")
         assert [row.id for row in all_rows(store)] == [answer.id]
 
@@ -239,7 +240,7 @@ def test_a_slow_writer_is_waited_for(sqlite):
 
     def slow():
         with sqlite.begin() as tx:
-            tx.insert_jobs([a_job()], announce=True)
+            JobQueries(tx).insert_jobs([a_job()], announce=True)
             inside.set()
             assert leave.wait(30)
 
@@ -263,10 +264,10 @@ def test_plans_do_not_depend_on_bound_values(sqlite):
     with sqlite.read() as tx:
         connection = tx._handle.connection
         connection.authorizer = may  # is called whenever a statement is planned
-        tx.read_claim_state()
+        GuardQueries(tx).read_claim_state()
         assert planned, "the first time it has to be"
         planned.clear()
-        tx.read_claim_state()
+        GuardQueries(tx).read_claim_state()
         connection.authorizer = None
     assert planned == []
 

@@ -7,14 +7,21 @@ import re
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 import mulligan
 from mulligan.storage import statements
-from mulligan.storage.sql import load_statement, statement_names
-from mulligan.storage.statements import expand_dialect, expand_rows, load_catalog
+from mulligan.storage.statements import (
+    expand_dialect,
+    expand_rows,
+    load_catalog,
+    load_statement,
+    statement_names,
+)
 
 PACKAGE = Path(mulligan.__file__).parent
 DIALECTS = ("sqlite", "postgres")
+MAX_SQL_FILES = 60
 MACRO = re.compile(r"\{(?:[A-Za-z_]\w*|(?:in|lock|part|set|shared|no):[^}]*)\}")
 
 
@@ -46,6 +53,7 @@ def test_every_statement_and_fragment_is_used(dialect):
     catalog = load_catalog(dialect)
     files = (file.read_text() for file in PACKAGE.rglob("*.sql"))
     fragments = {name for text in files for name in re.findall(r"\{part:(\w+)\}", text)}
+    fragments |= {f"{name}_single" for name in fragments}  # their variants for one row
     assert [name for name in catalog if name not in constants | fragments] == []
 
 
@@ -57,6 +65,24 @@ def test_every_statement_says_what_it_does(dialect):
         if not statement.text.startswith("-- ")
     ]
     assert uncommented == []
+
+
+def test_the_statements_are_in_few_files_next_to_their_features():
+    files = [*PACKAGE.rglob("*.sql")]
+    assert len(files) <= MAX_SQL_FILES
+    strangers = [
+        str(file)
+        for file in files
+        if file.parent.name != "schema" and not file.name.startswith("queries.")
+    ]
+    assert strangers == []
+
+
+def test_a_wheel_contains_the_statements():
+    builder = WheelBuilder(str(PACKAGE.parent.parent))
+    included = {file.distribution_path for file in builder.recurse_included_files()}
+    paths = {str(Path("mulligan") / file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.sql")}
+    assert paths <= included
 
 
 def test_a_statement_of_one_database_replaces_the_general_one(package):

@@ -10,6 +10,7 @@ import pytest
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import UniqueMismatch, UniqueRace
 from mulligan.core.job import State
+from mulligan.jobs.queries import JobQueries
 from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FATAL,
@@ -152,7 +153,7 @@ def test_if_the_first_insert_rolls_back_the_second_gets_a_job(store):
 
     def winner() -> None:
         with store.transaction() as connection:
-            store.join(connection).insert_jobs([unique_job("k")], announce=False)
+            JobQueries(store.join(connection)).insert_jobs([unique_job("k")], announce=False)
             inserted.set()
             assert decided.wait(30)
             raise KeyboardInterrupt
@@ -174,7 +175,7 @@ def test_if_four_of_five_callers_roll_back_one_job_is_left(store):
     def caller(commits: bool) -> None:
         try:
             with store.transaction() as connection:
-                store.join(connection).insert_jobs([unique_job("k")], announce=False)
+                JobQueries(store.join(connection)).insert_jobs([unique_job("k")], announce=False)
                 if not commits:
                     raise ZeroDivisionError
         except ZeroDivisionError:
@@ -192,7 +193,7 @@ def test_a_caller_whose_snapshot_cannot_see_the_holder_gets_an_error(postgres):
         connection.execute("SELECT 1")
         insert(postgres, unique_job("k"))
         with pytest.raises(UniqueRace, match="READ COMMITTED"), connection.transaction():
-            postgres.join(connection).insert_jobs([unique_job("k")], announce=False)
+            JobQueries(postgres.join(connection)).insert_jobs([unique_job("k")], announce=False)
         connection.execute("SELECT 'the caller decides what to do now'")
 
 

@@ -12,7 +12,7 @@ from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.worker import upkeep
-from mulligan.worker.queries import RetentionQueries, WorkerQueries
+from mulligan.worker.queries import LeaseQueries, RetentionQueries, WorkerQueries
 from support.store import (
     HOUR,
     BackgroundCall,
@@ -163,12 +163,12 @@ def test_a_worker_that_has_renewed_meanwhile_is_not_closed(store):
     with store.begin() as tx:
         assert not WorkerQueries(tx).close_worker("w1", "no renewal", last_renewed=renewed_at)
         assert WorkerQueries(tx).close_worker(
-            "w1", "no renewal", last_renewed=worker_of_unit(tx).renewed_at
+            "w1", "no renewal", last_renewed=read_worker(tx).renewed_at
         )
     assert worker_of(store).closed_at is not None
 
 
-def worker_of_unit(tx):
+def read_worker(tx):
     return next(row for row in WorkerQueries(tx).list_workers(closed=True) if row.id == "w1")
 
 
@@ -255,7 +255,7 @@ def test_a_renewal_does_not_wait_for_claims_or_settlements(postgres):
     lease = claim_new_job(postgres)
     enqueue(postgres, 3)
     with postgres.begin() as tx:
-        tx.claim_jobs(
+        LeaseQueries(tx).claim_jobs(
             "w1", [row.id for row in SearchQueries(tx).list_jobs({"state": "queued"}, 9, None)], 9
         )
         WorkerQueries(tx).update_progress("w1", [(lease.id, 1, 0.5, "half")])

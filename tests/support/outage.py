@@ -134,8 +134,8 @@ class OutageStage:
 
     def events(self, kind: str = "dependency.") -> list[Event]:
         """Return the events of dependencies, in order."""
-        with self.app.store.read() as unit:
-            while new := EventQueries(unit).list_events_after(self._cursor, WINDOW):
+        with self.app.store.read() as tx:
+            while new := EventQueries(tx).list_events_after(self._cursor, WINDOW):
                 self._cursor = new[-1].id
                 self._events += [event for event in new if event.type.startswith("dependency.")]
         return [event for event in self._events if event.type.startswith(kind)]

@@ -16,6 +16,7 @@ from typing import Any
 import apsw
 
 from mulligan.core.errors import StoreUnavailable
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage import maintenance as migrations
 from mulligan.storage import open_store
 from support.store import BackgroundCall, a_job, enqueue, is_postgres, migrated, prefix
@@ -60,7 +61,9 @@ def enqueue_for_through_sqlite3(url: str, seconds: float, log: str) -> None:
         while time.monotonic() < deadline:
             with store.transaction() as connection:
                 assert isinstance(connection, sqlite3.Connection)
-                (answer,) = store.join(connection).insert_jobs([a_job()], announce=False)
+                (answer,) = JobQueries(store.join(connection)).insert_jobs(
+                    [a_job()], announce=False
+                )
             acknowledge(log, answer.id)
 
 
@@ -139,8 +142,8 @@ def fork_while_writing(url: str, log: str) -> None:
         inside, leave = threading.Event(), threading.Event()
 
         def write() -> str:
-            with store.begin() as unit:
-                (answer,) = unit.insert_jobs([a_job()], announce=True)
+            with store.begin() as tx:
+                (answer,) = JobQueries(tx).insert_jobs([a_job()], announce=True)
                 inside.set()
                 assert leave.wait(30)
             return answer.id

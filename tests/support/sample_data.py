@@ -29,8 +29,8 @@ def create_sample_data(app: Mulligan, texts: SampleTexts) -> list[str]:
     """Create data for every screen. Return the paths of all screens."""
     _declare(app, texts)
     app.open()
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest("site:app"))
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest("site:app"))
     _run_periodic_tasks(app, alerting=False)
     dead, parked = _create_jobs(app, texts)
     _run_periodic_tasks(app, alerting=True)

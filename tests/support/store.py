@@ -17,15 +17,13 @@ from mulligan.core.event import Event
 from mulligan.core.ids import new_id
 from mulligan.core.job import DEFAULT_COVER, AttemptRow, JobRow, NewJob, WorkerRow, unique_hash
 from mulligan.events.queries import EventQueries
-from mulligan.jobs.queries import JobQueries, SearchQueries
+from mulligan.jobs.queries import Inserted, JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import Policy
 from mulligan.storage import Store, open_store
-from mulligan.storage.base import Inserted
-from mulligan.storage.url import boot_id
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import LeaseQueries, WorkerQueries, boot_id
 from mulligan.worker.settle import SettleContext, settle
 from support.builders import make_failure
 
@@ -126,7 +124,7 @@ def unique_job(key: str, *, cover: Sequence[str] = DEFAULT_COVER, **changes: Any
 
 def insert(store: Store, *new: NewJob, announce: bool = True) -> list[Inserted]:
     with store.begin() as tx:
-        return tx.insert_jobs(new, announce=announce)
+        return JobQueries(tx).insert_jobs(new, announce=announce)
 
 
 def enqueue(store: Store, n: int = 1, **changes: Any) -> list[str]:
@@ -256,7 +254,7 @@ def claim(
 
 def claim_by_id(store: Store, *ids: str, worker: str = "w1") -> list[Lease]:
     with store.begin() as tx:
-        return tx.claim_jobs(worker, ids, len(ids))
+        return LeaseQueries(tx).claim_jobs(worker, ids, len(ids))
 
 
 def settle_leases(
@@ -281,8 +279,8 @@ def claim_new_job(store: Store, *, worker: str = "w1", **changes: Any) -> Lease:
         if worker not in {row.id for row in WorkerQueries(tx).list_workers(closed=True)}:
             WorkerQueries(tx).insert_worker(a_worker(worker))
         job = changes.pop("job", None) or a_job(**changes)
-        tx.insert_jobs([job], announce=True)
-        (lease,) = tx.claim_jobs(worker, [job.id], 1)
+        JobQueries(tx).insert_jobs([job], announce=True)
+        (lease,) = LeaseQueries(tx).claim_jobs(worker, [job.id], 1)
     return lease
 
 

@@ -83,15 +83,15 @@ class FaultyStore:
     @contextmanager
     def read(self) -> Iterator[Any]:
         self._check_answers()
-        with self._store.read() as unit:
-            yield unit
+        with self._store.read() as tx:
+            yield tx
 
     @contextmanager
     def _write(self, transaction: AbstractContextManager[Any]) -> Iterator[Any]:
         self._check_answers()
         self._faults.wait_until_over(SLOW_WRITES)
-        with transaction as unit:
-            yield unit
+        with transaction as tx:
+            yield tx
         if self._faults.is_active(LOST_ANSWERS):
             raise StoreUnavailable("the connection broke before the answer arrived")
 

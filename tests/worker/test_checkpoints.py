@@ -29,9 +29,9 @@ def test_a_checkpoint_is_durable_when_it_returns_and_readable_in_the_next_attemp
             ctx.checkpoint("page", 7)
             ctx.checkpoint("page", 8)
             ctx.checkpoint("odd value", {"text": "nul \x00 inside", "n": None})
-            with other.store.read() as unit:  # another connection sees it while we still run
+            with other.store.read() as tx:  # another connection sees it while we still run
                 checkpoints = (
-                    WorkerQueries(unit).get_previous_attempts([ctx.job.id])[ctx.job.id].checkpoints
+                    WorkerQueries(tx).get_previous_attempts([ctx.job.id])[ctx.job.id].checkpoints
                 )
             recorded.append({name: json.loads(text) for name, text in checkpoints.items()})
             raise OSError("later")
@@ -131,11 +131,9 @@ def test_async_handlers_use_checkpoint_async_and_run_async(app):
 def test_a_lost_lease_refuses_the_checkpoint(app):
     @app.job
     def slow(ctx: Context) -> None:
-        with app.store.begin() as unit:
-            WorkerQueries(unit).close_worker(ctx.lease.worker, "taken away", last_renewed=None)
-            lost = [
-                lease for lease in WorkerQueries(unit).list_orphans(10) if lease.id == ctx.job.id
-            ]
+        with app.store.begin() as tx:
+            WorkerQueries(tx).close_worker(ctx.lease.worker, "taken away", last_renewed=None)
+            lost = [lease for lease in WorkerQueries(tx).list_orphans(10) if lease.id == ctx.job.id]
         assert lost
         upkeep.settle_orphans(app.store, app.settings.retry, Random(1))
         ctx.checkpoint("late", 1)
@@ -145,8 +143,8 @@ def test_a_lost_lease_refuses_the_checkpoint(app):
     after = job.refresh()
     assert after.state is State.QUEUED
     assert after.losses == 1
-    with app.store.read() as unit:
-        assert WorkerQueries(unit).get_previous_attempts([job.id])[job.id].checkpoints == {}
+    with app.store.read() as tx:
+        assert WorkerQueries(tx).get_previous_attempts([job.id])[job.id].checkpoints == {}
     assert any(event.type == "job.stale_refused" for event in app.jobs.history(job.id))
 
 

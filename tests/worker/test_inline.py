@@ -126,9 +126,9 @@ def test_ctrl_c_ends_run_inline_at_once_and_releases_the_job_uncharged(
     [job] = app.jobs.list()
     assert (job.state, job.failures, job.losses) == (State.QUEUED, 0, 0)
     assert [event.type for event in app.jobs.history(job.id)][-1] == "job.released"
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         assert all(
-            worker.closed_at is not None for worker in WorkerQueries(unit).list_workers(closed=True)
+            worker.closed_at is not None for worker in WorkerQueries(tx).list_workers(closed=True)
         )
     assert list((tmp_path / "state").rglob("*.work/*")) == []
 
@@ -172,9 +172,9 @@ def test_a_failing_hook_raises_and_leaves_no_registered_worker(app):
     with pytest.raises(RuntimeError, match="no connection"):
         app.run_inline()
     assert job.refresh().attempt == 0
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         assert all(
-            worker.closed_at is not None for worker in WorkerQueries(unit).list_workers(closed=True)
+            worker.closed_at is not None for worker in WorkerQueries(tx).list_workers(closed=True)
         )
 
 

@@ -10,6 +10,7 @@ from mulligan import Fail, Hold, Policy, Retry
 from mulligan.core.errors import IllegalMove
 from mulligan.guards.capacity import SlotLimits
 from mulligan.guards.observer import DependencyObserver
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.window import DependencyTally
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import DependencySpec
@@ -156,20 +157,20 @@ def test_a_hint_to_a_job_without_retries_still_holds_the_dependency(app, line):
 def test_earlier_rate_limit_errors_still_reduce_concurrency_by_three_tenths(app, monkeypatch):
     monkeypatch.setattr("mulligan.guards.observer._count_running", lambda *_: 10)
     observer = DependencyObserver()
-    with app.store.begin() as unit:
-        observer.fold(unit, "gateway", DependencyTally(limited=3, ok=7), unit.now())
-        observer.fold(unit, "gateway", DependencyTally(ok=15), unit.now())
+    with app.store.begin() as tx:
+        observer.fold(tx, "gateway", DependencyTally(limited=3, ok=7), tx.now())
+        observer.fold(tx, "gateway", DependencyTally(ok=15), tx.now())
     assert observer.guards["gateway"].throttle.limit == 7
 
 
 def test_a_limit_that_another_worker_has_used_up_is_respected(app):
     observer, other = DependencyObserver(), DependencyObserver()
-    with app.store.begin() as unit:
-        now = unit.now()
-        observer.fold(unit, "gateway", DependencyTally(retried=60), now)
+    with app.store.begin() as tx:
+        now = tx.now()
+        observer.fold(tx, "gateway", DependencyTally(retried=60), now)
         assert observer.retries_left("gateway", now) == 0
-        other.fold(unit, "gateway", DependencyTally(first_ok=600), now)
-        observer.load_guards(unit.read_claim_state().guards)
+        other.fold(tx, "gateway", DependencyTally(first_ok=600), now)
+        observer.load_guards(GuardQueries(tx).read_claim_state().guards)
         assert observer.retries_left("gateway", now) > 0
 
 
@@ -195,15 +196,15 @@ def test_a_job_probes_if_the_app_with_the_probe_function_has_no_workers(app, lin
         kinds={},
         dependencies={"gateway": DependencySpec("gateway", probe=True)},
     )
-    with app.store.begin() as unit:
-        ManifestQueries(unit).store_manifest("theirs", "theirs", "", theirs.to_json())
+    with app.store.begin() as tx:
+        ManifestQueries(tx).store_manifest("theirs", "theirs", "", theirs.to_json())
     claimer = create_claimer("w9", mine)
     advance(app, 31)
-    with app.store.begin() as unit:
-        assert claimer.claim(unit, 1).leases == []
+    with app.store.begin() as tx:
+        assert claimer.claim(tx, 1).leases == []
     advance(app, 61)
-    with app.store.begin() as unit:
-        assert [lease.kind for lease in claimer.claim(unit, 1).leases] == ["call"]
+    with app.store.begin() as tx:
+        assert [lease.kind for lease in claimer.claim(tx, 1).leases] == ["call"]
 
 
 def test_an_impossible_probe_is_refused_with_the_time_until_it_is_held(app, call):
@@ -223,8 +224,8 @@ def test_a_slot_is_reserved_for_other_jobs_unless_all_use_the_dependency(app, ca
     call.enqueue_many([{"n": n} for n in range(9)])
     open_worker(app.store, "w9")
     claimer = create_claimer("w9", app.manifest())
-    with app.store.begin() as unit:
-        leases = claimer.claim(unit, 4, slots=SlotLimits(4, 3, {}, shared)).leases
+    with app.store.begin() as tx:
+        leases = claimer.claim(tx, 4, slots=SlotLimits(4, 3, {}, shared)).leases
     assert len(leases) == taken
 
 
@@ -233,10 +234,10 @@ def test_a_ramp_does_not_wait_for_jobs_of_a_paused_queue(app, call):
     advance(app, 5)
     open_worker(app.store, "w9")
     claimer = create_claimer("w9", app.manifest())
-    with app.store.read() as unit:
-        claimer.claim(unit, 0)
+    with app.store.read() as tx:
+        claimer.claim(tx, 0)
     assert claimer.observer.waiting == {"gateway"}
     app.queues.pause("default")
-    with app.store.read() as unit:
-        claimer.claim(unit, 0)
+    with app.store.read() as tx:
+        claimer.claim(tx, 0)
     assert claimer.observer.waiting == frozenset()

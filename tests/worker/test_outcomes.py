@@ -260,9 +260,9 @@ def test_a_hold_lasts_one_minute_by_default_and_one_hour_at_most(app):
 
     short.enqueue(), long.enqueue()
     app.run_inline()
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         spans = {
-            gate.key: (gate.until - gate.since) / 1e6 for gate in GuardQueries(unit).list_gates()
+            gate.key: (gate.until - gate.since) / 1e6 for gate in GuardQueries(tx).list_gates()
         }
     assert spans == {"a": pytest.approx(60, abs=2), "b": pytest.approx(3600, abs=2)}
 
@@ -274,10 +274,10 @@ def test_opening_a_dependency_writes_one_event(app):
 
     down.enqueue()
     app.run_inline()
-    with app.store.read() as unit:
+    with app.store.read() as tx:
         [opened] = [
             event
-            for event in EventQueries(unit).list_events_after(0, 100)
+            for event in EventQueries(tx).list_events_after(0, 100)
             if event.type == "dependency.opened"
         ]
     assert (opened.data["dependency"], opened.actor) == ("gateway", "handler")
@@ -287,8 +287,8 @@ def test_opening_a_dependency_writes_one_event(app):
 def test_a_hold_of_an_undeclared_dependency_is_a_failure_and_closes_nothing(app, answering, uses):
     for done in all_ran(app, answering(Hold("gateway"), uses=uses)):
         assert (done.state, error_code(done)) == (State.DEAD, "HOLD_UNKNOWN_DEPENDENCY")
-    with app.store.read() as unit:
-        assert GuardQueries(unit).list_gates() == []
+    with app.store.read() as tx:
+        assert GuardQueries(tx).list_gates() == []
 
 
 # -- an outcome raised from something ------------------------------------------------------------

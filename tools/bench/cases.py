@@ -16,6 +16,7 @@ from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
 from mulligan.core.job import Gate, NewJob, WorkerRow
 from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.worker.claim import Claimer
 from mulligan.worker.queries import WorkerQueries
 
@@ -131,9 +132,9 @@ def fill(place: World, *, scheduled: int, held: int) -> None:
     place.enqueue("other", [{}] * (scheduled // 2), delay=later)
     place.enqueue("noop", [{}] * (scheduled // 2), delay=later)
     place.enqueue("held", [{}] * held)
-    with place.app.store.begin() as unit:
-        now = unit.now()
-        GuardQueries(unit).close_gate(
+    with place.app.store.begin() as tx:
+        now = tx.now()
+        GuardQueries(tx).close_gate(
             Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench")
         )
 
@@ -144,8 +145,8 @@ def _claim_rates(places: dict[str, World], n: int) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {name: [] for name in places}
     for name in [*places] * (n // 100):
         began = time.monotonic()
-        with places[name].app.store.begin() as unit:
-            taken = len(claimers[name].claim(unit, 100).leases)
+        with places[name].app.store.begin() as tx:
+            taken = len(claimers[name].claim(tx, 100).leases)
         rates[name].append(taken / (time.monotonic() - began))
         assert taken == 100
     for name, place in places.items():
@@ -160,9 +161,9 @@ def _claimer(place: World, n: int) -> Claimer:
         worker, "h", 1, "b", 3600 * SECOND, 0, 0, 0, None, "", "", 0, 0, "[]", "[]", 1, "", False
     )
     jobs = [NewJob(id=new_id(), kind="other", queue="other", payload="{}") for _ in range(n)]
-    with place.app.store.begin() as unit:
-        WorkerQueries(unit).insert_worker(row)
-        unit.insert_jobs(jobs, announce=True)
+    with place.app.store.begin() as tx:
+        WorkerQueries(tx).insert_worker(row)
+        JobQueries(tx).insert_jobs(jobs, announce=True)
     return Claimer(worker, frozenset({"other", "held", "noop"}))
 
 
@@ -173,17 +174,17 @@ def _finish(place: World, worker: str) -> None:
     from mulligan.retries.effective import EffectivePolicies  # noqa: PLC0415 - only here
     from mulligan.worker.settle import SettleContext, settle  # noqa: PLC0415 - only here
 
-    with place.app.store.begin() as unit:
+    with place.app.store.begin() as tx:
         endings = [
             Ending(lease, Outcome(Ended.RETURNED, result="null"))
-            for lease in WorkerQueries(unit).list_leases(worker)
+            for lease in WorkerQueries(tx).list_leases(worker)
         ]
         settle(
-            unit,
+            tx,
             endings,
-            SettleContext(EffectivePolicies(RetrySection(), {}), unit.now(), Random(1)),
+            SettleContext(EffectivePolicies(RetrySection(), {}), tx.now(), Random(1)),
         )
-        WorkerQueries(unit).close_worker(worker, "done", last_renewed=None)
+        WorkerQueries(tx).close_worker(worker, "done", last_renewed=None)
 
 
 def crash(store: str, n: int) -> Figures:
@@ -227,8 +228,8 @@ def insight(store: str, n: int) -> Figures:
 
     del n
     with world(store) as place:
-        with place.app.store.read() as unit:
-            now = unit.now()
+        with place.app.store.read() as tx:
+            now = tx.now()
         insert_finished_jobs(place.app.store, 111_112, now=now)
         figures = {}
         for name, most in (

@@ -31,8 +31,8 @@ CAUSE = "CASE WHEN i % 300 = 0 THEN 'rare' WHEN i % 2 = 0 THEN 'one' ELSE 'two' 
 def fill(app: Mulligan, jobs: int) -> None:
     """Insert jobs, a third of them dead: of two causes, and one percent of a third cause."""
     store = app.open().store
-    with store.read() as unit:
-        now = unit.now()
+    with store.read() as tx:
+        now = tx.now()
     postgres = is_postgres(store)
     text = FILL.format(p="{p}", yes="true" if postgres else "1", cause=CAUSE)
     for name, value in (("jobs", jobs), ("now", now), ("span", 5 * DAY)):

@@ -125,10 +125,10 @@ def _owner(i: int, jobs: int) -> str:
 
 def fill(place: World, jobs: int) -> None:
     store = place.app.open().store
-    with store.begin() as unit:
-        now = unit.now()
+    with store.begin() as tx:
+        now = tx.now()
         manifest = Manifest("bench", "1", KINDS)
-        ManifestQueries(unit).store_manifest(
+        ManifestQueries(tx).store_manifest(
             manifest.id, manifest.app, manifest.release, manifest.to_json()
         )
     _write(store, "job", COLUMNS, rows(jobs, now))
@@ -232,8 +232,8 @@ def build_queries(place: World) -> dict[str, Callable[[], object]]:
 
 
 def _counts(place: World) -> object:
-    with place.app.store.read() as unit:
-        return SearchQueries(unit).count_jobs_by_state(10_000)
+    with place.app.store.read() as tx:
+        return SearchQueries(tx).count_jobs_by_state(10_000)
 
 
 class Times(NamedTuple):

@@ -307,14 +307,14 @@ def _outcome(states: Sequence[str]) -> str | None:
 # -- a database ----------------------------------------------------------------------------------
 def fill(place: World, jobs: int) -> None:
     store = place.app.open().store
-    with store.begin() as unit:
-        now = unit.now()
-        GuardQueries(unit).close_gate(
+    with store.begin() as tx:
+        now = tx.now()
+        GuardQueries(tx).close_gate(
             Gate("dependency", "gateway", now, None, "it does not answer", "bench")
         )
         for cause in range(0, CAUSES, 9):
             state, at = (("muted", None), ("resolved", now), ("open", None))[cause // 9 % 3]
-            FailureQueries(unit).write_group_state(
+            FailureQueries(tx).write_group_state(
                 FailureGroupRow(_group(cause), "*", state, None, "", "bench", now, at)
             )
     EventCounter(0).run_once(store)  # starts counting here
@@ -350,8 +350,8 @@ def _fold_and_analyze(place: World, store: Store) -> None:
 def store_manifest(place: World) -> None:
     """Store the manifest of these kinds, as if their app had just run."""
     manifest = Manifest("crowd", "1", KINDS)
-    with place.app.open().store.begin() as unit:
-        ManifestQueries(unit).store_manifest(
+    with place.app.open().store.begin() as tx:
+        ManifestQueries(tx).store_manifest(
             manifest.id, manifest.app, manifest.release, manifest.to_json()
         )
 

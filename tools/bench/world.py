@@ -104,8 +104,8 @@ class World:
         self.workers = []
 
     def count(self, state: str) -> int:
-        with self.app.store.read() as unit:
-            return SearchQueries(unit).count_jobs({"state": state}, 10_000_000)
+        with self.app.store.read() as tx:
+            return SearchQueries(tx).count_jobs({"state": state}, 10_000_000)
 
 
 @contextmanager

@@ -245,8 +245,8 @@ class SupervisorStub:
 
 
 def _now() -> int:
-    with app.store.read() as unit:
-        return unit.now()
+    with app.store.read() as tx:
+        return tx.now()
 
 
 def supervise(settings: Settings) -> None:
@@ -267,9 +267,9 @@ def recover(settings: Settings, folder: Path) -> None:
 
 def _until_settled() -> Iterator[int]:
     for number in range(8):
-        with app.store.read() as unit:
-            left = SearchQueries(unit).count_jobs({"state": "queued"}, 100) + SearchQueries(
-                unit
+        with app.store.read() as tx:
+            left = SearchQueries(tx).count_jobs({"state": "queued"}, 100) + SearchQueries(
+                tx
             ).count_jobs({"state": "running"}, 100)
         if number > 1 and not left:
             return

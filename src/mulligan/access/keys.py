@@ -1,10 +1,11 @@
-"""API keys (`app.keys`) and dashboard sessions.
+"""API keys (`app.keys`), dashboard sessions and links to status pages (`app.status`).
 
 The text of a key or session is shown once, when it is created; the database holds only its hash.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import re
@@ -13,15 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mulligan.access.queries import AccessQueries, ApiKeyRow, SessionRow
 from mulligan.core.durations import SECOND, Micros, optional_datetime, resolve_end, to_datetime
 from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import ALL_OWNERS
+from mulligan.core.job import ALL_OWNERS, Job
+from mulligan.events.queries import EventQueries
 from mulligan.jobs.options import check_text
 from mulligan.storage.base import Store, Transaction
+
+if TYPE_CHECKING:
+    from mulligan.batches.service import Batch
+    from mulligan.config import Settings
 
 # --- API keys ---
 
@@ -191,7 +197,7 @@ class Keys:
         after: dict[str, Any],
     ) -> None:
         data = {"key": key, "reason": reason, "before": before, "after": after}
-        tx.write_events([NewEvent(type_, actor=self._actor, data=data)])
+        EventQueries(tx).write_events([NewEvent(type_, actor=self._actor, data=data)])
 
 
 def is_key(text: str) -> bool:
@@ -353,3 +359,77 @@ def _is_key_valid(tx: Transaction, row: SessionRow) -> bool:
         return True
     key = AccessQueries(tx).get_api_key(row.key_id)
     return key is not None and _key_state(key, tx.now()) == "valid"
+
+
+# --- Status links: a page of one job or batch, which opens without a key ---
+#
+# A link is signed, so that it cannot be guessed or changed, and opens nothing else. The page shows
+# only the public part.
+
+STATUS_PATH = "/status/"
+SIGNATURE_BYTES = 16
+INVALID_LINK = "This link is invalid or has expired."
+
+
+@dataclass(frozen=True, slots=True)
+class StatusGrant:
+    """Access that a status link grants."""
+
+    target: str  # job, batch
+    id: str
+    retry: bool
+
+
+class StatusLinks:
+    """Creates and verifies status links."""
+
+    def __init__(self, store: Callable[[], Store], settings: Callable[[], Settings]) -> None:
+        self._open = store
+        self._settings = settings
+
+    def link(
+        self, of: Job | Batch, *, retry: bool = True, expires: DurationOrTime | None = None
+    ) -> str:
+        """Return a link to the status page of a job or batch.
+
+        The page shows one sentence, the progress and, with `retry`, a button once it has failed.
+        Without `expires` the link works as long as the job or batch exists. The link is a path, or
+        a URL if `web.public_url` is set.
+        """
+        base = self._settings().web.public_url.rstrip("/")
+        end = self._resolve_expiry(expires)
+        target = "j" if isinstance(of, Job) else "b"
+        permission = "r" if retry else "n"
+        body = f"{target}-{of.id}-{permission}-{end}"
+        return f"{base}{STATUS_PATH}{body}.{self._sign(body)}"
+
+    def verify(self, text: str) -> StatusGrant:
+        """Return what a link gives access to. Raises `NotFound` if it is invalid or expired."""
+        body, _, signature = text.partition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+            raise NotFound(INVALID_LINK)
+        target, id_, permission, end = body.split("-")
+        with self._open().read() as tx:
+            if end and int(end) <= tx.now():
+                raise NotFound(INVALID_LINK)
+        return StatusGrant("job" if target == "j" else "batch", id_, retry=permission == "r")
+
+    def _resolve_expiry(self, expires: DurationOrTime | None) -> Micros | str:
+        """Return when a link expires; empty for never."""
+        if expires is None:
+            return ""
+        with self._open().read() as tx:
+            return resolve_end("expires", expires, tx.now()) or ""
+
+    def _sign(self, body: str) -> str:
+        digest = hmac.new(self._load_secret(), body.encode(), hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(digest[:SIGNATURE_BYTES]).decode().rstrip("=")
+
+    def _load_secret(self) -> bytes:
+        """Return the signing secret of this database, created on first use."""
+        with self._open().read() as tx:
+            found = AccessQueries(tx).get_status_secret()
+        if not found:
+            with self._open().begin() as tx:
+                found = AccessQueries(tx).store_status_secret(secrets.token_hex(32))
+        return bytes.fromhex(found)

@@ -230,7 +230,7 @@ def _write_alert_event(
     }
     data |= {name: value for name, value in action_data.items() if value not in (None, "")}
     type_ = EventType.ALERT_FIRED if fired else EventType.ALERT_RESOLVED
-    tx.write_events([NewEvent(type_, actor=ALERT_ACTOR, data=data)])
+    EventQueries(tx).write_events([NewEvent(type_, actor=ALERT_ACTOR, data=data)])
     level = logging.WARNING if fired else logging.INFO
     fields = {
         "rule": rule.name,

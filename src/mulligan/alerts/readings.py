@@ -157,7 +157,7 @@ class Readings:
 
     @cached_property
     def _due_lanes(self) -> list[DueLane]:
-        state = self.tx.read_claim_state()
+        state = GuardQueries(self.tx).read_claim_state()
         closed = {(gate.scope, gate.key) for gate in state.gates if is_closed(gate, state.now)}
         found = []
         for key, priority, due_at in state.lanes:

@@ -24,6 +24,7 @@ from mulligan.config import AlertSection
 from mulligan.core.durations import Micros, optional_datetime, resolve_end, to_datetime
 from mulligan.core.errors import DurationOrTime, NotFound
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.observer import KIND_BREAKER_ACTOR
 from mulligan.guards.queries import GuardQueries
@@ -155,7 +156,9 @@ class Alerts:
             data["reason"] = silence.reason
         data["before"] = {"silenced_until": before}
         data["after"] = {"silenced_until": after}
-        tx.write_events([NewEvent(EventType.ALERT_SILENCED, actor=self._actor, data=data)])
+        EventQueries(tx).write_events(
+            [NewEvent(EventType.ALERT_SILENCED, actor=self._actor, data=data)]
+        )
 
 
 def _silenced_until(alerts: Mapping[str, Alert], now: Micros) -> Micros | None:

@@ -1,8 +1,7 @@
 """Types of `app.aio`. Written by docs/generate.py from the services. Do not edit."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from mulligan.access.keys import Key, KeyList, NewKey
-from mulligan.access.status_links import StatusGrant
+from mulligan.access.keys import Key, KeyList, NewKey, StatusGrant
 from mulligan.alerts.service import AlertList, AlertRule, RuleList
 from mulligan.batches.service import Batch, MemberFailures, RetriedMembers
 from mulligan.core.errors import DurationOrTime

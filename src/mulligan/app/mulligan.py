@@ -47,12 +47,12 @@ from mulligan.worker.runner.context import Context
 
 if TYPE_CHECKING:
     from mulligan.batches.service import Batch
-    from mulligan.guards.probes import HealthCheck
     from mulligan.insight.service import Insight
     from mulligan.notifications.channels import Channel
     from mulligan.notifications.subscriptions import Subscription
     from mulligan.storage.base import Store, Transaction
     from mulligan.worker.inline import InlineWorker
+    from mulligan.worker.probes import HealthCheck
 
 NO_TABLES = (
     "the database has no Mulligan tables yet, and your open transaction prevents their creation. "
@@ -115,7 +115,7 @@ class Mulligan(AppServices):
         On SQLite that transaction may hold the only write lock. Creating the tables would wait for
         it in vain, so refuse with advice.
         """
-        from mulligan.storage.url import sqlite_path
+        from mulligan.storage import sqlite_path
 
         if "store" not in vars(self) and sqlite_path(self.settings.database_url) is not None:
             self._refuse_empty_database()
@@ -262,7 +262,7 @@ class Mulligan(AppServices):
         first probe. `budget`: retries per first-attempt success, or "100/h".
         `max_concurrency`, `rate`: as for queues. `slow`: a longer call counts as a failure.
         """
-        from mulligan.guards.probes import build_dependency_spec
+        from mulligan.worker.probes import build_dependency_spec
 
         options = {
             "probe": probe,
@@ -284,7 +284,7 @@ class Mulligan(AppServices):
     def _register_probe_kind(self) -> None:
         """Register the built-in kind that runs health probes, when the first probe is declared."""
         from mulligan.guards.observer import PROBE_KIND
-        from mulligan.guards.probes import PROBE_QUEUE, run_health_check
+        from mulligan.worker.probes import PROBE_QUEUE, run_health_check
 
         if PROBE_KIND in self.registry.handlers:
             return

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mulligan.app.aio import AsyncServices
 
 if TYPE_CHECKING:
-    from mulligan.access.keys import Keys
-    from mulligan.access.status_links import StatusLinks
+    from mulligan.access.keys import Keys, StatusLinks
     from mulligan.alerts.service import Alerts
     from mulligan.batches.service import Batch, Batches
     from mulligan.config import Settings
@@ -129,7 +128,7 @@ class Services:
 
     @cached_property
     def status(self) -> StatusLinks:
-        from mulligan.access.status_links import StatusLinks
+        from mulligan.access.keys import StatusLinks
 
         return StatusLinks(lambda: self.store, lambda: self.settings)
 

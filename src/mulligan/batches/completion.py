@@ -25,6 +25,8 @@ from mulligan.core.format import format_time
 from mulligan.core.ids import new_id
 from mulligan.core.job import JobRow, NewJob, State, unique_hash
 from mulligan.core.lifecycle import MOVES, TERMINAL
+from mulligan.events.queries import EventQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.storage.base import Store, Transaction
 
 log = logging.getLogger("mulligan.upkeep")
@@ -119,13 +121,13 @@ def _complete(tx: Transaction, row: BatchRow) -> None:
     data = {"name": row.name, "generation": row.generation, **counts_as_dict(counts)}
     on_complete = _on_complete_job(row)
     if on_complete is not None:
-        tx.insert_jobs([on_complete], announce=True)
+        JobQueries(tx).insert_jobs([on_complete], announce=True)
         data["on_complete"] = on_complete.id
     events = [batch_event(_OUTCOMES[outcome.value], row, data=data)]
     if has_recovered(row.previous, outcome):
         data = {**data, "previous": row.previous}
         events.append(batch_event(EventType.BATCH_RECOVERED, row, data=data))
-    tx.write_events(events)
+    EventQueries(tx).write_events(events)
 
 
 def load_counts(tx: Transaction, ids: Iterable[str]) -> dict[str, BatchCounts]:
@@ -160,7 +162,9 @@ def write_sealed_event(tx: Transaction, row: BatchRow, *, actor: str, reason: st
     }
     if reason:
         data["reason"] = reason
-    tx.write_events([batch_event(EventType.BATCH_SEALED, row, actor=actor, data=data)])
+    EventQueries(tx).write_events(
+        [batch_event(EventType.BATCH_SEALED, row, actor=actor, data=data)]
+    )
 
 
 # --- The on_complete job ---
@@ -229,7 +233,9 @@ def reopen_batch(
             "before": {"outcome": row.outcome, "generation": row.generation},
             "after": {"outcome": None, "generation": generation},
         }
-        tx.write_events([batch_event(EventType.BATCH_REOPENED, row, actor=actor, data=event_data)])
+        EventQueries(tx).write_events(
+            [batch_event(EventType.BATCH_REOPENED, row, actor=actor, data=event_data)]
+        )
 
 
 # --- Upkeep ---
@@ -279,7 +285,7 @@ def _expire(tx: Transaction, batch_id: str) -> None:
     if row is not None and queries.expire_batch(batch_id):
         data = {"name": row.name, "outcome": row.outcome, "expires_at": row.expires_at}
         expired = batch_event(EventType.BATCH_EXPIRED, row, actor=UPKEEP_ACTOR, data=data)
-        tx.write_events([expired])
+        EventQueries(tx).write_events([expired])
 
 
 def prune_batches(store: Store, retention: float) -> int:

@@ -14,9 +14,9 @@ from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueRace
 from mulligan.core.event import Event
 from mulligan.core.job import JobRow
+from mulligan.events.bundles import parse_event
 from mulligan.jobs.queries import JobQueries, PrunedJobs
 from mulligan.storage.base import Queries
-from mulligan.storage.rows import parse_event
 
 UNIQUE_KEY_ROUNDS = 3  # attempts to insert a unique key whose holder changes
 

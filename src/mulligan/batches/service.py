@@ -40,12 +40,13 @@ from mulligan.core.event import Event, EventType
 from mulligan.core.format import format_time
 from mulligan.core.ids import LENGTH, new_id
 from mulligan.core.job import Job, JobRow, NewJob, State, unique_hash
+from mulligan.events.queries import EventQueries
 from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair
 from mulligan.jobs.options import check_text
-from mulligan.jobs.queries import JobQueries
+from mulligan.jobs.queries import Inserted, JobQueries
 from mulligan.jobs.service import MAX_IDS_NAMED, Jobs, describe_ambiguous_id
-from mulligan.storage.base import Inserted, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 
 MAX_BATCHES_LISTED = 500
 MAX_CODES = 100
@@ -71,7 +72,7 @@ def insert_members(
         members = [job for job in jobs if job.batch_id == batch_id]
         answers |= _find_duplicates(tx, row, members)
     fresh = [job for job in jobs if job.id not in answers]
-    inserted = tx.insert_jobs(fresh, announce=announce) if fresh else []
+    inserted = JobQueries(tx).insert_jobs(fresh, announce=announce) if fresh else []
     answers |= {job.id: answer for job, answer in zip(fresh, inserted, strict=True)}
     return jobs, [answers[job.id] for job in jobs]
 
@@ -457,7 +458,7 @@ class Batches:
             "after": {"cancelled": True},
         }
         event = completion.batch_event(EventType.BATCH_CANCELLED, row, actor=self._actor, data=data)
-        tx.write_events([event])
+        EventQueries(tx).write_events([event])
 
 
 # --- Views and errors ---

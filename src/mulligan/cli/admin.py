@@ -132,9 +132,8 @@ def migrate(database: str | None, output: str | None, *, dry_run: bool) -> None:
 
 
 def _migrate(settings: Settings, *, dry_run: bool) -> list[str]:
-    from mulligan.storage import open_store
+    from mulligan.storage import open_store, sqlite_path
     from mulligan.storage.maintenance import load_steps
-    from mulligan.storage.url import sqlite_path
 
     file = sqlite_path(settings.database_url)
     if dry_run and file is not None and not file.exists():
@@ -151,7 +150,7 @@ def _migrate(settings: Settings, *, dry_run: bool) -> list[str]:
 
 def _with_apsw(settings: Settings) -> Settings:
     """Return settings that open SQLite files with apsw, even if the app uses another library."""
-    from mulligan.storage.url import use_apsw
+    from mulligan.storage import use_apsw
 
     return settings.model_copy(update={"database_url": use_apsw(settings.database_url)})
 
@@ -162,7 +161,7 @@ def _with_apsw(settings: Settings) -> Settings:
 @shared.output
 def backup(file: Path, database: str | None, output: str | None) -> None:
     """Copy a live SQLite database to FILE: a consistent, verified snapshot while workers run."""
-    from mulligan.storage.url import sqlite_path
+    from mulligan.storage import sqlite_path
 
     settings = load_settings(database)
     source = sqlite_path(settings.database_url)

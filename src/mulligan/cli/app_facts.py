@@ -14,7 +14,7 @@ from typing import Any
 
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import ConfigError, MulliganError
-from mulligan.storage.url import use_apsw
+from mulligan.storage import use_apsw
 
 URL_VARIABLE = "MULLIGAN_DATABASE_URL"
 

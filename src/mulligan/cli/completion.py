@@ -31,8 +31,7 @@ def _matching(values: Iterable[str], incomplete: str) -> list[str]:
 def _read_database(ctx: click.Context, read: Callable[[Any], Iterable[str]]) -> list[str]:
     try:
         from mulligan.cli.database import load_settings
-        from mulligan.storage import open_store
-        from mulligan.storage.url import sqlite_path
+        from mulligan.storage import open_store, sqlite_path
 
         settings = load_settings(ctx.params.get("database"))
         file = sqlite_path(settings.database_url)

@@ -15,9 +15,9 @@ import click
 from mulligan.app.services import StoreServices
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import AccessDenied, ConfigError, StoreUnavailable
+from mulligan.core.format import mask_password
 from mulligan.failures.redact import remove_secrets
-from mulligan.storage import POSTGRES, SQLITE, Store, open_store
-from mulligan.storage.url import mask_password, sqlite_path
+from mulligan.storage import POSTGRES, SQLITE, Store, open_store, sqlite_path
 
 T = TypeVar("T")
 

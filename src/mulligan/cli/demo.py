@@ -70,9 +70,9 @@ def demo(
 def _run(database: str, seconds: int, web_settings: dict[str, str | int | None]) -> int:
     from mulligan.cli import worker
     from mulligan.cli.database import command_line, load_settings, print_notice
+    from mulligan.core.format import mask_password
     from mulligan.failures.redact import remove_secrets
-    from mulligan.storage import open_store
-    from mulligan.storage.url import mask_password, sqlite_path
+    from mulligan.storage import open_store, sqlite_path
     from mulligan.worker.supervisor.main import WorkerOptions
 
     worker.prepare_process()

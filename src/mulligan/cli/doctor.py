@@ -32,8 +32,13 @@ from mulligan.core.format import format_duration
 from mulligan.doctor import FAIL, Check, effective_settings, run_checks
 from mulligan.doctor.verify import VerifyReport, verify
 from mulligan.doctor.verify.case import Violation
-from mulligan.storage.sql import load_statement, statement_names, statement_path
-from mulligan.storage.statements import SQLITE_PREFIX, SqlDialect
+from mulligan.storage.statements import (
+    SQLITE_PREFIX,
+    SqlDialect,
+    load_statement,
+    statement_names,
+    statement_path,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -26,12 +26,12 @@ from mulligan.core.errors import MulliganError, PayloadRefused, UniqueMismatch, 
 from mulligan.core.job import DEFAULT_COVER, Job, NewJob, State, unique_hash
 from mulligan.jobs.enqueue import new_job
 from mulligan.jobs.options import EnqueueOptions, format_uses
+from mulligan.jobs.queries import Inserted, JobQueries
 from mulligan.jobs.search import index_kind
 from mulligan.jobs.service import DEFAULT_COUNT_CAP
 from mulligan.manifest.declared import load_kinds, load_queues
 from mulligan.manifest.specs import KindSpec, QueueSpec, check_name, check_user_name
 from mulligan.storage import Store
-from mulligan.storage.base import Inserted
 from mulligan.worker.upkeep import known_kinds
 
 Advance = Callable[[int], None]  # moves a progress bar on
@@ -197,7 +197,7 @@ def _insert(store: Store, jobs: Sequence[NumberedJob]) -> list[ImportResult]:
     if not jobs:
         return []
     with store.begin() as tx:
-        rows = tx.insert_jobs([job for _, job in jobs], announce=True)
+        rows = JobQueries(tx).insert_jobs([job for _, job in jobs], announce=True)
     return [_inserted(number, job, row) for (number, job), row in zip(jobs, rows, strict=True)]
 
 

@@ -28,8 +28,7 @@ from mulligan.core.durations import SECOND, to_datetime
 from mulligan.core.errors import AccessDenied, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.core.format import format_duration
 from mulligan.jobs.service import describe_ambiguous_id
-from mulligan.storage import Store, open_store
-from mulligan.storage.url import sqlite_path
+from mulligan.storage import Store, open_store, sqlite_path
 from mulligan.worker.liveness import live_worker_ids, state_folder
 from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.registry import WorkerStatus, request_drain, worker_statuses

@@ -155,3 +155,24 @@ def cut_middle(text: str, limit: int, already_cut: int) -> str:
     tail = remaining // 3
     cut = len(text) + already_cut - remaining
     return f"{text[: remaining - tail]}\n[{cut} characters cut]\n{text[-tail:]}"
+
+
+# --- Secrets ---
+
+_PASSWORD = re.compile(r"(?i)\b((?:ssl)?password)=[^&]*")
+
+
+def mask_password(url: str) -> str:
+    """Replace the password of a database URL by `***`.
+
+    In a malformed URL, rather mask too much than too little.
+    """
+    if url.startswith("sqlite"):
+        return url
+    scheme, colon, rest = url.partition(":")
+    name = rest.lstrip("/")
+    slashes = rest[: len(rest) - len(name)]
+    credentials, at, host = name.rpartition("@")
+    user, has_password, _ = credentials.partition(":")
+    masked = f"{user}:***@{host}" if has_password else f"{credentials}{at}{host}"
+    return _PASSWORD.sub(r"\1=***", f"{scheme}{colon}{slashes}{masked}")

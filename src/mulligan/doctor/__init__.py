@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mulligan.config import SECRET_SETTINGS, Settings
+from mulligan.core.format import mask_password
 from mulligan.doctor.environment import (
     FAIL,
     OK,
@@ -19,8 +20,7 @@ from mulligan.doctor.environment import (
 from mulligan.doctor.runtime import runtime_checks
 from mulligan.doctor.settings import notification_checks, secret_checks, settings_checks
 from mulligan.failures.redact import remove_secrets
-from mulligan.storage import Store, open_store
-from mulligan.storage.url import mask_password, sqlite_path
+from mulligan.storage import Store, open_store, sqlite_path
 
 __all__ = ["FAIL", "OK", "WARN", "Check", "effective_settings", "run_checks"]
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from mulligan.config import Settings
 from mulligan.core.errors import MulliganError
 from mulligan.core.format import format_size
-from mulligan.storage import Store
-from mulligan.storage.url import sqlite_path
+from mulligan.storage import Store, sqlite_path
 from mulligan.worker.liveness import state_folder
 
 OK = "ok"

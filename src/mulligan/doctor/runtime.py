@@ -92,7 +92,7 @@ def _workers(tx: Transaction, _: Settings) -> Checks:
 
 
 def _unknown_kinds(tx: Transaction, settings: Settings) -> Checks:
-    claim_state = tx.read_claim_state()
+    claim_state = GuardQueries(tx).read_claim_state()
     kinds = sorted(
         {Lane.parse(key).kind for key, _, _ in claim_state.lanes} - known_kinds(tx, claim_state.now)
     )
@@ -113,7 +113,7 @@ def _unserved_queues(tx: Transaction, _: Settings) -> Checks:
     if not live:
         return  # reported by _workers
     served = [(set(json.loads(row.kinds)), set(json.loads(row.queues))) for row in live]
-    claim_state = tx.read_claim_state()
+    claim_state = GuardQueries(tx).read_claim_state()
     due = {Lane.parse(key) for key, _, first in claim_state.lanes if first <= claim_state.now}
     known = known_kinds(tx, claim_state.now)
     unserved = {
@@ -208,7 +208,7 @@ def guard_checks(tx: Transaction, _: Settings) -> Checks:
     yield from problems or [
         Check(OK, "dependencies", f"{len(found)} known, none is open or limited")
     ]
-    yield from _too_many(len(tx.read_claim_state().lanes), len(found))
+    yield from _too_many(len(GuardQueries(tx).read_claim_state().lanes), len(found))
 
 
 def _dependency_checks(one: Dependency, now: Micros) -> Checks:

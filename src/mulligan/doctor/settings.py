@@ -9,7 +9,7 @@ from shlex import quote
 from mulligan.alerts.chore import load_rules
 from mulligan.config import SECRET_SETTINGS, MailSection, Settings
 from mulligan.core.errors import ConfigError, Fail
-from mulligan.core.format import format_duration, format_elapsed
+from mulligan.core.format import format_duration, format_elapsed, mask_password
 from mulligan.doctor.environment import FAIL, OK, WARN, Check, Checks
 from mulligan.events.queries import EventQueries
 from mulligan.manifest.declared import load_declared_subscriptions
@@ -17,7 +17,6 @@ from mulligan.notifications.dispatcher import MAX_SCAN, READER
 from mulligan.notifications.email import parse_address, read_password
 from mulligan.notifications.queries import NotificationQueries, SubscriptionRow
 from mulligan.storage.base import Transaction
-from mulligan.storage.url import mask_password
 
 # --- Secrets ---
 

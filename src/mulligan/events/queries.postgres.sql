@@ -66,3 +66,32 @@ GROUP BY at / 60000000, CASE WHEN strpos(data, '"run_at"') > 0 THEN left(data, s
 INSERT INTO {p}stat AS known ({StatRow})
 SELECT {StatRow} FROM {set:StatRow} ORDER BY minute, name COLLATE "C", labels COLLATE "C"
 ON CONFLICT (minute, name, labels) DO UPDATE SET n = known.n + excluded.n, total = known.total + excluded.total
+
+-- fragment: write_events
+-- Write the rows of `events` to the event table, bundled where possible.
+-- The outer query must read `n`: PostgreSQL skips a CTE that nothing refers to.
+logged AS (
+  SELECT {p}write_events(array_agg(at), array_agg(type), array_agg(job_id), array_agg(batch_id), array_agg(owner),
+                 array_agg(attempt), array_agg(token), array_agg(data)) AS n
+  FROM events
+)
+
+-- fragment: write_events_single
+-- Write the one row of `events` to the event table.
+-- The subquery runs mark_events before the id is drawn, so that readers wait for the commit.
+inserted_events AS (
+  INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
+  SELECT at, type, job_id, batch_id, owner, attempt, token, data
+  FROM (SELECT events.*, {p}mark_events() AS mark FROM events) AS marked
+  RETURNING 1
+), logged AS (
+  SELECT count(*) AS n FROM inserted_events
+)
+
+-- name: write_event
+-- Write one event.
+-- mark_events must run before the id is drawn, so that readers wait for the commit.
+WITH mark AS MATERIALIZED (SELECT {p}mark_events() AS marked)
+INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, actor, data)
+SELECT {p}now_us(), :type, :job_id, :batch_id, :owner, CAST(:attempt AS integer), CAST(:token AS bigint), :actor, :data
+FROM mark

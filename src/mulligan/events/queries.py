@@ -5,16 +5,26 @@ A reader's row is its lease: the worker that has locked it reads, the others ski
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.event import Event, EventType
+from mulligan.core.event import Event, EventType, NewEvent
+from mulligan.events.bundles import (
+    BUNDLE_LIMIT,
+    EventBundle,
+    PendingEvent,
+    Row,
+    bundle_rows,
+    events_about,
+    events_in,
+    parse_event,
+    unpack_bundle,
+)
 from mulligan.storage.base import Queries
-from mulligan.storage.event_bundles import BUNDLE_LIMIT, events_about, events_in, unpack_bundle
-from mulligan.storage.rows import parse_event
 from mulligan.storage.statements import SqlDialect
 
 # --- Events ---
@@ -42,9 +52,45 @@ class ReaderRow(NamedTuple):
     updated_at: Micros
 
 
+def _event_params(event: NewEvent) -> dict[str, Any]:
+    """Return the parameters of `write_event`."""
+    return {
+        "type": event.type,
+        "job_id": event.job_id,
+        "batch_id": event.batch_id,
+        "owner": event.owner,
+        "attempt": event.attempt,
+        "token": event.token,
+        "actor": event.actor,
+        "data": json.dumps(event.data, separators=(",", ":")),
+    }
+
+
 class EventQueries(Queries):
     """Statements about the event log, in a transaction."""
 
+    # --- Write ---
+    def write_events(self, events: Iterable[NewEvent]) -> None:
+        """Write events in order."""
+        for event in events:
+            self.tx.rows("write_event", **_event_params(event))
+
+    def write_row_events(
+        self, event_type: str, rows: Sequence[Row], data: Callable[[Row], str]
+    ) -> None:
+        """Write one event for each claimed or settled row (SQLite)."""
+        self.write_pending(*bundle_rows(self.tx.now(), event_type, rows, data))
+
+    def write_pending(
+        self, singles: Sequence[PendingEvent], bundles: Sequence[EventBundle]
+    ) -> None:
+        """Write single events and bundles of jobs (SQLite)."""
+        if singles:
+            self.tx.run_many("write_job_event", PendingEvent._fields, singles)
+        for bundle in bundles:
+            self.tx.rows("write_event_bundle", **bundle._asdict())
+
+    # --- Read ---
     def list_events_after(self, cursor: int, limit: int) -> list[Event]:
         """List events in order, starting after `cursor`.
 

@@ -45,3 +45,19 @@ GROUP BY at / 60000000, CASE WHEN instr(data, '"run_at"') > 0 THEN substr(data, 
 -- Add to the statistics of a minute.
 INSERT INTO {p}stat AS known ({StatRow}) VALUES (:minute, :name, :labels, :n, :total)
 ON CONFLICT (minute, name, labels) DO UPDATE SET n = known.n + excluded.n, total = known.total + excluded.total
+
+-- name: write_event
+-- Write one event.
+INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, actor, data)
+VALUES (:now, :type, :job_id, :batch_id, :owner, :attempt, :token, :actor, :data)
+
+-- name: write_job_event
+-- Write one event of a job.
+INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
+VALUES (:at, :type, :job_id, :batch_id, :owner, :attempt, :token, :data)
+
+-- name: write_event_bundle
+-- Write a bundle of events.
+-- sqlite_sequence holds the highest id ever used, so that ids of deleted events are not used again.
+INSERT INTO {p}event (id, at, type, bundle, data)
+VALUES ((SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = '{p}event') + :bundle, :at, :type, :bundle, :data)

@@ -13,6 +13,7 @@ from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import ALL_OWNERS, FailureGroupRow, JobRow, State
 from mulligan.core.statistics import Deaths
+from mulligan.events.queries import EventQueries
 from mulligan.failures.groups import (
     CHART_HOURS,
     STATE_ORDER,
@@ -240,7 +241,9 @@ class Failures:
         }
         data = {name: value for name, value in data.items() if value not in (None, "")}
         owner = after.owner or ""
-        tx.write_events([NewEvent(_EVENTS[mark.state], owner=owner, actor=self._actor, data=data)])
+        EventQueries(tx).write_events(
+            [NewEvent(_EVENTS[mark.state], owner=owner, actor=self._actor, data=data)]
+        )
 
 
 def _mark_data(group: FailureGroup) -> dict[str, Any]:

@@ -98,7 +98,7 @@ QueueList = list[Queue]  # services have a method named list
 
 def read_queues(tx: Transaction) -> QueueList:
     """Return all queues that anything names, sorted by name."""
-    state = tx.read_claim_state()
+    state = GuardQueries(tx).read_claim_state()
     now = state.now
     running = count_running(GuardQueries(tx).count_running())
     declared = load_queues(tx, now)
@@ -193,7 +193,7 @@ KindList = list[KindStatus]
 
 def read_kinds(tx: Transaction) -> KindList:
     """Return all kinds that anything names; built-in kinds only if they wait or are held."""
-    state = tx.read_claim_state()
+    state = GuardQueries(tx).read_claim_state()
     now = state.now
     gates = _closed_gates(state.gates, "kind", now)
     holds: dict[str, KindHold | None] = {}
@@ -303,7 +303,7 @@ class _Sources:
 
 
 def _load_sources(tx: Transaction) -> _Sources:
-    state = tx.read_claim_state()
+    state = GuardQueries(tx).read_claim_state()
     now = state.now
     manifests = load_active_manifests(tx, now)
     guards = {

@@ -26,6 +26,7 @@ from mulligan.core.errors import (
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
 from mulligan.core.job import Gate, GuardRow, LimitKey, LimitRow
+from mulligan.events.queries import EventQueries
 from mulligan.events.service import CLOSED_FIELD, limit_state, load_gate_state, load_limit_state
 from mulligan.guards import breaker, kind_breaker
 from mulligan.guards.gate_status import (
@@ -228,7 +229,7 @@ def _write_event(
     """Write an event about a queue, kind or dependency, without empty fields."""
     scope, name = key
     fields = {field: value for field, value in data.items() if value not in (None, "")}
-    tx.write_events([NewEvent(event, actor=actor, data={scope: name, **fields})])
+    EventQueries(tx).write_events([NewEvent(event, actor=actor, data={scope: name, **fields})])
 
 
 # --- The service of a scope ---

@@ -22,6 +22,7 @@ from mulligan.core.attempt import Cls, Decision, Ended, Ending, Lease, Verb
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Gate, GuardRow
+from mulligan.events.queries import EventQueries
 from mulligan.guards import breaker, kind_breaker
 from mulligan.guards import budget as budgets
 from mulligan.guards.breaker import BreakerChange, ChangeType
@@ -455,7 +456,7 @@ def _write_change(
         GuardQueries(tx).open_gate("dependency", key)
     details = _change_details(change, guard)
     data = {"dependency": key, "reason": change.reason, **details, **more}
-    tx.write_events([NewEvent(_EVENTS[change.type], actor=actor, data=data)])
+    EventQueries(tx).write_events([NewEvent(_EVENTS[change.type], actor=actor, data=data)])
     _log_change(change, key, actor, details)
 
 
@@ -553,7 +554,9 @@ def close_gates(tx: Transaction, decisions: Iterable[Decision], now: Micros) -> 
     for key, (until, reason, actor) in last.items():
         GuardQueries(tx).close_gate(Gate("dependency", key, now, until, reason, actor))
         data = {"dependency": key, "until": until, "reason": reason}
-        tx.write_events([NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)])
+        EventQueries(tx).write_events(
+            [NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)]
+        )
 
 
 # --- Kinds ---
@@ -677,7 +680,7 @@ def _hold_kind(tx: Transaction, kind: str, held: KindHold, now: Micros) -> None:
     GuardQueries(tx).close_gate(Gate("kind", kind, now, None, held.reason, KIND_BREAKER_ACTOR))
     hold_data = {"kind": kind, "reason": held.reason}
     alert_data: dict[str, Any] = {"kind": kind, **held._asdict()}
-    tx.write_events(
+    EventQueries(tx).write_events(
         [
             NewEvent(EventType.KIND_HELD, actor=KIND_BREAKER_ACTOR, data=hold_data),
             NewEvent(

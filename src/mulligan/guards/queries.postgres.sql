@@ -56,3 +56,51 @@ UPDATE {p}meter AS meter SET tokens = spent.tokens, at = spent.at
 FROM unnest(CAST(:scopes AS text[]), CAST(:keys AS text[]), CAST(:tokens AS double precision[]), CAST(:times AS bigint[]))
   AS spent(scope, key, tokens, at)
 WHERE meter.scope = spent.scope AND meter.key = spent.key
+
+-- fragment: due_jobs
+-- The first due jobs of the lanes in `wanted`, at most :depth of each (lane, priority).
+-- One range scan of job_for_claim per lane and priority: jobs that are due later are never read.
+-- `since` skips the index entries of jobs that were claimed lately, which are many if jobs are short.
+wanted CROSS JOIN LATERAL (
+  SELECT job.priority, job.run_at, job.id, job.lane FROM {p}job AS job
+  WHERE job.state = 'queued' AND job.lane = wanted.lane AND job.priority = CAST(wanted.priority AS integer)
+    AND job.run_at >= wanted.since AND job.run_at <= {p}now_us() AND (job.deadline_at IS NULL OR job.deadline_at > {p}now_us())
+  ORDER BY job.run_at, job.id LIMIT :depth
+) AS due
+
+-- fragment: lanes_with_jobs
+-- List every lane and priority that has queued jobs, with the first run_at.
+-- A recursive query makes one index probe per lane and priority, however many jobs there are.
+found AS (
+  (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
+  UNION ALL
+  SELECT nxt.lane, nxt.priority, nxt.run_at
+  FROM found CROSS JOIN LATERAL (
+    SELECT lane, priority, run_at FROM {p}job
+    WHERE state = 'queued' AND (lane, priority) > (found.lane, found.priority)
+    ORDER BY lane, priority, run_at LIMIT 1
+  ) AS nxt
+)
+
+-- name: read_claim_state
+-- Read everything a claim must know: clock, gates, limits, active guards and lanes with jobs.
+-- Also read the due jobs of the lanes that this worker expects to be due.
+WITH RECURSIVE {part:lanes_with_jobs}, wanted AS (
+  SELECT found.lane, found.priority, found.run_at AS since FROM found
+  JOIN unnest(CAST(:lanes AS text[]), CAST(:priorities AS bigint[])) AS expected(lane, priority)
+    ON expected.lane = found.lane AND expected.priority = found.priority
+)
+SELECT 'now', NULL, NULL, {p}now_us(), NULL, NULL, NULL
+UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
+UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits
+UNION ALL SELECT 'guard', scope, key, version, NULL, body, NULL FROM {p}guard WHERE active
+UNION ALL (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :max_lanes)
+UNION ALL SELECT 'job', due.lane, due.id, due.priority, due.run_at, NULL, NULL FROM {part:due_jobs}
+
+-- name: list_due_jobs
+-- List the next due jobs of lanes. Nothing is locked: the claim locks and checks again.
+WITH wanted AS (
+  SELECT lane, priority, 0 AS since
+  FROM unnest(CAST(:lanes AS text[]), CAST(:priorities AS bigint[])) AS listed(lane, priority)
+)
+SELECT due.priority, due.run_at, due.id, due.lane FROM {part:due_jobs}

@@ -6,12 +6,25 @@ guard folds it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
-from mulligan.core.job import Gate, GuardRow, LimitKey, LimitRow, TokenBucket
+from mulligan.core.job import (
+    Candidate,
+    ClaimState,
+    Gate,
+    GuardRow,
+    LaneRef,
+    Limit,
+    LimitKey,
+    LimitRow,
+    TokenBucket,
+)
 from mulligan.storage.base import Queries
+from mulligan.storage.statements import SqlDialect
+
+MAX_LANES = 2000 * 19  # pairs of lane and priority that a claim reads
 
 
 class LaneDepthRow(NamedTuple):
@@ -25,6 +38,40 @@ class LaneDepthRow(NamedTuple):
 
 class GuardQueries(Queries):
     """Statements about gates, limits and guards, in a transaction."""
+
+    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+        """Read what a claim must know: clock, gates, limits, guards and lanes with jobs.
+
+        Also list the due jobs of the `expected` lanes, like `list_due_jobs`: a claim that guesses
+        its lanes saves a round trip.
+        """
+        if self.tx.dialect == SqlDialect.SQLITE:
+            state = _parse_claim_state(self.tx.rows("read_claim_state", max_lanes=MAX_LANES))
+            return state._replace(candidates=self.list_due_jobs(expected, depth))
+        params = self._lane_params(expected, depth) | {"max_lanes": MAX_LANES}
+        return _parse_claim_state(self.tx.rows("read_claim_state", len(expected) * depth, **params))
+
+    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
+        """List the first due jobs of each lane and priority, at most `depth` of each.
+
+        Locks nothing.
+        """
+        if self.tx.dialect == SqlDialect.POSTGRES:
+            params = self._lane_params(lanes, depth)
+            rows = self.tx.rows("list_due_jobs", len(lanes) * depth, **params)
+            return [*map(Candidate._make, rows)]
+        found: list[Candidate] = []
+        for lane, priority in lanes:
+            rows = self.tx.rows("list_due_jobs", lane=lane, priority=priority, depth=depth)
+            found += map(Candidate._make, rows)
+        return found
+
+    def _lane_params(self, lanes: Sequence[LaneRef], depth: int) -> dict[str, Any]:
+        return {
+            "lanes": self.tx.array_param([lane for lane, _ in lanes]),
+            "priorities": self.tx.array_param([priority for _, priority in lanes]),
+            "depth": depth,
+        }
 
     def list_gates(self) -> list[Gate]:
         """List all closed gates."""
@@ -154,3 +201,31 @@ class GuardQueries(Queries):
 def _parse_guard(row: tuple[Any, ...]) -> GuardRow:
     scope, key, version, active, body = row
     return GuardRow(scope, key, version, bool(active), body)
+
+
+def _parse_claim_state(rows: Iterable[Sequence[Any]]) -> ClaimState:
+    """Build a ClaimState from the rows of `read_claim_state`, which have different types."""
+    now = 0
+    gates = []
+    lanes = []
+    guards = []
+    candidates = []
+    limits: dict[LimitKey, tuple[Micros | None, Limit]] = {}
+    for row_type, name, key, first, second, text, actor in rows:
+        if row_type == "job":
+            candidates.append(Candidate(first, second, key, name))
+        elif row_type == "lane":
+            lanes.append((name, first, second))
+        elif row_type == "gate":
+            gates.append(Gate(name, key, first, second, text, actor))
+        elif row_type == "guard":
+            guards.append(GuardRow(name, key, first, active=True, body=text))
+        elif row_type == "limit":
+            rate = None if text is None else float(text)
+            limits[name, key] = (second, Limit(first, rate))
+        else:
+            now = first
+    in_force = {
+        key: limit for key, (until, limit) in limits.items() if until is None or until > now
+    }
+    return ClaimState(now, gates, in_force, lanes, guards, candidates)

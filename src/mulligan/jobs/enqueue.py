@@ -22,12 +22,14 @@ from mulligan.core.ids import new_ids
 from mulligan.core.job import Job, NewJob, State
 from mulligan.core.tracing import OPENTELEMETRY
 from mulligan.jobs.options import EnqueueOptions, job_template, with_payload_fields
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.arguments import to_json, to_json_many
 from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, Registry
 
 if TYPE_CHECKING:
+    from mulligan.jobs.queries import Inserted
     from mulligan.jobs.service import Jobs
-    from mulligan.storage.base import Inserted, Store, Transaction
+    from mulligan.storage.base import Store, Transaction
 
 Reload = Callable[[str], Job]
 
@@ -139,9 +141,9 @@ def insert(
 
         new, answers = insert_members(tx, new, announce=announce)
     else:
-        answers = tx.insert_jobs(new, announce=announce)
+        answers = JobQueries(tx).insert_jobs(new, announce=announce)
     if actor:
-        tx.write_queued_events(_events_of_actor(new, answers, actor, data or {}))
+        JobQueries(tx).write_queued_events(_events_of_actor(new, answers, actor, data or {}))
     payloads = json.loads(f"[{','.join(map(_payload, new))}]")
     views = []
     for job, answer, payload in zip(new, answers, payloads, strict=True):

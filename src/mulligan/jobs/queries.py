@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 from mulligan.core.durations import Micros
+from mulligan.core.errors import UniqueMismatch, UniqueRace, UniqueTaken
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import MAX_CLOCK_SKEW, first_id
-from mulligan.core.job import ArgRow, AttemptRow, JobRow, State
-from mulligan.core.json import scalar_text
+from mulligan.core.job import ArgRow, AttemptRow, JobRow, NewJob, State
+from mulligan.core.json import make_encoder, scalar_text
+from mulligan.events.bundles import PendingEvent, bundle_events
+from mulligan.events.queries import EventQueries
 from mulligan.jobs.conditions import (
     ABOVE_ALL_IDS,
     ALL_JOBS,
@@ -28,6 +36,7 @@ from mulligan.jobs.conditions import (
     plan_without_state,
 )
 from mulligan.storage.base import Queries
+from mulligan.storage.statements import SqlDialect
 
 
 class PrunedJobs(NamedTuple):
@@ -42,9 +51,249 @@ class PrunedJobs(NamedTuple):
     last_id: str
 
 
+class Inserted(NamedTuple):
+    """Result of inserting one job: its id, or that of the job that holds its unique key."""
+
+    id: str
+    fresh: bool
+    run_at: Micros = 0
+    created_at: Micros = 0
+
+
+class Move(NamedTuple):
+    """Transition outside an attempt, by compare-and-set on (state, generation, token).
+
+    In the fields from `max_retries` on, None leaves the job's value unchanged.
+    """
+
+    id: str
+    from_state: str
+    generation: int
+    token: int
+    state: str
+    run_at: int | None
+    new_generation: bool
+    finished: bool
+    error: str | None
+    reason: str
+    choice: str | None
+    unique_hash: str | None
+    max_retries: int | None = None
+    queue: str | None = None
+    lane: str | None = None  # for the new queue and dependencies
+    priority: int | None = None
+    timeout: int | None = None
+    policy: str | None = None
+    payload: str | None = None
+    uses: str | None = None
+    unique_key: str | None = None
+    lane_suffix: str | None = "0"  # "0" fresh, "1" retry
+    died_code: str | None = None  # of the failure, if the job dies
+    died_class: str | None = None
+    died_group: str | None = None
+
+
+UNIQUE_ROUNDS_LIMIT = 3  # attempts to insert a unique key whose holder changes
+INSERT_FIELDS = (*NewJob._fields, "now", "announce")
+
+_QUEUED = EventType.JOB_QUEUED.value
+_encode = make_encoder(", ", ": ")
+_unique_hash = attrgetter("unique_hash")
+_args = attrgetter("args")
+
+
+class InsertRows(Protocol):
+    """Function that inserts the jobs whose unique key is free: returns their number and time."""
+
+    def __call__(self, jobs: Sequence[NewJob], *, announce: bool) -> tuple[int, Micros]: ...
+
+
 class JobQueries(Queries):
     """Statements about jobs, in a transaction."""
 
+    # --- Insert ---
+    def insert_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
+        """Insert queued jobs. Waits only for transactions that insert the same unique keys.
+
+        `announce` writes a `job.queued` event for each. In a caller's transaction upkeep does so
+        later.
+        """
+        is_sqlite = self.tx.dialect == SqlDialect.SQLITE
+        insert_rows = self._insert_each if is_sqlite else self._insert_set
+        if any(map(_unique_hash, jobs)):
+            with self.tx.savepoint() if len(jobs) > 1 else nullcontext():
+                return self._insert_unique(jobs, insert_rows, announce=announce)
+        _, now = insert_rows(jobs, announce=announce)
+        if any(map(_args, jobs)):
+            self._write_args(jobs)
+        results = []
+        for job in jobs:
+            run_at = now + job.delay if job.run_at is None else job.run_at
+            results.append(Inserted(job.id, True, run_at, now))
+        return results
+
+    def _insert_unique(
+        self, jobs: Sequence[NewJob], insert_rows: InsertRows, *, announce: bool
+    ) -> list[Inserted]:
+        """Insert jobs, or find the holders of their unique keys."""
+        results: dict[str, Inserted] = {}
+        # All transactions insert keys in this order, so they may wait for each other but cannot
+        # deadlock.
+        remaining = sorted(jobs, key=lambda job: job.unique_hash or "")
+        for _ in range(UNIQUE_ROUNDS_LIMIT):
+            count, now = insert_rows(remaining, announce=announce)
+            if count == len(remaining):
+                results |= {job.id: _inserted(job, now) for job in remaining}
+            else:
+                results |= self._find_holders(remaining, now)
+            remaining = [job for job in remaining if job.id not in results]
+            if not remaining:
+                self._write_args([job for job in jobs if results[job.id].fresh])
+                return [results[job.id] for job in jobs]
+        raise _unique_race(remaining[0].unique_key)
+
+    def _find_holders(self, jobs: Sequence[NewJob], now: Micros) -> dict[str, Inserted]:
+        """Return a result for each job that was inserted or whose unique key another job holds.
+
+        A job without a result must be inserted again: the holder of its key is gone.
+        """
+        hashes = self.tx.array_param([job.unique_hash for job in jobs if job.unique_hash])
+        found = self.tx.rows("find_unique_holders", hashes=hashes)
+        holders = {unique_hash: holder for unique_hash, *holder in found}
+        results = {}
+        for job in jobs:
+            if job.unique_hash is None:
+                results[job.id] = _inserted(job, now)
+            elif job.unique_hash in holders:
+                result = self._result_of_holder(job, now, *holders[job.unique_hash])
+                if result is not None:
+                    results[job.id] = result
+        return results
+
+    def _result_of_holder(
+        self, job: NewJob, now: Micros, holder: str, payload: str, until: Micros | None
+    ) -> Inserted | None:
+        if holder == job.id:
+            return _inserted(job, now)
+        if until is not None and until <= self.tx.now():
+            self.tx.rows("release_unique_key", id=holder, unique_hash=job.unique_hash)
+            return None
+        if job.unique_exact and payload != job.payload:
+            message = (
+                f"unique key {job.unique_key!r} belongs to job {holder}, which has another payload"
+            )
+            raise UniqueMismatch(message)
+        return Inserted(holder, fresh=False)
+
+    def _write_args(self, jobs: Sequence[NewJob]) -> None:
+        """Index the arguments of new jobs, for filters."""
+        rows = [ArgRow(job.id, job.kind, *arg) for job in jobs for arg in job.args]
+        if rows:
+            self.tx.run_set("write_args", rows)
+
+    def write_queued_events(self, events: Sequence[NewEvent]) -> None:
+        """Write the `job.queued` events of jobs that this transaction inserted without one."""
+        job_ids = [event.job_id for event in events if event.job_id is not None]
+        self.tx.rows("mark_announced", ids=self.tx.array_param(job_ids))
+        EventQueries(self.tx).write_events(events)
+
+    # --- Insert a set of rows (PostgreSQL) ---
+    def _insert_set(self, jobs: Sequence[NewJob], *, announce: bool) -> tuple[int, Micros]:
+        """Insert the jobs whose unique key is free. Return their number and the time of insert."""
+        notify = announce or self.tx.notify_callers
+        channel = self.tx.channel if notify else None
+        try:
+            [row] = self.tx.run_set("insert_jobs", jobs, announce=announce, channel=channel)
+        except self.tx.serialization_failures as error:
+            # Only in a caller's transaction: our own are READ COMMITTED.
+            key = next((job.unique_key for job in jobs if job.unique_hash), None)
+            raise _unique_race(key) from error
+        count, now, *_ = row
+        return count, now or self.tx.now()
+
+    # --- Insert one row after another (SQLite) ---
+    def _insert_each(self, jobs: Sequence[NewJob], *, announce: bool) -> tuple[int, Micros]:
+        """Insert the jobs whose unique key is free. Return their number and the time of insert."""
+        now = self.tx.now()
+        rows = [*map(operator.add, jobs, repeat((now, announce)))]
+        with self.tx.savepoint() if len(jobs) > 1 else nullcontext():
+            count = self.tx.run_many("insert_jobs", INSERT_FIELDS, rows)
+            if count == len(jobs) == 1 and announce:
+                self.tx.run_many("write_queued_event", INSERT_FIELDS, rows)
+            elif count and announce:
+                self._announce_new(jobs if count == len(jobs) else self._stored(jobs), now)
+        return count, now
+
+    def _stored(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        """Return the jobs that were inserted. The unique keys of the others were held."""
+        ids = self.tx.array_param([job.id for job in jobs])
+        found = {row[0] for row in self.tx.rows("list_existing_ids", ids=ids)}
+        return [job for job in jobs if job.id in found]
+
+    def _announce_new(self, jobs: Sequence[NewJob], now: Micros) -> None:
+        rows = []
+        for job in jobs:
+            run_at = now + job.delay if job.run_at is None else job.run_at
+            rows.append((job.id, job.batch_id, job.owner, job.kind, job.queue, run_at, now))
+        self._write_queued(rows)
+
+    def _write_queued(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write job.queued events of the rows that `announce_jobs` returns."""
+        events = []
+        for job_id, batch_id, owner, kind, queue, run_at, at in rows:
+            data = _queued_data(kind, queue, run_at)
+            events.append(PendingEvent(at, _QUEUED, job_id, batch_id, owner, None, None, data))
+        EventQueries(self.tx).write_pending(*bundle_events(events))
+
+    # --- Events of jobs that were inserted without one ---
+    def announce_jobs(self, limit: int) -> int:
+        """Write the missing `job.queued` events of jobs inserted in callers' transactions."""
+        if self.tx.dialect == SqlDialect.POSTGRES:
+            return len(self.tx.rows("announce_jobs", limit=limit))
+        found = self.tx.rows("list_unannounced", limit=limit)
+        return self.announce_ids([row[0] for row in found])
+
+    def announce_ids(self, ids: Sequence[str]) -> int:
+        """Write the missing `job.queued` events of these jobs (SQLite)."""
+        if not ids:
+            return 0
+        rows = self.tx.rows("announce_jobs", ids=self.tx.array_param(ids))
+        self._write_queued(rows)
+        return len(rows)
+
+    # --- Manual actions and upkeep ---
+    def move_job(self, move: Move) -> bool:
+        """Change the state of a job outside of an attempt, by compare-and-set.
+
+        False: the job has changed meanwhile. Raises UniqueTaken if another job holds its key.
+        """
+        # On PostgreSQL a taken key must not abort the transaction. Without a key is no conflict.
+        may_abort = self.tx.dialect == SqlDialect.POSTGRES and move.unique_hash is not None
+        try:
+            with self.tx.savepoint() if may_abort else nullcontext():
+                return self._move(move)
+        except self.tx.unique_violations as error:
+            if "unique" not in str(error):
+                raise
+            detail = self.tx.describe(error)
+            message = f"another job holds the unique key of job {move.id} now ({detail})"
+            raise UniqueTaken(message) from error
+
+    def _move(self, move: Move) -> bool:
+        moved = self.tx.rows("move_job", **move._asdict())
+        if not moved:
+            return False
+        announced, kind, queue, owner, batch_id, run_at = moved[0]
+        if not announced:
+            # The job was inserted in a caller's transaction: its first event is still missing.
+            data = {"kind": kind, "queue": queue, "run_at": run_at}
+            event = NewEvent(
+                EventType.JOB_QUEUED, job_id=move.id, batch_id=batch_id, owner=owner, data=data
+            )
+            self.write_queued_events([event])
+        return True
+
+    # --- Read ---
     def get_job(self, job_id: str) -> JobRow | None:
         """Read one job."""
         found = self.tx.rows("get_job", id=job_id)
@@ -165,11 +414,31 @@ class JobQueries(Queries):
         at = self.tx.now()
         for record in records:
             self.tx.rows("record_pruned_jobs", at=at, **record._asdict())
-        self.tx.write_events(
+        EventQueries(self.tx).write_events(
             NewEvent(EventType.JOB_PRUNED, owner=record.owner, data=record._asdict())
             for record in records
         )
         return records
+
+
+def _inserted(job: NewJob, now: Micros) -> Inserted:
+    """Return the result of a job that was inserted now."""
+    run_at = now + job.delay if job.run_at is None else job.run_at
+    return Inserted(job.id, fresh=True, run_at=run_at, created_at=now)
+
+
+def _unique_race(key: str | None) -> UniqueRace:
+    """Return the error for a unique key whose holder this transaction cannot see."""
+    return UniqueRace(
+        f"unique key {key!r} is held by a job this transaction cannot see; "
+        "enqueue in a READ COMMITTED transaction, or retry the whole transaction"
+    )
+
+
+@lru_cache(maxsize=64)  # the same for all jobs of a bulk enqueue
+def _queued_data(kind: str, queue: str, run_at: Micros) -> str:
+    """Return the data of a job.queued event as JSON."""
+    return _encode({"kind": kind, "queue": queue, "run_at": run_at})
 
 
 def _summarise(prunable: Sequence[tuple[Any, ...]]) -> list[PrunedJobs]:

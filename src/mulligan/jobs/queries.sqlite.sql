@@ -39,3 +39,34 @@ ORDER BY id DESC LIMIT :limit
 -- Store an indexed argument of a job.
 INSERT INTO {p}job_arg (name, value, job_id, kind) VALUES (:name, :value, :job_id, :kind)
 ON CONFLICT (name, value, job_id) DO NOTHING
+
+-- name: insert_jobs
+-- Insert one job of a set. If its unique key is held, no row changes and the caller looks up the holder.
+INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, deadline_at, deadline_span,
+                    announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
+                    batch_id, must_have, trace, payload)
+VALUES (:id, :kind, :queue, :owner, :priority,
+        :queue || '|' || :kind || '|' || :uses || '|' || CASE :share WHEN '' THEN '' ELSE :share || '|' END || '0',
+        :uses, COALESCE(:run_at, :now + :delay), :now, COALESCE(:deadline_at, :now + :deadline),
+        COALESCE(:deadline, :deadline_at - :now), :announce, :max_retries, :policy, :timeout,
+        :unique_key, :unique_hash, :unique_cover, :now + :unique_for, :batch_id, :must_have, :trace, :payload)
+ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING
+
+-- name: write_queued_event
+-- Write the job.queued event of one new job.
+INSERT INTO {p}event (at, type, job_id, batch_id, owner, data)
+VALUES (:now, 'job.queued', :id, :batch_id, :owner,
+        json_object('kind', :kind, 'queue', :queue, 'run_at', COALESCE(:run_at, :now + :delay)))
+
+-- name: list_existing_ids
+-- List those of these jobs that exist.
+SELECT id FROM {p}job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: announce_jobs
+-- Mark inserted jobs as announced and return what their job.queued events need.
+UPDATE {p}job SET announced = 1 WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING id, batch_id, owner, kind, queue, run_at, created_at
+
+-- name: list_unannounced
+-- Find jobs of callers' transactions whose job.queued event is not written yet.
+SELECT id FROM {p}job WHERE NOT announced ORDER BY id LIMIT :limit

@@ -29,6 +29,7 @@ from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
 from mulligan.core.job import ArgRow, JobRow, Lane, State
 from mulligan.core.lifecycle import TERMINAL
+from mulligan.events.queries import EventQueries
 from mulligan.jobs.preconditions import (
     UNCHANGED,
     JobOverrides,
@@ -43,9 +44,9 @@ from mulligan.jobs.preconditions import (
     spend_manual_retry,
     unique_hash_after,
 )
-from mulligan.jobs.queries import JobQueries, SearchQueries
+from mulligan.jobs.queries import JobQueries, Move, SearchQueries
 from mulligan.manifest.specs import Handler
-from mulligan.storage.base import Move, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_manual_action
 
 MAX_TRIES = 3  # Another transaction may move the job between our read and our move.
@@ -284,7 +285,9 @@ def _request_stop(
         "after": {"state": row.state, "stopping": True},
         **(data or {}),
     }
-    tx.write_events([_job_event(EventType.JOB_CANCEL_REQUESTED, row, actor, event_data)])
+    EventQueries(tx).write_events(
+        [_job_event(EventType.JOB_CANCEL_REQUESTED, row, actor, event_data)]
+    )
     return True
 
 
@@ -325,7 +328,7 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
         return False
     _reindex_arguments(tx, row, change)
     event_data = {**_move_data(row, move, reason, choice, change, at), **(data or {})}
-    tx.write_events([_job_event(lifecycle.event_for(verb), row, actor, event_data)])
+    EventQueries(tx).write_events([_job_event(lifecycle.event_for(verb), row, actor, event_data)])
     if update_batch:
         completion.update_after_move(tx, row, state, actor=actor, reason=reason)
     return True
@@ -333,13 +336,13 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
 
 def _write_move(tx: Transaction, row: JobRow, change: JobOverrides, move: Move) -> bool:
     try:
-        return tx.move_job(move)
+        return JobQueries(tx).move_job(move)
     except UniqueTaken as clash:
         assert move.unique_hash is not None  # noqa: S101 - only a move with a key can clash
         if JobQueries(tx).release_expired_key(
             move.unique_hash
         ):  # The holder's `Unique(for_=…)` has run out.
-            return tx.move_job(move)
+            return JobQueries(tx).move_job(move)
         holder = JobQueries(tx).find_unique_holder(move.unique_hash)
         raise UniqueTaken(describe_taken_key(row, change, holder)) from clash
 
@@ -371,7 +374,7 @@ def requeue_job(
     move = move._replace(
         run_at=None, reason=row.reason, queue=lane.queue, lane=lane.key, lane_suffix=None
     )
-    if not tx.move_job(move):
+    if not JobQueries(tx).move_job(move):
         return False
     event_data = {
         "from": row.state,
@@ -380,7 +383,9 @@ def requeue_job(
         "after": {"queue": lane.queue},
         **(data or {}),
     }
-    tx.write_events([_job_event(lifecycle.event_for(Verb.MOVE), row, actor, event_data)])
+    EventQueries(tx).write_events(
+        [_job_event(lifecycle.event_for(Verb.MOVE), row, actor, event_data)]
+    )
     return True
 
 

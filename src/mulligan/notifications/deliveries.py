@@ -19,6 +19,7 @@ from mulligan.core.errors import Cancel, NotFound, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
 from mulligan.core.job import Job, NewJob, State
+from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import load_kinds
@@ -133,7 +134,7 @@ def disable_subscription(tx: Transaction, row: SubscriptionRow, reason: str, act
         }
         owner = row.owner or ""
         event = NewEvent(EventType.SUBSCRIPTION_DISABLED, owner=owner, actor=actor, data=data)
-        tx.write_events([event])
+        EventQueries(tx).write_events([event])
         log.warning("subscription %s disabled: %s", row.id, reason)
     return written
 
@@ -167,7 +168,7 @@ def insert_deliveries(tx: Transaction, jobs: Sequence[NewJob]) -> int:
         return 0
     try:
         with tx.savepoint():
-            tx.insert_jobs(jobs, announce=True)
+            JobQueries(tx).insert_jobs(jobs, announce=True)
     except StoreUnavailable:
         raise
     except Exception:
@@ -179,7 +180,7 @@ def insert_deliveries(tx: Transaction, jobs: Sequence[NewJob]) -> int:
 def _insert_one(tx: Transaction, job: NewJob) -> bool:
     try:
         with tx.savepoint():
-            tx.insert_jobs([job], announce=True)
+            JobQueries(tx).insert_jobs([job], announce=True)
     except StoreUnavailable:
         raise
     except Exception:

@@ -22,6 +22,7 @@ from mulligan.core.event import Event, EventType, NewEvent
 from mulligan.core.ids import new_id
 from mulligan.events.queries import EventQueries
 from mulligan.jobs.options import check_text
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.declared import load_declared_subscriptions
 from mulligan.manifest.specs import ENDPOINT_PREFIX, SubscriptionSpec, check_name
 from mulligan.notifications.channels import (
@@ -406,7 +407,7 @@ class Subscriptions:
             test_message = build_event_message(event, row.id, self._settings())
             test_message = replace(test_message, id=message_id)
             job = build_delivery_job(matcher, test_message, row.owner or "")
-            tx.insert_jobs([job], announce=True)
+            JobQueries(tx).insert_jobs([job], announce=True)
         return Deliveries(self._open, self._settings).get(job.id)
 
     def _build_test_event(self, row: SubscriptionRow, now: Micros) -> Event:
@@ -455,7 +456,7 @@ class Subscriptions:
         event = NewEvent(
             type_, batch_id=row.batch_id, owner=row.owner or "", actor=self._actor, data=data
         )
-        tx.write_events([event])
+        EventQueries(tx).write_events([event])
 
 
 def _check_owner_limit(tx: Transaction, owner: str | None) -> None:

@@ -71,7 +71,7 @@ class GaugeReadings:
 
 def read_gauges(tx: Transaction) -> GaugeReadings:
     """Read everything the gauges need."""
-    state = tx.read_claim_state()
+    state = GuardQueries(tx).read_claim_state()
     cap = max(100, min(CAP, MAX_WAITING // max(1, len(state.lanes))))
     recent = StatQueries(tx).list_stats(
         ["verdicts", "tries", "cost", "finished"], state.now - WINDOWS["1h"] * MINUTE

@@ -24,6 +24,7 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import DependencyOpen, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import ALL_OWNERS, JobRow, State
+from mulligan.events.queries import EventQueries
 from mulligan.failures.redact import scrub
 from mulligan.jobs import repair
 from mulligan.jobs.preconditions import (
@@ -534,4 +535,4 @@ def write_operation_event(
             "after": {"state": row.state},
         }
     owner = "" if row.scope == ALL_OWNERS else row.scope
-    tx.write_events([NewEvent(kind, owner=owner, actor=actor, data=event_data)])
+    EventQueries(tx).write_events([NewEvent(kind, owner=owner, actor=actor, data=event_data)])

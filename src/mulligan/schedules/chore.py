@@ -24,9 +24,11 @@ from mulligan.core.event import EventType, NewEvent, queued_event
 from mulligan.core.ids import new_id
 from mulligan.core.job import NewJob
 from mulligan.core.json import index_entries
+from mulligan.events.queries import EventQueries
 from mulligan.guards.limits import owner_share
 from mulligan.jobs.enqueue import new_job
 from mulligan.jobs.options import EnqueueOptions
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.declared import MANIFEST_LIFETIME, find_active
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import (
@@ -338,7 +340,7 @@ def resume_schedule(
         "before": {"paused": True, "until": row.paused_until},
         "after": {"paused": False},
     }
-    tx.write_events([NewEvent(EventType.SCHEDULE_RESUMED, actor=actor, data=data)])
+    EventQueries(tx).write_events([NewEvent(EventType.SCHEDULE_RESUMED, actor=actor, data=data)])
     return row._replace(
         cursor=cursor, paused_at=None, paused_until=None, pause_reason="", paused_by=""
     )
@@ -354,16 +356,16 @@ def _insert_slots(
     )
     fresh = sorted(claimed)
     if fresh:
-        tx.insert_jobs([jobs[slot] for slot in fresh], announce=False)
+        JobQueries(tx).insert_jobs([jobs[slot] for slot in fresh], announce=False)
         events = []
         for slot in fresh:
             data = {"schedule": spec.name, "slot_at": slot}
             events.append(queued_event(jobs[slot], slot, "schedule", data))
-        tx.write_queued_events(events)
+        JobQueries(tx).write_queued_events(events)
     if plan.skipped is not None:
         data = {"schedule": spec.name, "kind": spec.kind, **asdict(plan.skipped)}
         skipped = NewEvent(
             EventType.SCHEDULE_SKIPPED, owner=spec.owner, actor="schedule", data=data
         )
-        tx.write_events([skipped])
+        EventQueries(tx).write_events([skipped])
     return len(fresh)

@@ -14,6 +14,7 @@ from mulligan.core.durations import Micros, resolve_end, to_datetime
 from mulligan.core.errors import ConfigError, DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Job
+from mulligan.events.queries import EventQueries
 from mulligan.jobs.enqueue import insert
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.specs import ScheduleSpec
@@ -121,7 +122,7 @@ class Schedules:
             paused = NewEvent(
                 EventType.SCHEDULE_PAUSED, owner=spec.owner, actor=self._actor, data=data
             )
-            tx.write_events([paused])
+            EventQueries(tx).write_events([paused])
         return self.get(name)
 
     def resume(self, name: str, *, reason: str = "") -> Schedule:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mulligan.core.errors import ConfigError
-from mulligan.storage.url import mask_password
+from mulligan.core.format import mask_password
 
 if TYPE_CHECKING:
     from mulligan.storage.base import Store
@@ -39,6 +40,36 @@ def open_store(
     raise ConfigError(message)
 
 
+# --- URLs: which database they name, and how to show them ---
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite URL. None: another database."""
+    if not url.startswith("sqlite"):
+        return None
+    return Path(url.partition("///")[2] or "mulligan.db").absolute()
+
+
+def use_apsw(url: str) -> str:
+    """Return the URL for Mulligan's own SQLite library, for processes without user code."""
+    return url.replace("sqlite+stdlib:", "sqlite:", 1)
+
+
+def same_database(one: str, other: str) -> bool:
+    """True if two URLs name the same database."""
+    one_file = sqlite_path(one)
+    other_file = sqlite_path(other)
+    if one_file is not None and other_file is not None:
+        return one_file.resolve() == other_file.resolve()
+    return _normalise(one) == _normalise(other)
+
+
+def _normalise(url: str) -> str:
+    """Unify postgres://, postgresql:// and postgresql+psycopg://."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme.removesuffix('+psycopg').replace('postgresql', 'postgres')}{separator}{rest}"
+
+
 def __getattr__(name: str) -> Any:
     if name != "Store":
         message = f"module {__name__!r} has no attribute {name!r}"
@@ -48,4 +79,12 @@ def __getattr__(name: str) -> Any:
     return Store
 
 
-__all__ = ["POSTGRES", "SQLITE", "Store", "open_store"]
+__all__ = [
+    "POSTGRES",
+    "SQLITE",
+    "Store",
+    "open_store",
+    "same_database",
+    "sqlite_path",
+    "use_apsw",
+]

@@ -7,37 +7,16 @@ No method decides anything: a statement that changes nothing reports that by its
 
 from __future__ import annotations
 
+import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
-from mulligan.core.event import NewEvent
-from mulligan.core.job import Candidate, ClaimState, LaneRef, NewJob
-from mulligan.storage.rows import (
-    Inserted,
-    Move,
-    Refusal,
-    RefusalReason,
-    Settlement,
-)
 from mulligan.storage.statements import SqlDialect
-
-__all__ = [
-    "HintListener",
-    "Inserted",
-    "Move",
-    "Queries",
-    "Refusal",
-    "RefusalReason",
-    "Settlement",
-    "StatementConditions",
-    "Store",
-    "Transaction",
-]
 
 
 class StatementConditions(Protocol):
@@ -54,16 +33,24 @@ class Transaction(ABC):
     """One transaction on a connection."""
 
     dialect: ClassVar[SqlDialect]
+    unique_violations: ClassVar[tuple[type[Exception], ...]]  # errors of the driver
+    serialization_failures: ClassVar[tuple[type[Exception], ...]] = ()
     channel = ""  # of notifications, where the database has them
+    notify_callers = False  # whether jobs of callers' transactions are notified on commit
 
-    # --- Clock ---
     @abstractmethod
     def now(self) -> Micros:
         """Return the time by the clock that decides: PostgreSQL's, or the host's on SQLite."""
 
+    # --- Statements ---
     @abstractmethod
-    def rows(self, statement: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        """Run a statement by its name and return its rows."""
+    def rows(
+        self, statement: str, row_count: int | None = None, /, **params: Any
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement by its name and return its rows.
+
+        `row_count`: how many rows it reads or writes at most, so that a slow plan is noticed.
+        """
 
     @abstractmethod
     def rows_matching(
@@ -72,98 +59,86 @@ class Transaction(ABC):
         """Run a statement on the rows that match conditions."""
 
     @abstractmethod
-    def run_set(self, statement: str, rows: Sequence[Any]) -> None:
-        """Run a statement on named tuples of one type."""
+    def run_set(
+        self,
+        statement: str,
+        rows: Sequence[Any],
+        optional: Sequence[frozenset[str]] = (),
+        /,
+        **params: Any,
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement on named tuples of one type. SQLite runs it for one after another.
+
+        `optional`: groups of columns that are not sent if they are empty in all rows.
+        """
+
+    def run_many(self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]) -> int:
+        """Run a statement for each row, for all or none. Return the number of changed rows.
+
+        `fields` are the names of the values of a row. Only on SQLite, which has no sets of rows.
+        """
+        raise NotImplementedError
+
+    def run_each(
+        self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]
+    ) -> Sequence[int]:
+        """Run a statement for each row. Return the places of the rows that changed something.
+
+        Only on SQLite, like `run_many`.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def run_command(self, text: str) -> None:
+        """Run a statement without parameters that is passed as text."""
 
     @abstractmethod
     def array_param(self, values: Sequence[Any]) -> Any:
         """Convert a list of texts or numbers to a parameter of this database."""
 
-    @abstractmethod
-    def savepoint(self) -> AbstractContextManager[None]:
+    # --- Boundaries ---
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
         """Undo the block if it raises, without ending the transaction."""
+        self.run_command("SAVEPOINT mulligan")
+        try:
+            yield
+        except BaseException:
+            self.run_command("ROLLBACK TO SAVEPOINT mulligan")
+            raise
+        self.run_command("RELEASE SAVEPOINT mulligan")
 
-    @abstractmethod
     def atomically(self) -> AbstractContextManager[None]:
         """Make the block one transaction, even where each statement is a transaction of its own."""
+        return nullcontext()
+
+    # --- Database ---
+    def describe(self, error: Exception) -> str:
+        """Return the details of an error of the driver."""
+        return str(error)
 
     def check_integrity(self) -> list[str]:
         """Return the damage that the database itself finds in its file, if it can."""
         return []
 
-    # --- Enqueue ---
-    @abstractmethod
-    def insert_jobs(self, jobs: Sequence[NewJob], *, announce: bool) -> list[Inserted]:
-        """Insert queued jobs. Waits only for transactions that insert the same unique keys.
 
-        `announce` writes a `job.queued` event for each. In a caller's transaction upkeep does so
-        later.
-        """
-
-    @abstractmethod
-    def write_queued_events(self, events: Sequence[NewEvent]) -> None:
-        """Write the `job.queued` events of jobs that this transaction inserted without one."""
-
-    # --- Claim ---
-    @abstractmethod
-    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
-        """Read what a claim must know: clock, gates, limits, guards and lanes with jobs.
-
-        Also list the due jobs of the `expected` lanes, like `list_due_jobs`: a claim that guesses
-        its lanes saves a round trip.
-        """
-
-    @abstractmethod
-    def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
-        """List the first due jobs of each lane and priority, at most `depth` of each.
-
-        Locks nothing.
-        """
-
-    @abstractmethod
-    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
-        """Claim picked jobs. Return their leases in this order.
-
-        If another worker has taken some of them meanwhile, claim the next jobs of their lanes.
-        """
-
-    @abstractmethod
-    def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        """Claim at most `limit` of the jobs, in their order. Skip those that are locked."""
-
-    # --- Settle ---
-    @abstractmethod
-    def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
-        """Settle attempts with their rows and events. The only way an attempt changes its job.
-
-        Fenced by id, worker, token and state. Attempts whose fence fails are returned as refusals
-        and change nothing.
-        """
-
-    @abstractmethod
-    def write_events(self, events: Iterable[NewEvent]) -> None:
-        """Write events in order."""
-
-    # --- Manual actions and upkeep ---
-    @abstractmethod
-    def move_job(self, move: Move) -> bool:
-        """Change the state of a job outside of an attempt, by compare-and-set.
-
-        False: the job has changed meanwhile. Raises UniqueTaken if another job holds its key.
-        """
-
-    @abstractmethod
-    def announce_jobs(self, limit: int) -> int:
-        """Write the missing `job.queued` events of jobs inserted in callers' transactions."""
-
-
+@dataclass(slots=True, eq=False)
 class Queries:
     """Base of the classes that run the statements of one feature in a transaction."""
 
-    __slots__ = ("tx",)
+    tx: Transaction
 
-    def __init__(self, tx: Transaction) -> None:
-        self.tx = tx
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def replace_unstorable(value: Any) -> Any:
+    """Replace NUL and lone surrogates, which no database accepts, in a parameter."""
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [replace_unstorable(one) for one in value]
+    return value
 
 
 WATCH_STOP_INTERVAL = 1.0  # seconds after which `Store.watch` notices that it must stop
@@ -192,6 +167,7 @@ class Store(ABC):
 
     url: str  # for people: secrets are masked
     concurrent_writers = False  # whether several transactions may write at once
+    prepared = False  # whether statements are prepared on the server, so that plans are cached
 
     @abstractmethod
     def begin(self) -> AbstractContextManager[Transaction]:
@@ -226,9 +202,6 @@ class Store(ABC):
 
     def limit_statements(self, seconds: float) -> None:  # noqa: B027 - optional
         """Give up a statement that got no answer for so long, and its connection with it."""
-
-    def warm_up(self) -> None:  # noqa: B027 - optional
-        """Run the statements of a worker without effect, so that their plans are cached."""
 
     @abstractmethod
     def open_listener(self) -> HintListener:

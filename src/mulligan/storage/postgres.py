@@ -29,15 +29,14 @@ from psycopg.pq.abc import PGconn as Libpq
 
 from mulligan.core.durations import Micros
 from mulligan.core.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
+from mulligan.core.format import mask_password
 from mulligan.storage import maintenance as migrations
 from mulligan.storage.base import HintListener, Store
 from mulligan.storage.foreign import PostgresConnection, open_postgres_connection
 from mulligan.storage.postgres_transaction import (
     PooledConnection,
     PostgresTransaction,
-    warm_up,
 )
-from mulligan.storage.url import mask_password
 
 # A server that vanishes silently must be noticed well within a lease.
 KEEPALIVE: dict[str, Any] = {
@@ -540,11 +539,6 @@ class PostgresStore(Store):
     def read(self) -> AbstractContextManager[PostgresTransaction]:
         """Run each statement for itself. Use `snapshot` if results must agree."""
         return _Autocommit(self)
-
-    def warm_up(self) -> None:
-        if self.prepared:
-            with self.single_statement() as tx:
-                warm_up(tx)
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:

@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -168,13 +168,13 @@ class Handle(ABC):
     last_version: int | None = None  # version of the file after its last transaction
     clock_offset: Micros = 0  # clock offset at that version
 
-    @abstractmethod
-    def version(self) -> int | None:
-        """Return a number that changes with every commit to the file. None: not supported."""
+    # Return a number that changes with every commit to the file. None: not supported.
+    version: Callable[[], int | None]
 
+    @property
     @abstractmethod
-    def command(self, sql: str) -> None:
-        """Run a statement without parameters and result."""
+    def command(self) -> Callable[[str], object]:
+        """Function that runs a statement without parameters and result."""
 
     @abstractmethod
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
@@ -262,6 +262,11 @@ class ApswHandle(Handle):
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
+        self.version = connection.data_version
+
+    @cached_property
+    def command(self) -> Callable[[str], object]:
+        return self._cursor.execute
 
     @cached_property
     def _cursor(self) -> apsw.Cursor:
@@ -283,12 +288,6 @@ class ApswHandle(Handle):
             connection.close()
             raise
         return handle
-
-    def version(self) -> int | None:
-        return self.connection.data_version()
-
-    def command(self, sql: str) -> None:
-        self._cursor.execute(sql)
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql, params).fetchall()
@@ -344,8 +343,9 @@ class StdlibHandle(Handle):
     def version(self) -> int | None:
         return None
 
-    def command(self, sql: str) -> None:
-        self.execute(sql)
+    @property
+    def command(self) -> Callable[[str], object]:
+        return self.execute
 
     def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(sql, params or {})

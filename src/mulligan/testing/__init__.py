@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         assert_will_retry,
         refute_enqueued,
     )
-    from mulligan.testing.helper import Helper
     from mulligan.testing.inline import (
         Drained,
         Force,
+        Helper,
         Returns,
         StillBusy,
         advance,
@@ -43,10 +43,10 @@ _NAMES_BY_MODULE = {
         "assert_will_retry",
         "refute_enqueued",
     ),
-    "mulligan.testing.helper": ("Helper",),
     "mulligan.testing.inline": (
         "Drained",
         "Force",
+        "Helper",
         "Returns",
         "StillBusy",
         "advance",

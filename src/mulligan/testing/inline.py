@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from mulligan.app.mulligan import Mulligan
 from mulligan.batches import completion as batching
 from mulligan.core.attempt import Ended, Lease, Outcome
 from mulligan.core.durations import SECOND, Micros, check_duration_or_time, to_datetime
-from mulligan.core.errors import DurationOrTime, MulliganError, NotFound, Refused
+from mulligan.core.errors import Duration, DurationOrTime, MulliganError, NotFound, Refused
 from mulligan.core.job import Job, State
 from mulligan.failures.codes import timed_out, worker_lost
 from mulligan.manifest.specs import DELIVERY_QUEUE, Handler
 from mulligan.storage.base import Store
-from mulligan.storage.url import boot_id
-from mulligan.testing.asserts import Named, kind_name, suggest
+from mulligan.testing import asserts, workers
+from mulligan.testing.asserts import ExpectedJob, Named, kind_name, suggest
 from mulligan.testing.workers import refuse_other_database
 from mulligan.worker import upkeep
 from mulligan.worker.inline import InlineWorker
+from mulligan.worker.queries import boot_id
 
 # --- Clock ---
 
@@ -341,3 +343,73 @@ def _unknown_ending(ending: Any) -> str:
         f"force: invalid ending {ending!r:.80}. Pass an outcome (Fail, Retry, Snooze, Park, Hold, "
         f"Cancel), an exception, Returns(value), 'timeout' or 'lost'.{question}"
     )
+
+
+# --- Fixture ---
+
+
+class Helper:
+    """Functions of `mulligan.testing` bound to one app."""
+
+    def __init__(self, app: Mulligan, spec: str = "") -> None:
+        self.app = app
+        self._spec = spec
+
+    # --- Clock and execution ---
+    def drain(
+        self, *, scheduled: bool = False, most: int = MAX_ATTEMPTS, seed: int | None = None
+    ) -> Drained:
+        __tracebackhide__ = True
+        return drain(self.app, scheduled=scheduled, most=most, seed=seed)
+
+    async def drain_async(
+        self, *, scheduled: bool = False, most: int = MAX_ATTEMPTS, seed: int | None = None
+    ) -> Drained:
+        __tracebackhide__ = True
+        return await drain_async(self.app, scheduled=scheduled, most=most, seed=seed)
+
+    def advance(self, by: DurationOrTime, *, leases: bool = False) -> datetime:
+        return advance(self.app, by, leases=leases)
+
+    def now(self) -> datetime:
+        return now(self.app)
+
+    def force(self, kind: Named, *endings: Any, times: int = 1) -> Force:
+        return force(self.app, kind, *endings, times=times)
+
+    # --- Assertions ---
+    def assert_enqueued(
+        self, kind: Named | None = None, *, count: int | None = None, **wanted: Unpack[ExpectedJob]
+    ) -> list[Job]:
+        __tracebackhide__ = True
+        return asserts.assert_enqueued(self.app, kind, count=count, **wanted)
+
+    def refute_enqueued(self, kind: Named | None = None, **wanted: Unpack[ExpectedJob]) -> None:
+        __tracebackhide__ = True
+        asserts.refute_enqueued(self.app, kind, **wanted)
+
+    def assert_will_retry(
+        self,
+        job: Job | str,
+        *,
+        after: asserts.After | None = None,
+        code: str | None = None,
+        within: Duration = 1,
+    ) -> datetime:
+        __tracebackhide__ = True
+        return asserts.assert_will_retry(self.app, job, after=after, code=code, within=within)
+
+    def assert_state(self, job: Job | str, state: State | str) -> Job:
+        __tracebackhide__ = True
+        return asserts.assert_state(self.app, job, state)
+
+    # --- Other processes ---
+    def worker(
+        self, spec: str = "", *, env: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[workers.RealWorker]:
+        """Run a real worker of `spec`, or of the app named by the ini option `mulligan_app`."""
+        return workers.worker(self.app, spec or self._spec, env=env)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return workers.environ(self.app)

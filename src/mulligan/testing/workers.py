@@ -17,9 +17,9 @@ from mulligan.app.background import check_app_name, start_command, stop_command
 from mulligan.app.mulligan import Mulligan
 from mulligan.config import Settings
 from mulligan.core.errors import ConfigError, MulliganError, Refused
+from mulligan.core.format import mask_password
 from mulligan.failures.redact import redact
 from mulligan.storage import POSTGRES
-from mulligan.storage.url import mask_password
 from mulligan.worker.queries import WorkerQueries
 
 PREFIX = "mulligan_test_"

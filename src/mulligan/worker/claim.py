@@ -36,12 +36,13 @@ from mulligan.guards.capacity import (
 from mulligan.guards.lanes import Capacity, DueJobs, LaneView, is_closed, pick, read_depth
 from mulligan.guards.limits import owner_share
 from mulligan.guards.observer import DependencyObserver
-from mulligan.guards.probes import Prober, open_expired_holds
+from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import GuardState
 from mulligan.manifest.declared import DeclarationCache, breaker_configs, manifest_limits
 from mulligan.manifest.specs import DELIVERY_QUEUE, ENDPOINT_PREFIX, Manifest
 from mulligan.storage.base import Transaction
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.probes import Prober, open_expired_holds
+from mulligan.worker.queries import LeaseQueries, WorkerQueries
 
 DECLARATIONS_TTL = 5 * SECOND  # how long limits from stored manifests are cached
 MAX_EXPECTED_LANES = 200  # lanes whose jobs are read together with the state
@@ -89,7 +90,7 @@ class Claimer:
     def claim(self, tx: Transaction, free: int, *, slots: SlotLimits | None = None) -> ClaimResult:
         """Claim up to `free` jobs, and deliveries in the slots reserved for them."""
         reserved = 0 if slots is None else slots.deliveries
-        due_jobs = DueJobs(tx.list_due_jobs)
+        due_jobs = DueJobs(GuardQueries(tx).list_due_jobs)
         state = self._read_state(tx, due_jobs, max(free, 0) + reserved)
         guards = self.observer.load_guards(state.guards)
         view = self._view_lanes(tx, state, free)
@@ -118,7 +119,7 @@ class Claimer:
         """Read the state of a claim, and with it the due jobs of the expected lanes."""
         lanes = self._expected if slots > 0 else ()
         depth = read_depth(len(lanes), slots)
-        state = tx.read_claim_state(lanes, depth)
+        state = GuardQueries(tx).read_claim_state(lanes, depth)
         due_jobs.add(lanes, depth, state.candidates)
         return state
 
@@ -156,7 +157,7 @@ class Claimer:
             picked: list[Candidate] = []
             for demand in demands:
                 picked += self._pick(due_jobs, demand, locked.left | budgets)
-            leases = tx.claim_candidates(self.worker, picked)
+            leases = LeaseQueries(tx).claim_candidates(self.worker, picked)
             locked.spend(tx, leases)
         self.observer.count_started(leases)
         limited_until = [self.observer.next_retry_at(key, state.now) for _, key in budgets]

@@ -25,13 +25,13 @@ from mulligan.core.errors import Refused, StoreUnavailable
 from mulligan.core.ids import new_id
 from mulligan.core.job import Lane, PreviousAttempts
 from mulligan.guards.observer import build_kind_observer, fold_guards
+from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Handler, Manifest, Registry
 from mulligan.operations import chore as operations
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.url import boot_id
 from mulligan.worker import upkeep
 from mulligan.worker.claim import create_claimer, load_previous_attempts
 from mulligan.worker.job_log import log_claimed, log_verdicts
@@ -42,7 +42,7 @@ from mulligan.worker.liveness import (
     state_folder,
     work_folder,
 )
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import WorkerQueries, boot_id
 from mulligan.worker.registry import worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.execute import STOPPED, execute_async, execute_sync, run_process_hooks
@@ -116,23 +116,23 @@ class InlineWorker:
 
     def next_due(self) -> Micros | None:
         """Return when the next waiting job may start, as the last claim found it."""
-        with self._store.read() as unit:
+        with self._store.read() as tx:
             waits = any(
                 Lane.parse(key).kind in self._claimer.kinds
-                for key, _, _ in unit.read_claim_state().lanes
+                for key, _, _ in GuardQueries(tx).read_claim_state().lanes
             )
         return self._next_due if waits else None
 
     def _register(self, liveness_file: LivenessFile) -> None:
         row = worker_row(self.worker, liveness_file, self._manifest, self._settings, frozenset(), 1)
-        with self._store.begin() as unit:
-            WorkerQueries(unit).insert_worker(row)
+        with self._store.begin() as tx:
+            WorkerQueries(tx).insert_worker(row)
         self.run_upkeep()
 
     def run_upkeep(self) -> None:
         """Do what a worker does before it claims: recover jobs, fire schedules, fold guards."""
-        with self._store.begin() as unit:
-            publish_manifest(unit, self._manifest)
+        with self._store.begin() as tx:
+            publish_manifest(tx, self._manifest)
         detector = upkeep.LossDetector(self.worker, boot_id(), lambda _: False)
         upkeep.close_lost_workers(self._store, detector)
         upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
@@ -143,13 +143,13 @@ class InlineWorker:
         Scheduler(self._store, self._settings.worker).fire(ahead=False)
 
     def _close_worker(self) -> None:
-        with self._store.begin() as unit:
-            WorkerQueries(unit).close_worker(self.worker, "shut down", last_renewed=None)
+        with self._store.begin() as tx:
+            WorkerQueries(tx).close_worker(self.worker, "shut down", last_renewed=None)
 
     def _claim(self) -> tuple[list[Lease], dict[str, PreviousAttempts]]:
-        with self._store.begin() as unit:
-            claimed = self._claimer.claim(unit, 1)
-            previous = load_previous_attempts(unit, claimed.leases)
+        with self._store.begin() as tx:
+            claimed = self._claimer.claim(tx, 1)
+            previous = load_previous_attempts(tx, claimed.leases)
         self._next_due = claimed.next_due
         self._claimer.observer.commit()
         log_claimed(claimed.leases, self.worker)
@@ -217,8 +217,8 @@ class InlineWorker:
 
     def _settle(self, ending: Ending) -> None:
         watch = self._claimer.observer
-        with self._store.begin() as unit:
-            now = unit.now()
+        with self._store.begin() as tx:
+            now = tx.now()
             context = SettleContext(
                 self.policies,
                 now,
@@ -226,27 +226,27 @@ class InlineWorker:
                 observer=watch,
                 kind_observer=self._kind_observer,
             )
-            verdicts = settle(unit, [ending], context)
+            verdicts = settle(tx, [ending], context)
         watch.commit()
         log_verdicts(verdicts, self.policies, now)
 
-    def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
-        context = SettleContext(self.policies, unit.now(), self._rng, wait_for_batches=False)
-        settle(unit, endings, context)
+    def _settle_fail_fast(self, tx: Transaction, endings: Sequence[Ending]) -> None:
+        context = SettleContext(self.policies, tx.now(), self._rng, wait_for_batches=False)
+        settle(tx, endings, context)
 
     # --- AttemptHost: what contexts need ---
 
     def progress(self, context: Context, fraction: float | None, message: str) -> None:
         lease = context.lease
-        with self._store.begin() as unit:
-            WorkerQueries(unit).update_progress(
+        with self._store.begin() as tx:
+            WorkerQueries(tx).update_progress(
                 self.worker, [(lease.id, lease.token, fraction, message)]
             )
 
     def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
         lease: Lease = context.lease
-        with self._store.begin() as unit:
-            return WorkerQueries(unit).save_checkpoint(
+        with self._store.begin() as tx:
+            return WorkerQueries(tx).save_checkpoint(
                 lease.id, self.worker, lease.token, name, value
             )
 
@@ -282,8 +282,8 @@ class _RenewalThread:
     ) -> None:
         while not self._stop.wait(every):
             try:
-                with store.begin() as unit:
-                    renewal = WorkerQueries(unit).renew_worker(worker, draining=False)
+                with store.begin() as tx:
+                    renewal = WorkerQueries(tx).renew_worker(worker, draining=False)
             except StoreUnavailable:
                 continue
             for job_id, token, _ in renewal.cancels:

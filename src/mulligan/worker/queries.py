@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from enum import StrEnum
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import AttemptRow, PreviousAttempts, WorkerRow
+from mulligan.core.job import AttemptRow, Candidate, PreviousAttempts, State, WorkerRow
+from mulligan.events.queries import EventQueries
+from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import JobQueries
-from mulligan.storage.base import Queries
+from mulligan.storage.base import Queries, Store, Transaction
 from mulligan.storage.statements import SqlDialect
-from mulligan.storage.url import boot_id
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Renewal(NamedTuple):
@@ -37,7 +45,7 @@ class WorkerQueries(Queries):
         """
         if self.tx.rows("insert_worker", **worker._asdict()):
             data = {"worker": worker.id, "host": worker.host, "pid": worker.pid}
-            self.tx.write_events([NewEvent(EventType.WORKER_STARTED, data=data)])
+            EventQueries(self.tx).write_events([NewEvent(EventType.WORKER_STARTED, data=data)])
         return self.tx.now()
 
     def renew_worker(self, worker: str, *, draining: bool) -> Renewal:
@@ -134,6 +142,12 @@ class WorkerQueries(Queries):
         return True
 
 
+@cache
+def boot_id() -> str:
+    """Return the id of this boot of the host. Monotonic times of other boots mean nothing."""
+    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else "unknown-boot"
+
+
 def _monotonic_now() -> Micros:
     return time.monotonic_ns() // 1000
 
@@ -150,6 +164,257 @@ def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
         "message": attempt.public,
         "evidence": json.loads(attempt.evidence or "{}"),
     }
+
+
+# --- Claims and settlements ---
+
+
+class Settlement(NamedTuple):
+    """A settlement ready to write: the fence, the job's new columns, the attempt, the event."""
+
+    id: str
+    worker: str
+    token: int
+    state: str
+    failures: int
+    reason: str
+    generation: int
+    attempt: int
+    settled_by: str
+    started_at: int
+    ended: str
+    verb: str
+    event: str
+    owner: str
+    data: str  # of the event
+    run_at: int | None = None
+    result: str | None = None
+    succeeded_by: str | None = None  # worker of a success that needs no attempt row
+    finished: bool = False
+    batch_id: str | None = None
+    counts: str | None = None
+    code: str | None = None
+    cls: str | None = None
+    rule: str | None = None
+    public: str | None = None
+    evidence: str | None = None
+    private: str | None = None
+    fingerprint: str | None = None
+    judged: str | None = None
+    cancel_known: bool = False
+    losses: int = 0
+    snoozes: int = 0
+    alone: bool = False
+    error: str | None = None
+    choices: str | None = None
+    release_key: bool = False
+    cost: float = 0.0
+    settings: str | None = None
+    queue: str | None = None  # None: unchanged
+    lane: str | None = None  # lane in that queue
+
+
+class RefusalReason(StrEnum):
+    """Why a settlement changed nothing."""
+
+    SETTLED = "settled"  # it was written before
+    CANCEL = "cancel"  # a cancellation was requested; decide again
+    STALE = "stale"  # the lease is lost
+
+
+class Refusal(NamedTuple):
+    """A settlement that changed nothing."""
+
+    id: str
+    token: int
+    reason: RefusalReason
+    cancel_reason: str | None = None
+
+
+class ClaimCandidate(NamedTuple):
+    """Job that a worker wants to claim."""
+
+    id: str
+
+
+class LaneShare(NamedTuple):
+    """How many jobs of a lane and priority a worker wants to claim, and where they begin."""
+
+    lane: str
+    priority: int
+    since: Micros
+    jobs: int
+
+
+SETTLE_FIELDS = (*Settlement._fields, "now")
+# Columns of a settlement that are left out if no row of the set has a value in them. Two groups
+# make four statements, so that each is soon prepared.
+FAILURE_COLUMNS = frozenset(
+    {"run_at", "counts", "code", "cls", "rule", "public", "evidence", "private", "fingerprint"}
+    | {"judged"}
+)
+RARE_COLUMNS = frozenset(
+    {"cancel_known", "losses", "snoozes", "alone", "error", "choices", "release_key", "cost"}
+    | {"settings", "queue", "lane"}
+)
+OPTIONAL_COLUMNS = (FAILURE_COLUMNS, RARE_COLUMNS)
+
+
+class LeaseQueries(Queries):
+    """Statements that claim jobs and settle attempts, in a transaction."""
+
+    # --- Claim ---
+    def claim_candidates(self, worker: str, picked: Sequence[Candidate]) -> list[Lease]:
+        """Claim picked jobs. Return their leases in this order.
+
+        If another worker has taken some of them meanwhile, claim the next jobs of their lanes.
+        """
+        if self.tx.dialect == SqlDialect.SQLITE:
+            return self._claim_each(worker, [job.id for job in picked], len(picked))
+        if not picked:
+            return []
+        # By lane and not by id: workers that picked the same jobs get different ones.
+        counts = Counter((job.lane, job.priority) for job in picked)
+        since = {(job.lane, job.priority): job.run_at for job in reversed(picked)}
+        shares = [LaneShare(*lane, since[lane], jobs) for lane, jobs in counts.items()]
+        columns = LaneShare._make(map(self.tx.array_param, zip(*shares, strict=True)))
+        rows = self.tx.rows("claim_from_lanes", len(picked), worker=worker, **columns._asdict())
+        order = {job.id: place for place, job in enumerate(picked)}
+        last = len(order)
+        return sorted(map(Lease._make, rows), key=lambda lease: order.get(lease.id, last))
+
+    def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        """Claim at most `limit` of the jobs, in their order. Skip those that are locked."""
+        if self.tx.dialect == SqlDialect.SQLITE:
+            return self._claim_each(worker, ids, limit)
+        order = {job_id: place for place, job_id in enumerate(ids)}
+        candidates = [*map(ClaimCandidate, ids)]
+        rows = self.tx.run_set("claim_jobs", candidates, worker=worker, limit=limit)
+        return sorted(map(Lease._make, rows), key=lambda lease: order[lease.id])
+
+    def _claim_each(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        """Claim jobs one after another (SQLite). A closed worker claims nothing."""
+        if not ids or not self.tx.rows("is_open_worker", worker=worker):
+            return []
+        rows = self.tx.rows("list_claimable_jobs", worker=worker, ids=self.tx.array_param(ids))
+        by_id = {row[1]: row for row in rows}
+        chosen = [by_id[job_id] for job_id in ids if job_id in by_id]
+        return self._claim_read(worker, chosen[:limit])
+
+    def _claim_read(self, worker: str, claimable: Sequence[tuple[Any, ...]]) -> list[Lease]:
+        """Claim rows of `list_claimable_jobs`: rowid, the columns of the lease, `announced`.
+
+        This transaction holds the write lock, so the rows cannot have changed since they were read.
+        """
+        if not claimable:
+            return []
+        places = self.tx.array_param([row[0] for row in claimable])
+        self.tx.rows("claim_jobs", worker=worker, places=places)
+        leases = [Lease._make(row[1:-1]) for row in claimable]
+        JobQueries(self.tx).announce_ids([row[1] for row in claimable if not row[-1]])
+        data = json.dumps({"worker": worker})
+        started = EventType.JOB_STARTED.value
+        EventQueries(self.tx).write_row_events(started, leases, lambda _: data)
+        return leases
+
+    # --- Settle ---
+    def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
+        """Settle attempts with their rows and events. The only way an attempt changes its job.
+
+        Fenced by id, worker, token and state. Attempts whose fence fails are returned as refusals
+        and change nothing.
+        """
+        if self.tx.dialect == SqlDialect.SQLITE:
+            written = self._settle_each(settlements)
+        else:
+            rows = self.tx.run_set("settle", settlements, OPTIONAL_COLUMNS)
+            written = {(row[0], row[1]) for row in rows}
+        if len(written) == len(settlements):
+            return []
+        refused = [row for row in settlements if (row.id, row.token) not in written]
+        return [self._explain_refusal(row) for row in refused]
+
+    def _explain_refusal(self, row: Settlement) -> Refusal:
+        found = self.tx.rows(
+            "explain_refusal", id=row.id, token=row.token, settled_by=row.settled_by
+        )
+        if not found:
+            return Refusal(row.id, row.token, RefusalReason.STALE)
+        state, worker, token, cancel_reason, written = found[0]
+        if written:
+            return Refusal(row.id, row.token, RefusalReason.SETTLED)
+        if (state, worker, token) == (State.RUNNING, row.worker, row.token):
+            return Refusal(row.id, row.token, RefusalReason.CANCEL, cancel_reason)
+        return Refusal(row.id, row.token, RefusalReason.STALE)
+
+    def _settle_each(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        """Settle attempts one after another (SQLite). Return those whose fence held."""
+        now = self.tx.now()
+        rows = [(*row, now) for row in settlements]
+        settled = self.tx.run_each("settle", SETTLE_FIELDS, rows)
+        written = settlements
+        if len(settled) < len(settlements):
+            written = [settlements[place] for place in settled]
+        attempts = [(*row, now) for row in written if row.succeeded_by is None]
+        self.tx.run_many("write_attempts", SETTLE_FIELDS, attempts)
+        by_type = sorted(written, key=attrgetter("event"))
+        for event_type, group in groupby(by_type, key=attrgetter("event")):
+            EventQueries(self.tx).write_row_events(event_type, [*group], attrgetter("data"))
+        return {(row.id, row.token) for row in written}
+
+
+# --- Warm-up: run a worker's statements once without effect, so that their plans are cached ---
+
+NO_WORKER = ""
+PREPARE_AFTER = 2  # executions until the driver prepares a statement
+WARM_UP_ROWS = 2  # a set of rows has another statement than one row
+
+
+def warm_up(store: Store) -> None:
+    """Run the statements of claims and settlements for a worker that does not exist."""
+    if store.prepared:
+        with store.single_statement() as tx:
+            _warm_up(tx)
+
+
+def _warm_up(tx: Transaction) -> None:
+    now = tx.now()
+    success = _sample_settlement(now, state="succeeded", finished=True, succeeded_by=NO_WORKER)
+    failure = _sample_settlement(now, state="queued", run_at=now, code="UNKNOWN")
+    for _ in range(PREPARE_AFTER):
+        warm_up_claim(tx)
+        LeaseQueries(tx).settle([success] * WARM_UP_ROWS)
+        LeaseQueries(tx).settle([failure] * WARM_UP_ROWS)
+
+
+def warm_up_claim(tx: Transaction) -> None:
+    """Run the statements of a claim for a worker that does not exist."""
+    GuardQueries(tx).read_claim_state([("", 0)], 1)
+    LeaseQueries(tx).claim_candidates(NO_WORKER, [Candidate(0, 0, "", "")])
+
+
+def _sample_settlement(now: Micros, **columns: Any) -> Settlement:
+    """Build a settlement of a job that does not exist."""
+    return Settlement(
+        id="",
+        worker=NO_WORKER,
+        token=1,
+        failures=0,
+        reason="",
+        generation=1,
+        attempt=1,
+        settled_by=NO_WORKER,
+        started_at=now,
+        ended="",
+        verb="",
+        event="",
+        owner="",
+        data="",
+        **columns,
+    )
+
+
+# --- Retention ---
 
 
 class RetentionQueries(Queries):

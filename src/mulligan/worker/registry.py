@@ -14,11 +14,11 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import WorkerRow
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.specs import Manifest
 from mulligan.storage.base import Store, Transaction
-from mulligan.storage.url import boot_id
 from mulligan.worker.liveness import LivenessFile, is_certainly_dead
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import WorkerQueries, boot_id
 
 LIVE_STATES = ("live", "draining")
 
@@ -37,36 +37,36 @@ class WorkerStatus(NamedTuple):
         return self.life in LIVE_STATES
 
 
-def worker_statuses(unit: Transaction, *, closed: bool = False) -> list[WorkerStatus]:
+def worker_statuses(tx: Transaction, *, closed: bool = False) -> list[WorkerStatus]:
     """Return all registered workers with their status."""
-    running = WorkerQueries(unit).count_running_by_worker()
-    now = unit.now()
+    running = WorkerQueries(tx).count_running_by_worker()
+    now = tx.now()
     return [
         WorkerStatus(
             row,
             running=running.get(row.id, 0),
             silent_for=max(0, now - row.renewed_at) / SECOND,
-            life=_life(unit, row),
+            life=_life(tx, row),
         )
-        for row in WorkerQueries(unit).list_workers(closed=closed)
+        for row in WorkerQueries(tx).list_workers(closed=closed)
     ]
 
 
-def _life(unit: Transaction, row: WorkerRow) -> str:
+def _life(tx: Transaction, row: WorkerRow) -> str:
     if row.closed_at is not None:
         return "left"
     if is_certainly_dead(row, boot_id()):
         return "dead"
-    if WorkerQueries(unit).is_expired(row):
+    if WorkerQueries(tx).is_expired(row):
         return "silent"
     return "draining" if row.draining or row.drain_reason is not None else "live"
 
 
-def request_drain(unit: Transaction, workers: Iterable[WorkerRow], actor: str, reason: str) -> None:
+def request_drain(tx: Transaction, workers: Iterable[WorkerRow], actor: str, reason: str) -> None:
     """Request workers to finish their jobs and exit. Ignores those that have left or are asked."""
     for row in sorted(workers, key=lambda row: row.id):
         note = f"{actor}: {reason}" if reason else actor
-        if row.drain_reason is None and WorkerQueries(unit).request_drain(row.id, note):
+        if row.drain_reason is None and WorkerQueries(tx).request_drain(row.id, note):
             data = {
                 "worker": row.id,
                 "host": row.host,
@@ -75,7 +75,9 @@ def request_drain(unit: Transaction, workers: Iterable[WorkerRow], actor: str, r
                 "before": {"draining": row.draining},
                 "after": {"draining": True},
             }
-            unit.write_events([NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=data)])
+            EventQueries(tx).write_events(
+                [NewEvent(EventType.WORKER_DRAIN_REQUESTED, actor=actor, data=data)]
+            )
 
 
 def worker_row(
@@ -147,5 +149,7 @@ def mark_restored(store: Store, actor: str = "python", reason: str = "") -> Rest
             "before": {"workers": restored.workers},
             "after": {"workers": 0},
         }
-        tx.write_events([NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=data)])
+        EventQueries(tx).write_events(
+            [NewEvent(EventType.DATABASE_RESTORED, actor=actor, data=data)]
+        )
         return restored

@@ -16,11 +16,13 @@ from mulligan.batches.completion import complete_batches
 from mulligan.core.attempt import Decision, Ending, Verdict
 from mulligan.core.durations import Micros
 from mulligan.core.lifecycle import TERMINAL
+from mulligan.events.queries import EventQueries
 from mulligan.failures.classify import apply_verdict_rules
 from mulligan.guards.observer import DependencyObserver, KindObserver, close_gates
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.storage.base import Refusal, RefusalReason, Transaction
+from mulligan.storage.base import Transaction
+from mulligan.worker.queries import LeaseQueries, Refusal, RefusalReason
 from mulligan.worker.settlement import settlement_row, stale_event
 
 Fence = tuple[str, int]  # job id, token
@@ -63,7 +65,7 @@ def _settle_endings(
         settlement_row(ending, decision, context.policies, context.now, context.actor)
         for ending, decision in decided
     ]
-    refusals = {(refusal.id, refusal.token): refusal for refusal in tx.settle(rows)}
+    refusals = {(refusal.id, refusal.token): refusal for refusal in LeaseQueries(tx).settle(rows)}
     holds = [
         decision
         for ending, decision in decided
@@ -148,7 +150,7 @@ def _settle_refused(
         else:
             stale.append(stale_event(ending, context.actor))
             verdicts[lease.fence] = Verdict(lease, None)
-    tx.write_events(stale)
+    EventQueries(tx).write_events(stale)
     # The observers have counted these endings already.
     again = _settle_endings(tx, decide_again, replace(context, observer=None, kind_observer=None))
     verdicts |= {verdict.lease.fence: verdict for verdict in again}

@@ -18,7 +18,7 @@ from mulligan.core.json import encode
 from mulligan.core.lifecycle import TERMINAL, event_for
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.storage.base import Settlement
+from mulligan.worker.queries import Settlement
 
 _CHARGED = frozenset({Verb.RETRY, Verb.DIE})
 

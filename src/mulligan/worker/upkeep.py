@@ -23,11 +23,12 @@ from mulligan.core.lifecycle import event_for, next_state
 from mulligan.events.queries import EventQueries
 from mulligan.failures.codes import deadline_passed, unknown_kind, worker_lost
 from mulligan.guards.observer import PROBE_KIND
-from mulligan.jobs.queries import JobQueries
+from mulligan.guards.queries import GuardQueries
+from mulligan.jobs.queries import JobQueries, Move
 from mulligan.manifest.declared import load_kinds, load_queues, load_recent_manifests
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.storage.base import Move, Store, Transaction
+from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_verdicts
 from mulligan.worker.liveness import is_certainly_dead, kill_marked
 from mulligan.worker.queries import RetentionQueries, WorkerQueries
@@ -62,10 +63,10 @@ class LossDetector(NamedTuple):
 
 def close_lost_workers(store: Store, detector: LossDetector) -> list[WorkerRow]:
     """Close the rows of workers that are dead or whose lease has expired. Return them."""
-    with store.read() as unit:
+    with store.read() as tx:
         others = [
             worker
-            for worker in WorkerQueries(unit).list_workers(closed=False)
+            for worker in WorkerQueries(tx).list_workers(closed=False)
             if worker.id != detector.worker
         ]
     closed = []
@@ -86,13 +87,13 @@ def _loss_reason(worker: WorkerRow, detector: LossDetector) -> str:
 
 
 def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
-    with store.begin() as unit:
-        closed = WorkerQueries(unit).close_worker(worker.id, reason, last_renewed=worker.renewed_at)
+    with store.begin() as tx:
+        closed = WorkerQueries(tx).close_worker(worker.id, reason, last_renewed=worker.renewed_at)
         if closed:
             # Before the commit: its processes on this host must be gone before its jobs run again.
             kill_marked(worker.id)
             data = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
-            unit.write_events([NewEvent(EventType.WORKER_LOST, data=data)])
+            EventQueries(tx).write_events([NewEvent(EventType.WORKER_LOST, data=data)])
             log.warning("worker %s on %s is lost: %s", worker.id, worker.host, reason)
     return closed
 
@@ -102,19 +103,19 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
 
     They may belong to any app on this database, so their policies come from the stored manifests.
     """
-    with store.read() as unit:
-        leases = WorkerQueries(unit).list_orphans(MAX_ORPHANS)
+    with store.read() as tx:
+        leases = WorkerQueries(tx).list_orphans(MAX_ORPHANS)
         if not leases:
             return []
-        now = unit.now()
-        policies = EffectivePolicies(retry, load_kinds(unit), load_queues(unit, now))
+        now = tx.now()
+        policies = EffectivePolicies(retry, load_kinds(tx), load_queues(tx, now))
     endings = [
         Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now))
         for lease in leases
     ]
     try:
-        with store.begin() as unit:
-            verdicts = settle(unit, endings, SettleContext(policies, now, rng, "upkeep"))
+        with store.begin() as tx:
+            verdicts = settle(tx, endings, SettleContext(policies, now, rng, "upkeep"))
         log_verdicts(verdicts, policies, now)
         return verdicts
     except StoreUnavailable:
@@ -132,8 +133,8 @@ def _settle_orphan(
     store: Store, ending: Ending, policies: EffectivePolicies, rng: Random
 ) -> list[Verdict]:
     try:
-        with store.begin() as unit:
-            return settle(unit, [ending], SettleContext(policies, unit.now(), rng, "upkeep"))
+        with store.begin() as tx:
+            return settle(tx, [ending], SettleContext(policies, tx.now(), rng, "upkeep"))
     except StoreUnavailable:
         raise
     except Exception:
@@ -146,55 +147,53 @@ def _settle_orphan(
 
 def expire_deadlines(store: Store) -> int:
     """End queued jobs whose deadline has passed. Return how many."""
-    with store.begin() as unit:
-        rows = JobQueries(unit).list_due_deadlines(BATCH_SIZE)
-        return expire_jobs(unit, [(row, deadline_passed()) for row in rows])
+    with store.begin() as tx:
+        rows = JobQueries(tx).list_due_deadlines(BATCH_SIZE)
+        return expire_jobs(tx, [(row, deadline_passed()) for row in rows])
 
 
 def expire_unknown_kinds(store: Store, after: float) -> int:
     """End overdue jobs of kinds that no live worker and no recent manifest has."""
-    with store.begin() as unit:
-        look = unit.read_claim_state()
-        known = known_kinds(unit, look.now)
+    with store.begin() as tx:
+        look = GuardQueries(tx).read_claim_state()
+        known = known_kinds(tx, look.now)
         lanes = {key for key, _, _ in look.lanes if Lane.parse(key).kind not in known}
         before = look.now - round(after * SECOND)
         rows = [
             row
             for lane in sorted(lanes)
-            for row in JobQueries(unit).list_overdue_jobs(lane, before, BATCH_SIZE)
+            for row in JobQueries(tx).list_overdue_jobs(lane, before, BATCH_SIZE)
         ]
-        return expire_jobs(unit, [(row, unknown_kind(row.kind)) for row in rows])
+        return expire_jobs(tx, [(row, unknown_kind(row.kind)) for row in rows])
 
 
 def expire_jobs(
-    unit: Transaction, rows: Sequence[tuple[JobRow, Failure]], actor: str = "upkeep"
+    tx: Transaction, rows: Sequence[tuple[JobRow, Failure]], actor: str = "upkeep"
 ) -> int:
     """End jobs, then complete their batches: all transactions lock jobs before batches."""
-    ended = [row for row, failure in rows if expire_job(unit, row, failure, actor)]
-    batching.complete_batches(unit, {row.batch_id for row in ended if row.batch_id is not None})
+    ended = [row for row, failure in rows if expire_job(tx, row, failure, actor)]
+    batching.complete_batches(tx, {row.batch_id for row in ended if row.batch_id is not None})
     return len(ended)
 
 
-def live_kinds(unit: Transaction) -> frozenset[str]:
+def live_kinds(tx: Transaction) -> frozenset[str]:
     """Return the kinds that a live worker can run."""
     return frozenset(
         kind
-        for worker in WorkerQueries(unit).list_workers(closed=False)
+        for worker in WorkerQueries(tx).list_workers(closed=False)
         for kind in json.loads(worker.kinds)
     )
 
 
-def known_kinds(unit: Transaction, now: int) -> frozenset[str]:
+def known_kinds(tx: Transaction, now: int) -> frozenset[str]:
     """Return the kinds that a live worker or a recent manifest has. Others will never run."""
-    return live_kinds(unit).union(
-        *(manifest.kinds for manifest in load_recent_manifests(unit, now))
-    )
+    return live_kinds(tx).union(*(manifest.kinds for manifest in load_recent_manifests(tx, now)))
 
 
-def expire_job(unit: Transaction, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
+def expire_job(tx: Transaction, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
     """Move a queued or parked job to dead, with this failure as its error."""
     state = next_state(Verb.EXPIRE, State(row.state))
-    done = unit.move_job(
+    done = JobQueries(tx).move_job(
         Move(
             id=row.id,
             from_state=row.state,
@@ -215,7 +214,7 @@ def expire_job(unit: Transaction, row: JobRow, failure: Failure, actor: str = "u
         )
     )
     if done:
-        unit.write_events(
+        EventQueries(tx).write_events(
             [
                 NewEvent(
                     event_for(Verb.EXPIRE),
@@ -257,14 +256,14 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         for kind, span in by_kind.items():
             removed += _prune(store, state, span, kind, ())
     removed += batching.prune_batches(store, keep.batches)
-    with store.begin() as unit:
-        now = unit.now()
+    with store.begin() as tx:
+        now = tx.now()
         events_before = now - round(keep.events * SECOND)
         audit_before = now - round(max(keep.audit, keep.events) * SECOND)
         records_before = now - round(keep.records * SECOND)
-        removed += EventQueries(unit).prune_events(events_before, BATCH_SIZE)
-        removed += EventQueries(unit).prune_audit_events(audit_before, BATCH_SIZE)
-        retention = RetentionQueries(unit)
+        removed += EventQueries(tx).prune_events(events_before, BATCH_SIZE)
+        removed += EventQueries(tx).prune_audit_events(audit_before, BATCH_SIZE)
+        retention = RetentionQueries(tx)
         removed += retention.prune_slots(events_before, BATCH_SIZE)
         removed += retention.prune_incidents(events_before, BATCH_SIZE)
         removed += retention.delete_orphaned_subscriptions(now - SUBSCRIPTION_RETENTION)
@@ -284,14 +283,14 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
 def _prune(
     store: Store, state: str, span: int, kind: str | None, except_kinds: Iterable[str]
 ) -> int:
-    with store.begin() as unit:
-        records = JobQueries(unit).prune_jobs(
-            state, unit.now() - span, BATCH_SIZE, kind=kind, except_kinds=list(except_kinds)
+    with store.begin() as tx:
+        records = JobQueries(tx).prune_jobs(
+            state, tx.now() - span, BATCH_SIZE, kind=kind, except_kinds=list(except_kinds)
         )
     return sum(record.jobs for record in records)
 
 
 def announce_inserted(store: Store) -> int:
     """Write missing job.queued events of jobs inserted in callers' transactions."""
-    with store.begin() as unit:
-        return unit.announce_jobs(BATCH_SIZE)
+    with store.begin() as tx:
+        return JobQueries(tx).announce_jobs(BATCH_SIZE)

@@ -8,6 +8,7 @@ import pytest
 
 from mulligan import Context, Fail, Park, Rule, Webhook
 from mulligan.core.event import EventType, NewEvent
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.declared import publish_manifest
 from support.dashboard_client import sign_in_with_key
 
@@ -36,9 +37,9 @@ def hostile_app(app):
 
     app.schedule(NAME, "0 3 * * *", odd, payload={"text": HOSTILE}, owner=HOSTILE)
     app.store.prepare()
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest(HOSTILE))
-        unit.write_events(
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest(HOSTILE))
+        EventQueries(tx).write_events(
             [
                 NewEvent(
                     EventType.QUEUE_CHANGED,

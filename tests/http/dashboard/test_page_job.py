@@ -38,8 +38,8 @@ def shop(app):
         app.enqueue("convert", {"page": 1}, unique=ctx.key("child"))
 
     app.store.prepare()
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest())
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest())
     return app
 
 

@@ -33,8 +33,8 @@ def shop(app):
         }[how]
 
     app.store.prepare()
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest())
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest())
     return app
 
 

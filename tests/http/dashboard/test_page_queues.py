@@ -14,8 +14,8 @@ pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 def client(app):
     app.job(name="call", queue="out", uses="gateway")(lambda: None)
     app.store.prepare()
-    with app.store.begin() as unit:
-        publish_manifest(unit, app.manifest())
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest())
     with sign_in_with_key(app) as client:
         yield client
 

@@ -107,8 +107,8 @@ def test_the_cookie_is_protected_and_no_secret_is_stored(app, client):
     assert "HttpOnly" in cookie
     assert "SameSite=lax" in cookie
     text = client.cookies["mulligan_0"]
-    with app.store.begin() as unit:
-        rows = unit.rows("list_api_keys")
+    with app.store.begin() as tx:
+        rows = tx.rows("list_api_keys")
     assert text not in str(rows)
     assert made.text not in str(rows)
 

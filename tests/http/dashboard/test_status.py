@@ -163,8 +163,8 @@ def test_the_retry_form_parses_json_and_hides_secret_fields(shop, owner):
     def draw(title: str, sizes: list[int], token: str) -> Fail:
         return Fail("NO", "no", final=True)
 
-    with shop.store.begin() as unit:
-        publish_manifest(unit, shop.manifest("here"))
+    with shop.store.begin() as tx:
+        publish_manifest(tx, shop.manifest("here"))
     job = shop.enqueue("draw", {"title": "7", "sizes": [1, 2], "token": "s3cret"})
     shop.run_inline()
     link = shop.status.link(job)

@@ -181,7 +181,7 @@ def _load_limited(tx: Transaction, now: Micros) -> frozenset[tuple[str, str]]:
     """Return the queues and dependencies that limit how many jobs may start."""
     limited = {(limit.scope, limit.key) for limit in GuardQueries(tx).list_limits()}
     limited.update(load_declared_limits(tx, now))
-    limited.update((row.scope, row.key) for row in tx.read_claim_state().guards)
+    limited.update((row.scope, row.key) for row in GuardQueries(tx).read_claim_state().guards)
     return frozenset(limited)
 
 

@@ -18,7 +18,6 @@ from mulligan.http.api import (
     keys,
     monitoring,
     operations,
-    policies,
     webhooks,
 )
 from mulligan.http.api.auth import KEY_SECURITY, ApiContext, ManifestApp
@@ -37,7 +36,7 @@ ROUTERS = (
     fleet.queue_router,
     fleet.kind_router,
     fleet.dependency_router,
-    policies.router,
+    failures.policy_router,
     fleet.schedule_router,
     monitoring.alert_router,
     webhooks.router,

@@ -14,6 +14,7 @@ from mulligan.config import Settings
 from mulligan.core.durations import Micros
 from mulligan.core.errors import Refused, unknown_job
 from mulligan.core.event import Event, EventType
+from mulligan.core.format import mask_password
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, JobRow
 from mulligan.events.queries import EventQueries
@@ -25,7 +26,6 @@ from mulligan.http.dashboard import sessions
 from mulligan.http.dashboard.sessions import Flash, NotAllowed, NotSignedIn
 from mulligan.http.services import DatabaseThreads, StoreOpener, VisitorServices
 from mulligan.jobs.queries import JobQueries
-from mulligan.storage.url import mask_password
 
 # --- Routes and menu ---
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from mulligan.access.keys import Role, Visitor
-from mulligan.access.status_links import StatusGrant
+from mulligan.access.keys import Role, StatusGrant, Visitor
 from mulligan.batches.service import Batch
 from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.errors import MulliganError, NotFound

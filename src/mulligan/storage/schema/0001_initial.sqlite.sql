@@ -218,7 +218,7 @@ CREATE TABLE {p}checkpoint (
 -- event: the append-only log of everything that happened to jobs, batches and the system.
 --
 -- Events of one type and time about many jobs share one row, a bundle: `bundle` is their number,
--- `id` the last of their consecutive ids, and `data` has one line per job (see storage/event_bundles.py).
+-- `id` the last of their consecutive ids, and `data` has one line per job (see events/bundles.py).
 CREATE TABLE {p}event (
   id       INTEGER PRIMARY KEY AUTOINCREMENT,
   at       INTEGER NOT NULL,

@@ -20,15 +20,15 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import WorkerRow
+from mulligan.events.queries import EventQueries
 from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Manifest
 from mulligan.operations import chore as operations
 from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store
-from mulligan.storage.url import boot_id
 from mulligan.worker import liveness, upkeep
 from mulligan.worker.job_log import SweepResult, log_sweep
-from mulligan.worker.queries import Renewal, WorkerQueries
+from mulligan.worker.queries import Renewal, WorkerQueries, boot_id
 
 log = logging.getLogger("mulligan.upkeep")
 
@@ -58,8 +58,8 @@ class Chores:
     def record_runner_death(self, worker: str, evidence: Mapping[str, Any]) -> None:
         """Write the event of a runner's death."""
         event = NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **evidence})
-        with self._store.begin() as unit:
-            unit.write_events([event])
+        with self._store.begin() as tx:
+            EventQueries(tx).write_events([event])
 
     # --- Start ---
 
@@ -71,15 +71,15 @@ class Chores:
     def register(self, row: WorkerRow, manifest: Manifest) -> None:
         """Write our row and our manifest."""
         self._manifest = manifest
-        with self._store.begin() as unit:
-            publish_manifest(unit, manifest)
-            WorkerQueries(unit).insert_worker(row)
+        with self._store.begin() as tx:
+            publish_manifest(tx, manifest)
+            WorkerQueries(tx).insert_worker(row)
         self._renewed = self._unbroken_since = time.monotonic()
 
     def _publish_manifest(self, manifest: Manifest) -> None:
         """Write the manifest again: kinds and schedules count as known for only one day."""
-        with self._store.begin() as unit:
-            publish_manifest(unit, manifest)
+        with self._store.begin() as tx:
+            publish_manifest(tx, manifest)
 
     def _refuse_second_machine(self) -> None:
         """Raise ConfigError if a worker on another machine uses this SQLite file.
@@ -89,10 +89,10 @@ class Chores:
         if not self._store.lock_directory:
             return
         for _ in range(2):
-            with self._store.read() as unit:
-                workers = WorkerQueries(unit).list_workers(closed=False)
+            with self._store.read() as tx:
+                workers = WorkerQueries(tx).list_workers(closed=False)
                 foreign = [worker for worker in workers if worker.boot_id != self._boot]
-                live = [worker for worker in foreign if not WorkerQueries(unit).is_expired(worker)]
+                live = [worker for worker in foreign if not WorkerQueries(tx).is_expired(worker)]
             if not live:
                 return
             renewals = {worker.id: worker.renewed_at for worker in foreign}
@@ -101,8 +101,8 @@ class Chores:
             self._refuse_renewed(renewals)
 
     def _refuse_renewed(self, renewals: Mapping[str, Micros]) -> None:
-        with self._store.read() as unit:
-            workers = WorkerQueries(unit).list_workers(closed=False)
+        with self._store.read() as tx:
+            workers = WorkerQueries(tx).list_workers(closed=False)
         for worker in workers:
             if worker.id in renewals and worker.renewed_at > renewals[worker.id]:
                 message = (
@@ -115,8 +115,8 @@ class Chores:
 
     def renew(self, worker: str, draining: bool) -> Renewal:  # noqa: FBT001 - called through an executor
         """Renew the lease of all jobs of this worker."""
-        with self._store.begin() as unit:
-            renewal = WorkerQueries(unit).renew_worker(worker, draining=draining)
+        with self._store.begin() as tx:
+            renewal = WorkerQueries(tx).renew_worker(worker, draining=draining)
         now = time.monotonic()
         if now - self._renewed > self.settings.worker.lease / 2:
             self._unbroken_since = now
@@ -128,8 +128,8 @@ class Chores:
 
         Reads only: a hint leads to this call, and a write would cause the next hint.
         """
-        with self._store.read() as unit:
-            return unit.now(), WorkerQueries(unit).list_cancel_requests(worker)
+        with self._store.read() as tx:
+            return tx.now(), WorkerQueries(tx).list_cancel_requests(worker)
 
     def must_not_claim(self) -> bool:
         """True if no renewal has succeeded for half a lease."""
@@ -228,20 +228,20 @@ class Chores:
         self, worker: str, progress: Sequence[tuple[str, int, float | None, str]]
     ) -> None:
         """Write the progress of running jobs."""
-        with self._store.begin() as unit:
-            WorkerQueries(unit).update_progress(worker, progress)
+        with self._store.begin() as tx:
+            WorkerQueries(tx).update_progress(worker, progress)
 
     def write_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
         """Write a checkpoint. False: the attempt has lost its lease."""
-        with self._store.begin() as unit:
-            return WorkerQueries(unit).save_checkpoint(job_id, worker, token, name, value)
+        with self._store.begin() as tx:
+            return WorkerQueries(tx).save_checkpoint(job_id, worker, token, name, value)
 
     # --- Exit ---
 
     def close_worker(self, worker: str) -> None:
         """Close our row."""
-        with self._store.begin() as unit:
-            WorkerQueries(unit).close_worker(worker, "shut down", last_renewed=None)
+        with self._store.begin() as tx:
+            WorkerQueries(tx).close_worker(worker, "shut down", last_renewed=None)
 
     def remove_folders(self, worker: str) -> None:
         """Remove the work directories of our attempts."""

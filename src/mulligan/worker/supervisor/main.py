@@ -23,6 +23,7 @@ from typing import Any
 from mulligan.config import Settings, read_settings
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import StoreUnavailable
+from mulligan.core.format import mask_password
 from mulligan.core.ids import new_id
 from mulligan.core.job import WorkerRow
 from mulligan.failures.redact import remove_secrets
@@ -30,10 +31,11 @@ from mulligan.guards.observer import build_kind_observer
 from mulligan.manifest.specs import SYSTEM_PREFIX, Manifest
 from mulligan.operations import chore as operations
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.storage import same_database
 from mulligan.storage.base import Store
-from mulligan.storage.url import mask_password, same_database
 from mulligan.worker.claim import create_claimer
 from mulligan.worker.liveness import LivenessFile, state_folder, work_folder
+from mulligan.worker.queries import warm_up
 from mulligan.worker.registry import worker_row
 from mulligan.worker.startup import finish_loading
 from mulligan.worker.supervisor.chores import Chores
@@ -200,7 +202,7 @@ class Supervisor:
         self._runners = self._create_runners(work_folder(folder, self.worker))
         self._runners.start()
         await self._chore_until_done(partial(self._chores.recover_at_start, self.worker))
-        warming_up = self._work_loop.submit(self._store.dedicated().warm_up)
+        warming_up = self._work_loop.submit(partial(warm_up, self._store.dedicated()))
         warming_up.add_done_callback(_ignore_error)  # the first transaction will report any error
         manifest = await self._runners.wait_for_manifest()
         self._use_app_settings(self._runners.app_settings)

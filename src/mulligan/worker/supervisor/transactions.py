@@ -81,11 +81,11 @@ class LoopTransactions:
         """True if a job that has lost its runner so often may kill the whole worker."""
         return lease.losses >= self._policies.for_job(lease).max_losses
 
-    def _settle_fail_fast(self, unit: Transaction, endings: Sequence[Ending]) -> None:
-        context = SettleContext(self._policies, unit.now(), self._rng, wait_for_batches=False)
-        settle(unit, endings, context)
+    def _settle_fail_fast(self, tx: Transaction, endings: Sequence[Ending]) -> None:
+        context = SettleContext(self._policies, tx.now(), self._rng, wait_for_batches=False)
+        settle(tx, endings, context)
 
-    def _settle(self, unit: Transaction, endings: Sequence[Ending], now: Micros) -> list[Verdict]:
+    def _settle(self, tx: Transaction, endings: Sequence[Ending], now: Micros) -> list[Verdict]:
         context = SettleContext(
             self._policies,
             now,
@@ -93,7 +93,7 @@ class LoopTransactions:
             observer=self._observer,
             kind_observer=self._kind_observer,
         )
-        return settle(unit, endings, context)
+        return settle(tx, endings, context)
 
     def settle_and_claim(
         self,
@@ -120,15 +120,15 @@ class LoopTransactions:
         self._observer.begin()
         # A claim alone is one writing statement and needs no explicit transaction.
         only_claims = not (endings or progress or known is not None)
-        with self._store.single_statement() if only_claims else self._store.begin() as unit:
+        with self._store.single_statement() if only_claims else self._store.begin() as tx:
             if progress:
-                WorkerQueries(unit).update_progress(self._claimer.worker, progress)
-            verdicts = self._settle(unit, endings, now) if endings else []
-            claimed = self._claimer.claim(unit, free, slots=slots)
+                WorkerQueries(tx).update_progress(self._claimer.worker, progress)
+            verdicts = self._settle(tx, endings, now) if endings else []
+            claimed = self._claimer.claim(tx, free, slots=slots)
             leases = claimed.leases
             if known is not None:
-                leases = leases + self._forgotten_leases(unit, leases, known)
-            previous = load_previous_attempts(unit, leases, self._claimer.history_kinds)
+                leases = leases + self._forgotten_leases(tx, leases, known)
+            previous = load_previous_attempts(tx, leases, self._claimer.history_kinds)
         self._observer.commit()
         log_verdicts(verdicts, self._policies, now, self._log_sampler)
         log_claimed(leases, self._claimer.worker)
@@ -143,17 +143,17 @@ class LoopTransactions:
 
     def _poll(self) -> ClaimResult:
         """Look for due jobs without the write lock, so that an idle worker disturbs no other."""
-        with self._store.read() as unit:
-            return self._claimer.claim(unit, 0)
+        with self._store.read() as tx:
+            return self._claimer.claim(tx, 0)
 
     def _forgotten_leases(
-        self, unit: Transaction, claimed: Sequence[Lease], known: Collection[tuple[str, int]]
+        self, tx: Transaction, claimed: Sequence[Lease], known: Collection[tuple[str, int]]
     ) -> list[Lease]:
         """Return leases of this worker that are neither known nor just claimed."""
         just_claimed = {lease.fence for lease in claimed}
         return [
             lease
-            for lease in WorkerQueries(unit).list_leases(self._claimer.worker)
+            for lease in WorkerQueries(tx).list_leases(self._claimer.worker)
             if lease.fence not in known and lease.fence not in just_claimed
         ]
 
@@ -200,16 +200,16 @@ class LoopTransactions:
     def release_all(self, endings: Sequence[Ending], now: Micros) -> None:
         """Settle the last endings and release every other lease of this worker."""
         self.settle_each(endings, now)
-        with self._store.read() as unit:
-            held = WorkerQueries(unit).list_leases(self._claimer.worker)
+        with self._store.read() as tx:
+            held = WorkerQueries(tx).list_leases(self._claimer.worker)
         released = Outcome(Ended.RELEASED, reason="its worker shut down")
         rest = [Ending(lease, released) for lease in held if lease.fence not in self.unrecordable]
         self.settle_each(rest, now)
 
     def _settle_one(self, ending: Ending, now: Micros) -> None:
         self._observer.begin()
-        with self._store.begin() as unit:
-            verdicts = self._settle(unit, [ending], now)
+        with self._store.begin() as tx:
+            verdicts = self._settle(tx, [ending], now)
         self._observer.commit()
         log_verdicts(verdicts, self._policies, now)
 

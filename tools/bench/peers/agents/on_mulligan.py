@@ -113,8 +113,8 @@ class MulliganAgent(Agent):
         return str({state: count for state in states if (count := self._count(state))})
 
     def _count(self, state: str) -> int:
-        with app.store.read() as unit:
-            return SearchQueries(unit).count_jobs({"state": state}, 100_000)
+        with app.store.read() as tx:
+            return SearchQueries(tx).count_jobs({"state": state}, 100_000)
 
     def backlog(self, n: int) -> None:
         later = noop.options(delay=timedelta(days=30))
@@ -125,9 +125,9 @@ class MulliganAgent(Agent):
         """Insert n jobs that wait for a held dependency."""
         for start in range(0, n, 5000):
             held.enqueue_many([{"i": i} for i in range(start, min(n, start + 5000))])
-        with app.store.begin() as unit:
-            now = unit.now()
-            GuardQueries(unit).close_gate(
+        with app.store.begin() as tx:
+            now = tx.now()
+            GuardQueries(tx).close_gate(
                 Gate("dependency", "gateway", now, now + 86_400 * SECOND, "bench", "bench")
             )
 

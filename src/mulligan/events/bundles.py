@@ -17,18 +17,32 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from mulligan.core.attempt import Lease
 from mulligan.core.event import Event
-from mulligan.storage.rows import Settlement
 
 # Events in one bundle, as in the schema's functions. Readers look this far beyond a range.
 BUNDLE_LIMIT = 1000
 
-Row = TypeVar("Row", Lease, Settlement)
-
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class EventSource(Protocol):
+    """Row of a claimed or settled job, whose event is written."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def batch_id(self) -> str | None: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def token(self) -> int: ...
+
+
+Row = TypeVar("Row", bound=EventSource)
 
 
 class PendingEvent(NamedTuple):
@@ -112,8 +126,6 @@ def bundle_rows(
             bundles.append(EventBundle(at, event_type, len(part), _rows_text(part, data)))
     return singles, bundles
 
-    return singles, bundles
-
 
 def _rows_text(rows: Iterable[Any], data: Callable[[Any], str]) -> str:
     """Return the text of a bundle of rows."""
@@ -180,8 +192,13 @@ def events_about(rows: Iterable[Sequence[Any]], jobs: frozenset[str]) -> Iterato
                 yield _bundled_event(row, event_id, line, data)
 
 
+def parse_event(row: Sequence[Any]) -> Event:
+    """Build an Event from a row whose last column is JSON."""
+    return Event._make((*row[:-1], json.loads(row[-1])))
+
+
 def _single_event(row: Sequence[Any]) -> Event:
-    return Event._make((*row[:-2], json.loads(row[-2])))
+    return parse_event(row[:-1])
 
 
 def _bundled_event(row: Sequence[Any], event_id: int, line: str, data: str) -> Event:

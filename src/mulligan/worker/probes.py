@@ -20,6 +20,7 @@ from mulligan.core.errors import ConfigError, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
 from mulligan.core.job import Gate, GuardRow, Lane, LaneRef, NewJob
+from mulligan.events.queries import EventQueries
 from mulligan.failures.codes import dependency_unavailable
 from mulligan.failures.redact import scrub
 from mulligan.guards import breaker
@@ -31,8 +32,10 @@ from mulligan.guards.limits import parse_rate_parts
 from mulligan.guards.observer import BREAKER_ACTOR, PROBE_KIND, DependencyObserver, load_guard
 from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import GuardState
+from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.specs import DependencySpec, check_name
 from mulligan.storage.base import Transaction
+from mulligan.worker.queries import LeaseQueries
 
 # More than the jobs that may have failed as probes already, so that an untried one is among them.
 MAX_PROBE_CANDIDATES = breaker.MAX_TRIED_JOBS + 10
@@ -119,8 +122,8 @@ class Prober:
         failure = dependency_unavailable(key, guard.reason)
         outcome = Outcome(Ended.FAILED, failure=failure, final=True)
         with tx.atomically():
-            due = tx.list_due_jobs(lanes, MAX_FAIL_FAST)
-            leases = tx.claim_candidates(self.worker, due)
+            due = GuardQueries(tx).list_due_jobs(lanes, MAX_FAIL_FAST)
+            leases = LeaseQueries(tx).claim_candidates(self.worker, due)
             self.settle_endings(tx, [Ending(lease, outcome) for lease in leases])
 
     def is_probe_due(self, tx: Transaction, guard: GuardState, now: Micros) -> bool:
@@ -181,7 +184,7 @@ class Prober:
                 actor=BREAKER_ACTOR,
                 data={"dependency": row.key, "kind": lease.kind},
             )
-            tx.write_events([event])
+            EventQueries(tx).write_events([event])
         self.observer.probes[lease.fence] = tuple(row.key for row in rows)
         return lease._replace(timeout=timeout)
 
@@ -198,8 +201,8 @@ class Prober:
             timeout=PROBE_TIMEOUT,
             deadline=10 * PROBE_TIMEOUT,
         )
-        tx.insert_jobs([job], announce=True)
-        leases = tx.claim_jobs(self.worker, [job.id], 1)
+        JobQueries(tx).insert_jobs([job], announce=True)
+        leases = LeaseQueries(tx).claim_jobs(self.worker, [job.id], 1)
         return leases[0] if leases else None
 
     def _claim_job(
@@ -215,9 +218,12 @@ class Prober:
             others = [other for other in locked if other is not None]
             if len(others) < len(other_keys):
                 continue
-            due = [candidate.id for candidate in tx.list_due_jobs([lane], MAX_PROBE_CANDIDATES)]
+            due = [
+                candidate.id
+                for candidate in GuardQueries(tx).list_due_jobs([lane], MAX_PROBE_CANDIDATES)
+            ]
             untried = [job_id for job_id in due if job_id not in guard.tried_jobs]
-            leases = tx.claim_jobs(self.worker, untried or due, 1)
+            leases = LeaseQueries(tx).claim_jobs(self.worker, untried or due, 1)
             if leases:
                 return self._start(tx, leases[0], [row, *others], now)
         return None

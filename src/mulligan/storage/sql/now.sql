@@ -1,2 +1,0 @@
--- Read the clock.
-SELECT :now
