@@ -10,7 +10,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from enum import IntEnum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import attrgetter
@@ -276,25 +275,6 @@ class EmptyText:
     lowered = ""
     masked = ""
     vocabulary: frozenset[str] = frozenset()
-
-
-class RuleRank(IntEnum):
-    """The kind of condition that a rule is found by. Structure ranks before text."""
-
-    TEXT = 1
-    NUMBER = 2
-    TYPE = 3
-    PROVIDER_CODE = 4
-
-
-def rule_rank(rule: Rule) -> RuleRank:
-    """Return the rank of a rule's most specific condition."""
-    if rule.provider_code:
-        return RuleRank.PROVIDER_CODE
-    if rule.type:
-        return RuleRank.TYPE
-    has_number = any(getattr(rule, name) for name in _NUMBER_FIELDS)
-    return RuleRank.NUMBER if has_number else RuleRank.TEXT
 
 
 class IndexedRule:

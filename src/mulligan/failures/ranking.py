@@ -137,17 +137,6 @@ def _find_by_type_alone(facts: Facts) -> RuleMatch | None:
     return RuleMatch(facts, verdict.rule, verdict.disagreeing, verdict.table_version)
 
 
-def decisive_keywords(facts: Facts) -> tuple[str, ...] | None:
-    """Return the words that would change the verdict about these facts.
-
-    None if the message contains one of them, or if such messages must be read in any case.
-    """
-    verdict = _type_verdict(facts)
-    if verdict is None or contains_any(verdict.keywords, facts.message.lower()):
-        return None
-    return verdict.keywords
-
-
 def _type_verdict(facts: Facts) -> _TypeVerdict | None:
     if facts.causes or facts.leaves or facts.implied or facts.stderr or facts.provider_codes:
         return None

@@ -497,11 +497,6 @@ def _read_signal(values: list[str]) -> int | None:
     return _SIGNAL_OF.get(value) or _SIGNAL_OF.get(value.lower(), _OOM_SIGNAL)
 
 
-def extract_facts(text: str) -> Facts:
-    """Return the structure found in a text, with `text` as message."""
-    return TextScan(text).read_facts()
-
-
 def _is_type(name: str) -> bool:
     """True if a name is dotted or ends like the name of an exception, perhaps with a digit."""
     if "." in name or "::" in name or name.endswith(_TYPE_ENDINGS, 1):
