@@ -13,7 +13,7 @@ from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, Lane
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import SearchQueries
-from mulligan.worker.claim import Claimer, load_previous_attempts
+from mulligan.worker.claim import Claimer
 from mulligan.worker.queries import LeaseQueries, WorkerQueries
 from support.store import (
     FAILED,
@@ -388,9 +388,11 @@ def test_previous_attempts_are_checkpoints_and_the_last_failure(store):
 def test_previous_attempts_are_read_only_for_kinds_that_use_them(store):
     lease = claim_when_due(store, run_once(store, FAILED))
     with store.begin() as tx:
-        assert set(load_previous_attempts(tx, [lease])) == {lease.id}
-        assert set(load_previous_attempts(tx, [lease], frozenset({lease.kind}))) == {lease.id}
-        assert load_previous_attempts(tx, [lease], frozenset({"another"})) == {}
+        assert set(WorkerQueries(tx).previous_attempts_of([lease])) == {lease.id}
+        assert set(WorkerQueries(tx).previous_attempts_of([lease], frozenset({lease.kind}))) == {
+            lease.id
+        }
+        assert WorkerQueries(tx).previous_attempts_of([lease], frozenset({"another"})) == {}
 
 
 def test_a_hint_follows_an_insert_soon(store):

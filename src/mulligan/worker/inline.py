@@ -33,7 +33,7 @@ from mulligan.retries.effective import EffectivePolicies
 from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker import upkeep
-from mulligan.worker.claim import create_claimer, load_previous_attempts
+from mulligan.worker.claim import create_claimer
 from mulligan.worker.job_log import log_claimed, log_verdicts
 from mulligan.worker.liveness import (
     LivenessFile,
@@ -149,7 +149,7 @@ class InlineWorker:
     def _claim(self) -> tuple[list[Lease], dict[str, PreviousAttempts]]:
         with self._store.begin() as tx:
             claimed = self._claimer.claim(tx, 1)
-            previous = load_previous_attempts(tx, claimed.leases)
+            previous = WorkerQueries(tx).previous_attempts_of(claimed.leases)
         self._next_due = claimed.next_due
         self._claimer.observer.commit()
         log_claimed(claimed.leases, self.worker)

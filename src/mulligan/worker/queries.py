@@ -116,6 +116,21 @@ class WorkerQueries(Queries):
             if job_id in checkpoints or job_id in failed
         }
 
+    def previous_attempts_of(
+        self, leases: Sequence[Lease], history_kinds: frozenset[str] | None = None
+    ) -> dict[str, PreviousAttempts]:
+        """Return checkpoints and the last failure of leased jobs that ran before.
+
+        `history_kinds`: kinds whose handlers can read them; None: all kinds.
+        """
+        return self.get_previous_attempts(
+            [
+                lease.id
+                for lease in leases
+                if lease.token > 1 and (history_kinds is None or lease.kind in history_kinds)
+            ]
+        )
+
     def update_progress(
         self, worker: str, updates: Sequence[tuple[str, int, float | None, str]]
     ) -> None:

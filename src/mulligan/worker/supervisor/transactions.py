@@ -23,7 +23,7 @@ from mulligan.guards.observer import KindObserver, fold_guards, has_guards_to_fo
 from mulligan.manifest.specs import Manifest
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
-from mulligan.worker.claim import Claimer, ClaimResult, load_previous_attempts
+from mulligan.worker.claim import Claimer, ClaimResult
 from mulligan.worker.job_log import (
     LogGroup,
     LogSampler,
@@ -128,7 +128,7 @@ class LoopTransactions:
             leases = claimed.leases
             if known is not None:
                 leases = leases + self._forgotten_leases(tx, leases, known)
-            previous = load_previous_attempts(tx, leases, self._claimer.history_kinds)
+            previous = WorkerQueries(tx).previous_attempts_of(leases, self._claimer.history_kinds)
         self._observer.commit()
         log_verdicts(verdicts, self._policies, now, self._log_sampler)
         log_claimed(leases, self._claimer.worker)
