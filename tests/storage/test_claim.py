@@ -13,8 +13,8 @@ from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, Lane
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import SearchQueries
-from mulligan.worker.claim import Claimer, load_previous_attempts
-from mulligan.worker.queries import LeaseQueries, WorkerQueries
+from mulligan.worker.claim import Claimer
+from mulligan.worker.queries import LeaseQueries, WorkerQueries, load_previous_attempts
 from support.store import (
     FAILED,
     HOUR,

@@ -16,15 +16,7 @@ from typing import NamedTuple
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.job import (
-    Candidate,
-    ClaimState,
-    Lane,
-    LaneRef,
-    Limit,
-    LimitKey,
-    PreviousAttempts,
-)
+from mulligan.core.job import Candidate, ClaimState, Lane, LaneRef, Limit, LimitKey
 from mulligan.guards.capacity import (
     Demand,
     LockedLimits,
@@ -42,7 +34,7 @@ from mulligan.manifest.declared import DeclarationCache, breaker_configs, manife
 from mulligan.manifest.specs import DELIVERY_QUEUE, ENDPOINT_PREFIX, Manifest
 from mulligan.storage.base import Transaction
 from mulligan.worker.probes import Prober, open_expired_holds
-from mulligan.worker.queries import LeaseQueries, WorkerQueries
+from mulligan.worker.queries import LeaseQueries
 
 DECLARATIONS_TTL = 5 * SECOND  # how long limits from stored manifests are cached
 MAX_EXPECTED_LANES = 200  # lanes whose jobs are read together with the state
@@ -202,18 +194,3 @@ def create_claimer(
     claimer = Claimer(worker, frozenset(), served)
     claimer.apply_manifest(manifest)
     return claimer
-
-
-def load_previous_attempts(
-    tx: Transaction, leases: Sequence[Lease], history_kinds: frozenset[str] | None = None
-) -> dict[str, PreviousAttempts]:
-    """Read checkpoints and the last outcome of jobs that ran before, by job id.
-
-    `history_kinds`: kinds whose handlers can read them; None: all kinds.
-    """
-    ids = [
-        lease.id
-        for lease in leases
-        if lease.token > 1 and (history_kinds is None or lease.kind in history_kinds)
-    ]
-    return WorkerQueries(tx).get_previous_attempts(ids) if ids else {}

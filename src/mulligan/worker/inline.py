@@ -33,7 +33,7 @@ from mulligan.retries.effective import EffectivePolicies
 from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker import upkeep
-from mulligan.worker.claim import create_claimer, load_previous_attempts
+from mulligan.worker.claim import create_claimer
 from mulligan.worker.job_log import log_claimed, log_verdicts
 from mulligan.worker.liveness import (
     LivenessFile,
@@ -42,7 +42,7 @@ from mulligan.worker.liveness import (
     state_folder,
     work_folder,
 )
-from mulligan.worker.queries import WorkerQueries, boot_id
+from mulligan.worker.queries import WorkerQueries, boot_id, load_previous_attempts
 from mulligan.worker.registry import worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.execute import STOPPED, execute_async, execute_sync, run_process_hooks

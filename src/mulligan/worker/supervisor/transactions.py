@@ -23,14 +23,14 @@ from mulligan.guards.observer import KindObserver, fold_guards, has_guards_to_fo
 from mulligan.manifest.specs import Manifest
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
-from mulligan.worker.claim import Claimer, ClaimResult, load_previous_attempts
+from mulligan.worker.claim import Claimer, ClaimResult
 from mulligan.worker.job_log import (
     LogGroup,
     LogSampler,
     log_claimed,
     log_verdicts,
 )
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.queries import WorkerQueries, load_previous_attempts
 from mulligan.worker.settle import SettleContext, settle
 
 log = logging.getLogger("mulligan.worker")
