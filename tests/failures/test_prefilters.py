@@ -7,17 +7,18 @@ from random import Random
 import pytest
 from labelled.score import read_rows
 
-from mulligan.failures import builtin, text_facts
+from mulligan.failures import builtin
 from mulligan.failures.matcher import (
     _compile_pattern,
     extract_vocabulary,
     keyword_sets,
     required_fragments,
+    required_literal,
 )
 from mulligan.failures.ranking import mask_identifiers
 from mulligan.failures.redact import _ISSUER_PREFIXES, _PREFIXED_SECRET, scrub
 from mulligan.failures.regex import ascii_probe, contains_any
-from mulligan.failures.text_facts import TextScan, extract_facts
+from mulligan.failures.text_facts import CODE_PATTERNS, NUMBER_PATTERNS, TextScan
 
 SHAPES = (
     "HTTP 503",
@@ -41,6 +42,7 @@ SHAPES = (
 SEPARATORS = (" ", "\n", ": ", "\n\n", ", ", "\u2028", "\t")
 # Narrower than its pattern, as ever: `code      = X` in a table of aligned values is not read.
 NARROWER = ("ode ?[:=]|eason(?::| ?=)",)
+PATTERNS = (*CODE_PATTERNS.patterns, *NUMBER_PATTERNS.patterns)
 BOOKS = (builtin.SPECIFIC, builtin.NORMAL, builtin.WEAK, builtin.WEAKEST)
 
 
@@ -60,7 +62,7 @@ def generated_texts(seed: int, n: int = 400) -> list[str]:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_text_that_a_pattern_matches_has_what_the_pattern_needs(seed):
     for text in (*labelled_texts(), *generated_texts(seed)):
-        for pattern in text_facts._PATTERNS:
+        for pattern in PATTERNS:
             is_exact = pattern.needs is not None and pattern.needs.pattern not in NARROWER
             if is_exact and pattern.pattern.search(text):
                 has_substring = contains_any(pattern.substrings, text)
@@ -70,10 +72,11 @@ def test_a_text_that_a_pattern_matches_has_what_the_pattern_needs(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_no_possible_pattern_is_left_out(seed):
     for text in (*labelled_texts(), *generated_texts(seed)):
-        possible = text_facts._possible_patterns(text)
-        for pattern in text_facts._PATTERNS:
+        scan = TextScan(text)
+        candidates = [*CODE_PATTERNS.candidates(scan), *NUMBER_PATTERNS.candidates(scan)]
+        for pattern in PATTERNS:
             if contains_any(pattern.substrings, text) and pattern.pattern.search(text):
-                assert possible & pattern.bit, (pattern, text)
+                assert pattern in candidates, (pattern, text)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -81,7 +84,7 @@ def test_a_line_read_within_its_text_gives_the_same_facts_as_alone(seed):
     for text in (*labelled_texts(), *generated_texts(seed)):
         scan = TextScan(text.replace("\u2028", " "))
         for line in scan.text.split("\n"):
-            assert TextScan(line, scan).facts == extract_facts(line), (line, text)
+            assert TextScan(line, scan).read_facts() == TextScan(line).read_facts(), (line, text)
 
 
 @pytest.mark.parametrize("book", BOOKS)
@@ -102,10 +105,22 @@ def test_keywords_of_each_part_of_a_pattern_are_required():
     assert frozenset({"peer"}) in sets
 
 
+def test_keywords_after_a_repeat_are_required():
+    sets = keyword_sets(r"\b(?:file|port) (?:is |was |still )*(?:busy|locked)\b")
+    assert frozenset({"busy", "locked"}) in sets
+    assert keyword_sets(r"\b(?:un|re)*(?:locked|busy)\b") == []  # `unlocked` is another word
+
+
+def test_the_longest_literal_is_required():
+    assert required_literal(r"\bI/O error\b(?!: couldn't)") == "i/o error"
+    assert required_literal(r"\bdeserializ\w+ (?:error|failed)\b") == "deserializ"
+    assert not required_literal(r"(?:one|two) ?\d+")
+
+
 def test_fragments_are_required_where_no_whole_word_is_certain():
     assert keyword_sets(r"\bgeo[- ]?(?:restrict|block)") == []
     fragments = required_fragments(r"\bgeo[- ]?(?:restrict|block)")
-    assert fragments == {"georestrict", "geoblock", "restrict", "block"}
+    assert fragments == {"restrict", "block"}  # the longer ones contain one of these
     assert required_fragments(r"\d+") == frozenset()
 
 

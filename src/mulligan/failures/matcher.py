@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from enum import IntEnum
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import attrgetter
@@ -39,6 +38,7 @@ _STOPWORDS = frozenset(
     """)
 )
 _REPEATS = frozenset({sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT})
+_ZERO_WIDTH = frozenset({sre.AT, sre.ASSERT, sre.ASSERT_NOT})
 _NON_LETTERS = frozenset({sre.CATEGORY_SPACE, sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_WORD})
 
 Keywords = frozenset[str]
@@ -59,12 +59,33 @@ def keyword_sets(pattern: str) -> list[Keywords]:
 
 def required_fragments(pattern: str) -> Keywords:
     """Return parts of words of which every match contains one; empty if none are certain."""
-    return next(iter(_sorted_sets(pattern, _FRAGMENT)), frozenset())
+    fragments = next(iter(_sorted_sets(pattern, _FRAGMENT)), frozenset())
+    return frozenset(
+        fragment
+        for fragment in fragments
+        if not any(other in fragment for other in fragments if other != fragment)
+    )
+
+
+def required_literal(pattern: str) -> str:
+    """Return the longest text that every match contains, in lower case; "" if none is certain."""
+    literals = [""]
+    for op, value in _parse(pattern):
+        if op is sre.LITERAL and chr(value).isascii():
+            literals[-1] += chr(value).lower()
+        elif op not in _ZERO_WIDTH:
+            literals.append("")
+    return max(literals, key=len)
 
 
 def _sorted_sets(pattern: str, word: re.Pattern[str]) -> list[Keywords]:
-    tree = _parser.parse(pattern, re.IGNORECASE).data
-    return sorted(_sets(tree, _ANY_CHARACTER, _ANY_CHARACTER, word), key=_keyword_cost)
+    sets = _sets(_parse(pattern), _ANY_CHARACTER, _ANY_CHARACTER, word)
+    return sorted(sets, key=_keyword_cost)
+
+
+@lru_cache(maxsize=1)  # everything that is required is computed for one pattern after the other
+def _parse(pattern: str) -> list[Any]:
+    return list(_parser.parse(pattern, re.IGNORECASE).data)
 
 
 def _sets(tree: list[Any], left: str, right: str, word: re.Pattern[str]) -> list[Keywords]:
@@ -149,10 +170,19 @@ def _expand(tree: list[Any]) -> list[str] | None:
     texts = [""]
     for op, value in tree:
         endings = _expand_item(op, value)
-        if endings is None or len(texts) * len(endings) > _MAX_EXPANSIONS:
+        if endings is None:
+            return None
+        if len(texts) * len(endings) > _MAX_EXPANSIONS:
+            texts = sorted({_shorten(text) for text in texts})
+        if len(texts) * len(endings) > _MAX_EXPANSIONS:
             return None
         texts = [text + ending for text in texts for ending in endings]
     return texts
+
+
+def _shorten(text: str) -> str:
+    """Return what the text after this one must know: whether a letter is next to it."""
+    return f"{_ANY_CHARACTER}{text[-1]}" if text else ""
 
 
 def _expand_item(op: Any, value: Any) -> list[str] | None:
@@ -162,9 +192,8 @@ def _expand_item(op: Any, value: Any) -> list[str] | None:
         return _expand(value[3].data)
     if op is sre.BRANCH:
         return _expand_branches(value[1])
-    if op in _REPEATS and value[0] == 0 and value[1] == 1:
-        texts = _expand(value[2].data)
-        return None if texts is None else ["", *texts]
+    if op in _REPEATS:
+        return _expand_repeat(*value)
     if op is sre.IN and all(choice is sre.LITERAL for choice, _ in value):
         return [chr(letter).lower() for _, letter in value]
     if op is sre.AT or (op is sre.IN and not _may_be_letter(value)):
@@ -172,6 +201,16 @@ def _expand_item(op: Any, value: Any) -> list[str] | None:
     if op in {sre.ASSERT, sre.ASSERT_NOT}:
         return [""]
     return [_ANY_CHARACTER]
+
+
+def _expand_repeat(least: int, most: int, body: Any) -> list[str] | None:
+    """Return the texts of the last pass, with any characters for the passes before it."""
+    texts = _expand(body.data)
+    if texts is None:
+        return None
+    if most > 1 and any(text != " " for text in texts):
+        texts = [_ANY_CHARACTER + text for text in texts]
+    return texts if least else ["", *texts]
 
 
 def _expand_branches(branches: Iterable[Any]) -> list[str] | None:
@@ -201,6 +240,7 @@ def _may_be_letter(choices: Any) -> bool:
 _NUMBER_FIELDS = ("sqlstate", "grpc_status", "errno", "http_status", "exit_code", "signal")
 _INDEX_FIELDS = ("provider_code", "type", *_NUMBER_FIELDS)
 _get_numbers = attrgetter(*_NUMBER_FIELDS)
+_NO_NUMBERS = _get_numbers(Facts())
 # Condition of a rule → field of Facts.
 _NAME_FIELDS = {
     "provider_code": "provider_codes",
@@ -235,25 +275,6 @@ class EmptyText:
     lowered = ""
     masked = ""
     vocabulary: frozenset[str] = frozenset()
-
-
-class RuleRank(IntEnum):
-    """The kind of condition that a rule is found by. Structure ranks before text."""
-
-    TEXT = 1
-    NUMBER = 2
-    TYPE = 3
-    PROVIDER_CODE = 4
-
-
-def rule_rank(rule: Rule) -> RuleRank:
-    """Return the rank of a rule's most specific condition."""
-    if rule.provider_code:
-        return RuleRank.PROVIDER_CODE
-    if rule.type:
-        return RuleRank.TYPE
-    has_number = any(getattr(rule, name) for name in _NUMBER_FIELDS)
-    return RuleRank.NUMBER if has_number else RuleRank.TEXT
 
 
 class IndexedRule:
@@ -373,7 +394,8 @@ class _TextPattern(NamedTuple):
 
     rule: IndexedRule
     pattern: str
-    other_keywords: list[Keywords]  # a match contains a word of each, besides the indexed one
+    literal: str = ""  # every match contains it, whatever the case
+    other_keywords: Sequence[Keywords] = ()  # and a word of each, besides the indexed one
 
 
 class _TextIndex:
@@ -390,13 +412,13 @@ class _TextIndex:
     def _add(self, rule: IndexedRule, pattern: str) -> None:
         sets = keyword_sets(pattern)
         if sets:
-            entry = _TextPattern(rule, pattern, sets[1:])
+            entry = _TextPattern(rule, pattern, required_literal(pattern), sets[1:])
             for keyword in sets[0]:
                 self._by_keyword[keyword].append(entry)
         elif _is_non_latin(pattern):
-            self._non_latin.append(_TextPattern(rule, pattern, []))
+            self._non_latin.append(_TextPattern(rule, pattern))
         else:
-            entry = _TextPattern(rule, pattern, [])
+            entry = _TextPattern(rule, pattern)
             self._by_fragments.append((required_fragments(pattern), entry))
 
     def candidates(self, text: str, vocabulary: frozenset[str]) -> list[_TextPattern]:
@@ -409,20 +431,21 @@ class _TextIndex:
         if not text.isascii():
             # A letter may match one that `lower` leaves as it is, so the words prove nothing.
             return [*found, *[candidate for _, candidate in self._by_fragments], *self._non_latin]
+        if not found and not self._by_fragments:
+            return found
+        lowered = text.lower()
         found = [
             candidate
             for candidate in found
-            if not candidate.other_keywords or _has_all(candidate.other_keywords, vocabulary)
+            if candidate.literal in lowered and _has_all(candidate.other_keywords, vocabulary)
         ]
-        if self._by_fragments:
-            lowered = text.lower()
-            for fragments, candidate in self._by_fragments:
-                if not fragments or contains_any(fragments, lowered):
-                    found.append(candidate)
+        for fragments, candidate in self._by_fragments:
+            if not fragments or contains_any(fragments, lowered):
+                found.append(candidate)
         return found
 
 
-def _has_all(sets: list[Keywords], vocabulary: frozenset[str]) -> bool:
+def _has_all(sets: Sequence[Keywords], vocabulary: frozenset[str]) -> bool:
     """True if the vocabulary has a word of each set."""
     for keywords in sets:  # noqa: SIM110 - a generator costs more than the comparison
         if keywords.isdisjoint(vocabulary):
@@ -564,12 +587,24 @@ class Rulebook:
     def match_number(self, link: Facts, text: MatchableText) -> list[Rule]:
         """Match by SQLSTATE, gRPC status, errno, HTTP status, exit code and signal."""
         found: list[IndexedRule] = []
-        for name, value in zip(_NUMBER_FIELDS, _get_numbers(link), strict=True):
+        numbers = _get_numbers(link)
+        if numbers == _NO_NUMBERS:
+            return []
+        for name, value in zip(_NUMBER_FIELDS, numbers, strict=True):
             if value is not None and value != "":
                 key = value.lower() if isinstance(value, str) else value
                 candidates = self._lookup(name, key)
                 found += [rule for rule in candidates if rule_matches(rule, link, text)]
         return _most_conditions(found)
+
+    def knows_code(self, codes: Iterable[str]) -> bool:
+        """True if there is a rule about one of these provider codes."""
+        return any(self._lookup("provider_code", code.lower()) for code in codes)
+
+    def may_match_text(self, text: str, vocabulary: frozenset[str]) -> bool:
+        """False if no pattern can match the text or a line of it."""
+        index = self._text_index or self._build_text_index()
+        return bool(index.candidates(text, vocabulary))
 
     def match_text(self, link: Facts, text: str, vocabulary: frozenset[str]) -> list[Rule]:
         """Match rules without a structural condition.
@@ -594,7 +629,7 @@ class Rulebook:
         index = self._text_index or self._build_text_index()
         return [
             rule
-            for rule, pattern, _ in index.candidates(text, vocabulary)
+            for rule, pattern, *_ in index.candidates(text, vocabulary)
             if _compile_pattern(pattern).search(text) is not None
         ]
 

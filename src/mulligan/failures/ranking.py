@@ -35,6 +35,7 @@ _ID = rf"{_UUID}|\b(?=[0-9a-f]*\d)[0-9a-f]{{12,}}\b"
 _ANY_IDENTIFIER = lazy_regex(f"{_URL}|{_MAIL}|{_PATH}|{_ID}", re.IGNORECASE)
 _URL_PATH_OR_ID = lazy_regex(f"{_URL}|{_PATH}|{_ID}", re.IGNORECASE)
 _ID_REGEX = lazy_regex(_ID, re.IGNORECASE)
+_MAY_BE_ID = lazy_regex(r"[0-9a-fA-F](?<!\w[0-9a-fA-F])[0-9a-fA-F]{7}(?:-|[0-9a-fA-F]{4})")
 
 
 def mask_identifiers(text: str) -> str:
@@ -43,7 +44,9 @@ def mask_identifiers(text: str) -> str:
     Works word by word: most words contain none of these, and checking that is much cheaper than
     trying a pattern.
     """
-    return " ".join([word if word.isalpha() else _mask_word(word) for word in text.split(" ")])
+    if "/" in text or "@" in text or "\\" in text:
+        return " ".join([word if word.isalpha() else _mask_word(word) for word in text.split(" ")])
+    return _ID_REGEX.sub("<>", text) if _MAY_BE_ID.search(text) else text
 
 
 def _mask_word(word: str) -> str:
@@ -134,17 +137,6 @@ def _find_by_type_alone(facts: Facts) -> RuleMatch | None:
     return RuleMatch(facts, verdict.rule, verdict.disagreeing, verdict.table_version)
 
 
-def decisive_keywords(facts: Facts) -> tuple[str, ...] | None:
-    """Return the words that would change the verdict about these facts.
-
-    None if the message contains one of them, or if such messages must be read in any case.
-    """
-    verdict = _type_verdict(facts)
-    if verdict is None or contains_any(verdict.keywords, facts.message.lower()):
-        return None
-    return verdict.keywords
-
-
 def _type_verdict(facts: Facts) -> _TypeVerdict | None:
     if facts.causes or facts.leaves or facts.implied or facts.stderr or facts.provider_codes:
         return None
@@ -190,7 +182,6 @@ class _TextLine(NamedTuple):
 
     raw: str
     masked: str
-    vocabulary: frozenset[str]
 
 
 class RuleFinder:
@@ -198,6 +189,7 @@ class RuleFinder:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = normalise_facts(facts)
+        self._facts_by_line: dict[str, Facts] = {}
         self.links = [self.facts]  # explicit causes, deepest first
         self.implied: list[Facts] = []
         if facts.causes or facts.implied:
@@ -233,14 +225,8 @@ class RuleFinder:
         """The last lines of the text, the last one first."""
         # Nothing that is masked extends over the end of a line.
         pairs = zip(self.text.splitlines(), self.masked.splitlines(), strict=True)
-        non_empty = [(line, masked) for line, masked in pairs if line.strip()]
-        if len(non_empty) == 1:
-            line, masked = non_empty[0]
-            return [_TextLine(line, masked, self.vocabulary)]
-        return [
-            _TextLine(line, masked, extract_vocabulary(masked))
-            for line, masked in non_empty[: -MAX_LINES - 1 : -1]
-        ]
+        non_empty = [_TextLine(line, masked) for line, masked in pairs if line.strip()]
+        return non_empty[: -MAX_LINES - 1 : -1]
 
     @_lazy
     def scan(self) -> TextScan:
@@ -249,18 +235,31 @@ class RuleFinder:
     @_lazy
     def text_facts(self) -> Facts:
         """Structure found in the text."""
-        return self.scan.facts
+        return self.scan.read_facts()
 
     def _facts_of_line(self, line: str) -> Facts:
-        """Return the structure found in one line: only what matches the text can match in it."""
+        """Return the structure found in one line. Wrappers often repeat a line."""
         if line == self.text:
             return self.text_facts
-        return TextScan(line, None if self.has_rare_separators else self.scan).facts
+        facts = self._facts_by_line.get(line)
+        if facts is None:
+            scan = TextScan(line, None if self.has_rare_separators else self.scan)
+            facts = self._facts_by_line[line] = scan.read_facts()
+        return facts
 
     @_lazy
     def has_rare_separators(self) -> bool:
         """True if the text has lines that patterns with `^` and `$` do not know as lines."""
         return _RARE_SEPARATOR.search(self.text) is not None
+
+    @_lazy
+    def has_structure(self) -> bool:
+        """True if structure was found in the text.
+
+        A number at the start of a line is no HTTP status if it is all there is: FTP has its own
+        `425 Cannot open data connection`.
+        """
+        return self.text_facts != Facts(message=self.text)
 
     # --- Verdicts ---
 
@@ -346,11 +345,10 @@ class RuleFinder:
 
     def _match_texts(self) -> RuleMatch | None:
         """Match texts, from phrases that cannot occur by chance to weak signs."""
-        structure = builtin.STRUCTURE
         fallback = builtin.FALLBACK
         fallback_matchers = (fallback.match_provider_code, fallback.match_type)
         return (
-            self._match_link(structure, self.text_facts, (structure.match_provider_code,))
+            self._match_codes_in_text()
             or self._match_last_matching_line(builtin.SPECIFIC)
             or self._match_facts_of_last_line()
             or self._match_names(self.links, retryable_only=True)
@@ -361,6 +359,12 @@ class RuleFinder:
             or self._match_link(fallback, self.text_facts, fallback_matchers)
             or self._match_weakest_signs()
         )
+
+    def _match_codes_in_text(self) -> RuleMatch | None:
+        structure = builtin.STRUCTURE
+        if not structure.knows_code(self.scan.provider_codes):
+            return None
+        return self._match_link(structure, self.text_facts, (structure.match_provider_code,))
 
     def _match_facts_of_last_line(self) -> RuleMatch | None:
         """Match the structure found in the last line."""
@@ -409,15 +413,16 @@ class RuleFinder:
         """Match the last line with a known verdict: its structure, else its words."""
         structure = builtin.STRUCTURE
         matchers = (structure.match_type, structure.match_number)
-        has_structure = self.text_facts != Facts(message=self.text_facts.message)
         for line in self.lines:
-            facts = self._facts_of_line(line.raw) if has_structure else Facts()
-            match = None
-            if has_structure:
-                match = self._match_link(structure, facts, matchers)
-            match = match or self._match_reason(line)
-            if match is None and has_structure:
-                match = self._match_names([facts])
+            facts = self._facts_of_line(line.raw)
+            may_be_misread = facts.http_status is not None or self.has_rare_separators
+            if may_be_misread and not self.has_structure:
+                facts = Facts()
+            match = (
+                self._match_link(structure, facts, matchers)
+                or self._match_reason(line)
+                or self._match_names([facts])
+            )
             if match and match.is_known:
                 return match
         return None
@@ -427,7 +432,7 @@ class RuleFinder:
 
         If rules disagree, the reason at its end decides: `connection failed: wrong password`.
         """
-        match = self._match_line(builtin.NORMAL, line.masked, line.vocabulary)
+        match = self._match_line(builtin.NORMAL, line.masked)
         if match is None or not match.disagreeing:
             return match
         reason = _reason_of(line.masked)
@@ -458,16 +463,15 @@ class RuleFinder:
         return None
 
     def _match_last_matching_line(self, book: Rulebook) -> RuleMatch | None:
+        if not book.may_match_text(self.masked, self.vocabulary):
+            return None
         for line in self.lines:
-            if match := self._match_line(book, line.masked, line.vocabulary):
+            if match := self._match_line(book, line.masked):
                 return match
         return None
 
-    def _match_line(
-        self, book: Rulebook, line: str, vocabulary: frozenset[str] | None = None
-    ) -> RuleMatch | None:
-        if vocabulary is None:
-            vocabulary = extract_vocabulary(line)
+    def _match_line(self, book: Rulebook, line: str) -> RuleMatch | None:
+        vocabulary = self.vocabulary if line == self.masked else extract_vocabulary(line)
         return _select(self.facts, book.match_text(self.facts, line, vocabulary), book)
 
     def _match_name(self, book: Rulebook, name: str) -> RuleMatch | None:

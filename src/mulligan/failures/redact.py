@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from mulligan.failures.regex import ascii_probe, contains_any, lazy_regex
 _WINDOW = 65_536  # characters that are searched for secrets before the final cut
 _EDGE = 4096  # characters at the edge of a window that may be dropped, to cut no secret in two
 _MAX_ROUNDS = 8
-_MAX_CACHED_TEXT = 256
 _REDACTED = "[redacted]"
 
 
@@ -283,35 +281,6 @@ def _remove_secrets_once(text: str) -> str:
     if contains_any(_ISSUER_PREFIXES, folded):
         return _PREFIXED_SECRET.sub(_REDACTED, text)
     return text
-
-
-# --- Cache: most texts differ only in their digits ---
-
-_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
-
-
-def mask_digits(text: str) -> bytes:
-    """Replace every digit by 0; return b"" if the text is too long to be cached.
-
-    Returns bytes, because they are translated much faster than str.
-    """
-    if len(text) > _MAX_CACHED_TEXT:
-        return b""
-    return text.encode("utf-8", "surrogatepass").translate(_DIGITS_TO_ZERO)
-
-
-@lru_cache(maxsize=1024)
-def is_harmless(masked: bytes) -> bool:
-    """True if no text with these masked digits contains a secret or an unsafe character."""
-    text = masked.decode("utf-8", "surrogatepass")
-    if not text or not text.isprintable():
-        return False
-    return not contains_any(_MASKED_SIGNS, text.lower()) and not _LONG_TOKEN.search(text)
-
-
-_MASKED_SIGNS = tuple(
-    mask_digits(sign).decode() for sign in (*_PATTERNS_BY_SUBSTRING, *_SECRET_PREFIXES)
-)
 
 
 # --- Paths and addresses: those in URLs stay, and so does `and/or` ---

@@ -7,10 +7,9 @@ counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from errno import errorcode
 from http import HTTPStatus
-from itertools import count
 from signal import Signals
 from typing import NamedTuple
 
@@ -26,18 +25,18 @@ class TextPattern(NamedTuple):
     pattern: re.Pattern[str]
     system: str  # prefix of a code that other systems use too
     needs: re.Pattern[str] | None  # the pattern is tried only if this one, much faster, matches
-    bit: int
 
+    @property
+    def needs_status(self) -> bool:
+        return self.fact == "http" or self.substrings is _STATUS_STARTS
 
-class PatternGroup:
-    """Patterns of one fact, and their bits."""
+    @property
+    def needs_capitals(self) -> bool:
+        """True if each of the substrings begins with capitals, and a third one follows."""
+        return all(start.isalpha() and start.isupper() for start in self._starts())
 
-    def __init__(self, *patterns: TextPattern) -> None:
-        self.patterns = patterns
-        self.bits = sum(pattern.bit for pattern in patterns)
-
-
-_numbers = count()
+    def _starts(self) -> list[str]:
+        return [substring[:2] for substring in self.substrings]
 
 
 def _pattern(
@@ -51,8 +50,48 @@ def _pattern(
     if isinstance(substrings, str):
         substrings = (substrings,)
     regex = lazy_regex(pattern, flags | re.MULTILINE)
-    needed = lazy_regex(needs) if needs else None
-    return TextPattern(fact, substrings, regex, system, needed, 1 << next(_numbers))
+    return TextPattern(fact, substrings, regex, system, lazy_regex(needs) if needs else None)
+
+
+SubstringIndex = dict[tuple[str, ...], list[int]]
+
+
+class PatternGroup:
+    """Patterns of one fact, in the order in which they are tried."""
+
+    def __init__(self, *patterns: TextPattern) -> None:
+        self.patterns = patterns
+        # Substrings → numbers of the patterns that need one of them. Most texts contain neither a
+        # status nor three capitals in a row, which half of the patterns need.
+        self._of_status: SubstringIndex = {}
+        self._of_capitals: SubstringIndex = {}
+        self._of_others: SubstringIndex = {}
+        for number, pattern in enumerate(patterns):
+            self._index_of(pattern).setdefault(pattern.substrings, []).append(number)
+
+    def _index_of(self, pattern: TextPattern) -> SubstringIndex:
+        if pattern.needs_status:
+            return self._of_status
+        return self._of_capitals if pattern.needs_capitals else self._of_others
+
+    def candidates(self, text: TextScan) -> list[TextPattern]:
+        """Return the patterns of which the text contains a substring."""
+        numbers = _find_numbers(self._of_others, text.probe)
+        if text.has_capitals:
+            numbers += _find_numbers(self._of_capitals, text.probe)
+        if text.may_have_status:
+            numbers += _find_numbers(self._of_status, text.probe)
+        return [self.patterns[number] for number in sorted(set(numbers))] if numbers else []
+
+
+def _find_numbers(index: SubstringIndex, text: str) -> list[int]:
+    numbers: list[int] = []
+    for substrings, found in index.items():
+        for substring in substrings:
+            if substring in text:
+                numbers += found
+                break
+    return numbers
 
 
 _I = re.IGNORECASE
@@ -68,43 +107,45 @@ _GRPC_NAMES = "CANCELLED|DEADLINE_EXCEEDED|NOT_FOUND|PERMISSION_DENIED|RESOURCE_
 _REDIS_CODES = "LOADING|BUSY|MASTERDOWN|READONLY|OOM|MISCONF|CLUSTERDOWN|TRYAGAIN|NOAUTH|WRONGPASS|WRONGTYPE|NOSCRIPT|NOPERM|EXECABORT|MOVED|ASK|CROSSSLOT"
 
 # The last match wins, so the patterns are ordered from vague to specific.
-HTTP_PATTERNS = PatternGroup(
-    *(
-        _pattern("http", substrings, pattern, flags=_I, needs="".join(needs))
-        for substrings, pattern, *needs in (
-            (_STATUS_STARTS, rf"\b{_STATUS}(?=\{{)", r"[45]\d\d\{"),
-            (_STATUS_STARTS, rf"(?:Error|Exception)\({_STATUS}(?=,|\))", r"\([45]\d\d[,)]"),
-            (("ode", "tatus", "CODE"), rf"[\"'](?:code|status)[\"']:\s?[\"']?{_STATUS}\b"),
-            (
-                ("tatus",),
-                rf"\b(?:response |bad |unexpected |with |http )?status(?: ?code)?[\"']?\s?(?:[:=(]|was|of|is|code)?\s?[\"'(\[]?{_STATUS}\b",
-            ),
-            (
-                ("ode",),
-                rf"\b(?:error|response|status|return(?:ed)?)[_ -]?code[\"']?\s?(?:[:=]|was|of|is)?\s?[\"'(]?{_STATUS}\b(?!\.\d)",
-            ),
-            (
-                ("eturned", "ot ", "eceived", "esponse", "nswered", "esponded"),
-                rf"(?<!bytes, )\b(?:returned|responded with|response|got|received|answered)(?: an?)?(?: error| HTTP| status| code| response)*:? ?[\"'(]?{_STATUS}(?: (?:{_STATUS_PHRASES})|[\"')]? (?:error|response|from|status)\b|$)",
-            ),
-            (
-                ("lient", "erver"),
-                rf"\b{_STATUS} (?:Client|Server) Error\b|\b(?:Client|Server) error [\"']{_STATUS}\b",
-            ),
-            (
-                ("ttp", "TTP"),
-                rf"\bHTTP(?:/\d(?:\.\d)?)?[\"']? ?(?:error|status|code|response|request failed with status)?(?: ?code)?[ :=(]{{1,2}}{_STATUS}\b|\bHttpError {_STATUS}\b|\bhttp_?status(?:_?code)?[\"']?\s?[:=]\s?[\"']?{_STATUS}\b|\(HTTP {_STATUS}\)",
-            ),
-            (
-                _STATUS_STARTS,
-                rf"(?<![\w.:-]){_STATUS}[\"']?,?[ :-]{{1,3}}[\"']?(?:{_STATUS_PHRASES})",
-                r"[45]\d\d[\"']?,?[ :-]{1,3}[\"']?[A-Za-z]",
-            ),
-            (
-                ("URL", "erver"),
-                rf"\b(?:URL returned error|Server returned|server responded with)(?: status)?(?: code)?[: ]{{1,2}}{_STATUS}\b",
-            ),
-        )
+_HTTP_PATTERNS = tuple(
+    _pattern("http", substrings, pattern, flags=_I, needs="".join(needs))
+    for substrings, pattern, *needs in (
+        (_STATUS_STARTS, rf"\b{_STATUS}(?=\{{)", r"[45]\d\d\{"),
+        (_STATUS_STARTS, rf"(?:Error|Exception)\({_STATUS}(?=,|\))", r"\([45]\d\d[,)]"),
+        (("ode", "tatus", "CODE"), rf"[\"'](?:code|status)[\"']:\s?[\"']?{_STATUS}\b"),
+        (
+            ("tatus",),
+            rf"\bstatus(?: ?code)?[\"']?\s?(?:[:=(]|was|of|is|code)?\s?[\"'(\[]?{_STATUS}\b",
+        ),
+        (
+            ("ode",),
+            rf"\b(?:error|response|status|return(?:ed)?)[_ -]?code[\"']?\s?(?:[:=]|was|of|is)?\s?[\"'(]?{_STATUS}\b(?!\.\d)",
+            r"[eE](?<=[dD][eE])[\"']?\s?(?i:[:=]|was|of|is)?\s?[\"'(]?[45]\d\d",
+        ),
+        (
+            ("eturned", "ot ", "eceived", "esponse", "nswered", "esponded"),
+            rf"(?<!bytes, )\b(?:returned|responded with|response|got|received|answered)(?: an?)?(?: error| HTTP| status| code| response)*:? ?[\"'(]?{_STATUS}(?: (?:{_STATUS_PHRASES})|[\"')]? (?:error|response|from|status)\b|$)",
+            r"(?m)[45]\d\d(?:[\"')]? [A-Za-zſ]|$)",
+        ),
+        (
+            ("lient", "erver"),
+            rf"\b{_STATUS} (?:Client|Server) Error\b|\b(?:Client|Server) error [\"']{_STATUS}\b",
+            r"[45](?:\d\d [cCsSſ]|(?<=[\"'].)\d\d)",
+        ),
+        (
+            ("ttp", "TTP"),
+            rf"\bHTTP(?:/\d(?:\.\d)?)?[\"']? ?(?:error|status|code|response|request failed with status)?(?: ?code)?[ :=(]{{1,2}}{_STATUS}\b|\bHttpError {_STATUS}\b|\bhttp_?status(?:_?code)?[\"']?\s?[:=]\s?[\"']?{_STATUS}\b",
+            r"[tT](?<=[tT][tT])[pP](?s:.{0,60}?)[45]\d\d",
+        ),
+        (
+            _STATUS_STARTS,
+            rf"([45](?<![\w.:-].)\d\d)[\"']?,?[ :-]{{1,3}}[\"']?(?:{_STATUS_PHRASES})",
+            r"[45]\d\d[\"']?,?[ :-]{1,3}[\"']?[A-Za-z]",
+        ),
+        (
+            ("URL", "erver"),
+            rf"\b(?:URL returned error|Server returned|server responded with)(?: status)?(?: code)?[: ]{{1,2}}{_STATUS}\b",
+        ),
     )
 )
 LEADING_HTTP_STATUS = lazy_regex(
@@ -129,9 +170,9 @@ CODE_PATTERNS = PatternGroup(
         "code",
         (": ", ", "),
         r"(?:^|: |, )([a-z]{2,}(?:[A-Z][a-z]+){1,5})(?=: |$)",
-        needs="[A-Z](?<=[a-z][A-Z])[a-z]",
+        needs="(?m)[A-Z](?<=[a-z][A-Z])[a-z]+(?:: |$)",
     ),
-    _pattern("code", "(", r"\(([a-z]+(?:_[a-z]+){1,5})\)"),
+    _pattern("code", "_", r"\(([a-z]+(?:_[a-z]+){1,5})\)"),
     _pattern(
         "grpc", ("StatusCode.", "code = "), r"\b(?:StatusCode\.|code = )([A-Z][A-Za-z_]{4,})\b"
     ),
@@ -168,11 +209,11 @@ CODE_PATTERNS = PatternGroup(
     _pattern("code", "AADSTS", r"\b(AADSTS\d+)\b"),
     _pattern(
         "mail",
-        ".",
+        ("4.", "5."),
         r"(?<![\w.(/:-])#?([45]\.[0-7]\.\d{1,3})(?=[ :,)'\"\]]|$)(?!\.\d)",
         needs=r"[45]\.[0-7]\.\d",
     ),
-    _pattern("mail", "(", r"\(\s?([45]\d\d),\s?b['\"]", needs=r"\( ?[45]"),
+    _pattern("mail", ("b'", 'b"'), r"\(\s?([45]\d\d),\s?b['\"]", needs=r"\( ?[45]"),
     _pattern(
         "mail",
         _STATUS_STARTS,
@@ -187,7 +228,7 @@ CODE_PATTERNS = PatternGroup(
     ),
 )
 
-ERRNO_PATTERNS = PatternGroup(
+_ERRNO_PATTERNS = (
     _pattern(
         "errno",
         ("rrno", "os error"),
@@ -197,21 +238,21 @@ ERRNO_PATTERNS = PatternGroup(
     _pattern("errno", "E", r"(E(?<=\bE)(?:[A-Z]{3,14}|2BIG))\b(?=[:,' )\"\]]|$| -)"),
 )
 
-EXIT_PATTERNS = PatternGroup(
+_EXIT_PATTERNS = (
     _pattern("exit", "CalledProcessError(", r"\bCalledProcessError\((-?\d{1,3})\b"),
     _pattern(
         "exit",
         ("tatus", "code", "Code"),
         r"\b(?:exit(?:ed|s|ing)?|returned|finished|terminated|failed|completed|quit)(?: (?:with|unexpectedly with))? (?:an? )?(?:non-?zero )?(?:exit |return |error )?(?:status|code) ?(?:of )?[:=]? ?(-?\d{1,3})\b(?!\.)",
         flags=_I,
-        needs=r"[sSſeE] ?(?:[oO][fF] )?[:=]? ?-?\d",
+        needs=r"[sSſeE](?<=[uU][sSſ]|[dD][eE]) ?(?:[oO][fF] )?[:=]? ?-?\d{1,3}\b(?!\.)",
     ),
     _pattern(
         "exit",
         ("xit", "eturn", "ret"),
         r"\bexit(?: (?:code|status)|code|_code)['\"]? ?[:=]? ?\(?(-?\d{1,3})\b|\b(?:return|rc|ret)[ _-]?code ?[:=]? ?(-?\d{1,3})\b",
         flags=_I,
-        needs=r"[sSſeE]['\"]? ?[:=]? ?\(?-?\d",
+        needs=r"[sSſeE](?<=[uU][sSſ]|[dD][eE])['\"]? ?[:=]? ?\(?-?\d",
     ),
     _pattern(
         "exit",
@@ -221,7 +262,7 @@ EXIT_PATTERNS = PatternGroup(
     ),
 )
 
-SIGNAL_PATTERNS = PatternGroup(
+_SIGNAL_PATTERNS = (
     _pattern("signal", "SIG", r"\b(SIG[A-Z]{3,5})\b"),
     _pattern(
         "signal",
@@ -243,6 +284,10 @@ SIGNAL_PATTERNS = PatternGroup(
         ("fault", "dumped", "instruction", "Bus error", "Floating"),
         r"(Segmentation fault|Aborted \(core dumped\)|Illegal instruction|Bus error|Floating point exception)",
     ),
+)
+
+NUMBER_PATTERNS = PatternGroup(
+    *_HTTP_PATTERNS, *_ERRNO_PATTERNS, *_EXIT_PATTERNS, *_SIGNAL_PATTERNS
 )
 
 _TYPE_ENDINGS = (
@@ -284,50 +329,20 @@ _TYPE_ENDINGS = (
     "Unknown",
 )
 # A dotted name, or a capitalised word, which counts if it ends like the name of an exception.
+_AFTER_TYPE = r"(?=:|\(|\)|\s*$|,| -|<|;)"
 EXCEPTION_TYPE = lazy_regex(
-    r"(?<![\w./'\"-])((?:[a-zA-Z_]\w*+(?:\.|::))+_?[A-Z]\w*+|[A-Z]\w*+)(?=:|\(|\)|\s*$|,| -|<|;)",
+    r"([a-zA-Z_](?<![\w./'\"-].)(?:\w*+(?:\.|::)(?:[a-zA-Z_]\w*+(?:\.|::))*_?[A-Z]\w*+|(?<=[A-Z])\w*+))"
+    + _AFTER_TYPE,
     re.MULTILINE,
 )
+# Every text with such a name matches one of these, which are much faster.
+_TYPE_ENDING = lazy_regex(rf"(?:{'|'.join(_TYPE_ENDINGS)})\d?{_AFTER_TYPE}", re.MULTILINE)
+_DOTTED_TYPE = lazy_regex(rf"[.:]_?[A-Z]\w*+{_AFTER_TYPE}", re.MULTILINE)
 
 
 # --- Reading a text ---
 
-_GROUPS = (HTTP_PATTERNS, CODE_PATTERNS, ERRNO_PATTERNS, EXIT_PATTERNS, SIGNAL_PATTERNS)
-_PATTERNS = [pattern for group in _GROUPS for pattern in group.patterns]
-
-
-def _index_substrings(patterns: Iterable[TextPattern]) -> list[tuple[str, int]]:
-    """Return each substring with the bits of the patterns that need it."""
-    bits: dict[str, int] = {}
-    for pattern in patterns:
-        for substring in pattern.substrings:
-            bits[substring] = bits.get(substring, 0) | pattern.bit
-    return list(bits.items())
-
-
 _CAPITALS = lazy_regex("[A-Z]{3}")
-_MAY_BE_STATUS_BIT = 1 << next(_numbers)
-
-
-def _needs_status(pattern: TextPattern) -> bool:
-    return pattern.fact == "http" or pattern.substrings is _STATUS_STARTS
-
-
-def _needs_capitals(pattern: TextPattern) -> bool:
-    """True if the pattern, like each of its substrings, needs several capitals in a row."""
-    return all(
-        substring[:2].isalpha() and substring[:2].isupper() for substring in pattern.substrings
-    )
-
-
-# Most texts contain neither a status nor three capitals in a row, which half of the patterns need.
-_OF_STATUS = _index_substrings(filter(_needs_status, _PATTERNS))
-_OF_CAPITALS = _index_substrings(filter(_needs_capitals, _PATTERNS))
-_OF_OTHERS = _index_substrings(
-    pattern for pattern in _PATTERNS if not _needs_status(pattern) and not _needs_capitals(pattern)
-)
-_TYPE_ENDING = lazy_regex("|".join(_TYPE_ENDINGS))
-_DOTTED_TYPE = lazy_regex("[.:]_?[A-Z]")
 
 _ERRNO_OF = {name: number for number, name in errorcode.items()}
 _SIGNAL_OF = {signal.name: int(signal) for signal in Signals} | {
@@ -381,85 +396,75 @@ _OOM_SIGNAL = 9
 
 
 class TextScan:
-    """Read the structure of one text.
-
-    A pattern is tried only if the text contains one of its substrings. `possible` has a bit for
-    each pattern that may match; the bit is cleared when the pattern has found nothing.
-    """
-
-    __slots__ = ("facts", "may_name_types", "possible", "text")
+    """Read the structure of one text: its codes at once, all other facts on request."""
 
     def __init__(self, text: str, within: TextScan | None = None) -> None:
         """Read `text`. `within`: the scan of a text of which this one is a whole line."""
         self.text = text
-        self.may_name_types: bool = within is None or within.may_name_types
-        self.possible: int = _possible_patterns(text) if within is None else within.possible
-        self.facts = self._read()
+        self.probe = ascii_probe(text)
+        self.has_capitals = _CAPITALS.search(self.probe) is not None
+        self.may_have_status = _MAY_BE_STATUS.search(text) is not None
+        self.code_patterns: list[TextPattern] = []  # those that found a code
+        candidates = CODE_PATTERNS.candidates(self) if within is None else within.code_patterns
+        self._codes = self._find_codes(candidates) if candidates else []
 
-    def _read(self) -> Facts:
-        if not self.possible and not self.may_name_types:
-            return Facts(message=self.text)
-        codes = self._find_codes()
-        exit_code = next((int(value) for value in self._values(EXIT_PATTERNS)), None)
-        exit_code, signal = split_exit_status(exit_code, self._find_signal())
+    @property
+    def provider_codes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([code for fact, code in self._codes if fact == "code"]))
+
+    def read_facts(self) -> Facts:
+        """Return everything that the text says, with the text as message."""
+        numbers = self._find_numbers()
+        exit_code = int(numbers["exit"][0]) if numbers["exit"] else None
+        exit_code, signal = split_exit_status(exit_code, _read_signal(numbers["signal"]))
         return Facts(  # positional, in the order of `Facts`: half the time of keyword arguments
             self._find_types(),
             self.text,
             "",
             "",
-            tuple(dict.fromkeys([code for fact, code in codes if fact == "code"])),
-            self._find_http_status(),
-            next((code for fact, code in codes if fact == "grpc"), ""),
-            next((code for fact, code in codes if fact == "sqlstate"), ""),
-            self._find_errno(),
+            self.provider_codes,
+            int(numbers["http"][-1]) if numbers["http"] else None,
+            next((code for fact, code in self._codes if fact == "grpc"), ""),
+            next((code for fact, code in self._codes if fact == "sqlstate"), ""),
+            _read_errno(numbers["errno"]),
             exit_code,
             signal,
         )
 
-    def _values(self, patterns: PatternGroup) -> Iterator[str]:
-        if self.possible & patterns.bits:
-            for pattern in patterns.patterns:
-                if self.possible & pattern.bit:
-                    yield from self._match_values(pattern)
+    def _find_numbers(self) -> dict[str, list[str]]:
+        """Return the values of `http`, `errno`, `exit` and `signal`, as texts."""
+        found: dict[str, list[str]] = {"http": [], "errno": [], "exit": [], "signal": []}
+        for pattern in NUMBER_PATTERNS.candidates(self):
+            found[pattern.fact] += self._match_values(pattern)
+        leading = LEADING_HTTP_STATUS.match(self.text) if self.may_have_status else None
+        if leading:
+            found["http"].append(leading[1])
+        return found
 
     def _match_values(self, pattern: TextPattern) -> list[str]:
-        values: list[str] = []
-        if pattern.needs is None or pattern.needs.search(self.text):
-            # Of the groups of a pattern, exactly one matches.
-            values = [match[match.lastindex or 0] for match in pattern.pattern.finditer(self.text)]
-        if not values:
-            self.possible &= ~pattern.bit
-        return values
+        if pattern.needs is not None and not pattern.needs.search(self.text):
+            return []
+        # Of the groups of a pattern, exactly one matches.
+        return [match[match.lastindex or 0] for match in pattern.pattern.finditer(self.text)]
 
     def _find_types(self) -> tuple[str, ...]:
         """Return the exception types in the text, the last first: it is nearest to the cause."""
-        if not (self.may_name_types and _may_name_types(self.text)):
-            self.may_name_types = False
+        if not _may_name_types(self.text):
             return ()
         names = [
             name.replace("::", ".") for name in EXCEPTION_TYPE.findall(self.text) if _is_type(name)
         ]
-        self.may_name_types = bool(names)
         return tuple(dict.fromkeys(reversed(names)))
 
-    def _find_http_status(self) -> int | None:
-        if not self.possible & _MAY_BE_STATUS_BIT:
-            return None
-        leading = LEADING_HTTP_STATUS.match(self.text)
-        if leading:
-            return int(leading[1])
-        found = list(self._values(HTTP_PATTERNS))
-        return int(found[-1]) if found else None
-
-    def _find_codes(self) -> list[tuple[str, str]]:
+    def _find_codes(self, patterns: list[TextPattern]) -> list[tuple[str, str]]:
         """Return (fact, value) pairs, where fact is code, grpc or sqlstate."""
         found: list[tuple[str, str]] = []
-        if not self.possible & CODE_PATTERNS.bits:
-            return found
-        for pattern in CODE_PATTERNS.patterns:
-            if self.possible & pattern.bit:
-                values = dict.fromkeys(self._match_values(pattern))
-                found += [pair for value in values for pair in self._read_code(pattern, value)]
+        for pattern in patterns:
+            values = self._match_values(pattern)
+            if values:
+                self.code_patterns.append(pattern)
+                for value in dict.fromkeys(values):
+                    found += self._read_code(pattern, value)
         return found
 
     def _read_code(self, pattern: TextPattern, value: str) -> Iterator[tuple[str, str]]:
@@ -475,45 +480,23 @@ class TextScan:
         elif value.lower() not in _NON_CODES:
             yield "code", f"{pattern.system}:{value}" if pattern.system else value
 
-    def _find_errno(self) -> int | None:
-        last = None
-        for value in self._values(ERRNO_PATTERNS):
-            number = int(value) if value.isdigit() else _ERRNO_OF.get(value)
-            last = number or last
-        return last
 
-    def _find_signal(self) -> int | None:
-        value = next(self._values(SIGNAL_PATTERNS), None)
-        if value is None:
-            return None
-        if value.isdigit():
-            return int(value)
-        # The values that are no names of signals are reports of the OOM killer.
-        return _SIGNAL_OF.get(value) or _SIGNAL_OF.get(value.lower(), _OOM_SIGNAL)
+def _read_errno(values: list[str]) -> int | None:
+    last = None
+    for value in values:
+        number = int(value) if value.isdigit() else _ERRNO_OF.get(value)
+        last = number or last
+    return last
 
 
-def extract_facts(text: str) -> Facts:
-    """Return the structure found in a text, with `text` as message."""
-    return TextScan(text).facts
-
-
-def _possible_patterns(text: str) -> int:
-    """Return the bits of the patterns of which the text contains a substring."""
-    probe = ascii_probe(text)
-    possible = _find_bits(_OF_OTHERS, probe)
-    if _CAPITALS.search(probe):
-        possible |= _find_bits(_OF_CAPITALS, probe)
-    if _MAY_BE_STATUS.search(text):
-        possible |= _find_bits(_OF_STATUS, probe) | _MAY_BE_STATUS_BIT
-    return possible
-
-
-def _find_bits(index: list[tuple[str, int]], text: str) -> int:
-    found = 0
-    for substring, bits in index:
-        if substring in text:
-            found |= bits
-    return found
+def _read_signal(values: list[str]) -> int | None:
+    if not values:
+        return None
+    value = values[0]
+    if value.isdigit():
+        return int(value)
+    # The values that are no names of signals are reports of the OOM killer.
+    return _SIGNAL_OF.get(value) or _SIGNAL_OF.get(value.lower(), _OOM_SIGNAL)
 
 
 def _is_type(name: str) -> bool:
@@ -524,5 +507,5 @@ def _is_type(name: str) -> bool:
 
 
 def _may_name_types(text: str) -> bool:
-    """True if the text contains the end of a type's name, or a capital after a dot."""
+    """True if the text contains the end of a type's name, or a dotted name."""
     return bool(_TYPE_ENDING.search(text) or _DOTTED_TYPE.search(text))
