@@ -22,7 +22,6 @@ from mulligan.core.ids import new_ids
 from mulligan.core.job import Job, NewJob, State
 from mulligan.core.tracing import OPENTELEMETRY
 from mulligan.jobs.options import EnqueueOptions, job_template, with_payload_fields
-from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.arguments import to_json, to_json_many
 from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, Registry
 
@@ -135,6 +134,8 @@ def insert(
 
     `announce` writes their job.queued events. An event that names an `actor` also has `data`.
     """
+    from mulligan.jobs.queries import JobQueries  # noqa: PLC0415 - a runner may need no database
+
     announce = announce and not actor
     if any(map(_batch_id, new)):
         from mulligan.batches.service import insert_members  # noqa: PLC0415 - loads all services

@@ -285,7 +285,7 @@ class LeaseQueries(Queries):
         If another worker has taken some of them meanwhile, claim the next jobs of their lanes.
         """
         if self.tx.dialect == SqlDialect.SQLITE:
-            return self._claim_each(worker, [job.id for job in picked], len(picked))
+            return self._read_and_claim(worker, [job.id for job in picked], len(picked))
         if not picked:
             return []
         # By lane and not by id: workers that picked the same jobs get different ones.
@@ -301,22 +301,22 @@ class LeaseQueries(Queries):
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         """Claim at most `limit` of the jobs, in their order. Skip those that are locked."""
         if self.tx.dialect == SqlDialect.SQLITE:
-            return self._claim_each(worker, ids, limit)
+            return self._read_and_claim(worker, ids, limit)
         order = {job_id: place for place, job_id in enumerate(ids)}
         candidates = [*map(ClaimCandidate, ids)]
         rows = self.tx.run_set("claim_jobs", candidates, worker=worker, limit=limit)
         return sorted(map(Lease._make, rows), key=lambda lease: order[lease.id])
 
-    def _claim_each(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        """Claim jobs one after another (SQLite). A closed worker claims nothing."""
+    def _read_and_claim(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        """Read jobs and then claim them (SQLite). A closed worker claims nothing."""
         if not ids or not self.tx.rows("is_open_worker", worker=worker):
             return []
         rows = self.tx.rows("list_claimable_jobs", worker=worker, ids=self.tx.array_param(ids))
         by_id = {row[1]: row for row in rows}
         chosen = [by_id[job_id] for job_id in ids if job_id in by_id]
-        return self._claim_read(worker, chosen[:limit])
+        return self._claim_rows(worker, chosen[:limit])
 
-    def _claim_read(self, worker: str, claimable: Sequence[tuple[Any, ...]]) -> list[Lease]:
+    def _claim_rows(self, worker: str, claimable: Sequence[tuple[Any, ...]]) -> list[Lease]:
         """Claim rows of `list_claimable_jobs`: rowid, the columns of the lease, `announced`.
 
         This transaction holds the write lock, so the rows cannot have changed since they were read.
