@@ -652,6 +652,8 @@ class PostgresStore(Store):
             raise unavailable(error) from error
 
     def receives_notifications(self) -> bool:
+        # The listener tries again and again. This reports why it cannot connect.
+        psycopg.connect(self._listen_dsn, connect_timeout=int(CONNECT_TIMEOUT)).close()
         listener = PostgresListener(self._listen_dsn, self.channel, self._send_notification)
         deadline = time.monotonic() + CONNECT_TIMEOUT + LISTEN_PROOF_TIMEOUT
         with closing(listener):
