@@ -18,7 +18,7 @@ from mulligan.core.errors import StoreUnavailable
 log = logging.getLogger("mulligan.worker")
 
 MIN_BATCH = 200  # endings that are worth their own transaction
-MAX_BATCH = 2000  # endings in one transaction
+MAX_BATCH = 1000  # endings in one transaction
 
 
 class SecondWriter:
@@ -55,10 +55,8 @@ class SecondWriter:
         return [ending for ending in endings if not is_simple(ending)]
 
     def withdraw(self) -> list[Ending]:
-        """Give back what waits, unless the thread is writing and will soon take it."""
+        """Give back what waits: the transaction thread is free to settle it."""
         with self._changed:
-            if self._writing and len(self._waiting) >= MIN_BATCH:
-                return []
             withdrawn = self._waiting
             self._waiting = []
             return withdrawn
