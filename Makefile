@@ -65,9 +65,10 @@ mutants: $(STAMP) ## check that the invariant checker finds every planted defect
 	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest tests/mutants -m slow -n 0 -o faulthandler_timeout=0 $(ARGS)
 
-all: ## run everything: check, test, slow
+all: ## run everything: check, test, test without accelerators, slow
 	$(MAKE) check
 	$(MAKE) test
+	MULLIGAN_WORKER__FAST=false $(MAKE) test
 	$(MAKE) slow
 
 bench: $(STAMP) ## compare with other job systems (docs/performance.md); one to two hours, or ARGS='drain'
