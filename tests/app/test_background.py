@@ -1,4 +1,4 @@
-"""A worker background_worker one's own program: it ends with it, however that ends."""
+"""A background worker ends with the program that started it, however the program ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def app(folder, monkeypatch):
     opened.close()
 
 
-def test_a_worker_beside_a_program_gets_time_for_what_it_runs(app, folder):
+def test_a_background_worker_finishes_its_running_job_before_it_ends(app, folder):
     with background_worker("jobs:app", env={"MULLIGAN_LOG__LEVEL": "ERROR"}) as worker:
         waits = app.enqueue("wait_for", {"path": str(folder / "it")})
         until(lambda: app.jobs.get(waits.id).state == "running", 20, "a start")
@@ -66,10 +66,10 @@ def test_a_program_that_is_killed_takes_its_worker_along(app, folder):
     assert app.jobs.get(job.id).failures == app.jobs.get(job.id).losses == 0
 
 
-@pytest.mark.parametrize("said", ["jobs", "", None, 7])
-def test_what_is_no_app_is_told_before_anything_starts(said):
+@pytest.mark.parametrize("name", ["jobs", "", None, 7])
+def test_an_invalid_app_name_is_refused_before_anything_starts(name):
     with (
         pytest.raises(ConfigError, match="module:attribute, for example jobs:app"),
-        background_worker(said),
+        background_worker(name),
     ):
         pass

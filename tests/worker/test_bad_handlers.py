@@ -1,4 +1,4 @@
-"""What a handler may return or raise by mistake. Each ends recorded, with its own code, and harms nobody else."""
+"""Mistakes of a handler in what it returns or raises are recorded with a code each and harm no other job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one attempt keeps for the next."""
+"""Checkpoints of one attempt are there for the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler is given: facts, memory, and its own small world."""
+"""A handler's context has the facts of its attempt, its state, and its work directory."""
 
 from __future__ import annotations
 

@@ -210,10 +210,11 @@ class Supervisor:
         self._registered = True
         await self._chore_until_done(partial(self._chores.register, self._row(manifest), manifest))
         self._work_loop.attach(self._runners, self._transactions, manifest)
+        kinds = sum(not name.startswith(SYSTEM_PREFIX) for name in manifest.kinds)
         log.info(
-            "worker %s: %d kinds, concurrency %d, %s",
+            "worker %s: %s, concurrency %d, %s",
             self.worker,
-            sum(not name.startswith(SYSTEM_PREFIX) for name in manifest.kinds),
+            "1 kind" if kinds == 1 else f"{kinds} kinds",
             self._settings.worker.concurrency,
             self._store.url,
         )
